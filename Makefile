@@ -1,0 +1,90 @@
+# Everything from a fresh clone: `make study` trains and reports, `make test` proves it works.
+# Needs python3 >= 3.11, make and a package index. Uses uv where it is installed, pip otherwise.
+
+PYTHON ?= python3
+VENV ?= .venv
+OUT ?= runs
+WORKERS ?=
+TEST_ARGS ?= -n auto
+
+BIN = $(VENV)/bin
+UV ?= $(shell command -v uv 2>/dev/null)
+# A folder of wheels that is offered to pip is offered to uv too.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+# uv then picks the build of torch that fits the machine's driver; off where wheels are offered by hand.
+TORCH_BACKEND ?= $(if $(UV_FIND_LINKS),,auto)
+# For pip: an extra index with CPU builds of torch, to avoid the CUDA packages.
+TORCH_INDEX ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: help setup study report test bench lint format check clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make study   set up, train and compare the variants, write $(OUT)/report.html (about ten minutes)"
+	@echo "make test    set up and run the tests"
+	@echo "make setup   set up only, in $(VENV)"
+	@echo "make bench   run the benchmarks, one JSON line per case"
+	@echo "make lint    format check, lint, types, floors, spelling"
+	@echo "make format  format and fix what can be fixed"
+	@echo "make check   lint and test"
+	@echo "make clean   remove $(VENV) and caches (never $(OUT))"
+
+setup: $(VENV)/.setup
+
+# One recipe for both installers; $(1) is what to install.
+ifneq ($(UV),)
+define install
+VIRTUAL_ENV=$(VENV) $(UV) pip install -q $(if $(TORCH_BACKEND),--torch-backend=$(TORCH_BACKEND)) -c constraints.txt $(1)
+endef
+else
+define install
+$(BIN)/python -m pip install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt $(1)
+endef
+endif
+
+$(VENV)/.setup: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "qkvary needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	@echo "setting up $(VENV)"
+ifneq ($(UV),)
+	@$(UV) venv -q --allow-existing -p $(PYTHON) $(VENV)
+else
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --upgrade "pip>=25.1"
+endif
+	@$(call install,-e ".[train]" --group test --group bench)
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.setup
+	@$(call install,--group lint)
+	@touch $@
+
+study: $(VENV)/.setup
+	@$(BIN)/qkvary study quickstart --out "$(OUT)" $(if $(WORKERS),--workers $(WORKERS))
+
+report: $(VENV)/.setup
+	@$(BIN)/qkvary report quickstart --out "$(OUT)"
+
+test: $(VENV)/.setup
+	@$(BIN)/python -m pytest $(TEST_ARGS)
+
+bench: $(VENV)/.setup
+	@for file in benchmarks/*.py; do $(BIN)/python "$$file" $(BENCH_ARGS) || exit $$?; done
+
+lint: $(VENV)/.lint
+	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@$(BIN)/lint-imports
+	@$(BIN)/codespell
+
+format: $(VENV)/.lint
+	@$(BIN)/ruff check --fix --quiet || true
+	@$(BIN)/ruff format --quiet
+
+check: lint test
+
+clean:
+	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
