@@ -1,10 +1,12 @@
 """What a study found, as typed tables that every report reads.
 
-The terminal, the page, the CSV and the Markdown print these values; none of them computes a figure of
-its own. The tables are filled by ``analysis``. This module holds no arithmetic and never imports torch.
+The terminal, the page, the CSV and the Markdown print these values; none of them computes a figure
+of its own. The tables are filled by ``analysis``. This module holds no arithmetic and never imports
+torch.
 
-Everywhere, ``None`` means "there is no such figure" (nothing was run, too few runs for an interval, a
-network without a cache), never zero. A non-finite result is not a figure: the run counts as diverged.
+Everywhere, ``None`` means "there is no such figure" (nothing was run, too few runs for an interval,
+a network without a cache), never zero. A non-finite result is not a figure: the run counts as
+diverged.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Counts:
     failed: int
     """Runs that ended with an error: they say nothing about the variant."""
     diverged: int
-    """Runs whose loss or result stopped being a finite number: they do say something about the variant."""
+    """Runs whose loss or result stopped being a finite number: they do say something about the
+    variant."""
     missing: int
     """Runs without a record: not started, running, or stopped."""
 
@@ -78,15 +81,18 @@ class Solving:
 
     threshold: float
     horizon: int
-    """Steps after which a run that had not solved the task was stopped: its value is "more than this"."""
+    """Steps after which a run that had not solved the task was stopped: its value is "more than
+    this"."""
     runs: int
-    """Finished and diverged runs; a diverged run that had not solved the task counts as unsolved."""
+    """Finished and diverged runs; a diverged run that had not solved the task counts as unsolved.
+    """
     solved: int
     proportion_low: float | None
     """Wilson interval of the proportion solved."""
     proportion_high: float | None
     median_steps: float | None
-    """None when half of the runs or more did not solve the task: the median is beyond the horizon."""
+    """None when half of the runs or more did not solve the task: the median is beyond the horizon.
+    """
     restricted_mean_steps: float | None
     """Mean of min(steps to solve, horizon)."""
     difference: Difference | None
@@ -123,7 +129,8 @@ class VariantRow:
     std_seeds: float | None
     """Sample standard deviation over seeds (pooled over settings); None with a single seed."""
     std_settings: float | None
-    """Population standard deviation over the means of the settings, as in the papers; None for one."""
+    """Population standard deviation over the means of the settings, as in the papers; None for one.
+    """
     difference: Difference | None
     """None for the baseline itself."""
     solving: Solving | None
@@ -171,7 +178,8 @@ class FrontierPoint:
     """To the baseline, for error bars and tooltips."""
     standing: Standing
     dominated_by: tuple[str, ...]
-    """Variants that cost no more and are at least as good by the means (one of the two strictly)."""
+    """Variants that cost no more and are at least as good by the means (one of the two strictly).
+    """
     sentence: str
 
 
@@ -306,7 +314,8 @@ class Summary:
     """What a reader must know before believing the answer: failed runs, one seed, open runs, ..."""
     method: Method
     tables: tuple[ResultTable, ...]
-    """Averages over tasks first, then tasks, then settings; a task with one setting has one table."""
+    """Averages over tasks first, then tasks, then settings; a task with one setting has one table.
+    """
     frontiers: tuple[Frontier, ...]
     curves: tuple[LearningCurve, ...]
     learning_rates: tuple[LearningRateRow, ...]
