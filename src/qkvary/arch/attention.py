@@ -1,0 +1,256 @@
+"""One attention layer with its sizes: everything that modules, costs and caches are derived from.
+
+Does not know what stands around the layer (``arch.networks``).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from qkvary.arch.sharing import IDENTITY, Role, Source
+from qkvary.arch.variants import QKV, Variant
+
+InitScheme = Literal["torch", "xavier", "normal"]
+ScaleBy = Literal["head", "width"]
+IdentityScale = Literal["derived", "published", "none"]
+ValueRope = Literal["none", "counter", "rotated"]
+Kernel = Literal["auto", "explicit", "sdpa"]
+
+PUBLISHED_IDENTITY_SCALE = 0.5
+"""The query-identity paper's factor: 1/(s sqrt d) = 1.80 at d = 768 and s = 0.02, rounded to 2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Initialization:
+    """How weights are drawn.
+
+    ``torch`` is U(+-1/sqrt(fan_in)) for weights and biases, ``xavier`` is Xavier-uniform with zero
+    biases, ``normal`` is N(0, std) with zero biases.
+    """
+
+    scheme: InitScheme = "torch"
+    """The family."""
+    std: float = 0.02
+    """Deviation of ``normal``."""
+    output_std: float | None = None
+    """Deviation of output projections under ``normal``; ``None`` means ``std``."""
+    matched: bool = False
+    """Xavier in the published code draws query, key and value as one packed matrix, so that fewer
+    projections start larger (1.155 times for two instead of three). True gives all one bound."""
+
+    def __post_init__(self) -> None:
+        if self.std <= 0 or (self.output_std is not None and self.output_std <= 0):
+            raise ValueError(f"expected a positive std, got {self.std} and {self.output_std}")
+
+    def weight_std(self, fan_in: int, fan_out: int) -> float:
+        """The deviation of a weight of a ``fan_in -> fan_out`` map."""
+        if self.scheme == "normal":
+            return self.std
+        fan = fan_in if self.scheme == "torch" else (fan_in + fan_out) / 2
+        return math.sqrt(1.0 / (3.0 * fan)) if self.scheme == "torch" else math.sqrt(1.0 / fan)
+
+
+TORCH_INIT = Initialization()
+"""The default of torch's own layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleConfig:
+    """What content scores are multiplied with."""
+
+    by: ScaleBy = "head"
+    """1/sqrt(head_dim), or 1/sqrt(d_model) as in the character and vision code of paper 2."""
+    identity: IdentityScale = "derived"
+    """``derived``: keep the deviation of the baseline's scores; ``published``: 1/2; ``none``: 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionConfig:
+    """Sizes of the position terms that a variant may ask for."""
+
+    plus_features: int = 10
+    """m, the channels of the 2D sinusoid of ``+``."""
+    plus_per_head: bool = False
+    """One map per head (character model) instead of one per layer."""
+    rotary_base: float = 10_000.0
+    """Base of the rotary frequencies."""
+    rotary_fraction: float = 0.5
+    """The share of head channels that is rotated (the trailing ones)."""
+    value_rope: ValueRope = "counter"
+    """The value where it reads the key's source: the un-rotated key (``none``), the rotated key with
+    the output rotated back (``counter``), or the rotated key (``rotated``: not invariant to
+    translation, an ablation)."""
+    relative_distance: int = 128
+    """Distances beyond this share one entry of the relative bias."""
+
+    def __post_init__(self) -> None:
+        if self.plus_features < 1:
+            raise ValueError(f"expected at least 1 plus feature, got {self.plus_features}")
+        if not 0 < self.rotary_fraction <= 1:
+            raise ValueError(f"expected a rotary fraction in (0, 1], got {self.rotary_fraction}")
+        if self.relative_distance < 1:
+            raise ValueError(
+                f"expected a relative distance of at least 1, got {self.relative_distance}"
+            )
+
+    @property
+    def plus_row_features(self) -> int:
+        """Channels that depend on the row (query) only: they cancel in the softmax."""
+        return min(self.plus_features, 2 * math.ceil(self.plus_features / 4))
+
+    @property
+    def plus_column_features(self) -> int:
+        """Channels that depend on the column (key) only: they form g(j)."""
+        return self.plus_features - self.plus_row_features
+
+    def rotary_dim(self, head_dim: int) -> int:
+        """Rotated channels of a head, an even number."""
+        return max(2, 2 * int(head_dim * self.rotary_fraction / 2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionConfig:
+    """An attention layer of any variant.
+
+    Raises:
+        ValueError: if the sizes do not fit each other or the variant.
+    """
+
+    d_model: int
+    """Width of input and output."""
+    num_heads: int
+    """Query heads."""
+    variant: Variant = QKV
+    """What is shared."""
+    head_dim: int | None = None
+    """Channels of a head; ``None`` means ``d_model / num_heads``."""
+    causal: bool = False
+    """Whether a token sees only itself and the past."""
+    bias: bool = True
+    """Biases on the input projections."""
+    out_bias: bool = True
+    """Bias on the output projection."""
+    dropout: float = 0.0
+    """Dropout on attention probabilities."""
+    scale: ScaleConfig = ScaleConfig()
+    """Score scale."""
+    position: PositionConfig = PositionConfig()
+    """Sizes of position terms."""
+    init: Initialization = TORCH_INIT
+    """How the projections are drawn."""
+    kernel: Kernel = "auto"
+    """Which implementation of the softmax core; ``auto`` picks by shape, never by timing."""
+
+    def __post_init__(self) -> None:
+        if self.d_model < 1 or self.num_heads < 1:
+            raise ValueError(
+                f"expected positive d_model and num_heads, got {self.d_model} and {self.num_heads}"
+            )
+        if self.head_dim is None and self.d_model % self.num_heads:
+            raise ValueError(
+                f"expected d_model divisible by num_heads, got {self.d_model} and {self.num_heads}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"expected dropout in [0, 1), got {self.dropout}")
+        self.variant.kv_heads(self.num_heads)
+        self._check_identity()
+        if self.variant.positions == "rotary" and self.size_per_head < 2:
+            raise ValueError(
+                f"expected at least 2 channels a head for rotary, got {self.size_per_head}"
+            )
+        for source in self.variant.projections:
+            self.rank(source)
+
+    def _check_identity(self) -> None:
+        if self.variant.identity_roles and self.size_per_head * self.num_heads != self.d_model:
+            raise ValueError(
+                f"expected num_heads * head_dim = d_model where a role is the layer input, got "
+                f"{self.num_heads} * {self.size_per_head} and {self.d_model}"
+            )
+
+    @property
+    def size_per_head(self) -> int:
+        """Channels of a head."""
+        return self.d_model // self.num_heads if self.head_dim is None else self.head_dim
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of key and value."""
+        return self.variant.kv_heads(self.num_heads)
+
+    def heads(self, source: Source) -> int:
+        """Heads of a source: those of key and value, unless only the query reads it."""
+        only_query = self.variant.sharing.readers(source) == ("query",)
+        return self.num_heads if only_query or source == IDENTITY else self.num_kv_heads
+
+    def width(self, source: Source) -> int:
+        """Channels of a source over all its heads."""
+        return self.heads(source) * self.size_per_head
+
+    def rank(self, source: Source) -> int | None:
+        """Inner width of a low-rank projection, ``None`` for a full one.
+
+        Raises:
+            ValueError: if the rank is not below the width of the layer.
+        """
+        rank = self.variant.rank(source)
+        if rank is None:
+            return None
+        size = rank.resolve(self.d_model)
+        if size >= self.d_model:
+            raise ValueError(
+                f"expected a rank below d_model = {self.d_model}, got {size} for {source}"
+            )
+        return size
+
+    @property
+    def projection_std(self) -> float:
+        """Deviation of a weight of the input projections at initialisation."""
+        return self.init.weight_std(self.d_model, self._packed_width)
+
+    @property
+    def _packed_width(self) -> int:
+        if self.init.matched:
+            return 3 * self.num_heads * self.size_per_head
+        return max(1, sum(self.width(source) for source in self.variant.projections))
+
+    @property
+    def score_scale(self) -> float:
+        """What q . k is multiplied with, temperature and identity correction included."""
+        base = 1.0 / math.sqrt(self.size_per_head if self.scale.by == "head" else self.d_model)
+        return base * self.identity_correction / self.variant.temperature
+
+    @property
+    def identity_correction(self) -> float:
+        """The factor that undoes the larger scores of an identity query or key.
+
+        A learned role has s sqrt(d) times the deviation of the layer input, s being the deviation
+        of the baseline's projection weights; an identity role has one times. So each identity role
+        among query and key multiplies by s sqrt(d), the inverse of the paper's 1/(s sqrt d).
+
+        Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", section 5.
+        """
+        roles: tuple[Role, ...] = ("query", "key")
+        count = sum(role in self.variant.identity_roles for role in roles)
+        if count == 0 or self.scale.identity == "none":
+            return 1.0
+        if self.scale.identity == "published":
+            return PUBLISHED_IDENTITY_SCALE
+        baseline = self.init.weight_std(self.d_model, 3 * self.d_model) * math.sqrt(self.d_model)
+        factor = baseline**count
+        return factor / _residual_rms(self.variant.query_form, baseline)
+
+
+def _residual_rms(form: str, deviation: float) -> float:
+    """Root mean square of 1 + f(z) with the two terms independent and z ~ N(0, deviation^2)."""
+    if form == "residual":
+        return math.sqrt(1.0 + deviation**2)
+    if form != "residual-gelu":
+        return 1.0
+    steps, span = 4000, 10.0
+    total = 0.0
+    for index in range(steps + 1):
+        z = -span + 2 * span * index / steps
+        gelu = deviation * z * 0.5 * (1 + math.erf(deviation * z / math.sqrt(2)))
+        total += gelu**2 * math.exp(-z * z / 2)
+    return math.sqrt(1.0 + total * (2 * span / steps) / math.sqrt(2 * math.pi))

@@ -1,0 +1,147 @@
+"""Configurations as plain data: a dictionary and back, one canonical JSON, one fingerprint."""
+
+import dataclasses
+import difflib
+import functools
+import hashlib
+import json
+import types
+import typing
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.variants import Variant
+
+T = TypeVar("T")
+_KIND = "kind"
+
+
+def to_dict(config: Any) -> Any:
+    """Turn a configuration into JSON-ready data; a variant becomes its label.
+
+    Args:
+        config: A frozen dataclass, or any value that may stand in one.
+    """
+    if isinstance(config, Variant):
+        return spell_label(config)
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        hints = _hints(type(config))
+        fields = {name: _encode_field(hint, getattr(config, name)) for name, hint in hints.items()}
+        return {_KIND: type(config).__name__, **fields}
+    if isinstance(config, tuple | list):
+        return [to_dict(item) for item in typing.cast("tuple[Any, ...]", config)]
+    if isinstance(config, dict):
+        return {
+            str(key): to_dict(value) for key, value in typing.cast("dict[Any, Any]", config).items()
+        }
+    return config
+
+
+def _encode_field(hint: Any, value: Any) -> Any:
+    return float(value) if hint is float else to_dict(value)
+
+
+def from_dict(kind: type[T], data: Any) -> T:
+    """Build a configuration of type ``kind`` from what ``to_dict`` gave.
+
+    Raises:
+        ValueError: for an unknown key (with the nearest known one), a missing key or a wrong type.
+    """
+    return typing.cast("T", _decode(kind, data, kind.__name__))
+
+
+def canonical_json(config: Any) -> str:
+    """The one JSON text of a configuration: sorted keys, no spaces, integral floats as floats."""
+    return json.dumps(
+        to_dict(config), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
+    )
+
+
+def fingerprint(config: Any) -> str:
+    """sha256 of the canonical JSON, as 64 hexadecimal digits."""
+    return hashlib.sha256(canonical_json(config).encode()).hexdigest()
+
+
+def _decode(hint: Any, data: Any, where: str) -> Any:
+    if hint is Variant:
+        return parse_variant(_expect(data, str, where))
+    if dataclasses.is_dataclass(hint):
+        return _decode_dataclass(typing.cast("type[Any]", hint), data, where)
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return _decode_union(get_args(hint), data, where)
+    if origin is Literal:
+        return _decode_literal(get_args(hint), data, where)
+    if origin is tuple:
+        item = get_args(hint)[0]
+        items = typing.cast("list[Any]", _expect(data, list, where))
+        return tuple(_decode(item, value, f"{where}[{index}]") for index, value in enumerate(items))
+    if hint is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    return _expect(data, hint, where)
+
+
+def _decode_dataclass(hint: type[Any], data: Any, where: str) -> Any:
+    given = dict(typing.cast("dict[str, Any]", _expect(data, dict, where)))
+    kind = given.pop(_KIND, hint.__name__)
+    if kind != hint.__name__:
+        raise ValueError(f"expected {where} of kind {hint.__name__}, got {kind!r}")
+    hints = _hints(hint)
+    for name in given:
+        if name not in hints:
+            near = difflib.get_close_matches(name, hints, n=1)
+            hint_text = f"did you mean {near[0]}?" if near else f"choices: {', '.join(hints)}"
+            raise ValueError(f"expected a known key in {where}, got {name!r}; {hint_text}")
+    fields = {name: _decode(hints[name], value, f"{where}.{name}") for name, value in given.items()}
+    try:
+        return hint(**fields)
+    except TypeError as error:
+        missing = [f.name for f in dataclasses.fields(hint) if _required(f) and f.name not in given]
+        raise ValueError(f"expected the keys {', '.join(missing)} in {where}") from error
+
+
+def _required(field: "dataclasses.Field[Any]") -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _decode_union(choices: tuple[Any, ...], data: Any, where: str) -> Any:
+    if data is None and type(None) in choices:
+        return None
+    if isinstance(data, dict):
+        kind = typing.cast("dict[str, Any]", data).get(_KIND)
+        named = [choice for choice in choices if getattr(choice, "__name__", None) == kind]
+        classes = [choice for choice in choices if dataclasses.is_dataclass(choice)]
+        if named or len(classes) == 1:
+            return _decode((named or classes)[0], data, where)
+        names = ", ".join(str(getattr(choice, "__name__", choice)) for choice in choices)
+        raise ValueError(f"expected {where} of a kind out of {names}, got {kind!r}")
+    errors: list[str] = []
+    for choice in choices:
+        if choice is not type(None) and not dataclasses.is_dataclass(choice):
+            try:
+                return _decode(choice, data, where)
+            except ValueError as error:
+                errors.append(str(error))
+    raise ValueError("; ".join(errors) or f"expected another value for {where}, got {data!r}")
+
+
+def _decode_literal(choices: tuple[Any, ...], data: Any, where: str) -> Any:
+    if data not in choices:
+        near = difflib.get_close_matches(str(data), [str(choice) for choice in choices], n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise ValueError(
+            f"expected {where} out of {', '.join(map(str, choices))}, got {data!r}{hint}"
+        )
+    return data
+
+
+def _expect(data: Any, kind: Any, where: str) -> Any:
+    wrong_bool = isinstance(data, bool) and kind is not bool
+    if not isinstance(data, kind) or wrong_bool:
+        raise ValueError(f"expected {where} to be {getattr(kind, '__name__', kind)}, got {data!r}")
+    return data
+
+
+@functools.cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)

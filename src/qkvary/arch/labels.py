@@ -1,0 +1,235 @@
+"""The spelling of variants: one canonical label each; the papers' labels and tuples are read too.
+
+Grammar (docs/decisions/0002): ``BASE[/heads][+][@option...]``. BASE is a label such as ``Q-K=V`` or
+a tuple such as ``q,k=v``; a role may carry a mark: ``Q[residual]``, ``Q[map]``, ``K[r16]``.
+"""
+
+import difflib
+import re
+
+from qkvary.arch.sharing import IDENTITY, SHARINGS, Sharing, Source, share
+from qkvary.arch.variants import DiagonalNorm, QueryForm, Rank, ScorePosition, Variant
+
+_ALIASES = {
+    "MHA": "QKV",
+    "QK-V": "Q=K-V",
+    "KV": "Q=K-V",
+    "KV+POS": "(Q=K-V)+",
+    "KV_1": "Q-K=V",
+    "Q-KV": "Q-K=V",
+    "K": "Q=K=V",
+    "I-KV": "I-K-V",
+    "Q=V-K": "Q=V",
+    "Q-K-V": "QKV",
+}
+"""Names used in the papers' texts and code, in capitals."""
+
+_POSITIONS: dict[str, ScorePosition] = {
+    "relative": "relative",
+    "alibi": "alibi",
+    "rotary": "rotary",
+}
+_DIAGONALS: dict[str, DiagonalNorm] = {"diag-mean": "mean", "diag-norm": "norm"}
+_FORMS: dict[str, QueryForm] = {
+    "residual": "residual",
+    "residual-gelu": "residual-gelu",
+    "map": "map",
+}
+_OPTION_HELP = "relative, alibi, rotary, wN (window), diag-mean, diag-norm, tX (temperature)"
+
+_SHAPE = re.compile(
+    r"(?P<base>[^@]*?)(?:/(?P<heads>\w+(?:-\d+)?))?(?P<plus>\+?)(?P<options>(?:@[^@]+)*)"
+)
+_HEADS = re.compile(r"(?P<tied>Q-)?(?:(?P<mqa>MQA)|GQA-(?P<count>\d+))", re.IGNORECASE)
+_MARK = re.compile(r"\[([^\]]*)\]")
+
+
+def spell_label(variant: Variant) -> str:
+    """The canonical label: the papers' name where there is one.
+
+    Args:
+        variant: Any variant.
+
+    Returns:
+        A label that ``parse_variant`` reads back to an equal value.
+    """
+    base, heads = variant.sharing.spell_label(_marks(variant)), variant.num_kv_heads
+    if heads is not None:
+        prefix = {"QKV": "", "Q-K=V": "Q-"}.get(base)
+        group = "MQA" if heads == 1 else f"GQA-{heads}"
+        base = f"{base}/{heads}" if prefix is None else prefix + group
+    return (f"({base})+" if variant.plus else base) + _spell_options(variant)
+
+
+def spell_tuple(variant: Variant) -> str:
+    """The tuple spelling, such as ``q,k=v/4``."""
+    heads = "" if variant.num_kv_heads is None else f"/{variant.num_kv_heads}"
+    base = variant.sharing.spell_tuple(_marks(variant))
+    return base + heads + ("+" if variant.plus else "") + _spell_options(variant)
+
+
+def parse_variant(text: str) -> Variant:
+    """Read a label or a tuple spelling.
+
+    Args:
+        text: For example ``Q-K=V``, ``Q-GQA-4``, ``(Q=K-V)+``, ``q,k=v``, ``I-K=V/1@alibi``.
+
+    Raises:
+        ValueError: for an unknown spelling (with the nearest known) or a product without meaning.
+    """
+    compact = "".join(text.split()).replace("–", "-").replace("−", "-")
+    compact = _ALIASES.get(compact.upper(), compact)
+    compact = re.sub(r"^\((.*?)\)(\+|/|@|$)", r"\1\2", compact)
+    match = _SHAPE.fullmatch(compact)
+    if not compact or match is None:
+        raise _unknown(text)
+    base, group = match["base"], _HEADS.fullmatch(match["base"])
+    heads = _parse_heads(match["heads"], text) if match["heads"] else None
+    if group:
+        if heads is not None:
+            raise ValueError(f"expected the number of KV heads once, got {text!r}")
+        base, heads = ("Q-K=V" if group["tied"] else "QKV"), int(group["count"] or 1)
+    marks = [(_role_letter(base, found.start()), found[1]) for found in _MARK.finditer(base)]
+    sharing = _parse_sharing(_MARK.sub("", base), text)
+    options = [option for option in match["options"].split("@") if option]
+    fields: dict[str, object] = {
+        "sharing": sharing,
+        "num_kv_heads": heads,
+        "plus": bool(match["plus"]),
+    }
+    for given in (_parse_marks(marks, sharing, text), _parse_options(options, text)):
+        fields.update(given)
+    return Variant(**fields)  # pyright: ignore[reportArgumentType]
+
+
+def suggest_labels(text: str, *, count: int = 3) -> tuple[str, ...]:
+    """The known labels nearest to ``text``, best first."""
+    known = {label.upper(): label for label in _known_labels()}
+    near = difflib.get_close_matches("".join(text.split()).upper(), known, n=count, cutoff=0.4)
+    return tuple(dict.fromkeys(known[name] for name in near))
+
+
+def _known_labels() -> list[str]:
+    plain = [sharing.spell_label({}) for sharing in SHARINGS]
+    tuples = [sharing.spell_tuple({}) for sharing in SHARINGS]
+    heads = ["MQA", "GQA-4", "GQA-8", "Q-MQA", "Q-GQA-4", "Q-GQA-8"]
+    return [*plain, "(Q=K-V)+", "(Q=K=V)+", *heads, "Q[residual]-K-V", "Q[map]=K-V", *tuples]
+
+
+def _unknown(text: str) -> ValueError:
+    near = suggest_labels(text)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`qkvary variants` lists the labels"
+    return ValueError(f"expected a variant such as Q-K=V or q,k=v, got {text!r}; {hint}")
+
+
+def _marks(variant: Variant) -> dict[Source, str]:
+    marks: dict[Source, str] = {}
+    for source in variant.projections:
+        rank = variant.rank(source)
+        if rank:
+            marks[source] = f"[{rank}]"
+    if variant.query_form != "plain":
+        source = variant.sharing.query
+        marks[source] = f"[{variant.query_form}]" + marks.get(source, "")
+    return marks
+
+
+def _spell_options(variant: Variant) -> str:
+    options = [
+        variant.positions if variant.positions != "none" else "",
+        f"w{variant.window}" if variant.window is not None else "",
+        f"diag-{variant.diagonal}" if variant.diagonal != "none" else "",
+        f"t{variant.temperature!r}" if variant.temperature != 1.0 else "",
+    ]
+    return "".join(f"@{option}" for option in options if option)
+
+
+def _parse_heads(text: str, whole: str) -> int:
+    group = _HEADS.fullmatch(text)
+    if group and not group["tied"]:
+        return int(group["count"] or 1)
+    if not text.isdecimal():
+        raise ValueError(
+            f"expected a number of KV heads after '/', got {whole!r}; for example Q-K=V/4"
+        )
+    return int(text)
+
+
+def _role_letter(base: str, end: int) -> str:
+    return _MARK.sub("", base[:end])[-1:].upper()
+
+
+def _parse_sharing(base: str, whole: str) -> Sharing:
+    base = _ALIASES.get(base.upper(), base)
+    if "," in base:
+        return _parse_tuple(base, whole)
+    for sharing in SHARINGS:
+        if sharing.spell_label({}).upper() == base.upper():
+            return sharing
+    raise _unknown(whole)
+
+
+def _parse_tuple(base: str, whole: str) -> Sharing:
+    groups = [group.split("=") for group in base.lower().split(",")]
+    named = [name for group in groups for name in group if group != [IDENTITY]]
+    free = [role for role in "qkv" if role not in named]
+    inputs = sum(group == [IDENTITY] for group in groups)
+    if sorted(named + free) != sorted("qkv") or inputs != len(free):
+        raise ValueError(
+            f"expected each of q, k, v once, or x in its place, as in q,k=v or x,k,v, got {whole!r}"
+        )
+    reads = {name: group[0] for group in groups for name in group} | dict.fromkeys(free, IDENTITY)
+    return share(reads["q"], reads["k"], reads["v"])
+
+
+def _parse_marks(marks: list[tuple[str, str]], sharing: Sharing, whole: str) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    letters: dict[str, Source] = {"Q": sharing.query, "K": sharing.key, "V": sharing.value}
+    for letter, mark in marks:
+        if letter == "Q" and mark in _FORMS:
+            fields["query_form"] = _FORMS[mark]
+            continue
+        if mark in _FORMS:
+            raise ValueError(
+                f"expected the mark [{mark}] on Q, got it on {letter} in {whole!r}"
+                + (
+                    "; a map between key and value is absorbed by the output projection"
+                    * (mark == "map")
+                )
+            )
+        source = letters.get(letter, IDENTITY)
+        if source not in ("k", "v"):
+            raise ValueError(
+                f"expected a rank on a learned key or value, got it on {letter} in {whole!r}"
+            )
+        fields[f"{source}_rank"] = _parse_rank(mark, whole)
+    return fields
+
+
+def _parse_rank(mark: str, whole: str) -> Rank:
+    match = re.fullmatch(r"(r|d/)(\d+)", mark)
+    if not match:
+        raise ValueError(
+            f"expected a mark such as [r16], [d/4], [residual], [residual-gelu] or [map], "
+            f"got [{mark}] in {whole!r}"
+        )
+    return Rank(int(match[2]), of_width=match[1] == "d/")
+
+
+def _parse_options(options: list[str], whole: str) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    for option in (option.lower() for option in options):
+        if option in _POSITIONS:
+            name, value = "positions", _POSITIONS[option]
+        elif option in _DIAGONALS:
+            name, value = "diagonal", _DIAGONALS[option]
+        elif re.fullmatch(r"w\d+", option):
+            name, value = "window", int(option[1:])
+        elif re.fullmatch(r"t\d*\.?\d+(e[+-]?\d+)?", option):
+            name, value = "temperature", float(option[1:])
+        else:
+            raise ValueError(f"expected options out of {_OPTION_HELP}, got @{option} in {whole!r}")
+        if name in fields:
+            raise ValueError(f"expected one {name} option, got two in {whole!r}")
+        fields[name] = value
+    return fields

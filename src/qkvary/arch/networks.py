@@ -1,0 +1,149 @@
+"""Whole networks as frozen values: the post-norm encoder and the decoder-only language model.
+
+A network is given one attention layer for all, or one per layer.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
+from qkvary.arch.variants import Variant
+
+Activation = Literal["relu", "gelu", "swiglu"]
+Norm = Literal["layernorm", "rmsnorm"]
+NormPlacement = Literal["pre", "post"]
+Positions = Literal["none", "learned", "sinusoidal"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockConfig:
+    """What stands around an attention layer."""
+
+    d_ff: int
+    """Inner width of the feed-forward network."""
+    activation: Activation = "gelu"
+    """Its nonlinearity; ``swiglu`` has a third matrix and no biases."""
+    norm: Norm = "layernorm"
+    """Kind of normalisation (epsilon 1e-5)."""
+    norm_placement: NormPlacement = "pre"
+    """Before each sublayer, or after its residual sum."""
+    bias: bool = True
+    """Biases in the feed-forward network and in LayerNorm."""
+    dropout: float = 0.0
+    """Dropout on the output of each sublayer."""
+    inner_dropout: float = 0.0
+    """Dropout inside the feed-forward network, before its nonlinearity."""
+
+    def __post_init__(self) -> None:
+        if self.d_ff < 1:
+            raise ValueError(f"expected a positive d_ff, got {self.d_ff}")
+        for name in ("dropout", "inner_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"expected {name} in [0, 1), got {getattr(self, name)}")
+
+    @property
+    def has_feed_forward_bias(self) -> bool:
+        """SwiGLU networks have none."""
+        return self.bias and self.activation != "swiglu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NetworkConfig:
+    """What the two networks have in common."""
+
+    attention: AttentionConfig | tuple[AttentionConfig, ...]
+    """One layer for all, or one per layer."""
+    block: BlockConfig
+    """What stands around each."""
+    num_layers: int
+    """Blocks."""
+    vocabulary: int
+    """Distinct input tokens."""
+    max_tokens: int
+    """Longest sequence."""
+    init: Initialization = TORCH_INIT
+    """How everything but the attention projections is drawn."""
+
+    def __post_init__(self) -> None:
+        if self.num_layers < 1 or self.vocabulary < 1 or self.max_tokens < 1:
+            raise ValueError(
+                "expected positive num_layers, vocabulary and max_tokens, got "
+                f"{self.num_layers}, {self.vocabulary} and {self.max_tokens}"
+            )
+        if isinstance(self.attention, tuple):
+            if len(self.attention) != self.num_layers:
+                raise ValueError(
+                    f"expected one attention layer for all or {self.num_layers}, "
+                    f"got {len(self.attention)}"
+                )
+            if len({layer.d_model for layer in self.attention}) != 1:
+                raise ValueError("expected attention layers of one d_model")
+
+    @property
+    def layers(self) -> tuple[AttentionConfig, ...]:
+        """One attention configuration per layer."""
+        if isinstance(self.attention, tuple):
+            return self.attention
+        return (self.attention,) * self.num_layers
+
+    @property
+    def d_model(self) -> int:
+        """Width of the residual stream."""
+        return self.layers[0].d_model
+
+    def with_variant(self, variant: Variant) -> Self:
+        """The same network with another attention variant in every layer."""
+        if isinstance(self.attention, tuple):
+            layers = tuple(dataclasses.replace(layer, variant=variant) for layer in self.attention)
+            return dataclasses.replace(self, attention=layers)
+        return dataclasses.replace(
+            self, attention=dataclasses.replace(self.attention, variant=variant)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderConfig(_NetworkConfig):
+    """The encoder of the synthetic experiments: tokens in, one class per token out.
+
+    Source: the public code of paper 2 (Key-Value Transformer), reverse/sort/swap experiments.
+    """
+
+    classes: int
+    """Classes per token."""
+    positions: Positions = "sinusoidal"
+    """Absolute positions added to the embedded tokens."""
+    input_dropout: float = 0.0
+    """Dropout on the input tokens."""
+
+    def __post_init__(self) -> None:
+        super(EncoderConfig, self).__post_init__()
+        if self.classes < 1 or not 0 <= self.input_dropout < 1:
+            raise ValueError(
+                f"expected positive classes and input dropout in [0, 1), "
+                f"got {self.classes} and {self.input_dropout}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageModelConfig(_NetworkConfig):
+    """A decoder-only language model. Rotary, ALiBi and relative positions belong to the variant."""
+
+    positions: Positions = "learned"
+    """Absolute positions added to the embedded tokens."""
+    tied_head: bool = True
+    """Whether the output head is the embedding."""
+    head_bias: bool = False
+    """A bias on the output logits."""
+    embedding_dropout: float = 0.0
+    """Dropout on the sum of embedding and position."""
+
+    def __post_init__(self) -> None:
+        super(LanguageModelConfig, self).__post_init__()
+        if not all(layer.causal for layer in self.layers):
+            raise ValueError(
+                "expected causal attention in a language model, got a bidirectional layer"
+            )
+
+
+NetworkConfig = EncoderConfig | LanguageModelConfig

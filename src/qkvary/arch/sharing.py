@@ -1,0 +1,128 @@
+"""Which projection does each role of attention read? The one idea everything else is derived from.
+
+Knows roles and sources. Does not know heads, ranks, positions or tensors.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Role = Literal["query", "key", "value"]
+Source = Literal["q", "k", "v", "x"]
+
+ROLES: tuple[Role, ...] = get_args(Role)
+IDENTITY: Source = "x"
+
+_LETTERS: dict[Role, str] = {"query": "Q", "key": "K", "value": "V"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """A map from the three roles to sources: learned projections, or the layer input ``x``.
+
+    Roles that read one source share it. A shared projection is named after what is cached: ``k``
+    where the key reads it, else ``v`` where the value does, else ``q``. With that rule a sharing
+    is exactly a set partition of ``{q, k, v, x}``, and there are fifteen.
+    """
+
+    query: Source
+    """What the query reads."""
+    key: Source
+    """What the key reads."""
+    value: Source
+    """What the value reads."""
+
+    def __post_init__(self) -> None:
+        given = (self.query, self.key, self.value)
+        canonical = _canonical_sources(given)
+        if given != canonical:
+            raise ValueError(
+                f"expected sources named after what is cached, {canonical}, got {given}; "
+                "a shared projection is called k if the key reads it, else v, else q"
+            )
+
+    @property
+    def roles(self) -> dict[Role, Source]:
+        """The map itself, in the order query, key, value."""
+        return {"query": self.query, "key": self.key, "value": self.value}
+
+    @property
+    def projections(self) -> tuple[Source, ...]:
+        """The learned projections, each once, in the order q, k, v."""
+        used = set(self.roles.values()) - {IDENTITY}
+        return tuple(source for source in ("q", "k", "v") if source in used)
+
+    @property
+    def cached(self) -> tuple[Source, ...]:
+        """What autoregressive decoding has to keep: the distinct sources of key and value."""
+        return (self.key,) if self.key == self.value else (self.key, self.value)
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether query and key read one source, so that the content scores form a Gram matrix."""
+        return self.query == self.key
+
+    def readers(self, source: Source) -> tuple[Role, ...]:
+        """The roles that read ``source``."""
+        return tuple(role for role, read in self.roles.items() if read == source)
+
+    def spell_label(self, marks: dict[Source, str]) -> str:
+        """The papers' label, such as ``Q-K=V``; marks stand behind the first role of a source."""
+        if self.query == self.value != self.key and self.query != IDENTITY:
+            marked = f"-K{marks['k']}" if "k" in marks else ""
+            rest = "-I" if self.key == IDENTITY else marked
+            return f"Q{marks.get(self.query, '')}=V{rest}"
+        text, previous = "", None
+        for role, source in self.roles.items():
+            letter = "I" if source == IDENTITY else _LETTERS[role]
+            shared = source == previous and source != IDENTITY
+            joint = "" if previous is None else ("=" if shared else "-")
+            text += joint + letter + ("" if shared else marks.get(source, ""))
+            previous = source
+        return "QKV" if text == "Q-K-V" else text
+
+    def spell_tuple(self, marks: dict[Source, str]) -> str:
+        """The tuple spelling, such as ``q,k=v``: one group a source, ``x`` for the layer input."""
+        groups: list[str] = []
+        seen: set[Source] = set()
+        for role, source in self.roles.items():
+            if source == IDENTITY:
+                groups.append("x")
+            elif source not in seen:
+                seen.add(source)
+                names = "=".join(_LETTERS[reader].lower() for reader in self.readers(source))
+                first = _LETTERS[role].lower()
+                groups.append(names.replace(first, first + marks.get(source, ""), 1))
+        return ",".join(groups)
+
+
+def share(query: str, key: str, value: str) -> Sharing:
+    """Build a sharing from any three names: equal names share, ``x`` is the layer input."""
+    sources = _canonical_sources((query, key, value))
+    return Sharing(query=sources[0], key=sources[1], value=sources[2])
+
+
+def _canonical_sources(names: tuple[str, str, str]) -> tuple[Source, Source, Source]:
+    query, key, value = names
+
+    def rename(name: str) -> Source:
+        if name == IDENTITY:
+            return IDENTITY
+        if name == key:
+            return "k"
+        return "v" if name == value else "q"
+
+    return rename(query), rename(key), rename(value)
+
+
+def _partitions() -> tuple[Sharing, ...]:
+    found = {
+        share(query, key, value): None
+        for query in ("q", "x")
+        for key in ("q", "k", "x")
+        for value in ("q", "k", "v", "x")
+    }
+    return tuple(sorted(found, key=lambda sharing: -len(sharing.projections)))
+
+
+SHARINGS: tuple[Sharing, ...] = _partitions()
+"""All fifteen, each once, most learned projections first."""

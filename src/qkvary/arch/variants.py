@@ -1,0 +1,185 @@
+"""A variant of attention as a value: sharing, heads, ranks and score terms, without any size.
+
+Sizes live in ``arch.attention``; the spelling of labels in ``arch.labels``.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from qkvary.arch.sharing import IDENTITY, Role, Sharing, Source, share
+
+QueryForm = Literal["plain", "residual", "residual-gelu", "map"]
+ScorePosition = Literal["none", "relative", "alibi", "rotary"]
+DiagonalNorm = Literal["none", "mean", "norm"]
+
+IDENTITY_WEIGHT_DECAY_FACTOR = 0.3125
+"""2^-5 / 0.1: paper 3 trains with weight decay 0.03125 where its baseline has 0.1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """The inner width of a low-rank projection: a number, or a fraction of the layer's width."""
+
+    size: int
+    """The inner width itself, or the divisor of ``d_model``."""
+    of_width: bool = False
+    """True for ``d_model / size``."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or (self.of_width and self.size < 2):
+            raise ValueError(
+                "expected a rank of at least 1, or d/n with n of at least 2, "
+                f"got {'d/' if self.of_width else ''}{self.size}"
+            )
+
+    def resolve(self, d_model: int) -> int:
+        """The inner width for a layer of ``d_model`` channels."""
+        if not self.of_width:
+            return self.size
+        if d_model % self.size:
+            raise ValueError(
+                f"expected a width divisible by {self.size} for rank {self}, got {d_model}"
+            )
+        return d_model // self.size
+
+    def __str__(self) -> str:
+        return f"d/{self.size}" if self.of_width else f"r{self.size}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What separates one attention layer from another of the same size.
+
+    Raises:
+        ValueError: for a product without meaning, in one sentence that names the way out.
+    """
+
+    sharing: Sharing
+    """Which source each role reads."""
+    query_form: QueryForm = "plain"
+    """``residual``: q = x + x W; ``residual-gelu``: q = x + gelu(x W); ``map``: q = source M_h."""
+    num_kv_heads: int | None = None
+    """KV heads (1 = MQA); ``None`` means as many as query heads."""
+    k_rank: Rank | None = None
+    """Rank of the projection that the key reads."""
+    v_rank: Rank | None = None
+    """Rank of the value's own projection."""
+    plus: bool = False
+    """The papers' ``+``: scores become tau a_ij + g(j), from a fixed 2D sinusoid."""
+    positions: ScorePosition = "none"
+    """A joint (i, j) position term in the scores."""
+    window: int | None = None
+    """Keys this many tokens or more behind the query (bidirectional: away from it) are masked."""
+    diagonal: DiagonalNorm = "none"
+    """Divide the diagonal of K K^T by its mean or by its norm (paper 1, appendix A.2)."""
+    temperature: float = 1.0
+    """Scores are divided by this before the softmax."""
+
+    def __post_init__(self) -> None:
+        for check in (
+            self._check_query_form,
+            self._check_heads,
+            self._check_ranks,
+            self._check_scores,
+        ):
+            check()
+
+    def _check_query_form(self) -> None:
+        query, form = self.sharing.query, self.query_form
+        if form in ("residual", "residual-gelu") and query != "q":
+            raise ValueError(
+                f"expected a query with a projection of its own for the {form} form, "
+                f"got a query that reads {query}; choices: Q[{form}]-K-V, Q[{form}]-K=V"
+            )
+        if form == "map" and len(self.sharing.readers(query)) == 1:
+            raise ValueError(
+                "expected a query that shares its source for the map form, got a query that reads "
+                f"{query} alone, where the map is absorbed; "
+                "choices: Q[map]=K-V, Q[map]=K=V, Q[map]=V"
+            )
+
+    def _check_heads(self) -> None:
+        heads = self.num_kv_heads
+        if heads is None:
+            return
+        if heads < 1:
+            raise ValueError(f"expected at least 1 KV head, got {heads}")
+        tied = self.sharing.query in (self.sharing.key, self.sharing.value)
+        if tied and self.sharing.query != IDENTITY and self.query_form != "map":
+            raise ValueError(
+                f"expected a query of its own with {heads} KV heads, got a query that reads the "
+                "same projection as a key or value with fewer heads; "
+                "choices: Q-K=V with heads shared (Q-GQA-g, Q-MQA), or a map (Q[map]=K-V/g)"
+            )
+        if IDENTITY in self.sharing.cached:
+            raise ValueError(
+                f"expected a learned key and value with {heads} KV heads, got one that reads the "
+                "layer input, which has as many heads as the query; choices: I-K-V, I-K=V"
+            )
+
+    def _check_ranks(self) -> None:
+        if self.k_rank and self.sharing.key == IDENTITY:
+            raise ValueError(
+                "expected a learned key for a key rank, got a key that is the layer input"
+            )
+        if self.v_rank and self.sharing.value != "v":
+            raise ValueError(
+                "expected a value with a projection of its own for a value rank, got a value that "
+                f"reads {self.sharing.value}; give the rank to that projection instead"
+            )
+
+    def _check_scores(self) -> None:
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"expected a window of at least 1 token, got {self.window}")
+        if not self.temperature > 0 or self.temperature == float("inf"):
+            raise ValueError(f"expected a positive temperature, got {self.temperature}")
+        if self.diagonal != "none" and (not self.sharing.is_symmetric or self.query_form == "map"):
+            raise ValueError(
+                "expected query and key to be one tensor for diagonal normalisation (the diagonal "
+                f"of K K^T is a squared norm), got {self.sharing.spell_tuple({})}; "
+                "choices: Q=K-V, Q=K=V"
+            )
+
+    @property
+    def projections(self) -> tuple[Source, ...]:
+        """The learned input projections."""
+        return self.sharing.projections
+
+    @property
+    def cached(self) -> tuple[Source, ...]:
+        """The sources that decoding has to keep."""
+        return self.sharing.cached
+
+    @property
+    def identity_roles(self) -> tuple[Role, ...]:
+        """The roles that contain the layer input unprojected, the query residuals included."""
+        roles = self.sharing.readers(IDENTITY)
+        return (("query",) if self.query_form.startswith("residual") else ()) + roles
+
+    @property
+    def weight_decay_factor(self) -> float:
+        """What the weight decay is multiplied with, as the query-identity paper asks for."""
+        return IDENTITY_WEIGHT_DECAY_FACTOR if "query" in self.identity_roles else 1.0
+
+    def rank(self, source: Source) -> Rank | None:
+        """The rank of a learned projection."""
+        return {"k": self.k_rank, "v": self.v_rank}.get(source)
+
+    def kv_heads(self, num_heads: int) -> int:
+        """KV heads of a layer with ``num_heads`` query heads.
+
+        Raises:
+            ValueError: if the query heads cannot be divided among the KV heads.
+        """
+        heads = num_heads if self.num_kv_heads is None else self.num_kv_heads
+        if num_heads % heads:
+            divisors = ", ".join(str(n) for n in range(1, num_heads + 1) if num_heads % n == 0)
+            raise ValueError(
+                f"expected KV heads that divide {num_heads} query heads, got {heads}; "
+                f"choices: {divisors}"
+            )
+        return heads
+
+
+QKV = Variant(sharing=share("q", "k", "v"))
+"""Standard attention, the baseline of every comparison."""
