@@ -1,0 +1,57 @@
+"""What every test stands on: one thread, the same random examples in every run, checked shapes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
+
+ROOT = Path(__file__).resolve().parent.parent
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("repeatable")
+
+# The shapes in the annotations of qkvary.nn are executed while testing. Comes before its import.
+install_import_hook("qkvary.nn", "beartype.beartype")
+
+Runner = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Runs use one thread; so do tests, and xdist may use all cores."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def run_python() -> Runner:
+    """Run this interpreter in a process of its own and return what it printed."""
+
+    def run(arguments: Sequence[str], **options: object) -> "subprocess.CompletedProcess[str]":
+        environment = dict(os.environ, PYTHONPATH=str(ROOT / "src"), PYTHONWARNINGS="error")
+        environment.update(options.pop("env", {}))  # type: ignore[arg-type]
+        return subprocess.run(  # type: ignore[call-overload]
+            [sys.executable, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            env=environment,
+            **options,
+        )
+
+    return run

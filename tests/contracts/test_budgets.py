@@ -1,0 +1,149 @@
+"""The budgets of the house: sizes of files, functions and constructors, names of modules."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("src", "tests", "benchmarks")
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 80
+USUAL_FUNCTION_LINES = 40
+USUAL_SHARE = 0.9
+MAX_CONSTRUCTOR_PARAMETERS = 12
+BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base", "core"}
+
+# Rows of tables and records: the program fills them, nobody types their constructor.
+RECORD_MODULES = {"src/qkvary/studies/summary.py", "src/qkvary/studies/records.py"}
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def python_files(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, FUNCTIONS))
+
+
+def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def is_dataclass(node: ast.ClassDef) -> bool:
+    names = {
+        part.id if isinstance(part, ast.Name) else part.attr
+        for decorator in node.decorator_list
+        for part in ast.walk(decorator)
+        if isinstance(part, ast.Name | ast.Attribute)
+    }
+    return "dataclass" in names
+
+
+def constructor_parameters(node: ast.ClassDef) -> int:
+    if is_dataclass(node):
+        return sum(isinstance(item, ast.AnnAssign) for item in node.body)
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            given = item.args
+            return len(given.posonlyargs + given.args + given.kwonlyargs) - 1
+    return 0
+
+
+@pytest.mark.parametrize("path", python_files(*FOLDERS), ids=name_of)
+def test_file_is_short(path: Path) -> None:
+    lines = len(path.read_text("utf-8").splitlines())
+    assert lines <= MAX_FILE_LINES, f"{name_of(path)} has {lines} lines"
+
+
+def test_page_sources_are_short() -> None:
+    pages = [path for kind in ("css", "js", "html") for path in (ROOT / "src").rglob(f"*.{kind}")]
+    long = {name_of(path): len(path.read_text("utf-8").splitlines()) for path in pages}
+    assert {name: count for name, count in long.items() if count > MAX_FILE_LINES} == {}
+
+
+def test_functions_are_short() -> None:
+    lengths = {
+        f"{name_of(path)}:{node.lineno} {node.name}": length(node)
+        for path in python_files(*FOLDERS)
+        for node in functions(ast.parse(path.read_text("utf-8")))
+    }
+    too_long = {name: lines for name, lines in lengths.items() if lines > MAX_FUNCTION_LINES}
+    assert too_long == {}
+    usual = sum(lines <= USUAL_FUNCTION_LINES for lines in lengths.values())
+    assert usual >= USUAL_SHARE * len(lengths)
+
+
+def test_constructors_take_few_parameters() -> None:
+    found = {
+        f"{name_of(path)}:{node.lineno} {node.name}": constructor_parameters(node)
+        for path in python_files("src")
+        if name_of(path) not in RECORD_MODULES
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    too_many = {name: count for name, count in found.items() if count > MAX_CONSTRUCTOR_PARAMETERS}
+    assert too_many == {}
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in python_files("src") if path.name == "__init__.py"], ids=name_of
+)
+def test_package_file_holds_no_logic(path: Path) -> None:
+    for node in ast.parse(path.read_text("utf-8")).body:
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        names = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        assert docstring or names or isinstance(node, ast.Import | ast.ImportFrom), (
+            f"{name_of(path)}:{node.lineno} holds logic"
+        )
+
+
+def test_every_package_says_what_it_is_for() -> None:
+    silent = [
+        name_of(path)
+        for path in python_files("src")
+        if not ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    ]
+    assert silent == []
+
+
+def test_no_module_is_a_drawer() -> None:
+    paths = [*python_files(*FOLDERS), *(path.parent for path in python_files(*FOLDERS))]
+    drawers = {name_of(path) for path in paths if path.stem.strip("_") in BANNED_NAMES}
+    assert drawers == set()
+
+
+def hidden_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for function in functions(tree):
+        for node in ast.walk(function):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("qkvary"):
+                yield node.lineno, node.module or ""
+            elif isinstance(node, ast.Import):
+                for item in node.names:
+                    if item.name.split(".")[0] == "qkvary":
+                        yield node.lineno, item.name
+            elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+                yield node.lineno, ast.unparse(node)
+
+
+def test_no_first_party_import_hides_in_a_function() -> None:
+    hidden = {
+        f"{name_of(path)}:{line}": what
+        for path in python_files("src")
+        if path.name != "catalog.py" and name_of(path) != "src/qkvary/cli/main.py"
+        for line, what in hidden_imports(ast.parse(path.read_text("utf-8")))
+    }
+    assert hidden == {}
+
+
+def test_every_source_file_with_logic_is_tested_in_its_room() -> None:
+    rooms = {path.parent.name for path in (ROOT / "src/qkvary").glob("*/__init__.py")}
+    missing = {room for room in rooms if not list((ROOT / "tests" / room).rglob("test_*.py"))}
+    assert missing == set(), "a room of src has no tests"

@@ -1,0 +1,62 @@
+"""What a person types is answered without torch: configs, costs, definitions, the commands."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Runner = Callable[..., "subprocess.CompletedProcess[str]"]
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "qkvary"
+FOLDERS = ("arch", "costs", "studies/definitions")
+MODULES = (
+    "qkvary",
+    "qkvary.cli.main",
+    "qkvary.tasks.config",
+    "qkvary.training.config",
+    "qkvary.studies.study",
+    "qkvary.studies.catalog",
+    "qkvary.studies.records",
+    "qkvary.studies.summary",
+    "qkvary.studies.analysis",
+    "qkvary.studies.figures_published",
+)
+
+SCRIPT = """
+import importlib, sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(event) if event in {EVENTS!r} else None)
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+heavy = sorted({{"torch", "matplotlib", "safetensors"}} & set(sys.modules))
+print("heavy:", *heavy)
+print("audit:", *sorted(set(opened)))
+""".format(EVENTS=("socket.connect", "subprocess.Popen", "os.system", "os.remove", "os.mkdir"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT / "src").with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def torch_free_modules() -> list[str]:
+    files = [path for folder in FOLDERS for path in sorted((PACKAGE / folder).rglob("*.py"))]
+    return [*MODULES, *map(module_name, files)]
+
+
+def test_torch_free_modules_import_without_torch_and_touch_nothing(run_python: Runner) -> None:
+    result = run_python(["-c", SCRIPT, *torch_free_modules()])
+    assert result.stderr == ""
+    assert result.stdout.splitlines() == ["heavy:", "audit:"]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["variants", "--json"]])
+def test_command_line_answers_without_torch(run_python: Runner, arguments: list[str]) -> None:
+    code = (
+        "import sys; from qkvary.cli.main import main; status = main(sys.argv[1:]); "
+        "sys.stderr.write(' '.join({'torch'} & set(sys.modules))); sys.exit(status)"
+    )
+    result = run_python(["-c", code, *arguments])
+    assert (result.returncode, result.stderr) == (0, "")
