@@ -1,0 +1,131 @@
+"""How commands print: one console for tables, one JSON document for machines, one line for errors.
+
+Works without a terminal, in a narrow one, and where the locale knows ASCII only.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+SCHEMA_VERSION = 1
+WIDTH_WITHOUT_TERMINAL = 160
+
+
+def console(stream: TextIO | None = None, *, width: int = WIDTH_WITHOUT_TERMINAL) -> Console:
+    """A console on a stream, ``width`` columns wide where no terminal says otherwise."""
+    target = sys.stdout if stream is None else stream
+    _never_fail_to_encode(target)
+    free = target.isatty() or "COLUMNS" in os.environ
+    return Console(
+        file=target, width=None if free else width, highlight=False, emoji=False, soft_wrap=False
+    )
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print one JSON document, the schema's version first; NaN and infinities become null."""
+    _never_fail_to_encode(sys.stdout)
+    text = json.dumps(
+        {"schema_version": SCHEMA_VERSION, **_plain(document)}, indent=2, allow_nan=False
+    )
+    sys.stdout.write(text + "\n")
+
+
+def print_error(message: str) -> None:
+    """Print one error on standard error: what failed and what to do, without control characters."""
+    stream = sys.stderr
+    if stream is None or stream.closed:
+        return
+    _never_fail_to_encode(stream)
+    lines = [" ".join(line.split()) for line in message.splitlines() if line.strip()]
+    text = "\n".join(lines) or "failed without a message"
+    try:
+        stream.write("qkvary: " + printable(text) + "\n")
+        stream.flush()
+    except OSError:
+        # Nobody reads standard error any more; the exit code still tells.
+        return
+
+
+def printable(text: str) -> str:
+    """The text with control characters and lone surrogates written as escapes."""
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
+    )
+
+
+def table(
+    columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], *, title: str = ""
+) -> Table:
+    """A plain table: columns are (heading, "left" or "right"); cells are text, never markup."""
+    made = Table(
+        box=None, title=title or None, title_justify="left", pad_edge=False, header_style="bold"
+    )
+    for heading, side in columns:
+        made.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(_escape(printable(cell)) for cell in row))
+    return made
+
+
+def grouped(number: float | None, digits: int = 0) -> str:
+    """A number with thousands separated, or a dash where there is none."""
+    if number is None or not math.isfinite(number):
+        return "-"
+    return f"{number:,.{digits}f}"
+
+
+def sparkline(values: Sequence[float], width: int = 60) -> str:
+    """A curve in one line of text; ASCII where the stream knows no more."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    marks = "▁▂▃▄▅▆▇█" if _knows(sys.stdout, "▁█") else "_.-=+*%#"
+    low, high = min(finite), max(finite)
+    stride = max(1, math.ceil(len(values) / width))
+    points = [values[start] for start in range(0, len(values), stride)]
+    scale = (len(marks) - 1) / (high - low) if high > low else 0.0
+    return "".join(
+        marks[round((value - low) * scale)] if math.isfinite(value) else "!" for value in points
+    )
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def _knows(stream: TextIO, text: str) -> bool:
+    try:
+        text.encode(stream.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _never_fail_to_encode(stream: TextIO) -> None:
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+
+
+def _plain(value: Any) -> Any:
+    """JSON-ready data of dataclasses, mappings, sequences and paths."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)

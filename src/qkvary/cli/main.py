@@ -1,0 +1,180 @@
+"""The entry point ``qkvary``: finds the commands by file name and turns errors into exit codes.
+
+A command is a file of this folder with a function ``command``; its name is the file's name and its
+help the first line of the file's docstring, read without importing it. So ``qkvary --help`` needs
+neither torch nor any command. Does not know what the commands do.
+"""
+
+import ast
+import difflib
+import errno
+import importlib.metadata
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cyclopts import App, CycloptsError
+
+from qkvary.cli._output import console, print_error
+
+FOLDER = Path(__file__).parent
+HELP_WIDTH = 100
+NOT_COMMANDS = {"__init__", "main"}
+
+DONE, BUG, BAD_INPUT, RESOURCES, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 4, 0, 130
+"""Exit codes; the others (3, 5, 6, 7, 143) come with the error as its ``exit_code``."""
+
+OUT_OF_RESOURCES = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+}
+
+EPILOGUE = (
+    "Add --help to a command for its options, --json for one JSON document, --debug for "
+    "tracebacks. Exit codes: 0 done, 2 bad input, 3 damaged data, 4 resources, 5 diverged, 6 busy, "
+    "7 refused for safety."
+)
+
+
+def command_names() -> tuple[str, ...]:
+    """The commands there are, by the files of this folder."""
+    stems = (path.stem for path in FOLDER.glob("*.py"))
+    return tuple(sorted(stem for stem in stems if stem not in NOT_COMMANDS and stem[0] != "_"))
+
+
+def summarise(name: str) -> str:
+    """The first line of a command's docstring, read without importing the command."""
+    docstring = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text("utf-8"))) or name
+    return docstring.splitlines()[0]
+
+
+def build_app() -> App:
+    """The command line with every command registered but none imported."""
+    app = App(
+        name="qkvary",
+        help="Train, compare and explain transformers that share query, key and value projections.",
+        help_epilogue=EPILOGUE,
+        help_format="plaintext",
+        version=lambda: importlib.metadata.version("qkvary"),
+        suppress_keyboard_interrupt=False,
+        result_action="return_value",
+        console=console(width=HELP_WIDTH),
+        error_console=console(sys.stderr, width=HELP_WIDTH),
+    )
+    for name in command_names():
+        app.command(f"qkvary.cli.{name}:command", name=name, help=summarise(name))
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        arguments: What was typed after ``qkvary``; ``None`` means the arguments of this process.
+    """
+    _open_missing_streams()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = _take_debug(given)
+    try:
+        status = _run(given)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _abandon_stdout()
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        print_error("interrupted; the same command goes on where it stopped")
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001  the one place where errors become exit codes
+        if debug:
+            traceback.print_exc()
+        return _report(error)
+    return status
+
+
+def _run(arguments: list[str]) -> int:
+    app = build_app()
+    _check_command(arguments)
+    command, bound, _ = app.parse_args(
+        arguments or ["--help"], exit_on_error=False, print_error=False
+    )
+    result: Any = command(*bound.args, **bound.kwargs)
+    return result if isinstance(result, int) else DONE
+
+
+def _take_debug(arguments: list[str]) -> bool:
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if "--debug" not in arguments[:end]:
+        return False
+    arguments.remove("--debug")
+    return True
+
+
+def _check_command(arguments: list[str]) -> None:
+    """Refuse an unknown command here: cyclopts would import every command to suggest one."""
+    known = (*command_names(), "__complete")
+    if not arguments or arguments[0].startswith("-") or arguments[0] in known:
+        return
+    near = difflib.get_close_matches(arguments[0], command_names(), n=1)
+    hint = f"did you mean {near[0]}?" if near else f"choices: {', '.join(command_names())}"
+    raise ValueError(f"expected a command, got {arguments[0]!r}; {hint}")
+
+
+def _report(error: Exception) -> int:
+    """Say what went wrong in a few lines and return the exit code of its kind."""
+    code = getattr(error, "exit_code", None)
+    if isinstance(code, int):
+        print_error(str(error))
+        return code
+    if isinstance(error, CycloptsError):
+        print_error(str(error))
+        return BAD_INPUT
+    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("qkvary"):
+        print_error(f"{error.name} is not installed: pip install 'qkvary[train]' brings it")
+        return BAD_INPUT
+    if isinstance(error, MemoryError):
+        print_error("out of memory; use fewer --workers or a smaller setting")
+        return RESOURCES
+    if isinstance(error, OSError):
+        print_error(_describe(error))
+        return RESOURCES if error.errno in OUT_OF_RESOURCES else BAD_INPUT
+    if isinstance(error, ValueError):
+        print_error(str(error))
+        return BAD_INPUT
+    print_error(
+        f"this is a bug: {type(error).__name__}: {error}; run again with --debug to see where"
+    )
+    return BUG
+
+
+def _describe(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename is not None else reason
+
+
+def _open_missing_streams() -> None:
+    """Replace streams that the caller closed: printing is then harmless, not impossible."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  lives as long as we do
+
+
+def _abandon_stdout() -> None:
+    """Let nothing more be written to a pipe whose reader is gone, not even at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+
+
+def run() -> None:
+    """Run as a program."""
+    sys.exit(main())
