@@ -1,0 +1,1 @@
+"""What is stored? Durable files, manifests and training states."""

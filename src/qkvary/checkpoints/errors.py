@@ -1,0 +1,55 @@
+"""What can go wrong with files and runs, each with the exit code that tells it to a program.
+
+The command line prints the message (what failed, which file, what to do) and exits with the code;
+a traceback is a bug.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class QkvaryError(Exception):
+    """An error that a person can act on."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(QkvaryError, ValueError):
+    """The input makes no sense: a name, a value, a changed configuration."""
+
+    exit_code = 2
+
+
+class DamagedError(QkvaryError):
+    """Stored data is missing, changed, or of a version that this program cannot read."""
+
+    exit_code = 3
+
+
+class NewerFormatError(DamagedError):
+    """Stored data was written by a newer qkvary: intact, but not for this one."""
+
+
+class ResourceError(QkvaryError):
+    """The disk is full, a folder is not writable, memory ran out."""
+
+    exit_code = 4
+
+
+class DivergedError(QkvaryError):
+    """A loss or gradient is not finite."""
+
+    exit_code = 5
+
+
+class BusyError(QkvaryError):
+    """Somebody else owns it; the message names the owner."""
+
+    exit_code = 6
+
+
+class UnsafeError(QkvaryError):
+    """Refused for safety: a path that leaves its folder, a name that is no name."""
+
+    exit_code = 7

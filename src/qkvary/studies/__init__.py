@@ -1,0 +1,1 @@
+"""How do variants compare? Studies, runs, records, statistics and reports."""

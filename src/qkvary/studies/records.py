@@ -1,0 +1,113 @@
+"""The typed record in which a run ends, and its one JSON form.
+
+Reports read records only; nothing else of a run is needed to print a table. Torch-free.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_type_hints
+
+from qkvary.checkpoints.errors import DamagedError, NewerFormatError
+from qkvary.checkpoints.jsonvalues import decode, encode
+
+SCHEMA_VERSION = 1
+"""Raised when a field of the record is added, renamed or changes its meaning."""
+
+Status = Literal["done", "failed", "diverged"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """How one run ended: what was asked for, what came out, what it cost, where it ran."""
+
+    run_key: str
+    """The sha256 that names the run."""
+    config: Mapping[str, Any]
+    """The run's configuration, as ``arch.canonical.to_dict`` gives it."""
+    task: str
+    """Name of the task."""
+    variant: str
+    """Canonical label of the variant."""
+    seed: int
+    """Seed of the run."""
+    status: Status
+    """``failed`` ended with an error, ``diverged`` with a loss or gradient that is not finite."""
+    message: str
+    """Why it failed or diverged; empty for a run that is done."""
+    metric: str
+    """Name of the headline metric among ``metrics``, such as ``test_accuracy``."""
+    higher_is_better: bool
+    """Whether a larger headline metric is the better one."""
+    metrics: Mapping[str, float | int | None]
+    """``test_*`` and ``validation_*`` metrics, ``steps_to_solve`` (None: not within the steps),
+    ``final_train_loss`` and ``steps`` (those that were made)."""
+    costs: Mapping[str, Any]
+    """``parameters`` by part, ``macs_per_token``, ``macs_per_sequence``,
+    ``cache_bytes_per_token`` (None: the network keeps no cache)."""
+    timing: Mapping[str, float]
+    """``training_seconds``, ``evaluation_seconds``, ``total_seconds``, ``cpu_seconds``,
+    ``steps_per_second``."""
+    environment: Mapping[str, Any]
+    """Versions, commit, processor, threads and kernels."""
+    started: str
+    """ISO 8601, UTC: when the run was first claimed."""
+    ended: str
+    """ISO 8601, UTC: when the record was made."""
+
+    @property
+    def headline(self) -> float | None:
+        """The headline metric, or None where the run did not come so far."""
+        return self.metrics.get(self.metric)
+
+
+def to_json(record: Record) -> bytes:
+    """Return the bytes of ``record.json``; equal records give equal bytes."""
+    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    return (encode({"schema_version": SCHEMA_VERSION, **fields}, indent=1) + "\n").encode()
+
+
+@functools.cache
+def _kinds() -> Mapping[str, type]:
+    hints = get_type_hints(Record)
+    plain = {name: hint if hint in (str, int, bool) else dict for name, hint in hints.items()}
+    return {**plain, "status": str}
+
+
+def from_json(data: bytes, *, where: str) -> Record:
+    """Return the record that ``to_json`` wrote.
+
+    Args:
+        data: The bytes of ``record.json``.
+        where: How the file is called in messages.
+
+    Raises:
+        DamagedError: if the bytes are not a record, or one of a newer version of qkvary.
+    """
+    try:
+        value = decode(data)
+    except ValueError as error:
+        raise DamagedError(f"{where} is not JSON ({error}); the run has to be made again") from None
+    if not isinstance(value, dict):
+        raise DamagedError(f"{where} holds no record; the run has to be made again")
+    fields = cast("dict[str, Any]", value)
+    version = fields.pop("schema_version", None)
+    if version != SCHEMA_VERSION:
+        raise NewerFormatError(
+            f"{where} has schema_version {version}, this qkvary reads {SCHEMA_VERSION}; "
+            "use a newer qkvary, or another folder of runs"
+        )
+    kinds = _kinds()
+    wrong = sorted(kinds.keys() ^ fields.keys())
+    wrong = wrong or [name for name, kind in kinds.items() if type(fields[name]) is not kind]
+    if wrong:
+        raise DamagedError(
+            f"{where}: {', '.join(wrong)} missing, unknown or of another type; "
+            "the run has to be made again"
+        )
+    if fields["status"] not in ("done", "failed", "diverged"):
+        raise DamagedError(f"{where}: unknown status {fields['status']!r}")
+    return Record(**fields)

@@ -1,0 +1,136 @@
+"""A study as a value: settings x variants x seeds, and the runs that this makes.
+
+Knows nothing of how runs are executed or stored. Torch-free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
+from qkvary.tasks.config import TaskConfig
+from qkvary.training.config import RunConfig, TrainingConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One task with one network size and one way of training, for every variant alike."""
+
+    name: str
+    """Names the setting in tables; unique within a study."""
+    task: TaskConfig
+    """What is asked."""
+    network: EncoderConfig | LanguageModelConfig
+    """The network; the study puts each variant in place of its own."""
+    training: TrainingConfig
+    """How it learns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One run of a study, and where it stands in the tables."""
+
+    setting: str
+    """Name of the setting."""
+    variant: str
+    """Canonical label of the variant."""
+    seed: int
+    """Seed of the run."""
+    learning_rate: float
+    """Peak learning rate of the run."""
+    run: RunConfig
+    """The run itself."""
+
+    @property
+    def run_key(self) -> str:
+        """The sha256 under which a store keeps this run."""
+        return self.run.run_key()
+
+    @property
+    def title(self) -> str:
+        """The run in a few words, for people."""
+        return f"{self.setting} {self.variant} seed {self.seed} lr {self.learning_rate:g}"
+
+
+def _unique(study: str, what: str, values: tuple[object, ...]) -> None:
+    if not values:
+        raise ValueError(f"study {study!r}: expected at least one of {what}, got none")
+    twice = sorted({str(value) for value in values if values.count(value) > 1})
+    if twice:
+        raise ValueError(f"study {study!r}: {what} hold the same value twice: {', '.join(twice)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """Variants compared under identical conditions."""
+
+    name: str
+    """Short name, as typed on the command line."""
+    question: str
+    """What the study asks, in one sentence."""
+    description: str
+    """How it asks: sizes, protocol, source."""
+    settings: tuple[Setting, ...]
+    """Tasks with their networks and training."""
+    variants: tuple[str, ...]
+    """Labels, in the order of the tables."""
+    seeds: tuple[int, ...]
+    """Every cell is run once for each."""
+    baseline: str = "QKV"
+    """Label of the variant that the others are compared with."""
+    learning_rates: tuple[float, ...] | None = None
+    """Where given, each variant is compared at its own best of these, chosen on validation."""
+    published: tuple[str, ...] = ()
+    """Names of the published tables to set beside."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("a study needs a name, got an empty one")
+        _unique(self.name, "settings", tuple(setting.name for setting in self.settings))
+        _unique(self.name, "seeds", self.seeds)
+        labels = tuple(spell_label(parse_variant(label)) for label in self.variants)
+        _unique(self.name, "variants", labels)
+        if self.learning_rates is not None:
+            _unique(self.name, "learning_rates", self.learning_rates)
+        if spell_label(parse_variant(self.baseline)) not in labels:
+            raise ValueError(
+                f"study {self.name!r}: the baseline {self.baseline!r} is not among its variants: "
+                + ", ".join(labels)
+            )
+
+    def cells(self) -> tuple[Cell, ...]:
+        """Return every run, seeds outermost so that a stopped study is complete in few seeds.
+
+        Raises:
+            ValueError: if a variant has no meaning in one of the networks.
+        """
+        return tuple(
+            cell
+            for seed in self.seeds
+            for setting in self.settings
+            for cell in self._row(setting, seed)
+        )
+
+    def _row(self, setting: Setting, seed: int) -> Iterator[Cell]:
+        rates = self.learning_rates or (setting.training.optimizer.learning_rate,)
+        for label in self.variants:
+            variant = parse_variant(label)
+            try:
+                network = setting.network.with_variant(variant)
+            except ValueError as error:
+                raise ValueError(
+                    f"study {self.name!r}, setting {setting.name!r}, variant {label!r}: {error}"
+                ) from error
+            for rate in rates:
+                optimizer = replace(setting.training.optimizer, learning_rate=rate)
+                training = replace(setting.training, optimizer=optimizer)
+                run = RunConfig(task=setting.task, network=network, training=training, seed=seed)
+                yield Cell(
+                    setting=setting.name,
+                    variant=spell_label(variant),
+                    seed=seed,
+                    learning_rate=rate,
+                    run=run,
+                )

@@ -1,0 +1,134 @@
+"""Which task is asked, with which data: plain values that name examples without making them.
+
+Nothing here imports torch, so that a study can be listed, keyed and reported without it. The
+fingerprints say what the examples are made of; the task that makes them carries the same one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
+"""The five synthetic tasks."""
+
+Evaluation = Literal["exact", "sampled"]
+"""Every position of a split once, or the mean of random batches as published."""
+
+SEQUENCE_DATA_VERSION = 1
+"""Raised by hand when the generator of the synthetic sequences changes what it draws."""
+
+TINY_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+"""The text that is shipped inside the package, uncompressed."""
+
+
+def _positive(owner: str, **values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{owner}: {name} must be at least 1, got {value}")
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256("\n".join(str(part) for part in parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceTaskConfig:
+    """One of the synthetic tasks: predict a fixed rearrangement of a random sequence.
+
+    Source: FACTS of the synthetic experiments; Borji 2023, section 3.1.
+    """
+
+    name: SequenceTaskName
+    """What is asked: reverse, sort, sub (9 - x), swap (halves) or copy."""
+    length: int
+    """Tokens in one sequence."""
+    vocabulary: int = 10
+    """Distinct symbols, drawn uniformly."""
+    train_examples: int = 50_000
+    """Sequences in the training split."""
+    validation_examples: int = 1_000
+    """Sequences in the validation split."""
+    test_examples: int = 10_000
+    """Sequences in the test split."""
+    data_seed: int = 42
+    """Seed from which all three splits are drawn."""
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(SequenceTaskName):
+            choices = ", ".join(get_args(SequenceTaskName))
+            raise ValueError(f"unknown sequence task {self.name!r}; choices: {choices}")
+        _positive(
+            f"task {self.name}",
+            length=self.length,
+            train_examples=self.train_examples,
+            validation_examples=self.validation_examples,
+            test_examples=self.test_examples,
+        )
+        if self.vocabulary < 2:
+            raise ValueError(
+                f"task {self.name}: vocabulary must be at least 2, got {self.vocabulary}"
+            )
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Sha256 of everything that the drawn sequences depend on (not of what is asked)."""
+        return _digest(
+            "sequences",
+            SEQUENCE_DATA_VERSION,
+            self.length,
+            self.vocabulary,
+            self.train_examples,
+            self.validation_examples,
+            self.test_examples,
+            self.data_seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CharacterTaskConfig:
+    """Predict the next character of a text.
+
+    Source: Borji 2023, section 3.5 (tiny Shakespeare).
+    """
+
+    name: Literal["characters"] = "characters"
+    """Fixed; it tells this task from the others in a record."""
+    context: int
+    """Characters seen at once."""
+    evaluation: Evaluation = "exact"
+    """``exact`` scores every character of a split once; ``sampled`` draws random windows."""
+    evaluation_batches: int = 200
+    """Batches drawn when the evaluation is ``sampled``."""
+    evaluation_batch_size: int = 64
+    """Windows scored together. It changes the result only when the evaluation is ``sampled``."""
+    train_fraction: float = 0.9
+    """The first part of the text is for training, the rest for validation."""
+    text_sha256: str = TINY_SHAKESPEARE_SHA256
+    """Which text."""
+
+    def __post_init__(self) -> None:
+        _positive(
+            "task characters",
+            context=self.context,
+            evaluation_batches=self.evaluation_batches,
+            evaluation_batch_size=self.evaluation_batch_size,
+        )
+        if self.evaluation not in get_args(Evaluation):
+            choices = ", ".join(get_args(Evaluation))
+            raise ValueError(f"unknown evaluation {self.evaluation!r}; choices: {choices}")
+        if not 0.0 < self.train_fraction < 1.0:
+            raise ValueError(
+                f"task characters: train_fraction must lie between 0 and 1, "
+                f"got {self.train_fraction}"
+            )
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Sha256 of the text and of where it is split."""
+        return _digest("characters", self.text_sha256, self.train_fraction)
+
+
+TaskConfig = SequenceTaskConfig | CharacterTaskConfig
+"""Every task that ships with qkvary."""

@@ -1,0 +1,1 @@
+"""How is it learned? The loop, optimizer groups and schedules."""

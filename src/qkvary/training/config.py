@@ -1,0 +1,143 @@
+"""How one network is trained, and what makes one run: plain values, checked when made.
+
+Nothing here imports torch: a study is listed, keyed and reported without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from qkvary.arch.canonical import canonical_json
+from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
+from qkvary.tasks.config import TaskConfig
+
+NUMERICS_VERSION = 1
+"""Raised by hand when a change of the code changes the numbers of a run."""
+
+OptimizerName = Literal["adam", "adamw"]
+ScheduleName = Literal["constant", "cosine_warmup"]
+
+
+def _choice(what: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"unknown {what} {value!r}; choices: {', '.join(choices)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    """Adam, or Adam with decoupled weight decay."""
+
+    name: OptimizerName = "adam"
+    """``adam`` adds weight decay to the gradient, ``adamw`` applies it to the weights."""
+    learning_rate: float
+    """The peak; the schedule multiplies it."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of the two running moments."""
+    eps: float = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: float = 0.0
+    """Applied to every parameter, times the factor that a layer's variant asks for."""
+    gradient_clip: float | None = None
+    """Largest norm of all gradients together; None clips nothing."""
+
+    def __post_init__(self) -> None:
+        _choice("optimizer", self.name, get_args(OptimizerName))
+        if not self.learning_rate > 0.0:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
+        if not self.eps > 0.0:
+            raise ValueError(f"eps must be positive, got {self.eps}")
+        if not self.weight_decay >= 0.0:
+            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
+        if self.gradient_clip is not None and not self.gradient_clip > 0.0:
+            raise ValueError(f"gradient_clip must be positive or None, got {self.gradient_clip}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleConfig:
+    """How the learning rate moves over the steps of a run."""
+
+    name: ScheduleName = "constant"
+    """``constant``, or the cosine with linear warm-up of the synthetic experiments."""
+    warmup_steps: int = 0
+    """Steps until the factor of the warm-up reaches one."""
+
+    def __post_init__(self) -> None:
+        _choice("schedule", self.name, get_args(ScheduleName))
+        if self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps must not be negative, got {self.warmup_steps}")
+        if self.name == "constant" and self.warmup_steps:
+            raise ValueError(
+                f"the constant schedule has no warm-up, got warmup_steps={self.warmup_steps}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingConfig:
+    """Everything about training that is not the task or the network."""
+
+    steps: int
+    """Optimizer steps of a complete run."""
+    batch_size: int
+    """Examples in one step."""
+    optimizer: OptimizerConfig
+    """How gradients move the weights."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """How the learning rate moves."""
+    evaluate_every: int
+    """Steps between two evaluations on the validation split; the last step always has one."""
+    log_every: int = 10
+    """Steps whose mean training loss makes one line of the log."""
+    solve_threshold: float | None = None
+    """Validation metric at which the task counts as solved; None if it has no such value."""
+    stop_when_solved: bool = False
+    """End the run at the evaluation that first finds the task solved."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "evaluate_every", "log_every"):
+            value: int = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.stop_when_solved and self.solve_threshold is None:
+            raise ValueError("stop_when_solved needs a solve_threshold, got None")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """One training run, completely: the same value always gives the same numbers."""
+
+    task: TaskConfig
+    """What is asked."""
+    network: EncoderConfig | LanguageModelConfig
+    """What answers."""
+    training: TrainingConfig
+    """How it learns."""
+    seed: int
+    """Source of the initial weights, the order of the examples and the dropout."""
+    device: str = "cpu"
+    """Where it computes, as torch names it."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Type of the weights."""
+    threads: int = 1
+    """Threads of one run: fixed, because the order of a sum changes its last bits."""
+
+    def __post_init__(self) -> None:
+        _choice("dtype", self.dtype, ("float32", "float64"))
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must lie in [0, 2**63), got {self.seed}")
+        if self.threads < 1:
+            raise ValueError(f"threads must be at least 1, got {self.threads}")
+
+    def run_key(self, data_fingerprint: str | None = None) -> str:
+        """Return the sha256 that names this run in a store.
+
+        Args:
+            data_fingerprint: What the examples are made of; by default what the task's config
+                says.
+        """
+        data = self.task.data_fingerprint if data_fingerprint is None else data_fingerprint
+        identity = f"{canonical_json(self)}\n{data}\nnumerics {NUMERICS_VERSION}\n"
+        return hashlib.sha256(identity.encode()).hexdigest()
