@@ -21,7 +21,7 @@ MODULES = (
     "qkvary.studies.records",
     "qkvary.studies.summary",
     "qkvary.studies.analysis",
-    "qkvary.studies.figures_published",
+    "qkvary.studies.figures",
 )
 
 SCRIPT = """
