@@ -77,8 +77,8 @@ class PositionConfig:
     rotary_fraction: float = 0.5
     """The share of head channels that is rotated (the trailing ones)."""
     value_rope: ValueRope = "counter"
-    """The value where it reads the key's source: the un-rotated key (``none``), the rotated key with
-    the output rotated back (``counter``), or the rotated key (``rotated``: not invariant to
+    """The value where it reads the key's source: the un-rotated key (``none``), the rotated key
+    with the output rotated back (``counter``), or the rotated key (``rotated``: not invariant to
     translation, an ablation)."""
     relative_distance: int = 128
     """Distances beyond this share one entry of the relative bias."""
@@ -216,9 +216,9 @@ class AttentionConfig:
 
     @property
     def score_scale(self) -> float:
-        """What q . k is multiplied with, temperature and identity correction included."""
+        """What q . k is multiplied with, the identity correction included, the temperature not."""
         base = 1.0 / math.sqrt(self.size_per_head if self.scale.by == "head" else self.d_model)
-        return base * self.identity_correction / self.variant.temperature
+        return base * self.identity_correction
 
     @property
     def identity_correction(self) -> float:

@@ -49,8 +49,8 @@ class BlockConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _NetworkConfig:
-    """What the two networks have in common."""
+class Network:
+    """What every network has: attention layers and what stands around them."""
 
     attention: AttentionConfig | tuple[AttentionConfig, ...]
     """One layer for all, or one per layer."""
@@ -103,7 +103,7 @@ class _NetworkConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderConfig(_NetworkConfig):
+class EncoderConfig(Network):
     """The encoder of the synthetic experiments: tokens in, one class per token out.
 
     Source: the public code of paper 2 (Key-Value Transformer), reverse/sort/swap experiments.
@@ -126,7 +126,7 @@ class EncoderConfig(_NetworkConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageModelConfig(_NetworkConfig):
+class LanguageModelConfig(Network):
     """A decoder-only language model. Rotary, ALiBi and relative positions belong to the variant."""
 
     positions: Positions = "learned"

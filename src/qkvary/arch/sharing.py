@@ -63,7 +63,7 @@ class Sharing:
 
     def readers(self, source: Source) -> tuple[Role, ...]:
         """The roles that read ``source``."""
-        return tuple(role for role, read in self.roles.items() if read == source)
+        return tuple(role for role in ROLES if self.roles[role] == source)
 
     def spell_label(self, marks: dict[Source, str]) -> str:
         """The papers' label, such as ``Q-K=V``; marks stand behind the first role of a source."""

@@ -153,8 +153,9 @@ class Variant:
     @property
     def identity_roles(self) -> tuple[Role, ...]:
         """The roles that contain the layer input unprojected, the query residuals included."""
-        roles = self.sharing.readers(IDENTITY)
-        return (("query",) if self.query_form.startswith("residual") else ()) + roles
+        roles: tuple[Role, ...] = self.sharing.readers(IDENTITY)
+        residual: tuple[Role, ...] = ("query",) if "residual" in self.query_form else ()
+        return (*residual, *roles)
 
     @property
     def weight_decay_factor(self) -> float:

@@ -1,0 +1,225 @@
+"""The attention layer: every variant, in one class that interprets the sharing.
+
+Knows heads and scores. Does not know residuals, norms or what the tokens mean.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.sharing import IDENTITY, Source
+from qkvary.nn.cache import LayerCache
+from qkvary.nn.kernels import (
+    attend_sdpa,
+    block_scores,
+    choose_kernel,
+    content_scores,
+    mix_values,
+    normalise_diagonal,
+)
+from qkvary.nn.layout import Layout
+from qkvary.nn.positions import PlusBias, RelativeBias, Rotation, alibi_bias
+from qkvary.nn.projections import Projection, project_together
+
+
+class Attention(nn.Module):
+    """Multi-head attention whose roles read shared projections.
+
+    ``softmax(s q k^T + terms) v W_o`` with q, k, v read from the sources that the variant names.
+    A drop-in layer: ``Attention(config)(x)`` maps [batch, tokens, d_model] to the same shape.
+
+    Source: Kayyam et al. 2026 (projection sharing, ``+``); Karbevski and Mijoski 2025 (identity
+    query). Differs from their code in that ``+`` is computed in its reduced form and KV heads are
+    never copied.
+    """
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Create the parameters; ``initialize_attention`` gives them values."""
+        super().__init__()
+        self.config = config
+        sharing = config.variant.sharing
+        self.q_proj = self._projection("q")
+        self.k_proj = self._projection("k")
+        self.v_proj = self._projection("v")
+        width = config.num_heads * config.size_per_head
+        self.o_proj = nn.Linear(width, config.d_model, bias=config.out_bias)
+        size = config.size_per_head
+        maps = (config.num_heads, size, size) if config.variant.query_form == "map" else None
+        self.query_map = None if maps is None else nn.Parameter(torch.empty(maps))
+        self.plus = PlusBias(config) if config.variant.plus else None
+        relative = config.variant.positions == "relative"
+        self.relative = RelativeBias(config) if relative else None
+        self.value_reads_key = sharing.value == sharing.key
+
+    def _projection(self, source: Source) -> Projection | None:
+        config = self.config
+        if source not in config.variant.projections:
+            return None
+        rank = config.rank(source)
+        return Projection(config.d_model, config.width(source), bias=config.bias, rank=rank)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch queries d_model"],
+        *,
+        cache: LayerCache | None = None,
+        layout: Layout | None = None,
+        attention_mask: Bool[Tensor, "batch keys"] | None = None,
+        positions: Int[Tensor, "rows keys"] | None = None,
+        document_ids: Int[Tensor, "batch keys"] | None = None,
+    ) -> Float[Tensor, "batch queries d_model"]:
+        """Attend.
+
+        Args:
+            x: The layer's input, for the tokens after those in the cache.
+            cache: What earlier calls stored; the new tokens are appended.
+            layout: Positions and masks of the call, where a network computed them already.
+            attention_mask: Instead of a layout: True for real tokens, all keys.
+            positions: Instead of a layout: positions of all keys.
+            document_ids: Instead of a layout: the document of each key.
+        """
+        if layout is None:
+            layout = Layout(
+                new_tokens=x.shape[1],
+                cached_tokens=0 if cache is None else cache.length,
+                device=x.device,
+                attention_mask=attention_mask,
+                positions=positions,
+                document_ids=document_ids,
+            )
+        query, key, value, rotation = self.roles(x, cache=cache, layout=layout)
+        mixed = self._mix(query, key, value, layout)
+        if rotation is not None and self._counter_rotates:
+            mixed = rotation.turn(mixed, back=True)
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+    def weights(
+        self, x: Float[Tensor, "batch queries d_model"], layout: Layout
+    ) -> Float[Tensor, "batch heads queries keys"]:
+        """The attention probabilities of a call without cache, for looking at."""
+        query, key, _, _ = self.roles(x, cache=None, layout=layout)
+        return torch.softmax(self._scores(query, key, layout), dim=-1)
+
+    def roles(
+        self, x: Float[Tensor, "batch queries d_model"], *, cache: LayerCache | None, layout: Layout
+    ) -> tuple[Tensor, Tensor, Tensor, Rotation | None]:
+        """Query, key and value as the softmax core reads them, and the queries' rotation."""
+        sharing = self.config.variant.sharing
+        sources = self.sources(x)
+        query = self._query(x, sources[sharing.query])
+        stored = sources if cache is None else cache.append(sources)
+        key, value = stored[sharing.key], stored[sharing.value]
+        if self.config.variant.positions != "rotary":
+            return query, key, value, None
+        rotation = Rotation(layout.query_positions, self.config, x.dtype)
+        all_keys = rotation if cache is None else None
+        all_keys = all_keys or Rotation(layout.key_positions, self.config, x.dtype)
+        turned = all_keys.turn(key)
+        rotated_value = self.value_reads_key and self.config.position.value_rope != "none"
+        value = turned if rotated_value else value
+        return rotation.turn(query), turned, value, rotation
+
+    def sources(
+        self, x: Float[Tensor, "batch queries d_model"]
+    ) -> dict[Source, Float[Tensor, "batch heads queries head_dim"]]:
+        """Every source that some role reads, cut into heads."""
+        projections: dict[Source, Projection | None] = {
+            "q": self.q_proj,
+            "k": self.k_proj,
+            "v": self.v_proj,
+        }
+        learned = [part for part in projections.values() if part is not None]
+        outputs = project_together(x, learned)
+        learned_sources = self.config.variant.projections
+        found: dict[Source, Tensor] = {
+            source: output for source, output in zip(learned_sources, outputs, strict=True)
+        }
+        if IDENTITY in self.config.variant.sharing.roles.values():
+            found[IDENTITY] = x
+        return {source: self._split(source, flat) for source, flat in found.items()}
+
+    def _split(self, source: Source, flat: Tensor) -> Tensor:
+        heads = self.config.heads(source)
+        return flat.unflatten(-1, (heads, self.config.size_per_head)).transpose(1, 2)
+
+    def _query(self, x: Tensor, source: Tensor) -> Tensor:
+        form = self.config.variant.query_form
+        if form == "plain":
+            return source
+        if self.query_map is not None:
+            groups = source.shape[1]
+            maps = self.query_map.unflatten(0, (groups, -1))
+            return (source[:, :, None] @ maps).flatten(1, 2)
+        change = F.gelu(source) if form == "residual-gelu" else source
+        return self._split(IDENTITY, x) + change
+
+    @property
+    def _counter_rotates(self) -> bool:
+        return self.value_reads_key and self.config.position.value_rope == "counter"
+
+    def _mix(self, query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
+        config, variant = self.config, self.config.variant
+        dropout = config.dropout if self.training else 0.0
+        learned_bias = self.plus is not None or self.relative is not None
+        kernel = choose_kernel(config, layout.num_keys, has_bias=learned_bias)
+        if kernel == "explicit":
+            weights = torch.softmax(self._scores(query, key, layout), dim=-1)
+            return mix_values(F.dropout(weights, dropout), value)
+        bias = self._bias(query, layout)
+        plain = layout.is_plain_causal(causal=config.causal, window=variant.window)
+        blocked = layout.blocked(causal=config.causal, window=variant.window)
+        if bias is not None or not plain:
+            bias = _blocked_bias(bias, blocked, query)
+        return attend_sdpa(
+            self._scaled(query),
+            key,
+            value,
+            bias=bias,
+            plain_causal=plain and bias is None,
+            dropout=dropout,
+        )
+
+    def _scaled(self, query: Tensor) -> Tensor:
+        """The query times everything that content scores are multiplied with."""
+        scale = self.config.score_scale / self.config.variant.temperature
+        return query * (scale if self.plus is None else scale * self.plus.temperature())
+
+    def _bias(self, query: Tensor, layout: Layout) -> Tensor | None:
+        """The sum of the terms that do not depend on content, ``None`` if there is none."""
+        variant = self.config.variant
+        terms: list[Tensor] = []
+        if self.plus is not None:
+            terms.append(self.plus.key_bias(layout.key_positions))
+        pair = (layout.query_positions, layout.key_positions)
+        if self.relative is not None:
+            terms.append(self.relative(*pair))
+        if variant.positions == "alibi":
+            terms.append(alibi_bias(*pair, self.config.num_heads, query.dtype))
+        if not terms:
+            return None
+        total = sum(terms[1:], start=terms[0])
+        return total if variant.temperature == 1.0 else total / variant.temperature
+
+    def _scores(self, query: Tensor, key: Tensor, layout: Layout) -> Tensor:
+        config, variant = self.config, self.config.variant
+        if variant.diagonal == "none":
+            scores = content_scores(self._scaled(query), key)
+        else:
+            content = content_scores(query * config.score_scale, key)
+            squares = key.square().sum(dim=-1) * config.score_scale
+            content = normalise_diagonal(content, squares, layout.attention_mask, config)
+            factor = 1.0 / variant.temperature
+            scores = content * (factor if self.plus is None else factor * self.plus.temperature())
+        bias = self._bias(query, layout)
+        scores = scores if bias is None else scores + bias
+        return block_scores(scores, layout.blocked(causal=config.causal, window=variant.window))
+
+
+def _blocked_bias(bias: Tensor | None, blocked: Tensor | None, like: Tensor) -> Tensor | None:
+    if blocked is None:
+        return bias
+    lowest = torch.finfo(like.dtype).min
+    zero = torch.zeros((), dtype=like.dtype, device=like.device) if bias is None else bias
+    return torch.where(blocked, lowest, zero)

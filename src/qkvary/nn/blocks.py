@@ -1,0 +1,57 @@
+"""A transformer block: attention and feed-forward, each with residual, norm and dropout."""
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.networks import BlockConfig
+from qkvary.nn.attention import Attention
+from qkvary.nn.cache import LayerCache
+from qkvary.nn.feed_forward import FeedForward
+from qkvary.nn.layout import Layout
+
+NORM_EPSILON = 1e-5
+
+
+def make_norm(d_model: int, config: BlockConfig) -> nn.Module:
+    """LayerNorm or RMSNorm as the configuration says."""
+    if config.norm == "rmsnorm":
+        return nn.RMSNorm(d_model, eps=NORM_EPSILON)
+    return nn.LayerNorm(d_model, eps=NORM_EPSILON, bias=config.bias)
+
+
+class Block(nn.Module):
+    """Pre-norm ``x + f(norm(x))`` or post-norm ``norm(x + f(x))``, for f = attention, then FFN."""
+
+    def __init__(self, attention: AttentionConfig, config: BlockConfig) -> None:
+        """Create the sublayers."""
+        super().__init__()
+        self.config = config
+        self.attention = Attention(attention)
+        self.attention_norm = make_norm(attention.d_model, config)
+        self.feed_forward = FeedForward(attention.d_model, config)
+        self.feed_forward_norm = make_norm(attention.d_model, config)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch queries d_model"],
+        *,
+        layout: Layout,
+        cache: LayerCache | None = None,
+    ) -> Float[Tensor, "batch queries d_model"]:
+        """Apply both sublayers."""
+        if self.config.norm_placement == "pre":
+            x = x + self._drop(self.attention(self.attention_norm(x), layout=layout, cache=cache))
+            return x + self._drop(self.feed_forward(self.feed_forward_norm(x)))
+        x = self.attention_norm(x + self._drop(self.attention(x, layout=layout, cache=cache)))
+        return self.feed_forward_norm(x + self._drop(self.feed_forward(x)))
+
+    def attention_input(
+        self, x: Float[Tensor, "batch queries d_model"]
+    ) -> Float[Tensor, "batch queries d_model"]:
+        """What the attention layer reads when the block reads ``x``."""
+        return self.attention_norm(x) if self.config.norm_placement == "pre" else x
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.config.dropout, self.training)

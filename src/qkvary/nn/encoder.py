@@ -1,0 +1,113 @@
+"""The encoder of the synthetic experiments: tokens in, one class per token out."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from qkvary.arch.networks import EncoderConfig
+from qkvary.nn.initialization import initialize, initialize_embedding, initialize_linear
+from qkvary.nn.layout import Layout
+from qkvary.nn.stack import Stack, add_positions, check_length, make_position_embedding
+
+
+class Encoder(nn.Module):
+    """Embedded tokens plus positions, blocks, and a two-layer head on every token.
+
+    ``Linear - LayerNorm - ReLU - Dropout - Linear`` on ``blocks(embed(t) + position)``.
+
+    Source: the public code of paper 2 (Key-Value Transformer). The published input is one-hot
+    through a linear layer; here its columns are looked up, which is the same function.
+    """
+
+    def __init__(self, config: EncoderConfig, *, seed: int = 0) -> None:
+        """Build and initialise.
+
+        Args:
+            config: The network.
+            seed: Of the initial values.
+        """
+        super().__init__()
+        self.config = config
+        d_model = config.d_model
+        self.embedding = nn.Parameter(torch.empty(config.vocabulary, d_model))
+        self.embedding_bias = nn.Parameter(torch.empty(d_model))
+        self.position_embedding = make_position_embedding(config, config.positions)
+        self.stack = Stack(config)
+        self.head_in = nn.Linear(d_model, d_model)
+        self.head_norm = nn.LayerNorm(d_model)
+        self.head_out = nn.Linear(d_model, config.classes)
+        self._initialize(seed)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        *,
+        attention_mask: Bool[Tensor, "batch tokens"] | None = None,
+    ) -> Float[Tensor, "batch tokens classes"]:
+        """The logits of every token.
+
+        Args:
+            tokens: Token ids.
+            attention_mask: True for real tokens.
+
+        Raises:
+            ValueError: if the sequence is longer than ``max_tokens``.
+        """
+        return self.head(self.features(tokens, attention_mask=attention_mask))
+
+    def features(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        *,
+        attention_mask: Bool[Tensor, "batch tokens"] | None = None,
+    ) -> Float[Tensor, "batch tokens d_model"]:
+        """The last hidden states."""
+        layout = self._layout(tokens, attention_mask)
+        return self.stack(self._embed(tokens, layout), layout=layout)
+
+    def head(
+        self, features: Float[Tensor, "batch tokens d_model"]
+    ) -> Float[Tensor, "batch tokens classes"]:
+        """Logits from hidden states."""
+        hidden = F.relu(self.head_norm(self.head_in(features)))
+        return self.head_out(F.dropout(hidden, self.config.block.dropout, self.training))
+
+    def attention_maps(
+        self, tokens: Int[Tensor, "batch tokens"]
+    ) -> Float[Tensor, "batch layers heads tokens tokens"]:
+        """The attention probabilities of every layer, without dropout."""
+        layout = self._layout(tokens, None)
+        return self.stack.attention_maps(self._embed(tokens, layout), layout=layout)
+
+    def _layout(self, tokens: Tensor, attention_mask: Tensor | None) -> Layout:
+        check_length(self.config, cached=0, new=tokens.shape[1])
+        return Layout(
+            new_tokens=tokens.shape[1], device=tokens.device, attention_mask=attention_mask
+        )
+
+    def _embed(self, tokens: Tensor, layout: Layout) -> Tensor:
+        columns = F.embedding(tokens, self.embedding)
+        if self.config.input_dropout > 0:
+            # Dropout on a one-hot input drops or scales a token's only column as a whole.
+            kept = torch.ones_like(columns[..., :1])
+            columns = columns * F.dropout(kept, self.config.input_dropout, self.training)
+        x = columns + self.embedding_bias
+        kind, table = self.config.positions, self.position_embedding
+        return add_positions(x, layout.query_positions, kind=kind, table=table)
+
+    def _initialize(self, seed: int) -> None:
+        init = self.config.init
+        initialize(self, init, seed)
+        bound = 1.0 / math.sqrt(self.config.vocabulary)
+        for name, weight in (
+            ("embedding", self.embedding),
+            ("embedding_bias", self.embedding_bias),
+        ):
+            initialize_embedding(name, weight, init, seed, bound=bound)
+        if self.position_embedding is not None:
+            initialize_embedding("position_embedding", self.position_embedding, init, seed)
+        for name, linear in (("head_in", self.head_in), ("head_out", self.head_out)):
+            initialize_linear(name, linear, init, seed)

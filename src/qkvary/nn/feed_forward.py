@@ -1,0 +1,28 @@
+"""The feed-forward network of a block."""
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from qkvary.arch.networks import BlockConfig
+
+
+class FeedForward(nn.Module):
+    """``down(activation(dropout(up(x))))``; SwiGLU is ``down(silu(gate(x)) * up(x))``."""
+
+    def __init__(self, d_model: int, config: BlockConfig) -> None:
+        """Create the matrices."""
+        super().__init__()
+        self.config = config
+        bias = config.has_feed_forward_bias
+        self.up = nn.Linear(d_model, config.d_ff, bias=bias)
+        gated = config.activation == "swiglu"
+        self.gate = nn.Linear(d_model, config.d_ff, bias=bias) if gated else None
+        self.down = nn.Linear(config.d_ff, d_model, bias=bias)
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """Apply to every token."""
+        inner = F.dropout(self.up(x), self.config.inner_dropout, self.training)
+        if self.gate is not None:
+            return self.down(F.silu(self.gate(x)) * inner)
+        return self.down(F.relu(inner) if self.config.activation == "relu" else F.gelu(inner))

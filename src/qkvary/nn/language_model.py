@@ -1,0 +1,127 @@
+"""The decoder-only language model."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.nn.cache import KVCache
+from qkvary.nn.initialization import initialize, initialize_embedding
+from qkvary.nn.layout import Layout
+from qkvary.nn.stack import Stack, add_positions, check_length, make_position_embedding
+
+
+class LanguageModel(nn.Module):
+    """Embedded tokens plus positions, causal blocks, a final norm if pre-norm, and a linear head.
+
+    ``model(tokens)`` is ``model.head(model.features(tokens))``.
+
+    Source: covers the models of papers 1 to 3 (GPT-2 style) and Llama-style networks.
+    """
+
+    def __init__(self, config: LanguageModelConfig, *, seed: int = 0) -> None:
+        """Build and initialise.
+
+        Args:
+            config: The network.
+            seed: Of the initial values.
+        """
+        super().__init__()
+        self.config = config
+        d_model = config.d_model
+        self.embedding = nn.Parameter(torch.empty(config.vocabulary, d_model))
+        self.position_embedding = make_position_embedding(config, config.positions)
+        self.stack = Stack(config)
+        head_shape = (config.vocabulary, d_model)
+        self.head_weight = None if config.tied_head else nn.Parameter(torch.empty(head_shape))
+        self.head_bias = nn.Parameter(torch.empty(config.vocabulary)) if config.head_bias else None
+        self._initialize(seed)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        *,
+        cache: KVCache | None = None,
+        attention_mask: Bool[Tensor, "batch keys"] | None = None,
+        positions: Int[Tensor, "rows keys"] | None = None,
+        document_ids: Int[Tensor, "batch keys"] | None = None,
+    ) -> Float[Tensor, "batch tokens vocabulary"]:
+        """The logits of the next token at every token. Arguments as in ``features``."""
+        return self.head(
+            self.features(
+                tokens,
+                cache=cache,
+                attention_mask=attention_mask,
+                positions=positions,
+                document_ids=document_ids,
+            )
+        )
+
+    def features(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        *,
+        cache: KVCache | None = None,
+        attention_mask: Bool[Tensor, "batch keys"] | None = None,
+        positions: Int[Tensor, "rows keys"] | None = None,
+        document_ids: Int[Tensor, "batch keys"] | None = None,
+    ) -> Float[Tensor, "batch tokens d_model"]:
+        """The last hidden states.
+
+        Args:
+            tokens: Ids of the tokens after those in the cache.
+            cache: What earlier calls stored; the new tokens are appended.
+            attention_mask: True for real tokens, over cached and new ones.
+            positions: Positions of cached and new tokens, where they are not counted from the
+                first real token of each document.
+            document_ids: A number per cached and new token; tokens see their own document only.
+
+        Raises:
+            ValueError: if the sequence is longer than ``max_tokens``, or an argument does not
+                cover cached and new tokens.
+        """
+        cached = 0 if cache is None else cache.length
+        check_length(self.config, cached=cached, new=tokens.shape[1])
+        layout = Layout(
+            new_tokens=tokens.shape[1],
+            cached_tokens=cached,
+            device=tokens.device,
+            attention_mask=attention_mask,
+            positions=positions,
+            document_ids=document_ids,
+        )
+        return self.stack(self._embed(tokens, layout), layout=layout, cache=cache)
+
+    def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
+        """Logits from hidden states."""
+        weight = self.embedding if self.head_weight is None else self.head_weight
+        return F.linear(features, weight, self.head_bias)
+
+    def attention_maps(
+        self, tokens: Int[Tensor, "batch tokens"]
+    ) -> Float[Tensor, "batch layers heads tokens tokens"]:
+        """The attention probabilities of every layer, without dropout."""
+        layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
+        return self.stack.attention_maps(self._embed(tokens, layout), layout=layout)
+
+    def _embed(self, tokens: Tensor, layout: Layout) -> Tensor:
+        x = F.embedding(tokens, self.embedding)
+        kind, table = self.config.positions, self.position_embedding
+        x = add_positions(x, layout.query_positions, kind=kind, table=table)
+        return F.dropout(x, self.config.embedding_dropout, self.training)
+
+    def _initialize(self, seed: int) -> None:
+        init = self.config.init
+        initialize(self, init, seed)
+        initialize_embedding("embedding", self.embedding, init, seed)
+        if self.position_embedding is not None:
+            initialize_embedding("position_embedding", self.position_embedding, init, seed)
+        bound = self.config.d_model**-0.5 if init.scheme == "torch" else None
+        if self.head_weight is not None:
+            initialize_embedding("head_weight", self.head_weight, init, seed, bound=bound)
+        if self.head_bias is not None:
+            with torch.no_grad():
+                self.head_bias.zero_()
+            if bound is not None:
+                initialize_embedding("head_bias", self.head_bias, init, seed, bound=bound)

@@ -1,0 +1,112 @@
+"""Where the tokens of one call stand: positions, padding, documents, and who may see whom.
+
+Computed once per call and shared by all layers. Knows nothing about heads or scores.
+"""
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+class Layout:
+    """The positions of queries and keys of one forward call, and the masks that follow.
+
+    Keys are all tokens so far (cached and new), queries are the new ones: the last keys.
+    Visibility goes by index; score terms go by position.
+    """
+
+    def __init__(
+        self,
+        *,
+        new_tokens: int,
+        cached_tokens: int = 0,
+        device: torch.device | None = None,
+        attention_mask: Bool[Tensor, "batch keys"] | None = None,
+        positions: Int[Tensor, "batch keys"] | None = None,
+        document_ids: Int[Tensor, "batch keys"] | None = None,
+    ) -> None:
+        """Check the arguments and settle the positions.
+
+        Args:
+            new_tokens: Tokens of this call.
+            cached_tokens: Tokens before them.
+            device: Where masks are built.
+            attention_mask: True for real tokens, False for padding.
+            positions: Positions of all tokens; by default counted from the first real token of
+                each document.
+            document_ids: A number per token; tokens see their own document only.
+
+        Raises:
+            ValueError: if a tensor does not cover all cached and new tokens.
+        """
+        self.num_queries = new_tokens
+        self.num_keys = cached_tokens + new_tokens
+        self.device = device
+        self.attention_mask = attention_mask
+        self.document_ids = document_ids
+        for name, tensor in (
+            ("attention_mask", attention_mask),
+            ("positions", positions),
+            ("document_ids", document_ids),
+        ):
+            if tensor is not None and tensor.shape[-1] != self.num_keys:
+                raise ValueError(
+                    f"expected {name} for all {self.num_keys} tokens ({cached_tokens} cached, "
+                    f"{new_tokens} new), got {tensor.shape[-1]}"
+                )
+        self.key_positions = self._count_positions() if positions is None else positions
+        self._blocked: dict[tuple[bool, int | None], Tensor | None] = {}
+
+    @property
+    def query_positions(self) -> Int[Tensor, "batch queries"]:
+        """Positions of the new tokens."""
+        return self.key_positions[:, self.num_keys - self.num_queries :]
+
+    def is_plain_causal(self, *, causal: bool, window: int | None) -> bool:
+        """Whether the mask is the full lower triangle, which kernels have built in."""
+        return (
+            causal
+            and (window is None or window >= self.num_keys)
+            and self.num_queries == self.num_keys
+            and self.attention_mask is None
+            and self.document_ids is None
+        )
+
+    def blocked(
+        self, *, causal: bool, window: int | None
+    ) -> Bool[Tensor, "batch 1 queries keys"] | None:
+        """Who may not see whom; ``None`` if everybody sees everybody."""
+        key = (causal, window)
+        if key not in self._blocked:
+            self._blocked[key] = self._find_blocked(causal=causal, window=window)
+        return self._blocked[key]
+
+    def _find_blocked(self, *, causal: bool, window: int | None) -> Tensor | None:
+        keys = torch.arange(self.num_keys, device=self.device)
+        queries = keys[self.num_keys - self.num_queries :, None]
+        blocked: Tensor | None = None
+        if causal and self.num_queries > 1:
+            blocked = (keys > queries)[None, None]
+        if window is not None and window < self.num_keys:
+            far = ((queries - keys).abs() >= window)[None, None]
+            blocked = far if blocked is None else blocked | far
+        if self.attention_mask is not None:
+            padding = ~self.attention_mask[:, None, None, :]
+            blocked = padding if blocked is None else blocked | padding
+        if self.document_ids is not None:
+            own = self.document_ids[:, self.num_keys - self.num_queries :, None]
+            other = (own != self.document_ids[:, None, :])[:, None]
+            blocked = other if blocked is None else blocked | other
+        return blocked
+
+    def _count_positions(self) -> Tensor:
+        index = torch.arange(self.num_keys, device=self.device)[None]
+        if self.document_ids is not None:
+            first = torch.ones_like(self.document_ids, dtype=torch.bool)
+            first[:, 1:] = self.document_ids[:, 1:] != self.document_ids[:, :-1]
+            index = index - torch.where(first, index, 0).cummax(dim=-1).values
+        if self.attention_mask is not None:
+            padding = (~self.attention_mask).long()
+            leading = padding.cumprod(dim=-1).sum(dim=-1, keepdim=True)
+            index = (index - leading).clamp(min=0)
+        return index

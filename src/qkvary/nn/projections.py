@@ -1,0 +1,46 @@
+"""The learned input projections of an attention layer: full or low-rank, applied together."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class Projection(nn.Module):
+    """``x W^T + b``, or ``x A^T B^T + b`` with an inner width below the layer's (low rank)."""
+
+    def __init__(self, d_model: int, width: int, *, bias: bool, rank: int | None = None) -> None:
+        """Create the weights.
+
+        Args:
+            d_model: Channels in.
+            width: Channels out.
+            bias: Whether b exists.
+            rank: Inner width, ``None`` for a full matrix.
+        """
+        super().__init__()
+        self.width = width
+        self.down = None if rank is None else nn.Parameter(torch.empty(rank, d_model))
+        self.weight = nn.Parameter(torch.empty(width, d_model if rank is None else rank))
+        self.bias = nn.Parameter(torch.empty(width)) if bias else None
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch width"]:
+        """Project."""
+        inner = x if self.down is None else F.linear(x, self.down)
+        return F.linear(inner, self.weight, self.bias)
+
+
+def project_together(
+    x: Float[Tensor, "*batch d_model"], projections: Sequence[Projection]
+) -> list[Float[Tensor, "*batch width"]]:
+    """Apply several projections to one input, full ones as a single matrix product."""
+    full = [projection for projection in projections if projection.down is None]
+    if len(full) < 2:
+        return [projection(x) for projection in projections]
+    weight = torch.cat(tuple(projection.weight for projection in full))
+    biases: list[Tensor] = [projection.bias for projection in full if projection.bias is not None]
+    joined = F.linear(x, weight, torch.cat(biases) if biases else None)
+    parts = dict(zip(full, joined.split([part.width for part in full], dim=-1), strict=True))
+    return [parts[part] if part in parts else part(x) for part in projections]

@@ -1,0 +1,80 @@
+"""The blocks of a network, one after the other, and what both networks add to their tokens."""
+
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from qkvary.arch.networks import Network, Positions
+from qkvary.nn.blocks import Block, make_norm
+from qkvary.nn.cache import KVCache
+from qkvary.nn.layout import Layout
+from qkvary.nn.positions import sinusoid
+
+
+class Stack(nn.Module):
+    """``norm(block_L(... block_1(x)))``; the last norm exists in pre-norm networks only."""
+
+    def __init__(self, config: Network) -> None:
+        """Create the blocks."""
+        super().__init__()
+        layers = [Block(layer, config.block) for layer in config.layers]
+        self.blocks: Iterable[Block] = nn.ModuleList(layers)  # pyright: ignore[reportAttributeAccessIssue]
+        pre = config.block.norm_placement == "pre"
+        self.final_norm = make_norm(config.d_model, config.block) if pre else None
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch queries d_model"],
+        *,
+        layout: Layout,
+        cache: KVCache | None = None,
+    ) -> Float[Tensor, "batch queries d_model"]:
+        """Apply all blocks."""
+        for index, block in enumerate(self.blocks):
+            x = block(x, layout=layout, cache=None if cache is None else cache.layers[index])
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def attention_maps(
+        self, x: Float[Tensor, "batch tokens d_model"], *, layout: Layout
+    ) -> Float[Tensor, "batch layers heads tokens tokens"]:
+        """The attention probabilities of every layer."""
+        maps: list[Tensor] = []
+        for block in self.blocks:
+            maps.append(block.attention.weights(block.attention_input(x), layout))
+            x = block(x, layout=layout)
+        return torch.stack(maps, dim=1)
+
+
+def make_position_embedding(config: Network, positions: Positions) -> nn.Parameter | None:
+    """The table of learned positions, where there is one."""
+    if positions != "learned":
+        return None
+    return nn.Parameter(torch.empty(config.max_tokens, config.d_model))
+
+
+def add_positions(
+    x: Float[Tensor, "batch tokens d_model"],
+    tokens_at: Int[Tensor, "rows tokens"],
+    *,
+    kind: Positions,
+    table: Float[Tensor, "max_tokens d_model"] | None,
+) -> Float[Tensor, "batch tokens d_model"]:
+    """Add absolute positions: from the table, sinusoidal, or none."""
+    if table is not None:
+        return x + F.embedding(tokens_at, table)
+    return x + sinusoid(tokens_at, x.shape[-1], x.dtype) if kind == "sinusoidal" else x
+
+
+def check_length(config: Network, *, cached: int, new: int) -> None:
+    """Refuse sequences that the network has no positions for.
+
+    Raises:
+        ValueError: if there are more than ``max_tokens``.
+    """
+    if cached + new > config.max_tokens:
+        raise ValueError(
+            f"expected at most {config.max_tokens} tokens, got {cached} cached and {new} new"
+        )
