@@ -3,19 +3,33 @@
 Works without a terminal, in a narrow one, and where the locale knows ASCII only.
 """
 
+import codecs
 import dataclasses
+import io
 import json
 import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.table import Table
 
 SCHEMA_VERSION = 1
 WIDTH_WITHOUT_TERMINAL = 160
+NEAR = {
+    "–": "-",
+    "—": "-",
+    "−": "-",
+    "×": "x",
+    "·": ".",
+    "…": "...",
+    "±": "+-",
+    "≤": "<=",
+    "≥": ">=",
+}
+"""What stands for a character where the stream knows ASCII only."""
 
 
 def console(stream: TextIO | None = None, *, width: int = WIDTH_WITHOUT_TERMINAL) -> Console:
@@ -65,7 +79,12 @@ def table(
 ) -> Table:
     """A plain table: columns are (heading, "left" or "right"); cells are text, never markup."""
     made = Table(
-        box=None, title=title or None, title_justify="left", pad_edge=False, header_style="bold"
+        box=None,
+        show_header=any(heading for heading, _ in columns),
+        title=title or None,
+        title_justify="left",
+        pad_edge=False,
+        header_style="bold",
     )
     for heading, side in columns:
         made.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
@@ -109,9 +128,21 @@ def _knows(stream: TextIO, text: str) -> bool:
 
 
 def _never_fail_to_encode(stream: TextIO) -> None:
-    reconfigure = getattr(stream, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="backslashreplace")
+    """Let a stream that knows few characters print near ones: a hyphen for a dash."""
+    if isinstance(stream, io.TextIOWrapper):
+        codecs.register_error("qkvary", _replace)
+        stream.reconfigure(errors="qkvary")
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start : error.end]
+    near = (
+        NEAR.get(letter) or letter.encode("ascii", "backslashreplace").decode()
+        for letter in letters
+    )
+    return "".join(near), error.end
 
 
 def _plain(value: Any) -> Any:
@@ -121,11 +152,10 @@ def _plain(value: Any) -> Any:
             field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
         }
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+        pairs = cast("Mapping[Any, Any]", value)
+        return {str(key): _plain(item) for key, item in pairs.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast("Sequence[Any]", value)]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,126 @@
+"""Say what this machine offers: versions, devices, compiler, chosen kernels, the folder of runs."""
+
+import fcntl
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from rich.text import Text
+
+from qkvary.cli._options import DEFAULT_OUT, Json, Out
+from qkvary.cli._output import console, print_json, table
+from qkvary.studies.reports.wording import data_size
+
+try:
+    from qkvary.cli._devices import describe_torch
+except ModuleNotFoundError:
+    # Costs, variants and this command work without torch.
+    def describe_torch() -> dict[str, Any] | None:
+        """Nothing to describe."""
+        return None
+
+
+PACKAGES = ("qkvary", "torch", "numpy", "scipy", "safetensors", "jinja2", "matplotlib", "cyclopts")
+ENOUGH_FREE_BYTES = 1 << 30
+TESTED_TORCH = "2.13"
+
+
+def command(*, out: Out = DEFAULT_OUT, json_output: Json = False) -> None:
+    """Say what this machine offers: versions, devices, compiler, kernels, the folder of runs."""
+    report: dict[str, Any] = {
+        "versions": _versions(),
+        "machine": _machine(),
+        "torch": describe_torch(),
+        "folder": _folder(out),
+    }
+    problems = list(_problems(report))
+    if json_output:
+        print_json({**report, "problems": problems})
+        return
+    screen = console()
+    for part, facts in report.items():
+        screen.print(Text(part, style="bold"))
+        screen.print(table((("", "left"), ("", "left")), _rows(facts)))
+    for problem in problems:
+        screen.print(Text(f"problem: {problem}", style="bold red"))
+    screen.print("" if problems else "no problems found")
+
+
+def _versions() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = None
+    return versions
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "compiler": next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None),
+        "executable": sys.executable,
+    }
+
+
+def _folder(out: Path) -> dict[str, Any]:
+    """Whether runs can be kept in a folder, tried in its nearest existing parent."""
+    path = out.absolute()
+    existing = next(parent for parent in (path, *path.parents) if parent.is_dir())
+    facts: dict[str, Any] = {
+        "path": str(out),
+        "exists": existing == path,
+        "free_bytes": shutil.disk_usage(existing).free,
+        "writable": os.access(existing, os.W_OK),
+        "locks": False,
+    }
+    if facts["writable"]:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                facts["locks"] = True
+            except OSError:
+                facts["locks"] = False
+    return facts
+
+
+def _problems(report: Mapping[str, Any]) -> Iterator[str]:
+    versions, folder = report["versions"], report["folder"]
+    if versions["torch"] is None:
+        yield "torch is not installed: pip install 'qkvary[train]' brings it"
+    elif not versions["torch"].startswith(TESTED_TORCH):
+        yield f"torch {versions['torch']} is not {TESTED_TORCH}: the last bits may differ"
+    if not folder["writable"]:
+        yield f"{folder['path']} is not writable: choose another folder with --out"
+    elif not folder["locks"]:
+        yield f"{folder['path']} has no file locks: two people cannot share these runs"
+    if folder["free_bytes"] < ENOUGH_FREE_BYTES:
+        yield f"{folder['path']} has {data_size(folder['free_bytes'])} free, less than 1 GiB"
+
+
+def _rows(facts: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    for name, value in (facts or {"torch": None}).items():
+        yield f"  {name.removesuffix('_bytes').replace('_', ' ')}", _say(name, value)
+
+
+def _say(name: str, value: object) -> str:
+    if value is None:
+        return "missing"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name.endswith("_bytes"):
+        return data_size(cast("float", value))
+    if isinstance(value, dict):
+        pairs = cast("dict[str, object]", value)
+        return ", ".join(f"{key}: {item}" for key, item in pairs.items())
+    return ", ".join(cast("list[str]", value)) if isinstance(value, list) else str(value)
