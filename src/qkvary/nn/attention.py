@@ -133,9 +133,7 @@ class Attention(nn.Module):
         learned = [part for part in projections.values() if part is not None]
         outputs = project_together(x, learned)
         learned_sources = self.config.variant.projections
-        found: dict[Source, Tensor] = {
-            source: output for source, output in zip(learned_sources, outputs, strict=True)
-        }
+        found: dict[Source, Tensor] = dict(zip(learned_sources, outputs, strict=True))
         if IDENTITY in self.config.variant.sharing.roles.values():
             found[IDENTITY] = x
         return {source: self._split(source, flat) for source, flat in found.items()}

@@ -1,0 +1,118 @@
+"""What a variant means in words and in mathematics, derived from the value."""
+
+from qkvary.arch.sharing import IDENTITY, Role, Source
+from qkvary.arch.variants import Variant
+
+_ROLES: tuple[Role, ...] = ("query", "key", "value")
+_FORMS = {
+    "residual": "the query adds its projection to the layer input",
+    "residual-gelu": "the query adds the GELU of its projection to the layer input",
+    "map": "the query is the shared source through a linear map of its own per head",
+}
+_POSITIONS = {
+    "relative": "a learned bias per head and distance i-j is added to the scores",
+    "alibi": "a penalty proportional to the distance |i-j| is added to the scores",
+    "rotary": "query and key are rotated by their positions",
+}
+_DIAGONALS = {
+    "mean": "the diagonal of the scores is divided by its mean",
+    "norm": "the diagonal of the scores is divided by its norm",
+}
+
+
+def describe(variant: Variant) -> str:
+    """What the variant means, in one sentence without a final period.
+
+    Args:
+        variant: Any variant.
+
+    Returns:
+        For example "query learned; key and value read one projection".
+    """
+    parts = [_describe_source(variant, source) for source in _sources(variant)]
+    if variant.num_kv_heads is not None:
+        heads = variant.num_kv_heads
+        what = "key-value tensor" if len(variant.cached) == 1 else "keys and values"
+        parts.append(f"{heads} head{'s' if heads > 1 else ''} of {what} shared by the query heads")
+    for source in variant.projections:
+        rank = variant.rank(source)
+        if rank is not None:
+            size = str(rank) if rank.of_width else str(rank.size)
+            parts.append(f"projection {source} has rank {size}")
+    if variant.query_form != "plain":
+        parts.append(_FORMS[variant.query_form])
+    if variant.plus:
+        parts.append("scores become tau a_ij + g(j): a temperature and a bias per key position")
+    if variant.positions != "none":
+        parts.append(_POSITIONS[variant.positions])
+    if variant.window is not None:
+        parts.append(f"attention reaches {variant.window} tokens")
+    if variant.diagonal != "none":
+        parts.append(_DIAGONALS[variant.diagonal])
+    if variant.temperature != 1.0:
+        parts.append(f"softmax temperature {variant.temperature:g}")
+    return "; ".join(parts)
+
+
+def write_equation(variant: Variant) -> str:
+    """The attention of one head as an equation, in plain text.
+
+    Args:
+        variant: Any variant.
+
+    Returns:
+        For example "softmax(s (x Wq)(x Wk)ᵀ) (x Wk)"; s is the score scale, the output projection
+        is left out.
+    """
+    sharing = variant.sharing
+    query, key, value = (_write_source(variant, sharing.roles[role]) for role in _ROLES)
+    query = _write_query(variant, query)
+    if variant.positions == "rotary":
+        scores = f"s R({query}) R({key})ᵀ"
+    else:
+        scores = f"s {_group(query)} {_group(key)}ᵀ"
+    if variant.diagonal != "none":
+        scores = f"D({scores})"
+    if variant.plus:
+        scores = f"τ {scores} + 1 gᵀ"
+    scores += {"relative": " + b(i-j)", "alibi": " - m |i-j|"}.get(variant.positions, "")
+    if variant.temperature != 1.0:
+        scores = f"({scores}) / {variant.temperature:g}"
+    return f"softmax({scores}) {_group(value)}"
+
+
+def name_cached(variant: Variant) -> str:
+    """What decoding stores per token: ``K and V``, ``K``, ``x``, …"""
+    names = ["x" if source == IDENTITY else source.upper() for source in variant.cached]
+    return " and ".join(names)
+
+
+def _sources(variant: Variant) -> list[Source]:
+    seen: dict[Source, None] = {}
+    for role in _ROLES:
+        seen[variant.sharing.roles[role]] = None
+    return list(seen)
+
+
+def _describe_source(variant: Variant, source: Source) -> str:
+    readers = variant.sharing.readers(source)
+    named = " and ".join([", ".join(readers[:-1]), readers[-1]]) if len(readers) > 1 else readers[0]
+    if source == IDENTITY:
+        verb = "are" if len(readers) > 1 else "is"
+        return f"{named} {verb} the layer input"
+    return f"{named} read one projection" if len(readers) > 1 else f"{named} learned"
+
+
+def _write_source(variant: Variant, source: Source) -> str:
+    if source == IDENTITY:
+        return "x"
+    return f"x A{source} B{source}" if variant.rank(source) else f"x W{source}"
+
+
+def _write_query(variant: Variant, query: str) -> str:
+    forms = {"residual": f"x + {query}", "residual-gelu": f"x + gelu({query})", "map": f"{query} M"}
+    return forms.get(variant.query_form, query)
+
+
+def _group(term: str) -> str:
+    return term if term == "x" else f"({term})"

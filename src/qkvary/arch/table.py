@@ -1,0 +1,88 @@
+"""The table of variants: every label the papers name, and those that complete the picture.
+
+An entry is a label and where it comes from; meaning, equation, parameters and cache are derived.
+Any other label of the grammar works just as well; this is what is listed and what every contract
+test runs over.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.variants import Variant
+
+Origin = Literal[
+    "standard attention",
+    "three projections",
+    "query identity",
+    "overview article",
+    "this project",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedVariant:
+    """An entry of the table."""
+
+    label: str
+    """Canonical."""
+    origin: Origin
+    """Where it was first described; ``this project`` for what nobody wrote down."""
+    remark: str = ""
+    """What is worth knowing beside the derived meaning."""
+
+    def __post_init__(self) -> None:
+        if spell_label(self.variant) != self.label:
+            raise ValueError(
+                f"expected the canonical label {spell_label(self.variant)}, got {self.label}"
+            )
+
+    @property
+    def variant(self) -> Variant:
+        """The value behind the label."""
+        return parse_variant(self.label)
+
+
+VARIANTS: tuple[NamedVariant, ...] = (
+    NamedVariant("QKV", "standard attention", "the baseline"),
+    NamedVariant("Q=K-V", "three projections", "symmetric scores; no saving in the cache"),
+    NamedVariant("(Q=K-V)+", "three projections", "tau starts with a random sign"),
+    NamedVariant("Q-K=V", "three projections", "half the cache"),
+    NamedVariant("Q=K=V", "three projections", "symmetric scores, half the cache"),
+    NamedVariant("(Q=K=V)+", "three projections", "tau starts with a random sign"),
+    NamedVariant("GQA-4", "standard attention", "4 KV heads, each read by a group of query heads"),
+    NamedVariant("GQA-2", "standard attention", "2 KV heads"),
+    NamedVariant("MQA", "standard attention", "one KV head"),
+    NamedVariant("Q-GQA-4", "three projections", "head sharing and K=V stacked"),
+    NamedVariant("Q-GQA-2", "three projections", "head sharing and K=V stacked"),
+    NamedVariant("Q-MQA", "three projections", "one head of one tensor: the least that attends"),
+    NamedVariant("I-K-V", "query identity", "scores linear in learned weights"),
+    NamedVariant("Q[residual]-K-V", "query identity", "starts near the identity query"),
+    NamedVariant("Q[residual-gelu]-K-V", "query identity", "a nonlinear query"),
+    NamedVariant("Q-I-V", "overview article", "caches the layer input in place of K"),
+    NamedVariant("Q-K-I", "query identity", "any one of the three may be the identity"),
+    NamedVariant("Q-K[d/4]-V/1", "overview article", "low-rank key, one KV head"),
+    NamedVariant("Q-K[d/4]-V", "overview article"),
+    NamedVariant("Q-K-V[d/4]", "this project"),
+    NamedVariant("Q=V", "three projections", "named by the poster and left out"),
+    NamedVariant("I-K=V", "this project", "parameters and cache of Q=K=V, but asymmetric"),
+    NamedVariant("I-K=V/1", "this project", "parameters and cache of one shared head"),
+    NamedVariant("Q[map]=K-V", "this project", "the dial between symmetric and free"),
+    NamedVariant("Q[map]=K=V", "this project", "the dial with everything shared"),
+    NamedVariant("Q[map]=K=V/1", "this project", "one head, told apart by the maps"),
+    NamedVariant("Q=K-I", "this project"),
+    NamedVariant("Q=V-I", "this project"),
+    NamedVariant("Q-I-I", "this project", "caches the layer input alone"),
+    NamedVariant("I-K-I", "this project"),
+    NamedVariant("I-I-V", "this project", "raw inputs are compared"),
+    NamedVariant("I-I-I", "this project", "no input projection at all"),
+    NamedVariant("Q=K=V@relative", "this project", "the only joint term that breaks the symmetry"),
+    NamedVariant("Q=K=V@alibi", "this project", "symmetric in (i, j), unlike the causal mask"),
+    NamedVariant("Q=K=V@rotary", "this project", "still a Gram matrix: R(i) k_i . R(j) k_j"),
+    NamedVariant("Q-K=V@rotary", "this project", "three meanings: see value_rope"),
+    NamedVariant("QKV@rotary", "standard attention"),
+    NamedVariant("Q=K-V@diag-mean", "three projections", "appendix A.2"),
+    NamedVariant("Q=K-V@diag-norm", "three projections", "appendix A.2"),
+    NamedVariant("Q=K=V@t0.5", "three projections", "softmax temperature, appendix A.2"),
+    NamedVariant("QKV@w64", "standard attention", "sliding window of 64 tokens"),
+)
