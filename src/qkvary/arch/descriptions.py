@@ -29,7 +29,7 @@ def describe(variant: Variant) -> str:
     Returns:
         For example "query learned; key and value read one projection".
     """
-    parts = [_describe_source(variant, source) for source in _sources(variant)]
+    parts = _describe_sources(variant)
     if variant.num_kv_heads is not None:
         heads = variant.num_kv_heads
         what = "key-value tensor" if len(variant.cached) == 1 else "keys and values"
@@ -82,25 +82,28 @@ def write_equation(variant: Variant) -> str:
 
 
 def name_cached(variant: Variant) -> str:
-    """What decoding stores per token: ``K and V``, ``K``, ``x``, …"""
+    """What decoding stores per token, such as ``K and V``, ``K`` or ``x``."""
     names = ["x" if source == IDENTITY else source.upper() for source in variant.cached]
     return " and ".join(names)
 
 
-def _sources(variant: Variant) -> list[Source]:
+def _describe_sources(variant: Variant) -> list[str]:
     seen: dict[Source, None] = {}
     for role in _ROLES:
         seen[variant.sharing.roles[role]] = None
-    return list(seen)
+    groups = [(source, list[str](variant.sharing.readers(source))) for source in seen]
+    alone = [readers[0] for source, readers in groups if len(readers) == 1 and source != IDENTITY]
+    parts = [f"{_join(alone)} {'each ' if len(alone) > 1 else ''}learned"] if alone else []
+    for source, readers in groups:
+        if source == IDENTITY:
+            parts.append(f"{_join(readers)} {'are' if len(readers) > 1 else 'is'} the layer input")
+        elif len(readers) > 1:
+            parts.append(f"{_join(readers)} read one projection")
+    return parts
 
 
-def _describe_source(variant: Variant, source: Source) -> str:
-    readers = variant.sharing.readers(source)
-    named = " and ".join([", ".join(readers[:-1]), readers[-1]]) if len(readers) > 1 else readers[0]
-    if source == IDENTITY:
-        verb = "are" if len(readers) > 1 else "is"
-        return f"{named} {verb} the layer input"
-    return f"{named} read one projection" if len(readers) > 1 else f"{named} learned"
+def _join(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _write_source(variant: Variant, source: Source) -> str:

@@ -57,7 +57,7 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("Q-GQA-2", "three projections", "head sharing and K=V stacked"),
     NamedVariant("Q-MQA", "three projections", "one head of one tensor: the least that attends"),
     NamedVariant("I-K-V", "query identity", "scores linear in learned weights"),
-    NamedVariant("Q[residual]-K-V", "query identity", "starts near the identity query"),
+    NamedVariant("Q[residual]-K-V", "query identity", "the layer input stays in the query"),
     NamedVariant("Q[residual-gelu]-K-V", "query identity", "a nonlinear query"),
     NamedVariant("Q-I-V", "overview article", "caches the layer input in place of K"),
     NamedVariant("Q-K-I", "query identity", "any one of the three may be the identity"),
