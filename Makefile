@@ -36,11 +36,11 @@ setup: $(VENV)/.setup
 # One recipe for both installers; $(1) is what to install.
 ifneq ($(UV),)
 define install
-VIRTUAL_ENV=$(VENV) $(UV) pip install -q $(if $(TORCH_BACKEND),--torch-backend=$(TORCH_BACKEND)) -c constraints.txt $(1)
+VIRTUAL_ENV=$(VENV) $(UV) pip install -qq $(if $(TORCH_BACKEND),--torch-backend=$(TORCH_BACKEND)) -c constraints.txt $(1)
 endef
 else
 define install
-$(BIN)/python -m pip install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt $(1)
+$(BIN)/python -m pip install -qq $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt $(1)
 endef
 endif
 
@@ -51,7 +51,7 @@ ifneq ($(UV),)
 	@$(UV) venv -q --allow-existing -p $(PYTHON) $(VENV)
 else
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install -qq --upgrade "pip>=25.1"
 endif
 	@$(call install,-e ".[train]" --group test --group bench)
 	@touch $@
