@@ -1,0 +1,1 @@
+"""What does a network *cost*? Parameters, MACs and cache bytes, from ``arch`` alone; no torch."""

@@ -1,0 +1,91 @@
+"""All costs of a network in one value."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from qkvary.arch.networks import NetworkConfig
+from qkvary.costs.cache import Dtype, cache_bytes_per_sequence, cache_bytes_per_token
+from qkvary.costs.macs import MacCount, network_macs
+from qkvary.costs.parameters import ParameterCount, network_parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What a network costs at one sequence length and in one dtype."""
+
+    length: int
+    """Tokens of the sequence that MACs and cache are counted for."""
+    dtype: Dtype
+    """What the cache stores."""
+    parameters: ParameterCount
+    """Learned numbers by part."""
+    square_macs: MacCount
+    """MACs of a forward pass over one sequence, every pair of tokens counted: the convention of the
+    papers, and what an explicit kernel computes."""
+    visible_macs: MacCount
+    """The same with only the pairs that causality and windows leave visible."""
+    cache_bytes_per_token: int | None
+    """Bytes kept of a token while decoding; ``None`` for a network that is not causal."""
+    cache_bytes_per_sequence: int | None
+    """Bytes kept of ``length`` tokens."""
+
+    @property
+    def macs_per_sequence(self) -> int:
+        """MACs of a forward pass over one sequence, every pair of tokens counted."""
+        return self.square_macs.total
+
+    @property
+    def macs_per_token(self) -> int:
+        """``macs_per_sequence`` over the tokens of the sequence."""
+        return self.macs_per_sequence // self.length
+
+    @property
+    def visible_macs_per_sequence(self) -> int:
+        """MACs of a forward pass over one sequence, visible pairs only."""
+        return self.visible_macs.total
+
+    @property
+    def visible_macs_per_token(self) -> float:
+        """``visible_macs_per_sequence`` over the tokens of the sequence, not always whole."""
+        return self.visible_macs_per_sequence / self.length
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready figures, units last in every name."""
+        return {
+            "length": self.length,
+            "dtype": self.dtype,
+            "parameters": self.parameters.to_dict(),
+            "macs": self.square_macs.to_dict(),
+            "visible_macs": self.visible_macs.to_dict(),
+            "macs_per_token": self.macs_per_token,
+            "macs_per_sequence": self.macs_per_sequence,
+            "visible_macs_per_token": self.visible_macs_per_token,
+            "visible_macs_per_sequence": self.visible_macs_per_sequence,
+            "cache_bytes_per_token": self.cache_bytes_per_token,
+            "cache_bytes_per_sequence": self.cache_bytes_per_sequence,
+        }
+
+
+def network_costs(
+    config: NetworkConfig, *, length: int | None = None, dtype: Dtype = "float32"
+) -> Costs:
+    """Derive everything a network costs from its configuration.
+
+    Args:
+        config: An encoder or a language model.
+        length: Tokens of a sequence; ``None`` means ``config.max_tokens``.
+        dtype: What the cache stores.
+
+    Raises:
+        ValueError: for a length that is not positive or an unknown dtype.
+    """
+    tokens = config.max_tokens if length is None else length
+    return Costs(
+        length=tokens,
+        dtype=dtype,
+        parameters=network_parameters(config),
+        square_macs=network_macs(config, length=tokens, pairs="square"),
+        visible_macs=network_macs(config, length=tokens, pairs="visible"),
+        cache_bytes_per_token=cache_bytes_per_token(config, dtype),
+        cache_bytes_per_sequence=cache_bytes_per_sequence(config, length=tokens, dtype=dtype),
+    )

@@ -1,0 +1,50 @@
+"""Cache bytes against the papers' table."""
+
+import dataclasses
+
+import pytest
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.costs.cache import cache_bytes_per_sequence, cache_bytes_per_token, dtype_bytes
+from tests.costs.published_networks import gpt_300m, synthetic_encoder
+
+
+@pytest.mark.parametrize(
+    ("label", "published"),
+    [
+        ("QKV", 81_920),
+        ("Q=K-V", 81_920),
+        ("Q-K=V", 40_960),
+        ("Q=K=V", 40_960),
+        ("I-K=V", 40_960),
+        ("GQA-4", 20_480),
+        ("MQA", 5_120),
+        ("Q-GQA-4", 10_240),
+        ("Q-GQA-8", 20_480),
+        ("Q-MQA", 2_560),
+    ],
+)
+def test_300m_networks_keep_what_the_paper_says(label: str, published: int) -> None:
+    config = gpt_300m(label)
+    assert cache_bytes_per_token(config, "float16") == published
+    assert cache_bytes_per_token(config, "float32") == 2 * published
+    assert cache_bytes_per_sequence(config, length=32_768, dtype="bfloat16") == 32_768 * published
+
+
+def test_a_network_that_sees_the_future_has_no_cache() -> None:
+    assert cache_bytes_per_token(synthetic_encoder("QKV")) is None
+    assert cache_bytes_per_sequence(synthetic_encoder("QKV"), length=7) is None
+
+
+def test_layers_may_keep_different_things() -> None:
+    config = gpt_300m("QKV")
+    layer = AttentionConfig(d_model=1024, num_heads=16, causal=True)
+    mixed = (layer, dataclasses.replace(layer, variant=parse_variant("Q-MQA"))) * 10
+    config = dataclasses.replace(config, attention=mixed)
+    assert cache_bytes_per_token(config, "float16") == (81_920 + 2_560) // 2
+
+
+def test_an_unknown_dtype_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"float64, float32, bfloat16, float16, got 'int3'"):
+        dtype_bytes("int3")  # type: ignore[arg-type]

@@ -1,0 +1,108 @@
+"""MACs against the papers' tables, and pairs against counting them one by one."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.variants import QKV
+from qkvary.costs.macs import (
+    attention_projection_macs_per_token,
+    network_macs,
+    score_macs,
+    visible_pairs,
+)
+from tests.costs.published_networks import gpt_300m, synthetic_encoder
+
+
+@pytest.mark.parametrize(
+    ("label", "total", "attention"),
+    [("QKV", 792.69, 343.60), ("Q-K=V", 749.74, 300.65), ("Q=K=V", 706.79, 257.70)],
+)
+def test_300m_networks_cost_what_the_paper_says(label: str, total: float, attention: float) -> None:
+    found = network_macs(gpt_300m(label), length=2048)
+    assert found.total / 1e9 == pytest.approx(total, abs=0.005)
+    assert found.attention / 1e9 == pytest.approx(attention, abs=0.005)
+    assert found.feed_forward / 1e9 == pytest.approx(343.60, abs=0.005)
+    assert found.head / 1e9 == pytest.approx(105.50, abs=0.005)
+
+
+def test_causal_pairs_cost_about_half() -> None:
+    found = network_macs(gpt_300m("QKV"), length=2048, pairs="visible")
+    assert found.total / 1e9 == pytest.approx(706.83, abs=0.005)
+    assert found.attention / 1e9 == pytest.approx(257.74, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("length", "two", "one"),
+    [(128, 6.80, 13.60), (512, 6.47, 12.94), (1024, 6.08, 12.15), (2048, 5.42, 10.84)],
+)
+def test_savings_shrink_with_the_length_as_in_the_papers_table(
+    length: int, two: float, one: float
+) -> None:
+    full = network_macs(gpt_300m("QKV"), length=length).total
+    for label, saving in (("Q=K-V", two), ("Q=K=V", one)):
+        shared = network_macs(gpt_300m(label), length=length).total
+        assert 100 * (1 - shared / full) == pytest.approx(saving, abs=0.005)
+
+
+@given(length=st.integers(1, 23), window=st.none() | st.integers(1, 29), causal=st.booleans())
+def test_visible_pairs_are_those_one_can_count(
+    length: int, window: int | None, causal: bool
+) -> None:
+    config = AttentionConfig(
+        d_model=6, num_heads=2, causal=causal, variant=dataclasses.replace(QKV, window=window)
+    )
+    reach = window or length
+    counted = sum(
+        abs(i - j) < reach and (j <= i or not causal) for i in range(length) for j in range(length)
+    )
+    assert visible_pairs(config, length) == counted
+
+
+@pytest.mark.parametrize(
+    ("label", "macs"),
+    [
+        ("QKV", 4 * 36),
+        ("Q=K=V", 2 * 36),
+        ("I-I-I", 36),
+        ("MQA", 36 + 18 + 18 + 36),
+        ("Q-K[r2]-V[d/3]", 36 + 2 * 12 + 2 * 12 + 36),
+        ("Q[map]=K-V/1", 18 + 18 + 2 * 9 + 36),
+    ],
+)
+def test_projections_are_counted_by_hand(label: str, macs: int) -> None:
+    config = AttentionConfig(d_model=6, num_heads=2, variant=parse_variant(label))
+    assert attention_projection_macs_per_token(config) == macs
+
+
+def test_plus_costs_one_small_product_per_key() -> None:
+    config = AttentionConfig(
+        d_model=6,
+        num_heads=3,
+        variant=parse_variant("(Q=K-V)+"),
+        position=PositionConfig(plus_features=10, plus_per_head=True),
+    )
+    plain = dataclasses.replace(config, variant=parse_variant("Q=K-V"))
+    assert score_macs(config, 7, "square") - score_macs(plain, 7, "square") == 7 * 3 * 4
+    assert score_macs(plain, 7, "square") == 2 * 49 * 6
+
+
+def test_encoder_parts_add_up() -> None:
+    found = network_macs(synthetic_encoder("QKV"), length=16)
+    assert found.to_dict() == {
+        "projections": 2 * 16 * 4 * 64 * 64,
+        "scores": 2 * 2 * 16 * 16 * 64,
+        "feed_forward": 2 * 16 * 2 * 64 * 128,
+        "head": 16 * (64 * 64 + 64 * 10),
+        "total": found.total,
+    }
+    assert found.total == found.attention + found.feed_forward + found.head
+
+
+def test_an_empty_sequence_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected a length of at least 1 token, got 0"):
+        network_macs(synthetic_encoder("QKV"), length=0)

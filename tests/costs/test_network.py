@@ -1,0 +1,36 @@
+"""All costs in one value."""
+
+import json
+
+import pytest
+
+from qkvary.costs.network import network_costs
+from tests.costs.published_networks import gpt_300m, synthetic_encoder
+
+
+def test_costs_name_both_conventions() -> None:
+    costs = network_costs(gpt_300m("QKV"), length=2048, dtype="float16")
+    assert costs.macs_per_sequence == costs.square_macs.total == 792_689_901_568
+    assert costs.visible_macs_per_sequence == costs.visible_macs.total == 706_832_498_688
+    assert costs.macs_per_token * 2048 == costs.macs_per_sequence
+    assert costs.visible_macs_per_token * 2048 == costs.visible_macs_per_sequence
+
+
+def test_length_is_the_longest_unless_given() -> None:
+    assert network_costs(synthetic_encoder("QKV")).length == 64
+    assert network_costs(synthetic_encoder("QKV"), length=5).length == 5
+
+
+def test_costs_are_json_with_units_last() -> None:
+    found = network_costs(synthetic_encoder("Q=K-V"), length=16).to_dict()
+    assert json.loads(json.dumps(found)) == found
+    assert found["parameters"]["total"] == 64_266
+    assert found["cache_bytes_per_token"] is None
+    assert found["macs"]["total"] == found["macs_per_sequence"]
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected a length of at least 1 token, got 0"):
+        network_costs(synthetic_encoder("QKV"), length=0)
+    with pytest.raises(ValueError, match="expected a dtype out of"):
+        network_costs(gpt_300m("QKV"), dtype="int3")  # type: ignore[arg-type]

@@ -1,0 +1,179 @@
+"""Parameters against the papers' tables and against counting by hand."""
+
+import dataclasses
+
+import pytest
+
+from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from qkvary.costs.parameters import attention_parameters, network_parameters
+from tests.costs.published_networks import gpt_300m, gpt_1200m, synthetic_encoder
+
+
+@pytest.mark.parametrize(
+    ("label", "published"),
+    [
+        ("QKV", 72_586),
+        # The published 64,288 counts 11 numbers a layer that this variant never uses.
+        ("Q=K-V", 64_288 - 22),
+        ("(Q=K-V)+", 64_288),
+    ],
+)
+def test_synthetic_networks_have_the_published_counts(label: str, published: int) -> None:
+    assert network_parameters(synthetic_encoder(label)).total == published
+
+
+@pytest.mark.parametrize(
+    ("label", "attention", "total"),
+    [
+        ("QKV", 83_968_000, 305_534_976),
+        ("Q=K-V", 62_976_000, 284_542_976),
+        ("Q-K=V", 62_976_000, 284_542_976),
+        ("Q=K=V", 41_984_000, 263_550_976),
+        ("GQA-4", 52_480_000, 274_046_976),
+        ("MQA", 44_608_000, 266_174_976),
+        ("Q-GQA-4", 47_232_000, 268_798_976),
+        ("Q-GQA-8", 52_480_000, 274_046_976),
+        ("Q-MQA", 43_296_000, 264_862_976),
+    ],
+)
+def test_300m_networks_have_the_published_counts(label: str, attention: int, total: int) -> None:
+    found = network_parameters(gpt_300m(label))
+    assert (found.attention, found.total) == (attention, total)
+    assert found.embedding + found.positions == 53_608_448
+    assert (found.feed_forward, found.norms, found.head) == (167_874_560, 83_968, 0)
+
+
+@pytest.mark.parametrize(
+    ("label", "attention_millions", "total_millions"),
+    [
+        ("QKV", 369.28, 1215.10),
+        ("Q-K=V", 276.96, 1122.78),
+        ("GQA-8", 230.80, 1076.62),
+        ("MQA", 190.41, 1036.23),
+        ("Q-GQA-8", 207.72, 1053.54),
+        ("Q-MQA", 187.52, 1033.35),
+    ],
+)
+def test_1200m_networks_have_the_recomputed_counts(
+    label: str, attention_millions: float, total_millions: float
+) -> None:
+    found = network_parameters(gpt_1200m(label))
+    assert found.attention / 1e6 == pytest.approx(attention_millions, abs=0.005)
+    assert found.total / 1e6 == pytest.approx(total_millions, abs=0.005)
+
+
+@pytest.mark.parametrize(("label", "total_millions"), [("QKV", 124.37), ("I-K-V", 117.30)])
+def test_query_identity_networks_have_the_published_counts(
+    label: str, total_millions: float
+) -> None:
+    config = LanguageModelConfig(
+        attention=AttentionConfig(
+            d_model=768,
+            num_heads=12,
+            causal=True,
+            bias=False,
+            out_bias=False,
+            variant=parse_variant(label),
+        ),
+        block=BlockConfig(d_ff=3072, bias=False),
+        num_layers=12,
+        vocabulary=50_304,
+        max_tokens=1024,
+    )
+    found = network_parameters(config)
+    assert found.total / 1e6 == pytest.approx(total_millions, abs=0.005)
+    assert found.biases == 0
+
+
+@pytest.mark.parametrize(
+    ("label", "weights", "biases"),
+    [
+        # 6 = d_model, 2 heads of 3: each full projection is 36 + 6, the output's as well.
+        ("QKV", 4 * 36, 4 * 6),
+        ("Q=K=V", 2 * 36, 2 * 6),
+        ("I-K-V", 3 * 36, 3 * 6),
+        ("I-I-I", 36, 6),
+        ("MQA", 36 + 18 + 18 + 36, 6 + 3 + 3 + 6),
+        ("Q-MQA", 36 + 18 + 36, 6 + 3 + 6),
+        ("Q-K[r2]-V", 36 + 2 * 12 + 36 + 36, 24),
+        ("Q-K=V[r2]/1", 36 + 2 * 9 + 36, 6 + 3 + 6),
+        ("Q[map]=K-V", 3 * 36 + 2 * 9, 18),
+        ("(Q=K-V)+", 3 * 36 + 10, 18 + 1),
+        ("QKV@relative", 4 * 36 + 2 * 11, 24),
+        ("QKV@rotary", 4 * 36, 24),
+    ],
+)
+def test_attention_is_counted_by_hand(label: str, weights: int, biases: int) -> None:
+    config = AttentionConfig(
+        d_model=6,
+        num_heads=2,
+        variant=parse_variant(label),
+        position=PositionConfig(relative_distance=5),
+    )
+    assert attention_parameters(config) == (weights, biases)
+
+
+def test_causal_layers_have_no_relative_bias_for_the_future() -> None:
+    config = AttentionConfig(
+        d_model=6,
+        num_heads=2,
+        variant=parse_variant("QKV@relative"),
+        position=PositionConfig(relative_distance=5),
+    )
+    causal = dataclasses.replace(config, causal=True)
+    saved = attention_parameters(config).weights - attention_parameters(causal).weights
+    assert saved == 2 * 5
+
+
+def test_one_plus_map_per_head() -> None:
+    config = AttentionConfig(
+        d_model=6,
+        num_heads=3,
+        variant=parse_variant("(Q=K=V)+"),
+        position=PositionConfig(plus_features=7, plus_per_head=True),
+    )
+    assert attention_parameters(config).total == 2 * 42 + 3 * 8
+
+
+def test_every_part_of_an_unusual_network() -> None:
+    config = EncoderConfig(
+        attention=AttentionConfig(d_model=6, num_heads=2, bias=False, out_bias=False),
+        block=BlockConfig(d_ff=5, activation="swiglu", norm="rmsnorm", norm_placement="pre"),
+        num_layers=3,
+        vocabulary=7,
+        max_tokens=11,
+        classes=4,
+        positions="learned",
+    )
+    found = network_parameters(config)
+    assert found.to_dict() == {
+        "embedding": 7 * 6 + 6,
+        "positions": 11 * 6,
+        "attention": 3 * 4 * 36,
+        "feed_forward": 3 * 3 * 30,
+        "norms": 7 * 6 + 12,
+        "head": 36 + 6 + 24 + 4,
+        "biases": 6 + 6 + 6 + 4,
+        "weights": found.total - 22,
+        "total": 48 + 66 + 432 + 270 + 54 + 70,
+    }
+
+
+def test_layers_may_differ() -> None:
+    layer = AttentionConfig(d_model=6, num_heads=2, causal=True)
+    shared = dataclasses.replace(layer, variant=parse_variant("Q=K=V"))
+    config = LanguageModelConfig(
+        attention=(layer, shared),
+        block=BlockConfig(d_ff=5, norm_placement="post"),
+        num_layers=2,
+        vocabulary=7,
+        max_tokens=11,
+        tied_head=False,
+        head_bias=True,
+        positions="none",
+    )
+    found = network_parameters(config)
+    assert found.attention == 4 * 42 + 2 * 42
+    assert (found.head, found.positions, found.norms) == (6 * 7 + 7, 0, 4 * 12)
