@@ -18,6 +18,7 @@ Numbers only: words are in ``verdicts``, studies in ``comparisons``. Never impor
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -154,9 +155,10 @@ def studentised_bootstrap(
 ) -> Estimate:
     """Return the mean of the differences with a bootstrap-t interval.
 
-    The differences are resampled, each resample gives t* = (mean* - mean) / error*, and the quantiles
-    of t* take the place of Student's. Resamples that repeat one value have no error: they count as
-    infinitely far out on both sides; where that would make an end infinite, no interval is given.
+    The differences are resampled, each resample gives t* = (mean* - mean) / error*, and the
+    quantiles of t* take the place of Student's. Resamples that repeat one value have no error: they
+    count as infinitely far out on both sides; where that would make an end infinite, no interval is
+    given.
 
     Source: Efron and Tibshirani 1993, chapter 12.5.
     """
@@ -250,22 +252,7 @@ def detectable_difference(
         return None
     if std == 0:
         return 0.0
-    degrees = units - 1
-    critical = float(stats.t.isf((1 - confidence) / 2, degrees))
-    # The estimated spread over the true one, at quantiles that carry equal weight per node.
-    nodes, weights = np.polynomial.legendre.leggauss(_POWER_NODES)
-    spread = np.sqrt(stats.chi2.ppf((nodes + 1) / 2, degrees) / degrees)
-
-    def missing_power(noncentrality: float) -> float:
-        above = stats.norm.cdf(noncentrality - critical * spread)
-        below = stats.norm.cdf(-noncentrality - critical * spread)
-        return float(np.sum(weights * (above + below)) / 2) - power
-
-    upper = max(1.0, critical)
-    while missing_power(upper) < 0:
-        upper *= 2
-    root = float(optimize.brentq(missing_power, 0.0, upper, xtol=1e-9))
-    return root * std / math.sqrt(units)
+    return _detectable_ratio(units, confidence, power) * std
 
 
 def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> tuple[float, float] | None:
@@ -319,10 +306,10 @@ def median_steps(steps: Sequence[int | None]) -> float | None:
 def restricted_steps(steps: Sequence[int | None], horizon: int) -> list[float]:
     """Return min(steps, horizon): the steps spent unsolved within the horizon.
 
-    Their mean is the restricted mean time to solution. Unlike a mean over the solved runs it does not
-    reward a variant for failing the hard seeds, and unlike a median it is defined when few are solved;
-    its paired difference is an ordinary mean, so :func:`paired_t` applies. (Rank tests hold their
-    level too, but at five pairs they cannot go below p = 0.06.)
+    Their mean is the restricted mean time to solution. Unlike a mean over the solved runs it does
+    not reward a variant for failing the hard seeds, and unlike a median it is defined when few are
+    solved; its paired difference is an ordinary mean, so :func:`paired_t` applies. (Rank tests hold
+    their level too, but at five pairs they cannot go below p = 0.06.)
 
     Source: Royston and Parmar 2013.
     """
@@ -332,6 +319,26 @@ def restricted_steps(steps: Sequence[int | None], horizon: int) -> list[float]:
 def _check_confidence(confidence: float) -> None:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1, not {confidence}")
+
+
+@functools.cache
+def _detectable_ratio(units: int, confidence: float, power: float) -> float:
+    """Return the detectable difference over the standard deviation."""
+    degrees = units - 1
+    critical = float(stats.t.isf((1 - confidence) / 2, degrees))
+    # The estimated spread over the true one, at quantiles that carry equal weight per node.
+    nodes, weights = np.polynomial.legendre.leggauss(_POWER_NODES)
+    spread = np.sqrt(stats.chi2.ppf((nodes + 1) / 2, degrees) / degrees)
+
+    def missing_power(noncentrality: float) -> float:
+        above = stats.norm.cdf(noncentrality - critical * spread)
+        below = stats.norm.cdf(-noncentrality - critical * spread)
+        return float(np.sum(weights * (above + below)) / 2) - power
+
+    upper = max(1.0, critical)
+    while missing_power(upper) < 0:
+        upper *= 2
+    return float(optimize.brentq(missing_power, 0.0, upper, xtol=1e-9)) / math.sqrt(units)
 
 
 class _Moments(NamedTuple):

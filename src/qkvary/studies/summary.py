@@ -32,8 +32,7 @@ class Counts:
     failed: int
     """Runs that ended with an error: they say nothing about the variant."""
     diverged: int
-    """Runs whose loss or result stopped being a finite number: they do say something about the
-    variant."""
+    """Runs whose loss or result stopped being finite: they do say something about the variant."""
     missing: int
     """Runs without a record: not started, running, or stopped."""
 
@@ -69,7 +68,8 @@ class Difference:
     comparisons: int
     """Size of the family that ``low``, ``high`` and ``p_adjusted`` are corrected for."""
     detectable: float | None
-    """The smallest true difference that would have been seen with 80 % probability."""
+    """The smallest true difference that would have been seen with 80 % probability; None without an
+    interval, or where even the largest possible difference would not."""
     verdict: Verdict
     sentence: str
     """The verdict in words, e.g. ``lower by 0.12 [0.05, 0.19]``; ready to print."""
@@ -81,18 +81,15 @@ class Solving:
 
     threshold: float
     horizon: int
-    """Steps after which a run that had not solved the task was stopped: its value is "more than
-    this"."""
+    """Steps of training: a run that had not solved the task by then is only known to need more."""
     runs: int
-    """Finished and diverged runs; a diverged run that had not solved the task counts as unsolved.
-    """
+    """Finished and diverged runs; one that diverged before it solved the task is unsolved."""
     solved: int
     proportion_low: float | None
     """Wilson interval of the proportion solved."""
     proportion_high: float | None
     median_steps: float | None
-    """None when half of the runs or more did not solve the task: the median is beyond the horizon.
-    """
+    """None when the middle run did not solve the task: the median is beyond the horizon."""
     restricted_mean_steps: float | None
     """Mean of min(steps to solve, horizon)."""
     difference: Difference | None
@@ -129,8 +126,7 @@ class VariantRow:
     std_seeds: float | None
     """Sample standard deviation over seeds (pooled over settings); None with a single seed."""
     std_settings: float | None
-    """Population standard deviation over the means of the settings, as in the papers; None for one.
-    """
+    """Population standard deviation over the settings' means, as in the papers; None for one."""
     difference: Difference | None
     """None for the baseline itself."""
     solving: Solving | None
@@ -178,8 +174,7 @@ class FrontierPoint:
     """To the baseline, for error bars and tooltips."""
     standing: Standing
     dominated_by: tuple[str, ...]
-    """Variants that cost no more and are at least as good by the means (one of the two strictly).
-    """
+    """Variants that by the means cost no more and are no worse (one of the two strictly)."""
     sentence: str
 
 
@@ -314,8 +309,7 @@ class Summary:
     """What a reader must know before believing the answer: failed runs, one seed, open runs, ..."""
     method: Method
     tables: tuple[ResultTable, ...]
-    """Averages over tasks first, then tasks, then settings; a task with one setting has one table.
-    """
+    """Averages over tasks, then tasks, then settings; a task with one setting has one table."""
     frontiers: tuple[Frontier, ...]
     curves: tuple[LearningCurve, ...]
     learning_rates: tuple[LearningRateRow, ...]

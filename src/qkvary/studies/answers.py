@@ -1,0 +1,189 @@
+"""The answer of a study in sentences: what the data support, and what they do not.
+
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qkvary.studies.summary import (
+    Counts,
+    Difference,
+    LearningRateRow,
+    ResultTable,
+    Verdict,
+)
+from qkvary.studies.verdicts import decimals_of, write_number
+
+
+def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ...]:
+    """State which differences to the baseline the data support, table by table.
+
+    Args:
+        tables: All result tables; single settings of a task with several are left to the tables.
+        baseline: Label of the baseline.
+    """
+    headline = [table for table in tables if table.kind != "setting"]
+    compared = [row.difference for table in headline for row in table.rows if row.difference]
+    if not compared:
+        return (f"There is nothing to compare: {baseline} is the only variant.",)
+    if all(difference.mean is None for difference in compared):
+        return (f"No pair of runs has finished, so nothing can be said about {baseline} yet.",)
+    sentences = [_overview(compared, baseline)]
+    sentences += [_of_table(table, baseline) for table in headline]
+    sentences += [text for table in headline if (text := _of_steps(table, baseline))]
+    return tuple(sentences)
+
+
+def write_caveats(
+    counts: Counts,
+    tables: Sequence[ResultTable],
+    seeds: Sequence[int],
+    learning_rates: Sequence[LearningRateRow],
+    environments: int,
+) -> tuple[str, ...]:
+    """State what a reader must know before believing the answer."""
+    caveats: list[str] = []
+    if not counts.complete:
+        open_ends = [
+            f"{number} {state}"
+            for state, number in (
+                ("failed", counts.failed),
+                ("diverged", counts.diverged),
+                ("missing", counts.missing),
+            )
+            if number
+        ]
+        caveats.append(
+            f"{counts.done} of {counts.planned} runs finished ({', '.join(open_ends)}); "
+            "means and differences are over those that did."
+        )
+    if len(seeds) == 1:
+        caveats.append(
+            "There is one seed: the only spread is that over settings, and a task with one setting "
+            "has no interval at all."
+        )
+    elif len(seeds) == 2:
+        caveats.append("There are two seeds: intervals are very wide by necessity.")
+    differences = [row.difference for table in tables for row in table.rows if row.difference]
+    if len(seeds) > 1 and any(one.unit == "setting" and one.units for one in differences):
+        caveats.append(
+            "Where there are few complete seeds and many settings, the settings are the units of "
+            "the interval: it speaks about settings like these, and takes them as independent."
+        )
+    caveats.append(_learning_rate_sentence(learning_rates))
+    if environments > 1:
+        caveats.append(
+            f"The runs come from {environments} different machines or versions: "
+            "times are not comparable between them."
+        )
+    return tuple(caveats)
+
+
+def _learning_rate_sentence(rows: Sequence[LearningRateRow]) -> str:
+    if not rows:
+        return "All variants use the same hyper-parameters in a setting."
+    edge = sum(row.at_the_edge for row in rows)
+    chosen = sum(row.chosen for row in rows)
+    tail = (
+        f" In {edge} of {chosen} choices it is the smallest or largest of those tried."
+        if edge
+        else ""
+    )
+    return (
+        "Each variant uses its own best learning rate in a setting, chosen by the mean of the "
+        f"validation metric; the figures are those of the test split.{tail}"
+    )
+
+
+def _overview(differences: Sequence[Difference], baseline: str) -> str:
+    total = len(differences)
+    better = _number(differences, "better")
+    worse = _number(differences, "worse")
+    parts = [f"{worse} worse", f"{better} better"]
+    rest = [
+        f"{number} {words}"
+        for number, words in (
+            (_number(differences, "not distinguished"), "not distinguished"),
+            (_number(differences, "no interval"), "without an interval"),
+        )
+        if number
+    ]
+    tail = f"; {' and '.join(rest)}" if rest else ""
+    return (
+        f"Of {total} differences to {baseline}, the data support {better + worse} "
+        f"({', '.join(parts)}){tail}."
+    )
+
+
+def _of_table(table: ResultTable, baseline: str) -> str:
+    metric = table.metric.replace("_", " ")
+    parts: list[str] = []
+    for verdict, words in (("worse", "worse than"), ("better", "better than")):
+        found = [
+            f"{row.variant} ({_bare(row.difference)})"
+            for row in table.rows
+            if row.difference and row.difference.verdict == verdict
+        ]
+        if found:
+            parts.append(f"{words} {baseline}: {', '.join(found)}")
+    undecided = {
+        row.variant: row.difference
+        for row in table.rows
+        if row.difference and row.difference.verdict == "not distinguished"
+    }
+    if undecided:
+        names = ", ".join(undecided)
+        seen = _seen([difference.detectable for difference in undecided.values()])
+        parts.append(f"not distinguished from {baseline}: {names}{seen}")
+    same = [row.variant for row in table.rows if _equal(row.difference)]
+    if same:
+        parts.append(f"the same as {baseline} in every pair: {', '.join(same)}")
+    bare = [
+        row.variant
+        for row in table.rows
+        if row.difference and row.difference.verdict == "no interval" and not _equal(row.difference)
+    ]
+    if bare:
+        parts.append(f"without an interval: {', '.join(bare)}")
+    return f"{table.name} ({metric or 'no result yet'}): {'; '.join(parts)}."
+
+
+def _of_steps(table: ResultTable, baseline: str) -> str:
+    """State supported differences in steps to solve, or nothing where there is none."""
+    found = [
+        f"{row.variant} {_bare(row.solving.difference)}"
+        for row in table.rows
+        if row.solving
+        and row.solving.difference
+        and row.solving.difference.verdict in {"better", "worse"}
+    ]
+    return f"{table.name}, steps to solve against {baseline}: {', '.join(found)}." if found else ""
+
+
+def _seen(detectable: Sequence[float | None]) -> str:
+    """Say from which size on a difference would have been seen."""
+    known = [size for size in detectable if size is not None]
+    if not known:
+        return ""
+    low, high = (write_number(size, decimals_of(size)) for size in (min(known), max(known)))
+    sizes = low if low == high else f"{low} to {high}"
+    return f" (a difference of {sizes} would have been seen)"
+
+
+def _bare(difference: Difference | None) -> str:
+    return difference.sentence.removeprefix("supported: ") if difference else ""
+
+
+def _equal(difference: Difference | None) -> bool:
+    return (
+        difference is not None
+        and difference.verdict == "no interval"
+        and difference.mean == 0
+        and difference.units > 1
+    )
+
+
+def _number(differences: Sequence[Difference], verdict: Verdict) -> int:
+    return sum(difference.verdict == verdict for difference in differences)

@@ -1,0 +1,229 @@
+"""The papers' figures as data, with a verdict on each: does it follow from the paper's own inputs?
+
+One JSON file per published table, in ``published/``, found by its file name. Never imports torch,
+numpy or scipy: the command line reads it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, cast, get_args
+
+from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.studies.summary import Recomputes
+
+SCHEMA_VERSION = 1
+
+QUALITY_TABLES = (
+    "three-projections-table-4-degradation",
+    "three-projections-table-10",
+    "query-identity-table-2",
+)
+"""Where :func:`published_quality` looks, in this order: language models at the smaller size first.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedColumn:
+    """One column of a published table."""
+
+    key: str
+    title: str
+    unit: str
+    tasks: tuple[str, ...]
+    """The tasks of this package that the column is about; several for an average; none if none."""
+    metric: str | None
+    """The metric of those tasks, e.g. ``accuracy``; None where nothing here can stand beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedFigure:
+    """One printed figure."""
+
+    row: str
+    """The row as the paper labels it."""
+    variant: str | None
+    """The canonical label of the row, or None where it is not a variant."""
+    column: str
+    printed: str
+    """As printed, e.g. ``+0.7%``; ``-`` where the paper prints none."""
+    value: float | None
+    """The number, in the unit of the column; None for words and formulas."""
+    std: float | None
+    recomputes: Recomputes
+    recomputed: float | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedTable:
+    """One table of a paper, poster or notebook."""
+
+    name: str
+    title: str
+    paper: str
+    place: str
+    """Where in the source, e.g. ``Table 4``."""
+    arxiv: str | None
+    unit: str
+    columns: tuple[PublishedColumn, ...]
+    rows: tuple[str, ...]
+    figures: tuple[PublishedFigure, ...]
+    note: str
+
+    @property
+    def source(self) -> str:
+        """The source in a line."""
+        where = f"{self.paper}, {self.place}"
+        return f"{where} (arXiv {self.arxiv})" if self.arxiv else where
+
+    def figure(self, row: str, column: str) -> PublishedFigure:
+        """Return one figure; KeyError names what there is."""
+        for figure in self.figures:
+            if (figure.row, figure.column) == (row, column):
+                return figure
+        raise KeyError(
+            f"no figure {row!r}, {column!r} in {self.name}; rows are {list(self.rows)}, columns "
+            f"{[one.key for one in self.columns]}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedQuality:
+    """What a paper reports that a variant costs in quality."""
+
+    variant: str
+    change: str
+    """As printed, e.g. ``+3.1 %``."""
+    quantity: str
+    source: str
+    note: str
+
+
+def published_names() -> tuple[str, ...]:
+    """Return the names of all published tables, sorted."""
+    folder = resources.files("qkvary.studies.published")
+    return tuple(
+        sorted(
+            item.name.removesuffix(".json")
+            for item in folder.iterdir()
+            if item.name.endswith(".json")
+        )
+    )
+
+
+@functools.cache
+def load_published(name: str) -> PublishedTable:
+    """Read one published table.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest known one.
+    """
+    names = published_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choices: {', '.join(names)}"
+        raise ValueError(f"unknown published table {name!r}; {hint}")
+    text = (resources.files("qkvary.studies.published") / f"{name}.json").read_text("utf-8")
+    return decode_table(json.loads(text), name)
+
+
+def decode_table(data: Mapping[str, Any], name: str) -> PublishedTable:
+    """Build a table from the content of its file.
+
+    Raises:
+        ValueError: if the content is not a table of this schema under this name.
+    """
+    if data.get("schema_version") != SCHEMA_VERSION or data.get("name") != name:
+        raise ValueError(
+            f"published table {name!r}: expected schema_version {SCHEMA_VERSION} and its own name, "
+            f"got {data.get('schema_version')!r} and {data.get('name')!r}"
+        )
+    columns = cast(Mapping[str, Mapping[str, Any]], data["columns"])
+    rows = cast(Mapping[str, Mapping[str, Any]], data["rows"])
+    return PublishedTable(
+        name=name,
+        title=data["title"],
+        paper=data["paper"],
+        place=data["place"],
+        arxiv=data.get("arxiv"),
+        unit=data.get("unit", ""),
+        columns=tuple(_column(key, column, data) for key, column in columns.items()),
+        rows=tuple(rows),
+        figures=tuple(
+            _figure(label, row, key, columns, data)
+            for label, row in rows.items()
+            for key in row["figures"]
+        ),
+        note=data.get("note", ""),
+    )
+
+
+def published_quality(label: str) -> PublishedQuality | None:
+    """Return the published change of quality of a variant, or None where nobody published one.
+
+    Args:
+        label: Any spelling of the variant.
+    """
+    variant = spell_label(parse_variant(label))
+    for name in QUALITY_TABLES:
+        table = load_published(name)
+        for figure in table.figures:
+            if figure.variant == variant and figure.column == "change":
+                column = next(one for one in table.columns if one.key == figure.column)
+                return PublishedQuality(
+                    variant=variant,
+                    change=figure.printed,
+                    quantity=column.title,
+                    source=table.source,
+                    note=figure.note,
+                )
+    return None
+
+
+def _column(key: str, column: Mapping[str, Any], data: Mapping[str, Any]) -> PublishedColumn:
+    return PublishedColumn(
+        key=key,
+        title=column["title"],
+        unit=column.get("unit", data.get("unit", "")),
+        tasks=tuple(column.get("tasks", ())),
+        metric=column.get("metric"),
+    )
+
+
+def _figure(
+    label: str,
+    row: Mapping[str, Any],
+    key: str,
+    columns: Mapping[str, Mapping[str, Any]],
+    data: Mapping[str, Any],
+) -> PublishedFigure:
+    """Read one figure: a number or text alone, or with its verdict; columns give the defaults."""
+    entry = row["figures"][key]
+    if key not in columns:
+        raise ValueError(f"published table {data['name']!r}: no column {key!r} (row {label!r})")
+    detail: Mapping[str, Any] = entry if isinstance(entry, dict) else {"value": entry}
+    value = detail.get("value")
+    number = float(value) if isinstance(value, int | float) else None
+    recomputes = detail.get("recomputes", columns[key].get("recomputes", "not checkable"))
+    if recomputes not in get_args(Recomputes):
+        raise ValueError(
+            f"published table {data['name']!r}, row {label!r}, column {key!r}: recomputes must be "
+            f"one of {get_args(Recomputes)}, not {recomputes!r}"
+        )
+    return PublishedFigure(
+        row=label,
+        variant=spell_label(parse_variant(row["variant"])) if row.get("variant") else None,
+        column=key,
+        printed=str(detail.get("printed", "-" if value is None else value)),
+        value=number,
+        std=detail.get("std"),
+        recomputes=recomputes,
+        recomputed=detail.get("recomputed"),
+        note=detail.get("note", columns[key].get("note", "")),
+    )

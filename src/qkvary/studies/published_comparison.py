@@ -1,0 +1,64 @@
+"""Published figures beside ours. Never imports torch.
+
+A column of a published table stands beside a result table that covers exactly its tasks with its
+metric; what has no counterpart is named, not dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qkvary.studies.figures import PublishedColumn, PublishedFigure, PublishedTable
+from qkvary.studies.summary import PublishedCell, PublishedComparison, ResultTable, VariantRow
+
+
+def compare_published(
+    published: PublishedTable, tables: Sequence[ResultTable]
+) -> PublishedComparison:
+    """Set one published table beside the results of a study."""
+    beside = {column.key: _counterpart(column, tables) for column in published.columns}
+    variants = {row.variant for table in tables for row in table.rows}
+    cells = [
+        _cell(figure, beside[figure.column])
+        for figure in published.figures
+        if beside[figure.column] is not None and figure.variant in variants
+    ]
+    rows_without = [figure.row for figure in published.figures if figure.variant not in variants]
+    columns_without = [column.title for column in published.columns if not beside[column.key]]
+    return PublishedComparison(
+        name=published.name,
+        title=published.title,
+        source=published.source,
+        unit=published.unit,
+        note=published.note,
+        cells=tuple(cells),
+        not_compared=(*dict.fromkeys(rows_without), *columns_without),
+    )
+
+
+def _counterpart(column: PublishedColumn, tables: Sequence[ResultTable]) -> ResultTable | None:
+    """Return the table over the same tasks with the same metric, on whichever split."""
+    for table in tables:
+        same_metric = column.metric is not None and table.metric.endswith(column.metric)
+        if same_metric and set(table.tasks) == set(column.tasks) and table.kind != "setting":
+            return table
+    return None
+
+
+def _cell(figure: PublishedFigure, table: ResultTable | None) -> PublishedCell:
+    row: VariantRow | None = None
+    if table is not None and figure.variant is not None:
+        row = table.row(figure.variant)
+    ours = row.mean if row else None
+    return PublishedCell(
+        variant=figure.variant or figure.row,
+        column=figure.column,
+        published=figure.value,
+        published_std=figure.std,
+        ours=ours,
+        ours_std=row.std_settings if row else None,
+        deviation=None if ours is None or figure.value is None else ours - figure.value,
+        recomputes=figure.recomputes,
+        recomputed=figure.recomputed,
+        note=figure.note,
+    )

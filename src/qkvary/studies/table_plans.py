@@ -1,0 +1,179 @@
+"""Which result tables a study has, and the runs behind each. Never imports torch.
+
+One table for every task over its settings, one for every setting where a task has several, and one
+average for every group of tasks with the same metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.studies.comparisons import Pairing, Values, pair_up
+from qkvary.studies.observations import Observation
+from qkvary.studies.statistics import restricted_steps
+from qkvary.studies.study import Study
+from qkvary.studies.summary import TableKind
+from qkvary.studies.verdicts import Scale, steps_scale
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A table before it is filled."""
+
+    name: str
+    kind: TableKind
+    tasks: tuple[str, ...]
+    settings: tuple[str, ...]
+    metric: str
+    higher_is_better: bool
+    threshold: float | None
+    """Where "solved" means the same in all settings of one task; None elsewhere."""
+    horizon: int
+    """Steps of training; only read where there is a threshold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """What all tables of a study are made from."""
+
+    variants: tuple[str, ...]
+    baseline: str
+    seeds: tuple[int, ...]
+    tasks: Mapping[str, str]
+    selected: Mapping[str, tuple[Observation, ...]]
+    """The runs behind the tables, by variant."""
+
+    def runs(self, variant: str, plan: Plan) -> list[Observation]:
+        """The runs of one variant in the settings of one table."""
+        return [run for run in self.selected[variant] if run.row.setting in plan.settings]
+
+    def values(self, variant: str, plan: Plan) -> Values:
+        """The finite results of one variant in one table."""
+        return {
+            (run.row.setting, run.row.seed): value
+            for run in self.runs(variant, plan)
+            if (value := run.value) is not None
+        }
+
+    def steps(self, variant: str, plan: Plan) -> dict[tuple[str, int], int | None]:
+        """Steps to solve of the runs that ended by themselves; None where a run did not solve."""
+        return {
+            (run.row.setting, run.row.seed): run.row.steps_to_solve
+            for run in self.runs(variant, plan)
+            if run.row.state in {"done", "diverged"}
+        }
+
+    def restricted(self, variant: str, plan: Plan) -> dict[tuple[str, int], float]:
+        """Steps to solve, cut off at the horizon."""
+        steps = self.steps(variant, plan)
+        return dict(zip(steps, restricted_steps(list(steps.values()), plan.horizon), strict=True))
+
+    def pair_metric(self, plan: Plan, ours: str, other: str) -> Pairing:
+        """Pair the headline metric of two variants in one table."""
+        limit = 1.0 if plan.metric.endswith("accuracy") else None
+        scale = Scale(higher_is_better=plan.higher_is_better, limit=limit)
+        return self._pair(plan, self.values(ours, plan), other, self.values(other, plan), scale)
+
+    def pair_steps(self, plan: Plan, ours: str, other: str) -> Pairing:
+        """Pair the restricted steps to solve of two variants in one table."""
+        theirs = self.restricted(other, plan)
+        scale = steps_scale(plan.horizon)
+        return self._pair(plan, self.restricted(ours, plan), other, theirs, scale)
+
+    def _pair(self, plan: Plan, ours: Values, other: str, theirs: Values, scale: Scale) -> Pairing:
+        return pair_up(
+            ours,
+            theirs,
+            baseline_name=other,
+            tasks=self.tasks,
+            settings=plan.settings,
+            seeds=self.seeds,
+            scale=scale,
+        )
+
+
+def gather(study: Study, observations: Sequence[Observation]) -> Material:
+    """Sort the selected runs of a study by variant."""
+    variants = tuple(spell_label(parse_variant(label)) for label in study.variants)
+    return Material(
+        variants=variants,
+        baseline=spell_label(parse_variant(study.baseline)),
+        seeds=study.seeds,
+        tasks={setting.name: setting.task.name for setting in study.settings},
+        selected={
+            variant: tuple(
+                run for run in observations if run.row.selected and run.row.variant == variant
+            )
+            for variant in variants
+        },
+    )
+
+
+def plan_tables(study: Study, observations: Sequence[Observation]) -> tuple[Plan, ...]:
+    """List the tables of a study: averages, then tasks, then settings."""
+    by_task: dict[str, list[str]] = {}
+    for setting in study.settings:
+        by_task.setdefault(setting.task.name, []).append(setting.name)
+    tasks = [
+        _plan(study, observations, task, "task", (task,), tuple(settings))
+        for task, settings in by_task.items()
+    ]
+    settings = [
+        _plan(
+            study,
+            observations,
+            f"setting {name}" if name in by_task else name,
+            "setting",
+            (task,),
+            (name,),
+        )
+        for task, names in by_task.items()
+        if len(names) > 1
+        for name in names
+    ]
+    groups: dict[tuple[str, bool], list[Plan]] = {}
+    for plan in tasks:
+        groups.setdefault((plan.metric, plan.higher_is_better), []).append(plan)
+    averages = [
+        _plan(
+            study,
+            observations,
+            "average of " + ", ".join(plan.name for plan in group),
+            "average",
+            tuple(plan.name for plan in group),
+            tuple(name for plan in group for name in plan.settings),
+        )
+        for (metric, _), group in groups.items()
+        if metric and len(group) > 1
+    ]
+    return (*averages, *tasks, *settings)
+
+
+def _plan(
+    study: Study,
+    observations: Sequence[Observation],
+    name: str,
+    kind: TableKind,
+    tasks: tuple[str, ...],
+    settings: tuple[str, ...],
+) -> Plan:
+    records = [
+        run.record for run in observations if run.record is not None and run.row.setting in settings
+    ]
+    named = [record for record in records if record.metric]
+    training = [setting.training for setting in study.settings if setting.name in settings]
+    thresholds = {one.solve_threshold for one in training}
+    horizons = {one.steps for one in training}
+    same = kind != "average" and len(thresholds) == 1 and len(horizons) == 1
+    return Plan(
+        name=name,
+        kind=kind,
+        tasks=tasks,
+        settings=settings,
+        metric=named[0].metric if named else "",
+        higher_is_better=named[0].higher_is_better if named else True,
+        threshold=next(iter(thresholds)) if same else None,
+        horizon=max(horizons),
+    )
