@@ -19,15 +19,18 @@ from rich.table import Table
 SCHEMA_VERSION = 1
 WIDTH_WITHOUT_TERMINAL = 160
 NEAR = {
-    "–": "-",
-    "—": "-",
-    "−": "-",
-    "×": "x",
-    "·": ".",
-    "…": "...",
-    "±": "+-",
-    "≤": "<=",
-    "≥": ">=",
+    **{
+        "–": "-",
+        "—": "-",
+        "−": "-",
+        "×": "x",
+        "·": ".",
+        "…": "...",
+        "±": "+-",
+        "≤": "<=",
+        "≥": ">=",
+    },
+    **{"ᵀ": "^T", "τ": "tau", "’": "'", "∞": "inf"},
 }
 """What stands for a character where the stream knows ASCII only."""
 

@@ -104,8 +104,8 @@ def command(
     else:
         _print_list(screen, rows, baseline)
     screen.print(
-        f"\none causal layer: d_model {d_model}, {num_heads} heads, {length} tokens, {dtype}; shares "
-        "in brackets are of QKV; s is the score scale; the output projection is left out",
+        f"\none causal layer: d_model {d_model}, {num_heads} heads, {length} tokens, {dtype}; "
+        "shares in brackets are of QKV; s is the score scale; the output projection is left out",
         style="dim",
     )
     for note in _notes(rows):
