@@ -18,20 +18,9 @@ from rich.table import Table
 
 SCHEMA_VERSION = 1
 WIDTH_WITHOUT_TERMINAL = 160
-NEAR = {
-    **{
-        "–": "-",
-        "—": "-",
-        "−": "-",
-        "×": "x",
-        "·": ".",
-        "…": "...",
-        "±": "+-",
-        "≤": "<=",
-        "≥": ">=",
-    },
-    **{"ᵀ": "^T", "τ": "tau", "’": "'", "∞": "inf"},
-}
+NEAR = dict(
+    zip("–—−×·±ᵀτ∞’", ("-", "-", "-", "x", ".", "+-", "^T", "tau", "inf", "'"), strict=True)
+)
 """What stands for a character where the stream knows ASCII only."""
 
 

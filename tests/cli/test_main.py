@@ -1,0 +1,172 @@
+"""The entry point: what is found, what is refused, and which exit code an error becomes."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qkvary.cli import main as module
+from qkvary.cli.main import command_names, main, summarise
+
+ROOT = Path(__file__).resolve().parents[2]
+Runner = Callable[..., "subprocess.CompletedProcess[str]"]
+PROGRAM = "from qkvary.cli.main import run; run()"
+
+
+class RefusedError(Exception):
+    exit_code = 7
+
+
+def raising(error: BaseException) -> Callable[[list[str]], int]:
+    def run(arguments: list[str]) -> int:
+        raise error
+
+    return run
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    for name in command_names():
+        assert f" {name} " in printed
+        assert summarise(name).split()[0] in printed
+
+
+def test_nothing_typed_means_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "Usage: qkvary COMMAND" in capsys.readouterr().out
+
+
+def test_commands_are_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "greet.py").write_text('"""Say hello.\n\nMore."""\n')
+    (tmp_path / "_private.py").write_text('"""Shared."""\n')
+    monkeypatch.setattr(module, "FOLDER", tmp_path)
+    assert command_names() == ("greet",)
+    assert summarise("greet") == "Say hello."
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("varaints", "did you mean variants?"),
+        ("repot", "did you mean report?"),
+        ("qqq", "choices:"),
+    ],
+)
+def test_unknown_command_is_answered_with_the_nearest(
+    typed: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([typed]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"qkvary: expected a command, got '{typed}'")
+    assert hint in printed.err
+
+
+def test_unknown_option_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["variants", "--d-modle", "64"]) == 2
+    assert "Did you mean --d-model?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (ValueError("expected a, got b"), 2, "expected a, got b"),
+        (RefusedError("leaves its folder"), 7, "leaves its folder"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "mine.py"), 2, "mine.py: No such file"),
+        (OSError(errno.ENOSPC, "No space left", "runs"), 4, "runs: No space left"),
+        (PermissionError(errno.EACCES, "Permission denied", "runs"), 4, "runs: Permission denied"),
+        (MemoryError(), 4, "out of memory"),
+        (ModuleNotFoundError("x", name="torch"), 2, "torch is not installed"),
+        (KeyError("odd"), 1, "this is a bug: KeyError: 'odd'; run again with --debug"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_errors_become_exit_codes_without_a_traceback(
+    error: BaseException,
+    code: int,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(module, "_run", raising(error))
+    assert main(["variants"]) == code
+    printed = capsys.readouterr().err
+    assert says in printed
+    assert printed.startswith("qkvary: ")
+    assert "Traceback" not in printed
+
+
+def test_debug_shows_where(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_run", raising(ValueError("expected a, got b")))
+    assert main(["variants", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_debug_behind_the_end_of_options_is_an_argument() -> None:
+    arguments = ["show", "--", "--debug"]
+    assert module._take_debug(arguments) is False
+    assert arguments == ["show", "--", "--debug"]
+
+
+def test_control_characters_in_messages_are_escaped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        module, "_run", raising(ValueError("name \x1b[31m\udcff\nsecond   line\n\n"))
+    )
+    assert main(["variants"]) == 2
+    assert capsys.readouterr().err == "qkvary: name \\x1b[31m\\udcff\nsecond line\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_know_the_commands(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(name in script for name in command_names())
+
+
+def test_reader_that_goes_away_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "variants"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env=dict(os.environ, PYTHONPATH=str(ROOT / "src")),
+        check=False,
+        timeout=60,
+    )
+    os.close(writing)
+    assert (process.returncode, process.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"COLUMNS": "20"},
+        {"TERM": "dumb"},
+    ],
+    ids=["ascii", "narrow", "dumb"],
+)
+def test_output_survives_poor_terminals(run_python: Runner, environment: dict[str, str]) -> None:
+    result = run_python(["-c", PROGRAM, "variants"], env=environment)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "Q-K=V" in result.stdout
+
+
+def test_closed_streams_are_no_error() -> None:
+    line = f'"{sys.executable}" -c "{PROGRAM}" variants --label Q-K=V >&- 2>&-'
+    environment = dict(os.environ, PYTHONPATH=str(ROOT / "src"))
+    result = subprocess.run(["sh", "-c", line], env=environment, check=False, timeout=60)
+    assert result.returncode == 0

@@ -1,0 +1,83 @@
+"""What commands print: one JSON document, text that is never markup, no figure made up."""
+
+import dataclasses
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkvary.cli._output import (
+    console,
+    grouped,
+    print_error,
+    print_json,
+    printable,
+    sparkline,
+    table,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Point:
+    x: float
+    where: Path
+
+
+def test_json_is_one_document_with_a_schema_version(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"points": (Point(math.nan, Path("a/b")), Point(2.5, Path("c"))), "none": None})
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == {
+        "schema_version": 1,
+        "points": [{"x": None, "where": "a/b"}, {"x": 2.5, "where": "c"}],
+        "none": None,
+    }
+    assert printed.startswith('{\n  "schema_version": 1')
+
+
+def test_table_cells_are_text_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    console().print(table((("name", "left"), ("n", "right")), [("[red]x[/red] :smile:", "7")]))
+    assert "[red]x[/red] :smile:" in capsys.readouterr().out
+
+
+def test_a_stream_that_knows_ascii_gets_near_characters() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    screen = console(stream)
+    screen.print("a – b × c ᵀ 日", highlight=False)
+    stream.flush()
+    assert stream.buffer.getvalue().decode("ascii") == "a - b x c ^T \\u65e5\n"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("number", "digits", "written"),
+    [(1234567, 0, "1,234,567"), (0.125, 2, "0.12"), (None, 0, "-"), (math.inf, 0, "-")],
+)
+def test_grouped(number: float | None, digits: int, written: str) -> None:
+    assert grouped(number, digits) == written
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=200))
+def test_sparkline_never_fails_and_keeps_its_width(values: list[float]) -> None:
+    assert len(sparkline(values, width=40)) <= 40
+
+
+def test_sparkline_rises_with_its_values() -> None:
+    line = sparkline([0.0, 1.0, 2.0, 3.0])
+    assert len(set(line)) == 4
+    assert sparkline([math.nan, 1.0])[0] == "!"
+    assert sparkline([]) == ""
+
+
+@given(st.text())
+def test_printable_text_has_no_control_characters(text: str) -> None:
+    assert all(letter.isprintable() or letter == "\n" for letter in printable(text))
+
+
+def test_an_error_without_a_message_still_says_something(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_error("")
+    assert capsys.readouterr().err == "qkvary: failed without a message\n"
