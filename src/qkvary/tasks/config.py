@@ -10,6 +10,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
+
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
 """The five synthetic tasks."""
 
@@ -18,9 +20,6 @@ Evaluation = Literal["exact", "sampled"]
 
 SEQUENCE_DATA_VERSION = 1
 """Raised by hand when the generator of the synthetic sequences changes what it draws."""
-
-TINY_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-"""The text that is shipped inside the package, uncompressed."""
 
 
 def _positive(owner: str, **values: int) -> None:
@@ -98,7 +97,8 @@ class CharacterTaskConfig:
     context: int
     """Characters seen at once."""
     evaluation: Evaluation = "exact"
-    """``exact`` scores every character of a split once; ``sampled`` draws random windows."""
+    """How the validation loss is found: ``exact`` scores every held-out character once, ``sampled``
+    random windows. The test loss is always exact."""
     evaluation_batches: int = 200
     """Batches drawn when the evaluation is ``sampled``."""
     evaluation_batch_size: int = 64

@@ -1,0 +1,42 @@
+"""Sequences of independent, uniform digits: the input of the synthetic tasks.
+
+Knows nothing of what is asked about them.
+"""
+
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkvary.data.random_numbers import random_words
+
+DigitSplit = Literal["train", "validation", "test"]
+
+
+def draw_digits(
+    *, seed: int, length: int, split: DigitSplit, count: int, vocabulary: int = 10
+) -> NDArray[np.int64]:
+    """Draw ``count`` sequences, always the same ones for the same arguments.
+
+    The splits are separate streams, so that the size of one has no influence on another. A
+    larger ``count`` begins with the sequences of a smaller one.
+
+    Args:
+        seed: Another seed, other sequences.
+        length: Digits in a sequence.
+        split: Which split they are for.
+        count: Sequences.
+        vocabulary: Digits run from 0 to ``vocabulary - 1``.
+
+    Returns:
+        Digits, ``[count, length]``.
+    """
+    if length < 1 or count < 1 or vocabulary < 2:
+        raise ValueError(
+            f"expected a length and count of at least 1 and a vocabulary of at least 2, "
+            f"got {length}, {count} and {vocabulary}"
+        )
+    if split not in get_args(DigitSplit):
+        raise ValueError(f"unknown split {split!r}; choices: {', '.join(get_args(DigitSplit))}")
+    words = random_words(count * length, "digits", seed, length, vocabulary, split)
+    return (words % np.uint64(vocabulary)).astype(np.int64).reshape(count, length)

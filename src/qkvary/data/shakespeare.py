@@ -1,0 +1,67 @@
+"""Tiny Shakespeare: 1,115,394 characters of the plays, shipped inside the package.
+
+Source: karpathy/char-rnn, ``data/tinyshakespeare/input.txt``; the text is in the public domain.
+"""
+
+import functools
+import hashlib
+import lzma
+from dataclasses import dataclass
+from importlib.resources import files
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
+
+FILE = "tiny_shakespeare.txt.xz"
+
+
+class DamagedTextError(RuntimeError):
+    """The text inside the package is not the one that was shipped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedText:
+    """A text as numbers."""
+
+    alphabet: str
+    """The distinct characters, sorted; a character's number is its place here."""
+    codes: NDArray[np.int64]
+    """One number per character."""
+
+    def split(self, fraction: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Cut the text once: the first ``fraction`` of it, rounded down, and the rest."""
+        end = int(fraction * len(self.codes))
+        return self.codes[:end], self.codes[end:]
+
+
+def read_text(packed: bytes) -> str:
+    """Unpack the shipped file and check that nothing in it has changed.
+
+    Raises:
+        DamagedTextError: if it cannot be unpacked or is another text.
+    """
+    advice = "reinstall qkvary"
+    try:
+        raw = lzma.decompress(packed)
+    except lzma.LZMAError as error:
+        raise DamagedTextError(f"{FILE} cannot be unpacked ({error}); {advice}") from error
+    found = hashlib.sha256(raw).hexdigest()
+    if found != TINY_SHAKESPEARE_SHA256:
+        raise DamagedTextError(
+            f"expected {FILE} with sha256 {TINY_SHAKESPEARE_SHA256}, got {found}; {advice}"
+        )
+    return raw.decode("ascii")
+
+
+@functools.cache
+def load_shakespeare() -> EncodedText:
+    """Return the whole text as numbers. It is unpacked once per process."""
+    text = read_text((files("qkvary.data") / FILE).read_bytes())
+    alphabet = "".join(sorted(set(text)))
+    numbers = np.full(128, -1, dtype=np.int64)
+    numbers[[ord(character) for character in alphabet]] = np.arange(len(alphabet))
+    codes = numbers[np.frombuffer(text.encode("ascii"), dtype=np.uint8)]
+    codes.flags.writeable = False
+    return EncodedText(alphabet=alphabet, codes=codes)

@@ -1,0 +1,38 @@
+"""Finds tasks by file name: every file of this room that has a ``load``."""
+
+import difflib
+import importlib
+import pkgutil
+
+import qkvary.tasks
+from qkvary.tasks.config import TaskConfig
+from qkvary.tasks.contract import Task
+
+
+def load_task(config: TaskConfig) -> Task:
+    """Return the task that a configuration names.
+
+    Raises:
+        ValueError: if there is no such task.
+    """
+    names = _modules()
+    if config.name in names:
+        module = importlib.import_module(f"{qkvary.tasks.__name__}.{config.name}")
+        if hasattr(module, "load"):
+            return module.load(config)
+    near = difflib.get_close_matches(config.name, task_names(), n=1)
+    hint = f"did you mean {near[0]}?" if near else f"choices: {', '.join(task_names())}"
+    raise ValueError(f"unknown task {config.name!r}; {hint}")
+
+
+def task_names() -> tuple[str, ...]:
+    """The names of all tasks, sorted."""
+    return tuple(
+        name
+        for name in _modules()
+        if hasattr(importlib.import_module(f"{qkvary.tasks.__name__}.{name}"), "load")
+    )
+
+
+def _modules() -> tuple[str, ...]:
+    return tuple(sorted(item.name for item in pkgutil.iter_modules(qkvary.tasks.__path__)))

@@ -1,0 +1,155 @@
+"""Characters: predict the next character of tiny Shakespeare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
+from qkvary.data.random_numbers import random_indices
+from qkvary.data.shakespeare import load_shakespeare
+from qkvary.nn.language_model import LanguageModel
+from qkvary.tasks.config import CharacterTaskConfig
+from qkvary.tasks.contract import AttentionExample, Batch, NetworkConfig, Split
+
+PRINTED = {"\n": "↵", " ": "␣"}
+"""How characters that leave no mark are printed."""
+
+
+class CharacterTask:
+    """Predict every character of a window from those before it.
+
+    Loss: cross entropy in nats per character, mean over characters. Metric: the same on the last
+    tenth of the text, beside it in bits.
+
+    The published text has two parts only, so both splits that can be scored are its last tenth.
+    ``validation`` is scored as the config says: ``exact``, or ``sampled`` as in the published code
+    by random windows, which here are the same ones at every evaluation of every network.
+    ``test`` is always exact.
+
+    Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code.
+    """
+
+    metric = "loss"
+    higher_is_better = False
+
+    def __init__(self, config: CharacterTaskConfig) -> None:
+        """Read the text.
+
+        Args:
+            config: Window and evaluation.
+
+        Raises:
+            ValueError: if the config names another text, or a part of it is shorter than a window.
+        """
+        if config.text_sha256 != TINY_SHAKESPEARE_SHA256:
+            raise ValueError(
+                f"expected the text with sha256 {TINY_SHAKESPEARE_SHA256}, got {config.text_sha256}"
+            )
+        self.config = config
+        text = load_shakespeare()
+        self.alphabet = text.alphabet
+        # A copy, because torch shares memory with numpy and the text is read-only.
+        self._train, self._held_out = (
+            torch.tensor(part) for part in text.split(config.train_fraction)
+        )
+        shortest = min(len(self._train), len(self._held_out))
+        if shortest <= config.context:
+            raise ValueError(
+                f"expected a context below {shortest}, the shorter part of the text, "
+                f"got {config.context}"
+            )
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Sha256 of the text and of where it is split."""
+        return self.config.data_fingerprint
+
+    def build(self, network: NetworkConfig, seed: int) -> LanguageModel:
+        """Build the language model.
+
+        Raises:
+            ValueError: if the network is not a language model that fits the text.
+        """
+        size, context = len(self.alphabet), self.config.context
+        if (
+            not isinstance(network, LanguageModelConfig)
+            or network.vocabulary != size
+            or network.max_tokens < context
+        ):
+            raise ValueError(
+                f"expected a LanguageModelConfig with a vocabulary of {size} and at least "
+                f"{context} max_tokens for task characters, got {network}"
+            )
+        return LanguageModel(network, seed=seed)
+
+    def batch(self, step: int, batch_size: int, seed: int) -> Batch:
+        """Draw windows with replacement."""
+        starts = random_indices(
+            batch_size, len(self._train) - self.config.context, "training windows", seed, step
+        )
+        return self._windows(self._train, torch.from_numpy(starts))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Cross entropy in nats per character."""
+        return F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
+
+    def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
+        """Score the held-out text: ``loss`` in nats per character and ``bits_per_character``."""
+        sampled = split == "validation" and self.config.evaluation == "sampled"
+        device = next(model.parameters()).device
+        total, count = 0.0, 0
+        with torch.inference_mode():
+            for batch in self._samples() if sampled else self._whole():
+                logits = model(batch.inputs.to(device)).flatten(0, 1)
+                targets = batch.targets.to(device).flatten()
+                total += F.cross_entropy(logits, targets, reduction="sum").item()
+                count += targets.numel()
+        loss = total / count
+        return {"loss": loss, "bits_per_character": loss / math.log(2)}
+
+    def attention_example(self, model: nn.Module) -> AttentionExample | None:
+        """Return the maps of the first held-out window; no single column holds an answer."""
+        if not isinstance(model, LanguageModel):
+            raise TypeError(f"expected a LanguageModel, got {type(model).__name__}")
+        tokens = self._held_out[: self.config.context]
+        with torch.inference_mode():
+            maps = model.attention_maps(tokens[None].to(next(model.parameters()).device))[0]
+        characters = [self.alphabet[code] for code in tokens.tolist()]
+        return AttentionExample(
+            maps=maps,
+            tokens=tuple(PRINTED.get(character, character) for character in characters),
+            targets=(None,) * len(characters),
+        )
+
+    def _windows(self, text: Tensor, starts: Tensor) -> Batch:
+        codes = text[starts[:, None] + torch.arange(self.config.context + 1)]
+        return Batch(inputs=codes[:, :-1], targets=codes[:, 1:])
+
+    def _samples(self) -> Iterator[Batch]:
+        size = self.config.evaluation_batch_size
+        highest = len(self._held_out) - self.config.context
+        for index in range(self.config.evaluation_batches):
+            starts = random_indices(size, highest, "validation windows", index)
+            yield self._windows(self._held_out, torch.from_numpy(starts))
+
+    def _whole(self) -> Iterator[Batch]:
+        """Windows that do not overlap; every character but the first is a target once."""
+        context, text = self.config.context, self._held_out
+        windows = (len(text) - 1) // context
+        starts = torch.arange(windows) * context
+        for some in starts.split(self.config.evaluation_batch_size):
+            yield self._windows(text, some)
+        end = windows * context
+        if end < len(text) - 1:
+            yield Batch(inputs=text[None, end:-1], targets=text[None, end + 1 :])
+
+
+def load(config: CharacterTaskConfig) -> CharacterTask:
+    """Return the task."""
+    return CharacterTask(config)

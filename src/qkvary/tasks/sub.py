@@ -1,0 +1,16 @@
+"""Sub: every digit x becomes 9 - x."""
+
+from torch import Tensor
+
+from qkvary.tasks.config import SequenceTaskConfig
+from qkvary.tasks.digit_sequences import DigitSequenceTask, positions_like
+
+
+def columns(tokens: Tensor) -> Tensor:
+    """The same index."""
+    return positions_like(tokens)
+
+
+def load(config: SequenceTaskConfig) -> DigitSequenceTask:
+    """Return the task."""
+    return DigitSequenceTask(config, columns, lambda digits: config.vocabulary - 1 - digits)
