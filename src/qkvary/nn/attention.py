@@ -207,7 +207,13 @@ class Attention(nn.Module):
         else:
             content = content_scores(query * config.score_scale, key)
             squares = key.square().sum(dim=-1) * config.score_scale
-            content = normalise_diagonal(content, squares, layout.attention_mask, config)
+            content = normalise_diagonal(
+                content,
+                squares,
+                config,
+                valid=layout.attention_mask,
+                documents=layout.document_ids,
+            )
             factor = 1.0 / variant.temperature
             scores = content * (factor if self.plus is None else factor * self.plus.temperature())
         bias = self._bias(query, layout)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
@@ -91,8 +91,10 @@ def attend_sdpa(
 def normalise_diagonal(
     scores: Float[Tensor, "batch heads queries keys"],
     squares: Float[Tensor, "batch heads keys"],
-    valid: Bool[Tensor, "batch keys"] | None,
     config: AttentionConfig,
+    *,
+    valid: Bool[Tensor, "batch keys"] | None,
+    documents: Int[Tensor, "batch keys"] | None,
 ) -> Float[Tensor, "batch heads queries keys"]:
     """Divide the diagonal of K K^T by its mean or by its norm over the tokens.
 
@@ -101,19 +103,33 @@ def normalise_diagonal(
     Args:
         scores: Scaled content scores.
         squares: The whole diagonal, scale included.
-        valid: True for real tokens, False for padding.
         config: The layer.
+        valid: True for real tokens, False for padding.
+        documents: The document of each token; the mean and the norm are those of a document.
 
     Source: Kayyam et al. 2026, appendix A.2, figure 5.
     """
-    by_norm, causal = config.variant.diagonal == "norm", config.causal
+    by_norm = config.variant.diagonal == "norm"
     present = torch.ones_like(squares) if valid is None else valid[:, None].to(squares.dtype)
     terms = (squares.square() if by_norm else squares) * present
-    total = terms.cumsum(dim=-1) if causal else terms.sum(dim=-1, keepdim=True)
-    count = present.cumsum(dim=-1) if causal else present.sum(dim=-1, keepdim=True)
+    total = _sum_diagonal(terms, documents, causal=config.causal)
+    count = _sum_diagonal(present, documents, causal=config.causal)
     scale = total.sqrt() if by_norm else total / count.clamp(min=1.0)
     tiny = torch.finfo(scores.dtype).tiny
     ratio = squares / scale.clamp(min=tiny)
     queries, keys = scores.shape[-2:]
     own = torch.eye(keys, dtype=torch.bool, device=scores.device)[keys - queries :]
     return torch.where(own, ratio[..., None, :], scores)
+
+
+def _sum_diagonal(
+    terms: Float[Tensor, "batch heads keys"],
+    documents: Int[Tensor, "batch keys"] | None,
+    *,
+    causal: bool,
+) -> Float[Tensor, "batch heads sums"]:
+    """The sum over the tokens of each token's document, causal layers: so far."""
+    if documents is None:
+        return terms.cumsum(dim=-1) if causal else terms.sum(dim=-1, keepdim=True)
+    same = (documents[:, None, :, None] == documents[:, None, None, :]).to(terms.dtype)
+    return (terms[..., None, :] * (same.tril() if causal else same)).sum(dim=-1)

@@ -101,12 +101,15 @@ class Layout:
 
     def _count_positions(self) -> Tensor:
         index = torch.arange(self.num_keys, device=self.device)[None]
+        start = torch.zeros_like(index)
         if self.document_ids is not None:
             first = torch.ones_like(self.document_ids, dtype=torch.bool)
             first[:, 1:] = self.document_ids[:, 1:] != self.document_ids[:, :-1]
-            index = index - torch.where(first, index, 0).cummax(dim=-1).values
+            start = torch.where(first, index, 0).cummax(dim=-1).values
         if self.attention_mask is not None:
-            padding = (~self.attention_mask).long()
-            leading = padding.cumprod(dim=-1).sum(dim=-1, keepdim=True)
-            index = (index - leading).clamp(min=0)
-        return index
+            real = self.attention_mask.long()
+            seen = real.cumsum(dim=-1)
+            before = (seen - real).gather(-1, start.expand_as(seen))
+            # Padding at the head of a document moves the document's start to the next token.
+            start = torch.where(seen == before, index + 1, start).cummax(dim=-1).values
+        return (index - start).clamp(min=0)

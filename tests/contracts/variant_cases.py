@@ -1,0 +1,148 @@
+"""What every contract of attention runs over: each entry of the table with every meaning of heads.
+
+Sizes are distinct. Weights are large enough that scores have a deviation of about 2: at the 0.02 of
+an initialised network attention is so flat that mistakes hide.
+"""
+
+import dataclasses
+import math
+
+import torch
+from torch import Tensor, nn
+
+from qkvary.arch.attention import AttentionConfig, PositionConfig, ValueRope
+from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from qkvary.arch.table import VARIANTS
+from qkvary.arch.variants import Variant
+
+D_MODEL, HEADS, HEAD_DIM = 20, 4, 5
+BATCH, TOKENS = 3, 7
+WINDOW, REACH, PLUS_FEATURES = 3, 2, 10
+
+GATE = 1e-12
+"""Of the deviation of what is compared; rounding is about 1e-14, mistakes are above 1e-6."""
+
+COMBINED = (
+    "(Q=K-V)+@rotary@w3@t0.5",
+    "(Q-K=V/2)+@relative@t2.0",
+    "(Q=K=V)+@diag-mean@t0.5",
+    "Q=K=V@rotary@w3@diag-mean",
+    "I-I-V@diag-norm@alibi",
+    "Q[map]=K=V/2@rotary",
+    "Q[map]=V/2@alibi",
+    "Q[residual]-K=V/1@relative",
+    "Q[residual-gelu]-K[r3]-V[d/4]/2",
+    "(I-K=V/1)+@w3",
+    "Q-I-I@rotary",
+    "I-K=V@rotary",
+)
+"""Products that nobody wrote down: each option meets several others."""
+
+
+def _with_heads(variant: Variant) -> list[Variant]:
+    if variant.window is not None:
+        # The table's window is longer than a test's sequence.
+        variant = dataclasses.replace(variant, window=WINDOW)
+    found = [variant]
+    for heads in (2, 1) if variant.num_kv_heads is None else ():
+        try:
+            found.append(dataclasses.replace(variant, num_kv_heads=heads))
+        except ValueError:
+            # Refused by the configuration: a product without meaning (tests/arch holds which).
+            continue
+    return found
+
+
+def _all_labels() -> list[str]:
+    variants = [product for entry in VARIANTS for product in _with_heads(entry.variant)]
+    variants += [parse_variant(label) for label in COMBINED]
+    return list(dict.fromkeys(spell_label(variant) for variant in variants))
+
+
+LABELS = _all_labels()
+"""The canonical label of every case."""
+
+DECISIVE = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "GQA-2", "Q-MQA", "I-K=V", "Q=K=V@relative")
+"""A few that between them use every part, for contracts that are slow."""
+
+
+def distance(found: Tensor, expected: Tensor) -> float:
+    """The largest difference over the root mean square of what is expected."""
+    scale = expected.detach().square().mean().sqrt()
+    return float((found - expected).detach().abs().max() / scale)
+
+
+def make_config(
+    label: str, *, causal: bool, value_rope: ValueRope = "counter", **fields: object
+) -> AttentionConfig:
+    """The attention layer of a case."""
+    position = PositionConfig(
+        plus_features=PLUS_FEATURES, relative_distance=REACH, value_rope=value_rope
+    )
+    given: dict[str, object] = {"position": position, "kernel": "explicit", **fields}
+    return AttentionConfig(
+        d_model=D_MODEL,
+        num_heads=HEADS,
+        variant=parse_variant(label),
+        causal=causal,
+        **given,  # type: ignore[arg-type]
+    )
+
+
+def randomize(module: nn.Module, seed: int) -> None:
+    """Fill every parameter: matrices keep deviations, and nothing is zero or one."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            fan_in = parameter.shape[-1] if parameter.dim() > 1 else 4
+            gain = 1.4 if "k_proj" in name or "q_proj" in name else 1.0
+            std = gain / math.sqrt(fan_in)
+            center = 1.0 if name.endswith("norm.weight") else 0.0
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.copy_(center + std * noise)
+
+
+def random_input(seed: int, *, tokens: int = TOKENS, batch: int = BATCH) -> Tensor:
+    """Layer inputs of deviation 1 in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, tokens, D_MODEL, generator=generator, dtype=torch.float64)
+
+
+def padding_mask() -> Tensor:
+    """A full row, two tokens of padding on the left, one on the right."""
+    mask = torch.ones(BATCH, TOKENS, dtype=torch.bool)
+    mask[1, :2] = False
+    mask[2, -1] = False
+    return mask
+
+
+def documents() -> Tensor:
+    """One document, two, and three in a row; the padding of row 1 belongs to its first one."""
+    return torch.tensor([[0] * 7, [0, 0, 0, 0, 1, 1, 1], [4, 4, 2, 2, 2, 5, 5]])
+
+
+def make_language_model_config(label: str, **fields: object) -> LanguageModelConfig:
+    """A small language model of a case."""
+    given: dict[str, object] = {"positions": "none", **fields}
+    return LanguageModelConfig(
+        attention=make_config(label, causal=True),
+        block=BlockConfig(d_ff=11),
+        num_layers=2,
+        vocabulary=13,
+        max_tokens=17,
+        **given,  # type: ignore[arg-type]
+    )
+
+
+def make_encoder_config(label: str, **fields: object) -> EncoderConfig:
+    """A small encoder of a case."""
+    return EncoderConfig(
+        attention=make_config(label, causal=False),
+        block=BlockConfig(d_ff=11, activation="relu", norm_placement="post"),
+        num_layers=2,
+        vocabulary=13,
+        max_tokens=17,
+        classes=6,
+        **fields,  # type: ignore[arg-type]
+    )
