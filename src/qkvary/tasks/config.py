@@ -71,6 +71,11 @@ class SequenceTaskConfig:
             )
 
     @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs."""
+        return self.length
+
+    @property
     def data_fingerprint(self) -> str:
         """Sha256 of everything that the drawn sequences depend on (not of what is asked)."""
         return _digest(
@@ -123,6 +128,11 @@ class CharacterTaskConfig:
                 f"task characters: train_fraction must lie between 0 and 1, "
                 f"got {self.train_fraction}"
             )
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs."""
+        return self.context
 
     @property
     def data_fingerprint(self) -> str:

@@ -18,6 +18,7 @@ NUMERICS_VERSION = 1
 
 OptimizerName = Literal["adam", "adamw"]
 ScheduleName = Literal["constant", "cosine_warmup"]
+Decay = Literal["all", "matrices"]
 
 
 def _choice(what: str, value: str, choices: tuple[str, ...]) -> None:
@@ -38,12 +39,15 @@ class OptimizerConfig:
     eps: float = 1e-8
     """Added to the root of the second moment."""
     weight_decay: float = 0.0
-    """Applied to every parameter, times the factor that a layer's variant asks for."""
+    """Times the factor that a layer's variant asks for."""
+    decay: Decay = "all"
+    """Which parameters decay: all, or only those of two dimensions and more."""
     gradient_clip: float | None = None
     """Largest norm of all gradients together; None clips nothing."""
 
     def __post_init__(self) -> None:
         _choice("optimizer", self.name, get_args(OptimizerName))
+        _choice("decay", self.decay, get_args(Decay))
         if not self.learning_rate > 0.0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
         if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):

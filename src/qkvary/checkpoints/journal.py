@@ -1,0 +1,135 @@
+"""A log of events, one line each, that stays readable whatever happens to some of its lines.
+
+A line is a JSON object whose last key, ``check``, is a digest of the rest. Lines are appended
+whole; a line that was torn by a crash or changed later is reported and left out, and the lines
+before and after it are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from qkvary.checkpoints.durable import AppendFile, atomic_write_file
+from qkvary.checkpoints.jsonvalues import JsonValue, decode, encode
+from qkvary.checkpoints.manifest import FileEntry
+
+_CHECK = b',"check":"'
+_DIGITS = 16
+
+
+def to_line(event: Mapping[str, JsonValue]) -> bytes:
+    """Return one event as a line, with its check and line feed."""
+    if not event:
+        raise ValueError("an event needs at least one field, got none")
+    body = encode(event).encode()
+    check = hashlib.sha256(body).hexdigest()[:_DIGITS].encode()
+    return body[:-1] + _CHECK + check + b'"}\n'
+
+
+def from_line(line: bytes) -> dict[str, Any]:
+    """Return the event of one line (without its line feed).
+
+    Raises:
+        ValueError: if the line is torn or was changed.
+    """
+    head, _, tail = line.rpartition(_CHECK)
+    body = head + b"}"
+    if tail != hashlib.sha256(body).hexdigest()[:_DIGITS].encode() + b'"}':
+        raise ValueError("the line is torn or was changed")
+    return cast("dict[str, Any]", decode(body))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalContents:
+    """What could be read of a journal."""
+
+    events: tuple[dict[str, Any], ...]
+    """The events of all sound lines, in order."""
+    problems: tuple[str, ...]
+    """One sentence for each line that is not sound."""
+
+
+def parse_journal(data: bytes, *, where: str) -> JournalContents:
+    """Read a journal from its bytes; never fails.
+
+    Args:
+        data: The bytes of the file.
+        where: How the file is called in messages.
+    """
+    events: list[dict[str, Any]] = []
+    problems: list[str] = []
+    *lines, rest = data.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            events.append(from_line(line))
+        except ValueError as error:
+            problems.append(f"{where}, line {number}: {error}")
+    if rest:
+        problems.append(f"{where}, line {len(lines) + 1}: the line has no end")
+    return JournalContents(events=tuple(events), problems=tuple(problems))
+
+
+class Journal:
+    """A journal opened by its owner, to append events."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the journal at ``path``, or begin it.
+
+        A line that a crash tore off at the end is cut, so that the next one starts afresh.
+
+        Raises:
+            ResourceError: if the file cannot be written.
+        """
+        self.path = path
+        data = path.read_bytes() if path.exists() else b""
+        sound = data[: data.rfind(b"\n") + 1]
+        self.cut = len(data) - len(sound)
+        if self.cut:
+            atomic_write_file(path, sound)
+        self._start(sound)
+
+    def _start(self, data: bytes) -> None:
+        self._digest = hashlib.sha256(data)
+        self._size = len(data)
+        self._file = AppendFile(self.path)
+
+    def append(self, event: Mapping[str, JsonValue]) -> None:
+        """Add one event.
+
+        Raises:
+            ResourceError: if the disk is full, broken or not writable.
+        """
+        line = to_line(event)
+        self._file.append(line)
+        self._digest.update(line)
+        self._size += len(line)
+
+    def mark(self) -> FileEntry:
+        """Flush to the disk, and return what the journal is at this moment."""
+        self._file.sync()
+        return FileEntry(size=self._size, sha256=self._digest.hexdigest())
+
+    def holds(self, mark: FileEntry) -> bool:
+        """Return whether the journal still begins with what it was at ``mark``."""
+        data = self.path.read_bytes()[: mark.size]
+        return FileEntry.of(data) == mark
+
+    def rewind(self, mark: FileEntry) -> None:
+        """Forget what was appended after ``mark``, durably.
+
+        Raises:
+            ResourceError: if the file cannot be written.
+        """
+        data = self.path.read_bytes()
+        self._file.close()
+        if len(data) != mark.size:
+            atomic_write_file(self.path, data[: mark.size])
+        self._start(data[: mark.size])
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
