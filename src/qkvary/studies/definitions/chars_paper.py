@@ -1,0 +1,42 @@
+"""Character generation as the text of paper 2 describes it."""
+
+from qkvary.studies.protocols import (
+    CHARACTER_VARIANTS,
+    character_network,
+    character_setting,
+    character_training,
+)
+from qkvary.studies.study import Study
+from qkvary.tasks.config import CharacterTaskConfig
+from qkvary.training.config import OptimizerConfig
+
+SIZES = ((8, 64, 1, 1), (32, 64, 4, 2), (32, 192, 4, 3), (64, 192, 4, 6))
+"""Context, width, heads, layers: four models out of the values that the text lists."""
+
+STUDY = Study(
+    name="chars-paper",
+    question="Do two projections learn characters as well as three within 1,000 iterations?",
+    description=(
+        "Tiny Shakespeare by the text of paper 2: 1,000 iterations, Adam at 5e-4, dropout 0.2, "
+        "m = 20, loss over the entire held-out text. The text lists contexts 8, 32, 64, widths "
+        "64, 192, heads 1, 4 and layers 1, 2, 3, 6, and trains four models without saying which: "
+        "these four cover every value. Batch size 64 and two runs are those of the code."
+    ),
+    settings=tuple(
+        character_setting(
+            task=CharacterTaskConfig(context=context, evaluation="exact"),
+            network=character_network(
+                context=context, d_model=width, num_heads=heads, num_layers=layers
+            ),
+            training=character_training(
+                optimizer=OptimizerConfig(name="adam", learning_rate=5e-4),
+                steps=1_000,
+                batch_size=64,
+                evaluate_every=100,
+            ),
+        )
+        for context, width, heads, layers in SIZES
+    ),
+    variants=CHARACTER_VARIANTS,
+    seeds=(0, 1),
+)

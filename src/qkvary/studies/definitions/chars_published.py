@@ -1,0 +1,48 @@
+"""Character generation as the code of paper 2 does it."""
+
+from qkvary.studies.protocols import (
+    CHARACTER_VARIANTS,
+    character_network,
+    character_setting,
+    character_training,
+)
+from qkvary.studies.study import Study
+from qkvary.tasks.config import CharacterTaskConfig
+from qkvary.training.config import OptimizerConfig
+
+SIZES = (
+    (64, 64, 192, 3, 6, 5e-4),
+    (64, 8, 192, 3, 6, 5e-4),
+    (64, 32, 64, 1, 1, 5e-3),
+    (128, 128, 64, 2, 2, 5e-3),
+)
+"""Batch size, context, width, heads, layers, learning rate. One more stands in a comment there."""
+
+STUDY = Study(
+    name="chars-published",
+    question="Do the published losses of character generation come out again?",
+    description=(
+        "Tiny Shakespeare by the code of paper 2: 10,000 iterations where the text says 1,000, "
+        "AdamW with torch's weight decay of 0.01, dropout 0.2, every 200 iterations the mean loss "
+        "of 200 random batches, two runs. The code seeds once with 1337."
+    ),
+    settings=tuple(
+        character_setting(
+            task=CharacterTaskConfig(
+                context=context, evaluation="sampled", evaluation_batch_size=batch
+            ),
+            network=character_network(
+                context=context, d_model=width, num_heads=heads, num_layers=layers
+            ),
+            training=character_training(
+                optimizer=OptimizerConfig(name="adamw", learning_rate=rate, weight_decay=0.01),
+                steps=10_000,
+                batch_size=batch,
+                evaluate_every=200,
+            ),
+        )
+        for batch, context, width, heads, layers, rate in SIZES
+    ),
+    variants=CHARACTER_VARIANTS,
+    seeds=(1337, 1338),
+)
