@@ -30,10 +30,10 @@ def describe(variant: Variant) -> str:
         For example "query learned; key and value read one projection".
     """
     parts = _describe_sources(variant)
-    if variant.num_kv_heads is not None:
-        heads = variant.num_kv_heads
-        what = "key-value tensor" if len(variant.cached) == 1 else "keys and values"
-        parts.append(f"{heads} head{'s' if heads > 1 else ''} of {what} shared by the query heads")
+    if variant.num_kv_heads == 1:
+        parts.append("one KV head, read by every query head")
+    elif variant.num_kv_heads is not None:
+        parts.append(f"{variant.num_kv_heads} KV heads, each read by a group of query heads")
     for source in variant.projections:
         rank = variant.rank(source)
         if rank is not None:
