@@ -1,0 +1,23 @@
+"""The Python that the guide shows runs as it stands."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+EXAMPLES = [
+    pytest.param(block, id=f"{page.name}-{number}")
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for number, block in enumerate(BLOCK.findall(page.read_text("utf-8")), start=1)
+]
+
+
+def test_there_are_examples() -> None:
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("block", EXAMPLES)
+def test_example_runs(block: str) -> None:
+    exec(compile(block, "<example>", "exec"), {})
