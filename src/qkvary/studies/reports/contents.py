@@ -1,0 +1,368 @@
+"""Which tables a study has: the summary's typed values as printed cells.
+
+Counts of done, failed, diverged and missing runs stand in every table of results.
+"""
+
+from collections.abc import Callable, Sequence
+
+from qkvary.studies.reports import wording
+from qkvary.studies.reports.tables import Cell, Column, Raw, Table, Tone, named, plain
+from qkvary.studies.summary import (
+    Counts,
+    Difference,
+    Frontier,
+    ResultTable,
+    Summary,
+    VariantRow,
+)
+
+_TONES: dict[str, Tone] = {"better": "better", "worse": "worse"}
+ARROWS = {"better": "▲", "worse": "▼"}
+"""Marks of supported differences; the word stands beside them where there is room."""
+
+
+def main_tables(summary: Summary) -> list[ResultTable]:
+    """Return the tables of the overview: one a task, then the averages over tasks."""
+    tasks = [table for table in summary.tables if table.kind == "task"]
+    covered = {task for table in tasks for task in table.tasks}
+    alone = [
+        table
+        for table in summary.tables
+        if table.kind == "setting" and not covered & set(table.tasks)
+    ]
+    averages = [table for table in summary.tables if table.kind == "average"]
+    return [*tasks, *alone, *averages]
+
+
+def metric_name(metric: str) -> str:
+    """Return the name of a metric as it is printed."""
+    return wording.clip(metric.replace("_", " "), 40)
+
+
+def count_words(counts: Counts) -> str:
+    """Say how many of the planned runs there are, and what became of the others."""
+    parts = [f"{counts.done:,}/{counts.planned:,}"]
+    for number, word in (
+        (counts.failed, "failed"),
+        (counts.diverged, "diverged"),
+        (counts.missing, "missing"),
+    ):
+        if number:
+            parts.append(f"{number:,} {word}")
+    return "; ".join(parts)
+
+
+def count_cell(counts: Counts) -> Cell:
+    """Return the counts as a cell."""
+    return Cell(raw=counts.done, text=count_words(counts), tone="" if counts.complete else "warn")
+
+
+def decimals_for(table: ResultTable) -> int:
+    """Return how many decimals tell the rows of a table apart."""
+    means = [row.mean for row in table.rows if row.mean is not None]
+    spread = max(means) - min(means) if means else 0.0
+    return 3 if spread >= 0.003 or not means else 4
+
+
+def interval(gap: Difference, decimals: int) -> str:
+    """Write an interval in brackets."""
+    if gap.low is None or gap.high is None:
+        return "no interval"
+    return f"[{wording.fixed(gap.low, decimals, True)}, {wording.fixed(gap.high, decimals, True)}]"
+
+
+def matrix(summary: Summary) -> Table:
+    """Return the overview: variants by tasks, each with mean, spread, difference and counts."""
+    tables = main_tables(summary)
+    columns = [Column(key="variant", title="variant", numeric=False)]
+    columns += [
+        Column(
+            key=table.name,
+            title=wording.clip(table.name, 60),
+            below=f"{metric_name(table.metric)} {'↑' if table.higher_is_better else '↓'}",
+        )
+        for table in tables
+    ]
+    columns.append(Column(key="runs", title="runs", below="done/planned"))
+    rows = [
+        (
+            named(variant),
+            *(_matrix_cell(table, variant) for table in tables),
+            count_cell(variant_counts(summary, variant)),
+        )
+        for variant in summary.variants
+    ]
+    return Table(
+        key="overview",
+        title="Variants by task",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        notes=_matrix_notes(summary),
+    )
+
+
+def _matrix_notes(summary: Summary) -> tuple[str, ...]:
+    note = (
+        "Mean ± standard deviation over seeds; below it the paired difference to "
+        f"{summary.baseline} with its {wording.percent(summary.method.confidence, 0)} interval. "
+        f"{ARROWS['better']} better and {ARROWS['worse']} worse are supported by the data; "
+        "where there is no mark, the data do not tell the two apart."
+    )
+    return (note,)
+
+
+def _matrix_cell(table: ResultTable, variant: str) -> Cell:
+    row = next((row for row in table.rows if row.variant == variant), None)
+    if row is None:
+        return plain(None)
+    decimals = decimals_for(table)
+    text = wording.fixed(row.mean, decimals)
+    if row.mean is not None and row.std_seeds is not None:
+        text += f" ± {wording.fixed(row.std_seeds, decimals)}"
+    below: list[str] = []
+    tone: Tone = ""
+    if row.difference and row.difference.mean is not None:
+        arrow = ARROWS.get(row.difference.verdict, "")
+        gap = wording.fixed(row.difference.mean, decimals, True)
+        below.append(f"{arrow} {gap} {interval(row.difference, decimals)}".strip())
+        tone = _TONES.get(row.difference.verdict, "")
+    if not row.counts.complete:
+        below.append(count_words(row.counts))
+    return Cell(raw=row.mean, text=text, below=tuple(below), tone=tone)
+
+
+def variant_counts(summary: Summary, variant: str) -> Counts:
+    """Count the planned runs of a variant by what became of them."""
+    states = [run.state for run in summary.runs if run.variant == variant]
+    return Counts(
+        planned=len(states),
+        done=states.count("done"),
+        failed=states.count("failed"),
+        diverged=states.count("diverged"),
+        missing=states.count("missing"),
+    )
+
+
+_RESULT_COLUMNS = (
+    Column(key="variant", title="variant", numeric=False),
+    Column(key="runs_done", title="runs", below="done/planned"),
+    Column(key="mean", title="mean"),
+    Column(key="std_seeds", title="SD", below="over seeds"),
+    Column(key="std_settings", title="SD", below="over settings"),
+    Column(key="difference", title="difference", below="to the baseline"),
+    Column(key="interval", title="interval", below="all comparisons"),
+    Column(key="interval_single", title="interval", below="this one alone"),
+    Column(key="p_adjusted", title="p", below="adjusted"),
+    Column(key="detectable", title="detectable", below="difference"),
+    Column(key="verdict", title="the data say", numeric=False),
+)
+
+
+def result_table(table: ResultTable, summary: Summary, key: str) -> Table:
+    """Return one table of results in full."""
+    decimals = decimals_for(table)
+    way = "higher" if table.higher_is_better else "lower"
+    pairing = "differences are paired by seed and setting"
+    note = (
+        f"{wording.count(len(table.settings), 'setting')}; {pairing}, baseline {summary.baseline}."
+    )
+    return Table(
+        key=key,
+        title=f"{table.name}: {metric_name(table.metric)} ({way} is better)",
+        columns=_RESULT_COLUMNS,
+        rows=tuple(_result_row(row, decimals) for row in table.rows),
+        notes=(note,),
+    )
+
+
+def _result_row(row: VariantRow, decimals: int) -> tuple[Cell, ...]:
+    gap = row.difference
+    start = (
+        named(row.variant),
+        count_cell(row.counts),
+        plain(row.mean, wording.fixed(row.mean, decimals)),
+        plain(row.std_seeds, wording.fixed(row.std_seeds, decimals)),
+        plain(row.std_settings, wording.fixed(row.std_settings, decimals)),
+    )
+    if gap is None:
+        return (*start, *(plain(None) for _ in range(5)), plain("baseline", tone="quiet"))
+    single = wording.MISSING
+    if gap.low_single is not None and gap.high_single is not None:
+        ends = (wording.fixed(end, decimals, True) for end in (gap.low_single, gap.high_single))
+        single = f"[{', '.join(ends)}]"
+    return (
+        *start,
+        plain(gap.mean, wording.fixed(gap.mean, decimals, True)),
+        plain(interval(gap, decimals)),
+        plain(single),
+        plain(gap.p_adjusted, probability(gap.p_adjusted)),
+        plain(gap.detectable, wording.fixed(gap.detectable, decimals)),
+        plain(gap.verdict, tone=_TONES.get(gap.verdict, "quiet")),
+    )
+
+
+def probability(value: float | None) -> str:
+    """Write a p-value."""
+    if value is not None and value < 0.001:
+        return "< 0.001"
+    return wording.fixed(value, 3)
+
+
+def frontier_table(frontier: Frontier, key: str) -> Table:
+    """Return the points of a chart of quality against cost."""
+    write = cost_writer(frontier.axis)
+    rows = tuple(
+        (
+            named(point.variant),
+            plain(point.cost, write(point.cost)),
+            plain(point.quality, wording.fixed(point.quality, 4)),
+            plain(point.standing, tone="" if point.standing == "frontier" else "quiet"),
+            plain(wording.listed([wording.clip(name, 40) for name in point.dominated_by]) or None),
+        )
+        for point in frontier.points
+    )
+    left_out = [wording.clip(name, 60) for name in frontier.left_out]
+    return Table(
+        key=key,
+        title=f"{frontier.table}: {metric_name(frontier.metric)} against {frontier.axis_title}",
+        columns=(
+            Column(key="variant", title="variant", numeric=False),
+            Column(key=frontier.axis, title=frontier.axis_title),
+            Column(key="quality", title=metric_name(frontier.metric)),
+            Column(key="standing", title="standing", numeric=False),
+            Column(key="dominated_by", title="dominated by", numeric=False),
+        ),
+        rows=rows,
+        notes=(f"Without a finished run or without this cost: {wording.listed(left_out)}.",)
+        if left_out
+        else (),
+    )
+
+
+def cost_writer(axis: str) -> Callable[[float], str]:
+    """Return how a cost is written."""
+    return {"cache_bytes_per_token": wording.data_size, "training_seconds": wording.duration}.get(
+        axis, wording.whole
+    )
+
+
+_UNSOLVED = "A run that never did counts with its last step in the mean and as later in the median."
+
+
+def solving_table(table: ResultTable, key: str) -> Table:
+    """Return how many runs solved the task, and when."""
+    rows: list[tuple[Cell, ...]] = []
+    for row in table.rows:
+        solving = row.solving
+        if solving is None:
+            continue
+        gap = solving.difference
+        share = ""
+        if solving.proportion_low is not None and solving.proportion_high is not None:
+            ends = (solving.proportion_low, solving.proportion_high)
+            share = " to ".join(wording.percent(end, 0) for end in ends)
+        median = wording.whole(solving.median_steps)
+        if solving.median_steps is None:
+            median = f"> {solving.horizon:,}"
+        rows.append(
+            (
+                named(row.variant),
+                count_cell(row.counts),
+                plain(solving.solved, f"{solving.solved} of {solving.runs}"),
+                plain(share or None),
+                plain(solving.median_steps, median),
+                plain(solving.restricted_mean_steps, wording.whole(solving.restricted_mean_steps)),
+                plain(
+                    gap.mean if gap else None,
+                    wording.fixed(gap.mean, 0, True) if gap else wording.MISSING,
+                ),
+                plain(interval(gap, 0) if gap else None),
+                plain(
+                    gap.verdict if gap else None,
+                    tone=_TONES.get(gap.verdict, "quiet") if gap else "quiet",
+                ),
+            )
+        )
+    first = next((row.solving for row in table.rows if row.solving), None)
+    threshold = (
+        ""
+        if first is None
+        else f" A task is solved when its validation metric reaches {first.threshold:g}."
+    )
+    return Table(
+        key=key,
+        title=f"{table.name}: steps until solved",
+        columns=(
+            Column(key="variant", title="variant", numeric=False),
+            Column(key="runs_done", title="runs", below="done/planned"),
+            Column(key="solved", title="solved"),
+            Column(key="proportion", title="share", below="95 % interval"),
+            Column(key="median_steps", title="median", below="steps"),
+            Column(key="restricted_mean_steps", title="mean", below="steps, at most the limit"),
+            Column(key="difference_steps", title="difference", below="of the means"),
+            Column(key="interval", title="interval", below="all comparisons"),
+            Column(key="verdict", title="the data say", numeric=False),
+        ),
+        rows=tuple(rows),
+        notes=(f"Fewer steps are better.{threshold} {_UNSOLVED}",),
+    )
+
+
+def cost_table(tables: Sequence[ResultTable], key: str) -> Table:
+    """Return what the networks cost: parameters by part, MACs, cache, training time."""
+    parts = list(
+        dict.fromkeys(
+            name
+            for table in tables
+            for row in table.rows
+            if row.costs
+            for name, _ in row.costs.parameters
+            if name != "total"
+        )
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for table in tables:
+        for row in table.rows:
+            costs = row.costs
+            if costs is None:
+                continue
+            named_parts = dict(costs.parameters)
+            rows.append(
+                (
+                    named(table.name),
+                    named(row.variant),
+                    plain(costs.parameters_total, wording.whole(costs.parameters_total)),
+                    *(
+                        plain(named_parts.get(part), wording.whole(named_parts.get(part)))
+                        for part in parts
+                    ),
+                    plain(costs.macs_per_token, wording.compact(costs.macs_per_token)),
+                    plain(costs.macs_per_sequence, wording.compact(costs.macs_per_sequence)),
+                    plain(costs.cache_bytes_per_token, _cache(costs.cache_bytes_per_token)),
+                    plain(row.training_seconds, wording.duration(row.training_seconds)),
+                    plain(row.steps_per_second, wording.real(row.steps_per_second)),
+                )
+            )
+    return Table(
+        key=key,
+        title="What a network costs",
+        columns=(
+            Column(key="task", title="task", numeric=False),
+            Column(key="variant", title="variant", numeric=False),
+            Column(key="parameters_total", title="parameters", below="total"),
+            *(Column(key=f"parameters_{part}", title="parameters", below=part) for part in parts),
+            Column(key="macs_per_token", title="MACs", below="per token"),
+            Column(key="macs_per_sequence", title="MACs", below="per sequence"),
+            Column(key="cache_bytes_per_token", title="cache", below="per token"),
+            Column(key="training_seconds", title="training", below="per run"),
+            Column(key="steps_per_second", title="steps", below="per second"),
+        ),
+        rows=tuple(rows),
+        notes=(
+            "MACs are multiply-accumulate operations of one forward pass; FLOPs are twice as many.",
+        ),
+    )
+
+
+def _cache(value: Raw) -> str:
+    return "none" if value is None or isinstance(value, str) else wording.data_size(value)

@@ -1,0 +1,142 @@
+"""Where the names of points go in a scatter chart, so that none covers another name or a point.
+
+Greedy and deterministic: each name takes the first free place on a spiral around its point; when
+that place is not beside the point, a thin line leads from one to the other.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
+
+HEIGHT = 14.0
+_WIDTHS = {"-": 4.2, "(": 4.2, ")": 4.2, "I": 3.6, "[": 4.2, "]": 4.2, "/": 3.6, ",": 3.6, "=": 7.2}
+"""Widths in pixels of a bold 12 px Helvetica; capitals 9.4, everything else 7.2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """A name with its place."""
+
+    text: str
+    x: float
+    """Left end of the text."""
+    y: float
+    """Baseline of the text."""
+    leader: tuple[float, float] | None
+    """Where a line from the point should end; None where the name stands right beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """A point that wants a name."""
+
+    text: str
+    x: float
+    y: float
+
+
+def text_width(text: str) -> float:
+    """Estimate the width of a label from above."""
+    return 2 + sum(_WIDTHS.get(letter, 9.4 if letter.isupper() else 7.2) for letter in text)
+
+
+def place(spots: Sequence[Spot], obstacles: Sequence[Box], area: Box) -> list[Label | None]:
+    """Find a place for each name.
+
+    Args:
+        spots: The points, in the order of the answer.
+        obstacles: Boxes that no name may touch: markers, error bars.
+        area: Where names may stand.
+
+    Returns:
+        One label per spot; None where there is no room left.
+    """
+    taken = list(obstacles)
+    found: dict[int, Label | None] = {}
+    crowding = sorted(range(len(spots)), key=lambda i: (-_neighbours(spots, i), spots[i].y, i))
+    for index in crowding:
+        label = _first_free(spots[index], taken, area)
+        found[index] = label
+        if label:
+            taken.append(_box(label.x, label.y, label.text))
+            if label.leader:
+                taken.extend(_beads(spots[index], label.leader))
+    return [found[index] for index in range(len(spots))]
+
+
+def boxes_along(corners: Sequence[tuple[float, float]]) -> list[Box]:
+    """Return boxes that keep names off a line of horizontal and vertical pieces."""
+    return [
+        (min(x0, x1) - 1, min(y0, y1) - 1, max(x0, x1) + 1, max(y0, y1) + 1)
+        for (x0, y0), (x1, y1) in itertools.pairwise(corners)
+    ]
+
+
+def _neighbours(spots: Sequence[Spot], index: int) -> int:
+    here = spots[index]
+    return sum(math.hypot(here.x - other.x, (here.y - other.y) * 2) < 60 for other in spots)
+
+
+def _box(x: float, y: float, text: str) -> Box:
+    return x - 1, y - HEIGHT + 3.5, x + text_width(text) + 1, y + 3
+
+
+def _beads(spot: Spot, end: tuple[float, float]) -> list[Box]:
+    """Boxes along a leader, so that no later name is written over it."""
+    steps = max(2, int(math.hypot(end[0] - spot.x, end[1] - spot.y) / 5))
+    points = [
+        (spot.x + (end[0] - spot.x) * i / steps, spot.y + (end[1] - spot.y) * i / steps)
+        for i in range(2, steps + 1)
+    ]
+    return [(x - 1.5, y - 1.5, x + 1.5, y + 1.5) for x, y in points]
+
+
+def _first_free(spot: Spot, taken: list[Box], area: Box) -> Label | None:
+    width = text_width(spot.text)
+    beside = (
+        (spot.x + 9, spot.y + 4),
+        (spot.x - 9 - width, spot.y + 4),
+        (spot.x - width / 2, spot.y - 10),
+        (spot.x - width / 2, spot.y + 19),
+        (spot.x + 7, spot.y - 7),
+        (spot.x + 7, spot.y + 15),
+        (spot.x - 7 - width, spot.y - 7),
+        (spot.x - 7 - width, spot.y + 15),
+    )
+    for x, y in beside:
+        if _free(_box(x, y, spot.text), taken, area):
+            return Label(text=spot.text, x=x, y=y, leader=None)
+    for radius in range(24, 300, 7):
+        for turn in range(24):
+            angle = math.tau * (turn * 7 % 24) / 24
+            centre_x, centre_y = (
+                spot.x + radius * 1.3 * math.cos(angle),
+                spot.y + radius * math.sin(angle),
+            )
+            x, y = centre_x - width / 2, centre_y + 4
+            box = _box(x, y, spot.text)
+            end = (min(max(spot.x, box[0]), box[2]), min(max(spot.y, box[1]), box[3]))
+            if _free(box, taken, area) and _clear(spot, end, taken):
+                return Label(text=spot.text, x=x, y=y, leader=end)
+    return None
+
+
+def _free(box: Box, taken: list[Box], area: Box) -> bool:
+    inside = box[0] >= area[0] and box[1] >= area[1] and box[2] <= area[2] and box[3] <= area[3]
+    return inside and not any(_touch(box, other) for other in taken)
+
+
+def _clear(spot: Spot, end: tuple[float, float], taken: list[Box]) -> bool:
+    """Whether a leader crosses nothing, apart from what lies at its own point."""
+    beads = [
+        bead for bead in _beads(spot, end) if math.hypot(bead[0] - spot.x, bead[1] - spot.y) > 14
+    ]
+    return not any(_touch(bead, other) for bead in beads for other in taken)
+
+
+def _touch(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

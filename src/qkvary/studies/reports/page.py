@@ -1,0 +1,391 @@
+"""The page of a study: one HTML file that needs nothing else and says the same thing every time.
+
+Words and figures come from the summary, drawings from the chart modules, layout from ``template/``.
+No text reaches the page unescaped: the environment escapes, and ``svg`` escapes what it draws.
+"""
+
+import base64
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from jinja2 import FunctionLoader, StrictUndefined
+from jinja2.sandbox import SandboxedEnvironment
+from markupsafe import Markup
+
+from qkvary.studies.reports import contents, listings, wording
+from qkvary.studies.reports.blocks import Block, block
+from qkvary.studies.reports.charts import (
+    AXIS_TITLES,
+    difference_chart,
+    frontier_chart,
+    solving_chart,
+)
+from qkvary.studies.reports.curves import Panels, panels
+from qkvary.studies.reports.families import FAMILIES, key_of_families, present
+from qkvary.studies.reports.maps import AttentionMaps, best, chance, drawing
+from qkvary.studies.reports.tables import Table
+from qkvary.studies.summary import (
+    CostAxis,
+    Frontier,
+    LearningCurve,
+    ResultTable,
+    RunRow,
+    Summary,
+)
+
+MOST_PANELS = 320
+"""Panels of learning curves in one page, each over steps and over seconds; the CSV has all."""
+SCHEMA_VERSION = 1
+
+_RIGHT_CELLS = {
+    "reverse": "the flipped index",
+    "copy": "the position itself",
+    "sub": "the position itself",
+    "swap": "the position half a sequence away",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A drawing with the table behind it."""
+
+    drawing: Markup
+    table: Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostSection:
+    """All charts of quality against one cost."""
+
+    title: str
+    long_title: str
+    charts: tuple[Chart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveSection:
+    """The learning curves of one setting: ``views`` are quantity by axis."""
+
+    setting: str
+    views: tuple[tuple[int, int, Panels], ...]
+    table: Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapCard:
+    """The attention of one variant in one setting."""
+
+    variant: str
+    words: str
+    drawing: Markup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapSection:
+    """The attention of all variants in one setting."""
+
+    setting: str
+    right_cell: str
+    uniform: str
+    cards: tuple[MapCard, ...]
+
+
+def render_page(summary: Summary, attention: Sequence[AttentionMaps]) -> str:
+    """Write the page.
+
+    Args:
+        summary: What the study found.
+        attention: One example for each setting and variant that has one.
+
+    Returns:
+        The HTML document; equal arguments give equal text.
+    """
+    environment = _environment()
+    style = _template_file("style.css")
+    script = _template_file("script.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    text = environment.get_template("page.html.j2").render(
+        **_view(summary, attention),
+        style=Markup(style + _family_style()),  # noqa: S704 - our own files
+        script=Markup(script),  # noqa: S704
+        script_hash=digest,
+        data=Markup(_json(summary)),  # noqa: S704 - every <, > and & in it is escaped
+    )
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _template_file(name: str) -> str:
+    return resources.files("qkvary.studies.reports").joinpath("template", name).read_text("utf-8")
+
+
+def _environment() -> SandboxedEnvironment:
+    environment = SandboxedEnvironment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(_template_file),
+        finalize=_finalize,
+    )
+    filters: dict[str, Any] = {
+        "clip": wording.clip,
+        "count": wording.count,
+        "duration": wording.duration,
+        "listed": wording.listed,
+        "unbroken": _unbroken,
+    }
+    environment.filters.update(filters)
+    return environment
+
+
+def _finalize(value: object) -> object:
+    """Clean every text on its way into the page; markup was cleaned when it was made."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return wording.clean(value)
+    return value
+
+
+def _unbroken(sentence: str) -> str:
+    """Keep the labels in a sentence on one line: no break after the minus of ``Q-K=V``."""
+    return re.sub(r"(?<=[A-Z\])])-(?=[A-Z(\d])", "-\N{WORD JOINER}", sentence)
+
+
+def _family_style() -> str:
+    light = "".join(f"--f-{family.key}:{family.light};" for family in FAMILIES)
+    dark = "".join(f"--f-{family.key}:{family.dark};" for family in FAMILIES)
+    rules = "".join(
+        f".f-{family.key}{{--c:var(--f-{family.key})}}.t-{family.key}{{fill:var(--f-{family.key})}}"
+        for family in FAMILIES
+    )
+    return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}{rules}\n"
+
+
+def _view(summary: Summary, attention: Sequence[AttentionMaps]) -> Mapping[str, Any]:
+    tables = contents.main_tables(summary)
+    curves, hidden = _curve_sections(summary, tables)
+    return {
+        "summary": summary,
+        "facts": _facts(summary),
+        "families": key_of_families(present(summary.variants, summary.baseline)),
+        "overview": contents.matrix(summary),
+        "differences": [
+            difference_chart(table, summary.baseline, f"difference-{index}")
+            for index, table in enumerate(tables)
+            if any(row.difference for row in table.rows)
+        ],
+        "results": [
+            contents.result_table(table, summary, f"results-{index}")
+            for index, table in enumerate(summary.tables)
+        ],
+        "costs": _cost_sections(summary, tables),
+        "solving": _solving_charts(summary, tables),
+        "curves": curves,
+        "hidden_curves": hidden,
+        "maps": _map_sections(summary, attention),
+        "map_table": listings.attention_table(attention, "attention"),
+        "blocks": _blocks(summary),
+        "cost_table": contents.cost_table(tables, "costs"),
+        "published": [
+            listings.published_table(comparison, f"published-{index}")
+            for index, comparison in enumerate(summary.published)
+        ],
+        "learning_rates": listings.learning_rate_table(summary, "learning-rates"),
+        "problems": listings.problem_table(summary.runs, "problems"),
+        "runs": listings.run_table(summary.runs, "runs", "All runs"),
+        "environments": _environments(summary),
+        "digest": store_digest(summary.runs),
+        "seeds_text": [str(seed) for seed in summary.seeds],
+        "runs_text": f"Runs done of those planned: {contents.count_words(summary.counts)}.",
+    }
+
+
+def _facts(summary: Summary) -> list[tuple[str, str]]:
+    tasks = list(dict.fromkeys(run.task for run in summary.runs))
+    facts = [
+        ("runs", contents.count_words(summary.counts)),
+        ("variants", wording.whole(len(summary.variants))),
+        ("tasks", wording.whole(len(tasks))),
+        ("seeds", wording.whole(len(summary.seeds))),
+        ("training time", wording.duration(summary.training_seconds)),
+    ]
+    if summary.ended:
+        facts.append(
+            ("last run ended", summary.ended.replace("T", " ").replace("+00:00", " UTC")[:40])
+        )
+    return facts
+
+
+def _cost_sections(summary: Summary, tables: Sequence[ResultTable]) -> list[CostSection]:
+    wanted = {table.name for table in tables}
+    groups: dict[CostAxis, list[Frontier]] = {}
+    for frontier in summary.frontiers:
+        if frontier.table in wanted and frontier.points:
+            groups.setdefault(frontier.axis, []).append(frontier)
+    return [
+        CostSection(
+            title=AXIS_TITLES[axis],
+            long_title=frontiers[0].axis_title,
+            charts=tuple(
+                Chart(
+                    drawing=frontier_chart(frontier, summary.baseline, f"frontier-{axis}-{index}"),
+                    table=contents.frontier_table(frontier, f"frontier-{axis}-{index}"),
+                )
+                for index, frontier in enumerate(frontiers)
+            ),
+        )
+        for axis in AXIS_TITLES
+        if (frontiers := groups.get(axis))
+    ]
+
+
+def _solving_charts(summary: Summary, tables: Sequence[ResultTable]) -> list[Chart]:
+    return [
+        Chart(
+            drawing=solving_chart(table, summary.runs, summary.baseline, f"solving-{index}"),
+            table=contents.solving_table(table, f"solving-{index}"),
+        )
+        for index, table in enumerate(tables)
+        if table.kind != "average" and any(row.solving for row in table.rows)
+    ]
+
+
+def headline_quantity(quantities: Sequence[str], metric: str) -> str | None:
+    """Return which of the recorded quantities follows the headline metric during training."""
+    last = metric.replace("_", " ").split()[-1] if metric else ""
+    for wanted in (f"validation {last}", "validation loss"):
+        if wanted in quantities:
+            return wanted
+    return next((name for name in quantities if name.startswith("validation")), None)
+
+
+def _curve_sections(
+    summary: Summary, tables: Sequence[ResultTable]
+) -> tuple[list[CurveSection], int]:
+    by_setting: dict[str, list[LearningCurve]] = {}
+    for curve in summary.curves:
+        by_setting.setdefault(curve.setting, []).append(curve)
+    metrics = {name: table.metric for table in summary.tables for name in table.settings}
+    metrics |= {name: table.metric for table in tables for name in table.settings}
+    sections: list[CurveSection] = []
+    used = hidden = 0
+    for index, (setting, curves) in enumerate(by_setting.items()):
+        chosen = _chosen_quantities(curves, metrics.get(setting, ""))
+        used += sum(curve.quantity in chosen for curve in curves)
+        if used > MOST_PANELS and sections:
+            hidden += 1
+            continue
+        sections.append(_curve_section(setting, curves, chosen, summary, f"curve-{index}"))
+    return sections, hidden
+
+
+def _chosen_quantities(curves: Sequence[LearningCurve], metric: str) -> list[str]:
+    there = list(dict.fromkeys(curve.quantity for curve in curves))
+    headline = headline_quantity(there, metric) or there[0]
+    training = "train loss" if "train loss" in there else None
+    return [headline] + ([training] if training and training != headline else [])
+
+
+def _curve_section(
+    setting: str,
+    curves: Sequence[LearningCurve],
+    chosen: Sequence[str],
+    summary: Summary,
+    name: str,
+) -> CurveSection:
+    views: list[tuple[int, int, Panels]] = []
+    for place, quantity in enumerate(chosen):
+        some = [curve for curve in curves if curve.quantity == quantity and curve.steps]
+        if not some:
+            continue
+        for number, axis in enumerate(("steps", "seconds")):
+            drawn = panels(some, axis, summary.baseline, f"{name}-{place}-{axis}")
+            views.append((place + 1, number + 1, drawn))
+    kept = [curve for curve in curves if curve.quantity in chosen]
+    return CurveSection(
+        setting=setting,
+        views=tuple(views),
+        table=listings.curve_table(kept, f"{name}-table", f"{setting}: learning curves", 5),
+    )
+
+
+def _map_sections(summary: Summary, attention: Sequence[AttentionMaps]) -> list[MapSection]:
+    tasks = {run.setting: run.task for run in summary.runs}
+    groups: dict[str, list[AttentionMaps]] = {}
+    for example in attention:
+        groups.setdefault(example.setting, []).append(example)
+    sections: list[MapSection] = []
+    for number, (setting, examples) in enumerate(groups.items()):
+        aims = any(best(example) for example in examples)
+        sections.append(
+            MapSection(
+                setting=setting,
+                right_cell=_RIGHT_CELLS.get(tasks.get(setting, ""), "the cell with the answer")
+                if aims
+                else "",
+                uniform=wording.percent(chance(examples[0])),
+                cards=tuple(
+                    MapCard(
+                        variant=example.variant,
+                        words=_map_words(example),
+                        drawing=drawing(example, f"map-{number}-{index}"),
+                    )
+                    for index, example in enumerate(examples)
+                ),
+            )
+        )
+    return sections
+
+
+def _map_words(example: AttentionMaps) -> str:
+    most = best(example)
+    if most is None:
+        return f"seed {example.seed}"
+    return f"{wording.percent(most.mass, 0)} in layer {most.layer + 1}, head {most.head + 1}"
+
+
+def _blocks(summary: Summary) -> list[Block]:
+    drawn = (block(label, f"block-{index}") for index, label in enumerate(summary.variants))
+    return [one for one in drawn if one is not None]
+
+
+def _environments(summary: Summary) -> list[tuple[str, list[str]]]:
+    keys = list(dict.fromkeys(key for machine in summary.environments for key, _ in machine))
+    return [
+        (key, [dict(machine).get(key, wording.MISSING) for machine in summary.environments])
+        for key in keys
+    ]
+
+
+def store_digest(runs: Sequence[RunRow]) -> str:
+    """Return a fingerprint of the records behind the page: every run, its state, its metrics."""
+    content = [
+        (run.run_key, run.state, [(name, repr(value)) for name, value in run.metrics])
+        for run in runs
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _json(summary: Summary) -> str:
+    """Write the summary for programs, without the curves, safe inside a script element."""
+    fields = dataclasses.asdict(dataclasses.replace(summary, curves=()))
+    fields.pop("curves")
+    text = json.dumps({"schema_version": SCHEMA_VERSION, **_finite(fields)}, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _finite(value: Any) -> Any:
+    """Replace what JSON has no number for."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,274 @@
+"""The charts as figures fit for a paper: SVG, PNG and PDF through matplotlib, fonts embedded.
+
+Equal summaries give equal bytes: no dates, no random ids.
+"""
+
+import io
+import math
+import warnings
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from qkvary.studies.reports import contents, labelling, wording
+from qkvary.studies.reports.charts import AXIS_TITLES, better_word, error_bar
+from qkvary.studies.reports.families import family_of
+from qkvary.studies.reports.maps import AttentionMaps, best, shades
+from qkvary.studies.summary import (
+    Frontier,
+    FrontierPoint,
+    LearningCurve,
+    ResultTable,
+    Summary,
+)
+
+Format = Literal["svg", "png", "pdf"]
+
+_STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 7,
+    "axes.titlesize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e8ec",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.1,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "qkvary",
+    "text.parse_math": False,
+    "savefig.dpi": 300,
+}
+_METADATA: dict[Format, dict[str, str | None]] = {
+    "svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "ModDate": None, "Creator": None, "Producer": None},
+}
+
+
+@contextmanager
+def _paper_style() -> Generator[None]:
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        # A name may hold characters that no font has; a box in their place is the right answer.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+def figure_files(
+    summary: Summary, attention: Sequence[AttentionMaps], formats: Sequence[Format]
+) -> dict[str, bytes]:
+    """Return every figure in every format by file name."""
+    files: dict[str, bytes] = {}
+    if not formats:
+        return files
+    with _paper_style():
+        for name, figure in _figures(summary, attention):
+            for kind in formats:
+                stream = io.BytesIO()
+                figure.savefig(stream, format=kind, bbox_inches="tight", metadata=_METADATA[kind])
+                files[f"{name}.{kind}"] = stream.getvalue()
+    return files
+
+
+def _figures(summary: Summary, attention: Sequence[AttentionMaps]) -> Iterator[tuple[str, Figure]]:
+    tables = contents.main_tables(summary)
+    compared = [table for table in tables if any(row.difference for row in table.rows)]
+    if compared:
+        yield "differences", _differences(compared, summary)
+    wanted = {table.name for table in tables}
+    shown = [chart for chart in summary.frontiers if chart.table in wanted and chart.points]
+    for index, chart in enumerate(shown):
+        axis = wording.slug(chart.axis)
+        yield (
+            f"frontier-{index + 1:02d}-{wording.slug(chart.table)}-{axis}",
+            _frontier(chart, summary),
+        )
+    groups: dict[tuple[str, str], list[LearningCurve]] = {}
+    for curve in summary.curves:
+        groups.setdefault((curve.setting, curve.quantity), []).append(curve)
+    for index, ((setting, quantity), curves) in enumerate(groups.items()):
+        name = f"curves-{index + 1:02d}-{wording.slug(setting)}-{wording.slug(quantity)}"
+        yield name, _curves(curves, summary)
+    if attention:
+        yield "attention", _attention(attention)
+
+
+def _write(text: str, length: int = 34) -> str:
+    return wording.clean(wording.short(text, length))
+
+
+def _differences(tables: Sequence[ResultTable], summary: Summary) -> Figure:
+    rows = max(len(table.rows) for table in tables)
+    figure = Figure(figsize=(1.75 * len(tables) + 0.7, 0.2 * rows + 0.7), layout="constrained")
+    plots = figure.subplots(1, len(tables), squeeze=False)[0]
+    for plot, table in zip(plots, tables, strict=True):
+        _difference_panel(plot, table, summary.baseline)
+    return figure
+
+
+def _difference_panel(plot: Axes, table: ResultTable, baseline: str) -> None:
+    rows = [row for row in table.rows if row.difference]
+    plot.axvline(0, color="#1f2933", linewidth=0.6)
+    plot.grid(axis="x")
+    for place, row in enumerate(rows):
+        gap, family = row.difference, family_of(row.variant, baseline)
+        if gap is None or gap.mean is None:
+            continue
+        if gap.low is not None and gap.high is not None:
+            plot.plot([gap.low, gap.high], [place, place], color=family.light, linewidth=0.8)
+        if gap.low_single is not None and gap.high_single is not None:
+            ends = [gap.low_single, gap.high_single]
+            plot.plot(ends, [place, place], color=family.light, linewidth=2.2, alpha=0.55)
+        supported = gap.verdict in {"better", "worse"}
+        face = family.light if supported else "white"
+        plot.plot(
+            gap.mean,
+            place,
+            family.matplotlib_marker,
+            color=family.light,
+            markerfacecolor=face,
+            markersize=4,
+        )
+    plot.set_yticks(range(len(rows)), [_write(row.variant, 16) for row in rows])
+    plot.set_ylim(len(rows) - 0.4, -0.6)
+    plot.tick_params(axis="y", length=0)
+    plot.set_title(_write(table.name, 26), loc="left")
+    plot.set_xlabel(
+        f"difference in {contents.metric_name(table.metric)}\n"
+        f"({better_word(table.higher_is_better)})"
+    )
+
+
+def _frontier(chart: Frontier, summary: Summary) -> Figure:
+    figure = Figure(figsize=(3.4, 2.6), layout="constrained")
+    plot = figure.subplots()
+    points = [one for one in chart.points if math.isfinite(one.cost) and math.isfinite(one.quality)]
+    costs = [point.cost for point in points]
+    if costs and min(costs) > 0 and max(costs) / min(costs) > 6:
+        plot.set_xscale("log")
+    front = sorted((p.cost, p.quality) for p in points if p.standing == "frontier")
+    if front:
+        x, y = zip(*front, strict=True)
+        plot.step(x, y, where="post", color="#7b8794", linewidth=0.9, zorder=1)
+    for point in points:
+        family = family_of(point.variant, summary.baseline)
+        ends = error_bar(point)
+        if ends:
+            plot.plot([point.cost] * 2, ends, color=family.light, linewidth=0.7, alpha=0.6)
+        face = family.light if point.standing == "frontier" else "white"
+        plot.plot(
+            point.cost,
+            point.quality,
+            family.matplotlib_marker,
+            color=family.light,
+            markerfacecolor=face,
+            markersize=4.5,
+        )
+    plot.grid(axis="y")
+    plot.margins(0.12)
+    plot.set_xlabel(AXIS_TITLES[chart.axis])
+    plot.set_ylabel(f"{contents.metric_name(chart.metric)} ({better_word(chart.higher_is_better)})")
+    plot.set_title(_write(chart.table, 40), loc="left")
+    _name_points(figure, plot, points, summary.baseline)
+    return figure
+
+
+def _name_points(
+    figure: Figure, plot: Axes, points: Sequence[FrontierPoint], baseline: str
+) -> None:
+    """Place names as on the page: in pixels of a page chart, mapped onto the axes."""
+    figure.draw_without_rendering()
+    scale = 1.6
+    box = plot.get_window_extent()
+    width, height = (side * 72 / figure.dpi * scale for side in (box.width, box.height))
+    shares = [
+        plot.transAxes.inverted().transform(plot.transData.transform((one.cost, one.quality)))
+        for one in points
+    ]
+    spots = [
+        labelling.Spot(text=_write(point.variant, 22), x=x * width, y=(1 - y) * height)
+        for point, (x, y) in zip(points, shares, strict=True)
+    ]
+    marks = [(spot.x - 6, spot.y - 6, spot.x + 6, spot.y + 6) for spot in spots]
+    labels = labelling.place(spots, marks, (0, 0, width, height))
+    for point, spot, label in zip(points, spots, labels, strict=True):
+        if label is None:
+            continue
+        colour = family_of(point.variant, baseline).light
+        if label.leader:
+            ends = [(spot.x, spot.y), label.leader]
+            across, up = zip(*((x / width, 1 - y / height) for x, y in ends), strict=True)
+            plot.plot(
+                across, up, color="#9aa5b1", linewidth=0.4, transform=plot.transAxes, zorder=0
+            )
+        plot.text(
+            label.x / width,
+            1 - label.y / height,
+            label.text,
+            transform=plot.transAxes,
+            fontsize=6,
+            color=colour,
+        )
+
+
+def _curves(curves: Sequence[LearningCurve], summary: Summary) -> Figure:
+    columns = min(len(curves), 6)
+    rows = math.ceil(len(curves) / columns)
+    figure = Figure(figsize=(1.2 * columns, 1.1 * rows + 0.3), layout="constrained")
+    plots = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
+    behind = next((curve for curve in curves if curve.variant == summary.baseline), None)
+    for plot, curve in zip(plots, curves, strict=False):
+        family = family_of(curve.variant, summary.baseline)
+        if behind is not None and behind is not curve:
+            plot.plot(behind.steps, behind.mean, color="#9aa5b1", linewidth=0.8)
+        plot.fill_between(
+            curve.steps, curve.low, curve.high, color=family.light, alpha=0.2, linewidth=0
+        )
+        plot.plot(curve.steps, curve.mean, color=family.light)
+        plot.set_title(_write(curve.variant, 18), loc="left", color=family.light)
+        plot.grid(axis="y")
+    for plot in plots[len(curves) :]:
+        plot.set_visible(False)
+    figure.supxlabel("steps", fontsize=7)
+    figure.supylabel(_write(f"{curves[0].setting}: {curves[0].quantity}", 44), fontsize=7)
+    return figure
+
+
+def _attention(examples: Sequence[AttentionMaps]) -> Figure:
+    """Draw one map for each setting and variant: the head with the most mass on the right cells."""
+    settings = list(dict.fromkeys(example.setting for example in examples))
+    variants = list(dict.fromkeys(example.variant for example in examples))
+    figure = Figure(
+        figsize=(0.85 * len(variants) + 0.3, 0.95 * len(settings) + 0.2), layout="constrained"
+    )
+    plots = figure.subplots(len(settings), len(variants), squeeze=False)
+    found = {(example.setting, example.variant): example for example in examples}
+    for row, setting in enumerate(settings):
+        for column, variant in enumerate(variants):
+            plot = plots[row, column]
+            plot.set_xticks([])
+            plot.set_yticks([])
+            if row == 0:
+                plot.set_title(_write(variant, 14), fontsize=6)
+            if column == 0:
+                plot.set_ylabel(_write(setting, 18), fontsize=6)
+            example = found.get((setting, variant))
+            if example is None:
+                plot.set_visible(False)
+                continue
+            most = best(example)
+            layer, head = (most.layer, most.head) if most else (example.maps.shape[0] - 1, 0)
+            picture = 255 - shades(np.asarray(example.maps[layer, head]))
+            plot.imshow(picture, cmap="Blues_r", vmin=0, vmax=255, interpolation="nearest")
+    return figure

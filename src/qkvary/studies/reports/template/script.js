@@ -1,0 +1,26 @@
+"use strict";
+// Sorting, the only thing on this page that needs a script: each column header becomes a button.
+for (const table of document.querySelectorAll("table:has(thead)")) {
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, index) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const up = head.getAttribute("aria-sort") === "ascending";
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", up ? "descending" : "ascending");
+      const sign = up ? -1 : 1;
+      const value = (row) => row.cells[index].dataset.v;
+      const words = new Intl.Collator("en", { numeric: true });
+      const rows = [...table.tBodies[0].rows].sort((a, b) => {
+        const [x, y] = [value(a), value(b)];
+        if (x !== undefined && y !== undefined) return sign * (Number(x) - Number(y));
+        if (x !== undefined || y !== undefined) return x === undefined ? 1 : -1;
+        return sign * words.compare(a.cells[index].textContent, b.cells[index].textContent);
+      });
+      table.tBodies[0].append(...rows);
+    });
+  });
+}
