@@ -53,8 +53,7 @@ class PlusBias(nn.Module):
     ) -> Float[Tensor, "batch sets 1 keys"]:
         """The bias g(j) of every key."""
         width = self.weight.shape[1] - self.row_features
-        if width == 0:
-            return self.weight.new_zeros(1, len(self.weight), 1, key_positions.shape[-1])
+        # With m of 1 or 2 there is no column channel: the product is empty, and its sum zero.
         features = _interleaved(key_positions, self.row_features)[..., :width]
         bias = features.to(self.weight.dtype) @ self.weight[:, self.row_features :].mT
         # The published bias b shifts a whole row: it is kept as a parameter, and adding it here

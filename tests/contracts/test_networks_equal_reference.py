@@ -1,0 +1,135 @@
+"""Whole networks equal the plain loops in float64, forward and gradients."""
+
+import dataclasses
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from qkvary.nn.encoder import Encoder
+from qkvary.nn.language_model import LanguageModel
+from tests.contracts.variant_cases import (
+    DECISIVE,
+    GATE,
+    distance,
+    documents,
+    make_config,
+    make_encoder_config,
+    make_language_model_config,
+    padding_mask,
+    randomize,
+)
+from tests.reference.networks import encoder_logits, language_model_logits
+
+TOKENS = torch.tensor([[1, 12, 3, 3, 0, 7, 5], [0, 0, 9, 2, 11, 4, 6], [8, 1, 1, 10, 2, 12, 0]])
+
+
+def compare(network: nn.Module, reference: object, real: Tensor, **call: Tensor | None) -> float:
+    """The largest relative difference of logits and of all gradients."""
+    network.double()
+    randomize(network, seed=43)
+    logits = network(TOKENS, **call) * real
+    weight = torch.randn(logits.shape, generator=torch.Generator().manual_seed(47)).double()
+    (logits * weight).sum().backward()
+    copies = {n: p.detach().clone().requires_grad_() for n, p in network.named_parameters()}
+    named = {"mask": call.get("attention_mask"), "documents": call.get("document_ids")}
+    given = {name: value for name, value in named.items() if value is not None}
+    expected = reference(network.config, copies, TOKENS, **given) * real  # type: ignore[operator]
+    (expected * weight).sum().backward()
+    every = [_all_gradients(dict(network.named_parameters())), _all_gradients(copies)]
+    return max(distance(logits, expected), distance(*every))
+
+
+def _all_gradients(named: dict[str, Tensor]) -> Tensor:
+    return torch.cat(
+        [
+            (torch.zeros_like(t) if t.grad is None else t.grad).flatten()
+            for _, t in sorted(named.items())
+        ]
+    )
+
+
+@pytest.mark.parametrize("label", DECISIVE)
+def test_encoder(label: str) -> None:
+    config = make_encoder_config(label)
+    mask = padding_mask()
+    everything = torch.ones(3, 7, 1)
+    assert compare(Encoder(config), encoder_logits, everything) < GATE
+    found = compare(Encoder(config), encoder_logits, mask[..., None], attention_mask=mask)
+    assert found < GATE
+
+
+@pytest.mark.parametrize("label", DECISIVE)
+def test_language_model(label: str) -> None:
+    config = make_language_model_config(label)
+    mask = padding_mask()
+    found = compare(
+        LanguageModel(config),
+        language_model_logits,
+        mask[..., None],
+        attention_mask=mask,
+        document_ids=documents(),
+    )
+    assert found < GATE
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
+def test_every_kind_of_block(
+    norm: Literal["layernorm", "rmsnorm"],
+    placement: Literal["pre", "post"],
+    activation: Literal["relu", "gelu", "swiglu"],
+) -> None:
+    block = BlockConfig(
+        d_ff=11,
+        norm=norm,
+        norm_placement=placement,
+        activation=activation,
+        bias=activation != "gelu",
+    )
+    encoder = dataclasses.replace(make_encoder_config("Q-K=V"), block=block, num_layers=1)
+    assert compare(Encoder(encoder), encoder_logits, torch.ones(3, 7, 1)) < GATE
+    model = dataclasses.replace(
+        make_language_model_config("Q=K=V"), block=block, num_layers=1, positions="learned"
+    )
+    assert compare(LanguageModel(model), language_model_logits, torch.ones(3, 7, 1)) < GATE
+
+
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal"])
+@pytest.mark.parametrize("tied_head", [True, False], ids=["tied", "untied"])
+def test_every_kind_of_position_and_head(
+    positions: Literal["none", "learned", "sinusoidal"], tied_head: bool
+) -> None:
+    encoder = dataclasses.replace(make_encoder_config("QKV"), positions=positions, num_layers=1)
+    assert compare(Encoder(encoder), encoder_logits, torch.ones(3, 7, 1)) < GATE
+    model = make_language_model_config(
+        "QKV", positions=positions, tied_head=tied_head, head_bias=not tied_head
+    )
+    mask = padding_mask()
+    found = compare(
+        LanguageModel(dataclasses.replace(model, num_layers=1)),
+        language_model_logits,
+        mask[..., None],
+        attention_mask=mask,
+        document_ids=documents(),
+    )
+    assert found < GATE
+
+
+def test_layers_may_differ() -> None:
+    labels = ("Q=K=V@rotary", "GQA-2@w3")
+    layers = tuple(make_config(label, causal=True) for label in labels)
+    config = dataclasses.replace(make_language_model_config("QKV"), attention=layers)
+    found = compare(LanguageModel(config), language_model_logits, torch.ones(3, 7, 1))
+    assert found < GATE
+
+
+def test_a_config_gives_the_same_variant_to_every_layer() -> None:
+    for config in (make_encoder_config("QKV"), make_language_model_config("QKV")):
+        changed = config.with_variant(parse_variant("Q-K=V"))
+        assert isinstance(changed, EncoderConfig | LanguageModelConfig)
+        assert {layer.variant for layer in changed.layers} == {parse_variant("Q-K=V")}

@@ -1,0 +1,101 @@
+"""``+`` in its reduced form equals the published construction in float64, gradients included."""
+
+import pytest
+import torch
+
+from qkvary.arch.attention import PositionConfig
+from qkvary.nn.attention import Attention
+from qkvary.nn.layout import Layout
+from tests.contracts.test_attention_equals_reference import MASKED, PLAIN, compare
+from tests.contracts.variant_cases import (
+    GATE,
+    HEADS,
+    TOKENS,
+    distance,
+    make_config,
+    padding_mask,
+    random_input,
+    randomize,
+)
+from tests.reference.positions import plus_table
+from tests.reference.published_plus import make_table, published_plus_scores
+
+FEATURES = (1, 2, 10, 20, 50)
+ROW_ONLY = {1: 1, 2: 2, 10: 6, 20: 10, 50: 26}
+"""How many channels of the sinusoid depend on the row alone, for each m."""
+
+
+@pytest.mark.parametrize("per_head", [False, True], ids=["per-layer", "per-head"])
+@pytest.mark.parametrize("features", FEATURES)
+def test_outputs_and_gradients_are_equal(features: int, per_head: bool) -> None:
+    position = PositionConfig(plus_features=features, plus_per_head=per_head)
+    for causal in (True, False):
+        config = make_config("(Q=K-V)+", causal=causal, position=position)
+        assert compare(config, PLAIN, batch=1) < GATE
+        assert compare(config, MASKED) < GATE
+        assert compare(config, {**PLAIN, "attention_mask": padding_mask()}) < GATE
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_channels_depend_on_the_row_or_on_the_column(features: int) -> None:
+    config = PositionConfig(plus_features=features)
+    rows, columns = config.plus_row_features, config.plus_column_features
+    assert (rows, columns) == (ROW_ONLY[features], features - ROW_ONLY[features])
+    for i, j in ((0, 5), (3, 2), (6, 6)):
+        assert plus_table(i, j, features)[:rows] == plus_table(i, j + 4, features)[:rows]
+        assert plus_table(i, j, features)[rows:] == plus_table(i + 4, j, features)[rows:]
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize("features", FEATURES)
+def test_row_channels_learn_alike_and_the_bias_does_not(features: int, causal: bool) -> None:
+    position = PositionConfig(plus_features=features)
+    layer = Attention(make_config("(Q=K-V)+", causal=causal, position=position)).double()
+    randomize(layer, seed=31)
+    layer(random_input(37)).square().sum().backward()
+    assert layer.plus is not None
+    gradient = layer.plus.weight.grad
+    assert gradient is not None
+    row = gradient[0, : ROW_ONLY[features]]
+    assert distance(row, row[0].expand_as(row)) < GATE
+    assert row[0].abs() > 1e-3
+    bias = layer.plus.bias.grad
+    assert bias is None or float(bias.abs()) < GATE * float(gradient.abs().max())
+
+
+@pytest.mark.parametrize("per_head", [False, True], ids=["per-layer", "per-head"])
+@pytest.mark.parametrize("features", FEATURES)
+def test_attention_maps_are_those_of_whole_published_tensors(features: int, per_head: bool) -> None:
+    """The published construction on tensors, as its code has it, against the layer's own maps."""
+    position = PositionConfig(plus_features=features, plus_per_head=per_head)
+    layer = Attention(make_config("(Q=K=V)+", causal=False, position=position)).double()
+    randomize(layer, seed=53)
+    x = random_input(59)
+    assert layer.k_proj is not None
+    assert layer.plus is not None
+    key = layer.k_proj(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    scores = key @ key.mT * layer.config.score_scale
+    table = make_table(TOKENS, features, torch.float64)
+    published = torch.stack(
+        [
+            published_plus_scores(
+                scores[:, head : head + 1],
+                table,
+                layer.plus.weight[head if per_head else 0][None],
+                layer.plus.bias[head if per_head else 0][None],
+            )[:, 0]
+            for head in range(HEADS)
+        ],
+        dim=1,
+    )
+    found = layer.weights(x, Layout(new_tokens=TOKENS))
+    assert distance(found, published.softmax(dim=-1)) < GATE
+
+
+def test_the_asymmetry_has_no_joint_term() -> None:
+    """Before the softmax, s_ij - s_ji of the published form is h(j) - h(i) for some h."""
+    weight = torch.randn(10, generator=torch.Generator().manual_seed(61), dtype=torch.float64)
+    published = (make_table(TOKENS, 10, torch.float64) * weight).sum(dim=-1)
+    difference = published - published.T
+    assert difference.abs().max() > 0.1
+    assert distance(difference[:, :1] + difference[:1, :], difference) < GATE

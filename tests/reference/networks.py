@@ -1,0 +1,133 @@
+"""Both networks in float64, one token at a time; only attention looks at other tokens."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from tests.reference.attention import Weights, attend, gelu, project, rows_of
+from tests.reference.positions import sinusoid
+
+EPSILON = 1e-5
+
+
+def encoder_logits(
+    config: EncoderConfig, weights: Weights, tokens: Tensor, *, mask: Tensor | None = None
+) -> Tensor:
+    """One class per token: the published input is one-hot through a linear layer."""
+    x = _embed(config, weights, tokens, mask=mask) + weights["embedding_bias"]
+    x = _blocks(config, weights, x, mask=mask)
+    return torch.stack([torch.stack([_encoder_head(weights, t) for t in row]) for row in x])
+
+
+def language_model_logits(
+    config: LanguageModelConfig,
+    weights: Weights,
+    tokens: Tensor,
+    *,
+    mask: Tensor | None = None,
+    documents: Tensor | None = None,
+) -> Tensor:
+    """The next token's logits at every token."""
+    x = _embed(config, weights, tokens, mask=mask, documents=documents)
+    x = _blocks(config, weights, x, mask=mask, documents=documents)
+    head = weights["embedding" if config.tied_head else "head_weight"]
+    logits = [torch.stack([(head * token).sum(dim=1) for token in row]) for row in x]
+    bias = weights["head_bias"] if config.head_bias else 0.0
+    return torch.stack(logits) + bias
+
+
+def normalise(kind: str, weights: Weights, name: str, token: Tensor) -> Tensor:
+    """LayerNorm or RMSNorm of one token."""
+    size = len(token)
+    centred = token if kind == "rmsnorm" else token - token.sum() / size
+    variance = (centred * centred).sum() / size
+    result = centred / torch.sqrt(variance + EPSILON) * weights[f"{name}.weight"]
+    return result + weights[f"{name}.bias"] if f"{name}.bias" in weights else result
+
+
+def feed_forward(config: BlockConfig, weights: Weights, token: Tensor) -> Tensor:
+    """The feed-forward network on one token."""
+    inner = project(weights, "up", token)
+    if config.activation == "swiglu":
+        gate = project(weights, "gate", token)
+        inner = inner * gate / (1.0 + torch.exp(-gate))
+    elif config.activation == "relu":
+        inner = inner * (inner > 0)
+    else:
+        inner = gelu(inner)
+    return project(weights, "down", inner)
+
+
+def _embed(
+    config: EncoderConfig | LanguageModelConfig,
+    weights: Weights,
+    tokens: Tensor,
+    *,
+    mask: Tensor | None = None,
+    documents: Tensor | None = None,
+) -> Tensor:
+    batch, length = tokens.shape
+    rows = rows_of(length, batch, mask=mask, documents=documents)
+    sequences: list[Tensor] = []
+    for row, ids in zip(rows, tokens.tolist(), strict=True):
+        vectors: list[Tensor] = []
+        for position, token in zip(row.positions, ids, strict=True):
+            vector = weights["embedding"][token]
+            if config.positions == "learned":
+                vector = vector + weights["position_embedding"][position]
+            if config.positions == "sinusoidal":
+                even = 2 * math.ceil(len(vector) / 2)
+                table = sinusoid(position, even)[: len(vector)]
+                vector = vector + torch.tensor(table, dtype=vector.dtype)
+            vectors.append(vector)
+        sequences.append(torch.stack(vectors))
+    return torch.stack(sequences)
+
+
+def _blocks(
+    config: EncoderConfig | LanguageModelConfig,
+    weights: Weights,
+    x: Tensor,
+    *,
+    mask: Tensor | None = None,
+    documents: Tensor | None = None,
+) -> Tensor:
+    for index, layer in enumerate(config.layers):
+        own = _below(weights, f"stack.blocks.{index}.")
+        attention, ffn = _below(own, "attention."), _below(own, "feed_forward.")
+        if config.block.norm_placement == "pre":
+            read = _norm_all(config, own, "attention_norm", x)
+            x = x + attend(layer, attention, read, mask=mask, documents=documents)
+            read = _norm_all(config, own, "feed_forward_norm", x)
+            x = x + _feed_all(config, ffn, read)
+        else:
+            x = x + attend(layer, attention, x, mask=mask, documents=documents)
+            x = _norm_all(config, own, "attention_norm", x)
+            x = x + _feed_all(config, ffn, x)
+            x = _norm_all(config, own, "feed_forward_norm", x)
+    pre = config.block.norm_placement == "pre"
+    return _norm_all(config, weights, "stack.final_norm", x) if pre else x
+
+
+def _encoder_head(weights: Weights, token: Tensor) -> Tensor:
+    hidden = normalise("layernorm", weights, "head_norm", project(weights, "head_in", token))
+    return project(weights, "head_out", hidden * (hidden > 0))
+
+
+def _norm_all(
+    config: EncoderConfig | LanguageModelConfig, weights: Weights, name: str, x: Tensor
+) -> Tensor:
+    kind = config.block.norm
+    return torch.stack([torch.stack([normalise(kind, weights, name, t) for t in row]) for row in x])
+
+
+def _feed_all(config: EncoderConfig | LanguageModelConfig, weights: Weights, x: Tensor) -> Tensor:
+    return torch.stack(
+        [torch.stack([feed_forward(config.block, weights, t) for t in row]) for row in x]
+    )
+
+
+def _below(weights: Weights, prefix: str) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: w for name, w in weights.items() if name.startswith(prefix)}
