@@ -19,13 +19,17 @@ from qkvary.studies.summary import Recomputes
 
 SCHEMA_VERSION = 1
 
-QUALITY_TABLES = (
-    "three-projections-table-4-degradation",
-    "three-projections-table-10",
-    "query-identity-table-2",
+QUALITY_COLUMNS = (
+    ("three-projections-table-4", "change"),
+    ("three-projections-table-10", "change"),
+    ("three-projections-table-2", "average"),
+    ("query-identity-table-2", "validation_loss"),
 )
 """Where :func:`published_quality` looks, in this order: language models at the smaller size first.
 """
+
+BASELINE = "QKV"
+"""What published changes of quality are relative to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,8 @@ class PublishedColumn:
     """The tasks of this package that the column is about; several for an average; none if none."""
     metric: str | None
     """The metric of those tasks, e.g. ``accuracy``; None where nothing here can stand beside it."""
+    variants: tuple[str, ...]
+    """The variants that the column is about, where columns and not rows are variants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,22 +173,35 @@ def decode_table(data: Mapping[str, Any], name: str) -> PublishedTable:
 def published_quality(label: str) -> PublishedQuality | None:
     """Return the published change of quality of a variant, or None where nobody published one.
 
+    A column of changes is quoted as printed; from a column of results the baseline's is subtracted.
+
     Args:
         label: Any spelling of the variant.
     """
     variant = spell_label(parse_variant(label))
-    for name in QUALITY_TABLES:
+    if variant == BASELINE:
+        return None
+    for name, key in QUALITY_COLUMNS:
         table = load_published(name)
-        for figure in table.figures:
-            if figure.variant == variant and figure.column == "change":
-                column = next(one for one in table.columns if one.key == figure.column)
-                return PublishedQuality(
-                    variant=variant,
-                    change=figure.printed,
-                    quantity=column.title,
-                    source=table.source,
-                    note=figure.note,
-                )
+        column = next(column for column in table.columns if column.key == key)
+        found = {figure.variant: figure for figure in table.figures if figure.column == key}
+        figure, baseline = found.get(variant), found.get(BASELINE)
+        if figure is None or figure.value is None:
+            continue
+        if key == "change":
+            change, note = f"{figure.printed.removesuffix('%')} %", figure.note
+        elif baseline is None or baseline.value is None:
+            continue
+        else:
+            change = f"{figure.value - baseline.value:+.3f}"
+            note = f"{figure.printed} against {baseline.printed}"
+        return PublishedQuality(
+            variant=variant,
+            change=change,
+            quantity=f"{column.title} ({column.unit})" if column.unit else column.title,
+            source=table.source,
+            note=note,
+        )
     return None
 
 
@@ -193,6 +212,7 @@ def _column(key: str, column: Mapping[str, Any], data: Mapping[str, Any]) -> Pub
         unit=column.get("unit", data.get("unit", "")),
         tasks=tuple(column.get("tasks", ())),
         metric=column.get("metric"),
+        variants=tuple(column.get("variants", ())),
     )
 
 

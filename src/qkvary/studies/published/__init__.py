@@ -1,0 +1,1 @@
+"""The papers' figures as data, one JSON file per table; read through ``studies.figures``."""
