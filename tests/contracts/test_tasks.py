@@ -1,0 +1,146 @@
+"""What every task file must do; a new file is under test without being mentioned here."""
+
+import ast
+import math
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+
+import qkvary.tasks
+from qkvary.tasks.catalog import load_task, task_names
+from qkvary.tasks.config import SequenceTaskName
+from qkvary.tasks.contract import Batch, Task
+from tests.tasks.tiny_networks import tiny_network, tiny_task
+
+ROOM = Path(qkvary.tasks.__path__[0])
+
+
+@pytest.fixture(params=task_names())
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def task(name: str) -> Task:
+    return load_task(tiny_task(name))
+
+
+def test_task_files_and_task_names_are_one_list() -> None:
+    assert set(task_names()) == {*get_args(SequenceTaskName), "characters"}
+
+
+def test_file_says_what_it_is_and_has_one_load(name: str) -> None:
+    tree = ast.parse((ROOM / f"{name}.py").read_text("utf-8"))
+    assert (ast.get_docstring(tree) or "").lower().startswith(f"{name}:")
+    assert [node.name for node in tree.body if getattr(node, "name", "") == "load"] == ["load"]
+
+
+def test_fingerprint_is_that_of_the_config(name: str, task: Task) -> None:
+    assert task.data_fingerprint == tiny_task(name).data_fingerprint
+
+
+def test_network_follows_from_the_seed_alone(name: str, task: Task) -> None:
+    torch.manual_seed(1)
+    first = task.build(tiny_network(name), 5).state_dict()
+    torch.manual_seed(2)
+    second = task.build(tiny_network(name), 5).state_dict()
+    third = task.build(tiny_network(name), 6).state_dict()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert any(not torch.equal(first[key], third[key]) for key in first)
+
+
+def test_drawing_and_scoring_leave_the_global_generator_alone(name: str, task: Task) -> None:
+    model = task.build(tiny_network(name), 5)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    task.batch(9, 5, 1)
+    task.evaluate(model.eval(), "validation")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_batch_is_a_pure_function_of_step_size_and_seed(name: str, task: Task) -> None:
+    other = load_task(tiny_task(name))
+    asked = [(step, seed) for step in (23, 0, 10, 9, 23) for seed in (1, 0)]
+    batches = {key: other.batch(key[0], 5, key[1]) for key in sorted(asked)}
+    for step, seed in asked:
+        same = task.batch(step, 5, seed)
+        assert torch.equal(same.inputs, batches[step, seed].inputs)
+        assert torch.equal(same.targets, batches[step, seed].targets)
+    assert not torch.equal(batches[9, 0].inputs, batches[9, 1].inputs)
+    assert not torch.equal(batches[9, 0].inputs, batches[10, 0].inputs)
+
+
+def test_batch_has_tokens_in_and_classes_out(task: Task) -> None:
+    batch = task.batch(3, 5, 0)
+    assert batch.inputs.shape == batch.targets.shape == (5, 7)
+    assert batch.inputs.dtype == batch.targets.dtype == torch.int64
+
+
+def test_an_untrained_network_is_at_chance(name: str, task: Task) -> None:
+    model = task.build(tiny_network(name), 5).eval()
+    with torch.no_grad():
+        loss = task.loss(model, task.batch(0, 5, 0)).item()
+    classes = 65 if name == "characters" else 11
+    assert math.log(classes) * 0.8 < loss < math.log(classes) * 4
+
+
+def learn(task: Task, name: str, steps: int) -> list[float]:
+    model = task.build(tiny_network(name), 5)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses: list[float] = []
+    for _ in range(steps):
+        loss = task.loss(model, task.batch(0, 3, 0))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_one_batch_is_learned_to_near_zero(name: str, task: Task) -> None:
+    assert learn(task, name, 150)[-1] < 0.05
+
+
+def test_training_repeats_to_the_last_bit(name: str, task: Task) -> None:
+    assert learn(task, name, 5) == learn(load_task(tiny_task(name)), name, 5)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_evaluation_is_deterministic_and_has_the_headline(
+    name: str, task: Task, split: str
+) -> None:
+    model = task.build(tiny_network(name), 5).eval()
+    scores = task.evaluate(model, split)  # type: ignore[arg-type]
+    assert scores == task.evaluate(model, split)  # type: ignore[arg-type]
+    assert {task.metric, "loss"} <= set(scores)
+    assert all(type(value) is float and math.isfinite(value) for value in scores.values())
+
+
+def test_attention_example_is_a_distribution_per_row(name: str, task: Task) -> None:
+    example = task.attention_example(task.build(tiny_network(name), 5).eval())
+    assert example is not None
+    assert example.maps.shape == (2, 3, 7, 7)
+    torch.testing.assert_close(example.maps.sum(-1), torch.ones(2, 3, 7))
+    assert len(example.tokens) == len(example.targets) == 7
+    assert all(target is None or 0 <= target < 7 for target in example.targets)
+
+
+def test_the_other_network_is_refused(name: str, task: Task) -> None:
+    other = tiny_network("reverse" if name == "characters" else "characters")
+    with pytest.raises(ValueError, match=f"for task {name}, got"):
+        task.build(other, 0)
+
+
+def test_shorter_networks_are_refused(name: str, task: Task) -> None:
+    with pytest.raises(ValueError, match="at least 7 max_tokens"):
+        task.build(tiny_network(name, length=6), 0)
+
+
+def test_batch_is_what_the_loss_reads(task: Task, name: str) -> None:
+    model = task.build(tiny_network(name), 5).eval()
+    batch = task.batch(0, 5, 0)
+    logits = model(batch.inputs)
+    picked = logits.log_softmax(-1).gather(-1, batch.targets[..., None])
+    torch.testing.assert_close(task.loss(model, Batch(*batch)), -picked.mean())

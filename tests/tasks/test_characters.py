@@ -1,0 +1,105 @@
+"""Characters: windows, the two ways to score, and that every character counts once."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkvary.data.shakespeare import load_shakespeare
+from qkvary.tasks.catalog import load_task
+from qkvary.tasks.characters import CharacterTask
+from qkvary.tasks.config import CharacterTaskConfig
+from tests.tasks.tiny_networks import tiny_network
+
+
+def make(**changes: object) -> CharacterTask:
+    task = load_task(CharacterTaskConfig(**({"context": 13} | changes)))  # type: ignore[arg-type]
+    assert isinstance(task, CharacterTask)
+    return task
+
+
+class Unigram(torch.nn.Module):
+    """Predicts the frequencies of a text, whatever it sees, and counts what it sees."""
+
+    def __init__(self, codes: Tensor) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter((torch.bincount(codes, minlength=65) + 1.0).log())
+        self.shapes: list[tuple[int, int]] = []
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        self.shapes.append((tokens.shape[0], tokens.shape[1]))
+        return self.weight.expand(*tokens.shape, 65)
+
+
+def held_out() -> Tensor:
+    return torch.tensor(load_shakespeare().split(0.9)[1])
+
+
+def test_targets_are_the_next_characters_of_the_training_text() -> None:
+    batch = make().batch(5, 17, 2)
+    assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
+    text = "".join(load_shakespeare().alphabet[code] for code in load_shakespeare().codes)
+    for inputs, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
+        window = "".join(load_shakespeare().alphabet[code] for code in [inputs[0], *targets])
+        assert window in text[:1_003_854]
+
+
+def test_windows_start_anywhere_and_end_at_the_last_character() -> None:
+    """A training part of 500 characters and windows of 497 leave three places to start."""
+    task = make(context=497, train_fraction=500.5 / 1_115_394)
+    starts = [task.batch(step, 1, 0).inputs[0, :9].tolist() for step in range(40)]
+    text = load_shakespeare().codes[:11].tolist()
+    assert all(start in (text[:9], text[1:10], text[2:11]) for start in starts)
+    assert len({tuple(start) for start in starts}) == 3
+
+
+@pytest.mark.parametrize("batch_size", [64, 5_000])
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_exact_scores_every_character_but_the_first_once(split: str, batch_size: int) -> None:
+    codes = held_out()
+    model = Unigram(codes)
+    scores = make(evaluation_batch_size=batch_size).evaluate(model, split)  # type: ignore[arg-type]
+    surprise = -model.weight.log_softmax(0)[codes[1:]]
+    assert scores["loss"] == pytest.approx(surprise.double().mean().item(), rel=1e-5)
+    assert scores["bits_per_character"] == pytest.approx(scores["loss"] / math.log(2))
+    assert sum(rows * columns for rows, columns in model.shapes) == 111_539
+    assert model.shapes[-1] == (1, 111_539 % 13)
+
+
+def test_exact_without_a_remainder() -> None:
+    model = Unigram(held_out())
+    context = 67 * 3  # 111,539 is not a multiple of it; 111,539 = 11 * 10,139 + 10
+    make(context=context).evaluate(model, "test")
+    assert sum(rows * columns for rows, columns in model.shapes) == 111_539
+
+
+def test_sampled_scores_the_same_random_windows_every_time() -> None:
+    model = Unigram(held_out())
+    task = make(evaluation="sampled", evaluation_batches=3, evaluation_batch_size=7)
+    scores = task.evaluate(model, "validation")
+    assert model.shapes == [(7, 13)] * 3
+    assert scores == task.evaluate(model, "validation")
+    exact = task.evaluate(model, "test")
+    assert scores["loss"] != exact["loss"]
+    assert scores["loss"] == pytest.approx(exact["loss"], abs=0.3)
+
+
+def test_attention_example_prints_every_character() -> None:
+    task = make(context=29)
+    example = task.attention_example(task.build(tiny_network("characters", length=29), 0).eval())
+    assert example is not None
+    codes = held_out()[:29]
+    shown = "".join(example.tokens).replace("↵", "\n").replace("␣", " ")
+    assert shown == "".join(task.alphabet[code] for code in codes)
+    assert example.targets == (None,) * 29
+
+
+def test_another_text_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected the text with sha256 86c4e6\w+, got abc"):
+        make(text_sha256="abc")
+
+
+def test_windows_longer_than_the_held_out_text_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected a context below 111540"):
+        make(context=111_540)

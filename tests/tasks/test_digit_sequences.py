@@ -1,0 +1,150 @@
+"""The five synthetic tasks: answers, epochs, scores and where the attention should rest."""
+
+from collections.abc import Callable
+from itertools import chain
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkvary.tasks import digit_sequences
+from qkvary.tasks.catalog import load_task
+from qkvary.tasks.config import SequenceTaskConfig, SequenceTaskName
+from qkvary.tasks.digit_sequences import DigitSequenceTask
+from tests.tasks.tiny_networks import tiny_network
+
+# What is right, written once more and without tensors.
+ORACLES: dict[SequenceTaskName, Callable[[list[int]], list[int]]] = {
+    "reverse": lambda digits: digits[::-1],
+    "sort": sorted,
+    "sub": lambda digits: [9 - digit for digit in digits],
+    "swap": lambda digits: digits[len(digits) // 2 :] + digits[: len(digits) // 2],
+    "copy": lambda digits: digits,
+}
+SOURCES: dict[SequenceTaskName, Callable[[list[int]], list[int]]] = {
+    "reverse": lambda digits: [len(digits) - 1 - i for i in range(len(digits))],
+    "sort": lambda digits: [at for _, at in sorted(zip(digits, range(len(digits)), strict=True))],
+    "sub": lambda digits: list(range(len(digits))),
+    "swap": lambda digits: [(i + len(digits) // 2) % len(digits) for i in range(len(digits))],
+    "copy": lambda digits: list(range(len(digits))),
+}
+
+
+def make(name: SequenceTaskName, **changes: int) -> DigitSequenceTask:
+    sizes = {"train_examples": 53, "validation_examples": 17, "test_examples": 19} | changes
+    task = load_task(SequenceTaskConfig(name=name, **({"length": 7} | sizes)))
+    assert isinstance(task, DigitSequenceTask)
+    return task
+
+
+@pytest.mark.parametrize("name", ORACLES)
+@pytest.mark.parametrize("length", [1, 6, 7, 16])
+def test_answers_are_right(name: SequenceTaskName, length: int) -> None:
+    batch = make(name, length=length).batch(0, 23, 0)
+    for digits, answers in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
+        assert answers == ORACLES[name](digits)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_right_cell_is_where_the_answer_comes_from(name: SequenceTaskName) -> None:
+    task = make(name, length=7)
+    digits = task.batch(0, 23, 0).inputs
+    for row, columns in zip(digits.tolist(), task.columns(digits).tolist(), strict=True):
+        assert columns == SOURCES[name](row)
+
+
+def test_sub_follows_the_vocabulary() -> None:
+    batch = make("sub", vocabulary=5).batch(0, 11, 0)
+    assert torch.equal(batch.inputs + batch.targets, torch.full_like(batch.inputs, 4))
+
+
+def test_an_epoch_shows_every_sequence_once_and_drops_the_rest() -> None:
+    task = make("copy", length=11)
+    examples = task.batch(0, 53, 3).inputs
+    numbers = {tuple(row): number for number, row in enumerate(examples.tolist())}
+    assert len(numbers) == 53
+    seen = [
+        [numbers[tuple(row)] for row in task.batch(step, 10, 3).inputs.tolist()]
+        for step in range(10)
+    ]
+    first, second = list(chain(*seen[:5])), list(chain(*seen[5:]))
+    assert len(set(first)) == len(set(second)) == 50
+    assert first != second
+
+
+def test_tasks_of_one_length_ask_about_the_same_sequences() -> None:
+    batches = [make(name).batch(4, 7, 1).inputs for name in ORACLES]
+    assert all(torch.equal(batches[0], inputs) for inputs in batches)
+
+
+def test_a_batch_larger_than_the_split_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected batches of at most 53 examples, got 54"):
+        make("copy").batch(0, 54, 0)
+
+
+class Oracle(torch.nn.Module):
+    """Answers right, but for the first digit of every sequence."""
+
+    def __init__(self, task: DigitSequenceTask) -> None:
+        super().__init__()
+        self.task, self.weight = task, torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        answers = tokens.gather(-1, self.task.columns(tokens))
+        answers[:, 0] = (answers[:, 0] + 1) % 10
+        return torch.nn.functional.one_hot(answers, 10).double() * 50.0
+
+
+@pytest.mark.parametrize("together", [1, 35, 10_000])
+def test_accuracy_and_loss_are_means_over_digits(
+    together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digit_sequences, "TOKENS_SCORED_TOGETHER", together)
+    task = make("reverse")
+    scores = task.evaluate(Oracle(task), "validation")
+    assert scores["accuracy"] == pytest.approx(6 / 7)
+    assert scores["loss"] == pytest.approx(50 / 7)
+    assert "attention_mass_on_target" not in scores
+
+
+def test_attention_mass_is_the_best_head_per_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two heads that split the positions between them together find every answer."""
+    task = make("swap", length=6)
+    right = torch.eye(6).roll(3, dims=1)
+    uniform = torch.full((6, 6), 1 / 6)
+    even = (torch.arange(6) % 2 == 0)[:, None]
+    heads = torch.stack([torch.where(even, right, uniform), torch.where(even, uniform, right)])
+    shared = torch.stack([uniform, right * 0.25 + uniform * 0.75])
+    for maps, mass in (
+        (torch.stack([heads, uniform.expand(2, 6, 6)]), 1.0),
+        (torch.stack([shared, uniform.expand(2, 6, 6)]), 0.25 + 0.75 / 6),
+        (uniform.expand(2, 2, 6, 6), 1 / 6),
+    ):
+        monkeypatch.setattr(
+            task, "_maps", lambda _, tokens, maps=maps: maps.expand(len(tokens), *maps.shape)
+        )
+        found = task.attention_mass_on_target(task.build(encoder(6), 0))
+        assert found == pytest.approx(mass)
+
+
+def encoder(length: int) -> object:
+    network = tiny_network("copy", length=length)
+    return type(network)(**(fields(network) | {"vocabulary": 10, "classes": 10}))
+
+
+def fields(value: object) -> dict[str, object]:
+    return {name: getattr(value, name) for name in type(value).__dataclass_fields__}
+
+
+def test_attention_example_shows_the_first_validation_sequence() -> None:
+    task = make("sort")
+    example = task.attention_example(task.build(encoder(7), 0).eval())
+    assert example is not None
+    digits = [int(token) for token in example.tokens]
+    assert list(example.targets) == SOURCES["sort"](digits)
+
+
+def test_test_split_measures_the_attention() -> None:
+    task = make("reverse")
+    scores = task.evaluate(task.build(encoder(7), 0).eval(), "test")
+    assert 1 / 7 < scores["attention_mass_on_target"] < 0.9
