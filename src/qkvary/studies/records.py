@@ -54,9 +54,11 @@ class Record:
     environment: Mapping[str, Any]
     """Versions, commit, processor, threads and kernels."""
     started: str
-    """ISO 8601, UTC: when the run was first claimed."""
+    """ISO 8601, UTC: when the process that ended the run took it up."""
     ended: str
     """ISO 8601, UTC: when the record was made."""
+    state_sha256: str = ""
+    """Digest of the final weights and optimizer state; runs equal bit by bit have equal ones."""
 
     @property
     def headline(self) -> float | None:

@@ -76,6 +76,16 @@ class SequenceTaskConfig:
         return self.length
 
     @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is the better one."""
+        return True
+
+    @property
     def data_fingerprint(self) -> str:
         """Sha256 of everything that the drawn sequences depend on (not of what is asked)."""
         return _digest(
@@ -108,6 +118,8 @@ class CharacterTaskConfig:
     """Batches drawn when the evaluation is ``sampled``."""
     evaluation_batch_size: int = 64
     """Windows scored together. It changes the result only when the evaluation is ``sampled``."""
+    scored_characters: int | None = None
+    """Score only so many held-out characters, from the first; None scores all."""
     train_fraction: float = 0.9
     """The first part of the text is for training, the rest for validation."""
     text_sha256: str = TINY_SHAKESPEARE_SHA256
@@ -120,6 +132,8 @@ class CharacterTaskConfig:
             evaluation_batches=self.evaluation_batches,
             evaluation_batch_size=self.evaluation_batch_size,
         )
+        if self.scored_characters is not None:
+            _positive("task characters", scored_characters=self.scored_characters)
         if self.evaluation not in get_args(Evaluation):
             choices = ", ".join(get_args(Evaluation))
             raise ValueError(f"unknown evaluation {self.evaluation!r}; choices: {choices}")
@@ -133,6 +147,16 @@ class CharacterTaskConfig:
     def sequence_length(self) -> int:
         """Tokens in one sequence, for the costs."""
         return self.context
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "loss"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is the better one."""
+        return False
 
     @property
     def data_fingerprint(self) -> str:

@@ -1,0 +1,71 @@
+"""The worker process that trains: ``python -m qkvary.studies.worker``, started by the runner."""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+import numpy as np
+import torch
+
+from qkvary.checkpoints.errors import DamagedError
+from qkvary.studies.attention_maps import AttentionMaps, to_bytes
+from qkvary.studies.recording import make_record
+from qkvary.studies.store import Claim, now
+from qkvary.studies.study import Cell
+from qkvary.studies.workloop import Made, Surroundings, serve
+from qkvary.tasks.catalog import load_task
+from qkvary.tasks.config import TaskConfig
+from qkvary.tasks.contract import AttentionExample, Task
+from qkvary.training.loop import train
+
+
+@functools.lru_cache(maxsize=8)
+def _task(config: TaskConfig) -> Task:
+    task = load_task(config)
+    if task.data_fingerprint != config.data_fingerprint:
+        raise DamagedError(
+            f"the data of task {config.name} is not what its configuration says: "
+            f"{task.data_fingerprint} instead of {config.data_fingerprint}"
+        )
+    return task
+
+
+def _attention(example: AttentionExample) -> bytes:
+    maps = example.maps.detach().cpu().numpy().astype(np.float32)
+    return to_bytes(AttentionMaps(maps=maps, tokens=example.tokens, targets=example.targets))
+
+
+def make(cell: Cell, claim: Claim, surroundings: Surroundings) -> Made | None:
+    """Train the network of one run in the claimed folder; None if it was stopped."""
+    started = now()
+    outcome = train(
+        cell.run,
+        _task(cell.run.task),
+        claim.directory,
+        stop=surroundings.stop,
+        on_event=surroundings.on_event,
+        checkpoint_seconds=surroundings.checkpoint_seconds,
+    )
+    if outcome.status == "stopped":
+        return None
+    record = make_record(
+        cell,
+        status=outcome.status,
+        started=started,
+        message=outcome.message,
+        metrics=outcome.metrics,
+        timing=outcome.timing,
+        environment={
+            "torch": str(torch.__version__),
+            "device": cell.run.device,
+            "kernel": torch.backends.cpu.get_cpu_capability(),
+        },
+        state_sha256=outcome.state_sha256,
+    )
+    attention = None if outcome.attention is None else _attention(outcome.attention)
+    return Made(record=record, attention=attention)
+
+
+if __name__ == "__main__":
+    sys.exit(serve(make))
