@@ -74,6 +74,15 @@ def test_exact_without_a_remainder() -> None:
     assert sum(rows * columns for rows, columns in model.shapes) == 111_539
 
 
+def test_only_the_first_characters_are_scored_where_asked() -> None:
+    codes = held_out()
+    model = Unigram(codes)
+    scores = make(scored_characters=1_001).evaluate(model, "test")
+    surprise = -model.weight.log_softmax(0)[codes[1:1_002]]
+    assert sum(rows * columns for rows, columns in model.shapes) == 1_001
+    assert scores["loss"] == pytest.approx(surprise.double().mean().item(), rel=1e-5)
+
+
 def test_sampled_scores_the_same_random_windows_every_time() -> None:
     model = Unigram(held_out())
     task = make(evaluation="sampled", evaluation_batches=3, evaluation_batch_size=7)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from qkvary.arch.attention import AttentionConfig, Initialization, PositionConfig, ScaleConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.studies.study import Setting
-from qkvary.tasks.config import CharacterTaskConfig, SequenceTaskConfig, SequenceTaskName
+from qkvary.tasks.config import SequenceTaskConfig, SequenceTaskName
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 
 SYNTHETIC_TASKS: tuple[SequenceTaskName, ...] = ("reverse", "sort", "sub", "swap", "copy")
@@ -130,30 +130,4 @@ def character_network(
         max_tokens=context,
         tied_head=False,
         head_bias=True,
-    )
-
-
-def character_training(
-    *, optimizer: OptimizerConfig, steps: int, batch_size: int, evaluate_every: int
-) -> TrainingConfig:
-    """A constant learning rate, no clipping. Source: code of paper 2."""
-    return TrainingConfig(
-        steps=steps, batch_size=batch_size, optimizer=optimizer, evaluate_every=evaluate_every
-    )
-
-
-def character_setting(
-    *,
-    task: CharacterTaskConfig,
-    network: LanguageModelConfig,
-    training: TrainingConfig,
-) -> Setting:
-    """One size of the character experiment, named after it."""
-    attention = network.layers[0]
-    sizes = f"d{network.d_model}-L{network.num_layers}-H{attention.num_heads}-n{task.context}"
-    return Setting(
-        name=f"characters-{sizes}-b{training.batch_size}",
-        task=task,
-        network=network,
-        training=training,
     )

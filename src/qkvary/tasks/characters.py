@@ -58,6 +58,9 @@ class CharacterTask:
         self._train, self._held_out = (
             torch.tensor(part) for part in text.split(config.train_fraction)
         )
+        if config.scored_characters is not None:
+            # One more, because the first character is never a target.
+            self._held_out = self._held_out[: config.scored_characters + 1]
         shortest = min(len(self._train), len(self._held_out))
         if shortest <= config.context:
             raise ValueError(

@@ -1,14 +1,9 @@
 """Character generation as the text of paper 2 describes it."""
 
-from qkvary.studies.protocols import (
-    CHARACTER_VARIANTS,
-    character_network,
-    character_setting,
-    character_training,
-)
-from qkvary.studies.study import Study
+from qkvary.studies.protocols import CHARACTER_VARIANTS, character_network
+from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import CharacterTaskConfig
-from qkvary.training.config import OptimizerConfig
+from qkvary.training.config import OptimizerConfig, TrainingConfig
 
 SIZES = ((8, 64, 1, 1), (32, 64, 4, 2), (32, 192, 4, 3), (64, 192, 4, 6))
 """Context, width, heads, layers: four models out of the values that the text lists."""
@@ -23,12 +18,13 @@ STUDY = Study(
         "these four cover every value. Batch size 64 and two runs are those of the code."
     ),
     settings=tuple(
-        character_setting(
+        Setting(
+            name=f"characters-d{width}-L{layers}-H{heads}-n{context}",
             task=CharacterTaskConfig(context=context, evaluation="exact"),
             network=character_network(
                 context=context, d_model=width, num_heads=heads, num_layers=layers
             ),
-            training=character_training(
+            training=TrainingConfig(
                 optimizer=OptimizerConfig(name="adam", learning_rate=5e-4),
                 steps=1_000,
                 batch_size=64,
@@ -39,4 +35,5 @@ STUDY = Study(
     ),
     variants=CHARACTER_VARIANTS,
     seeds=(0, 1),
+    published=("key-value-notebook-characters-1000",),
 )

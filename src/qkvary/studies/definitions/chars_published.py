@@ -1,14 +1,9 @@
 """Character generation as the code of paper 2 does it."""
 
-from qkvary.studies.protocols import (
-    CHARACTER_VARIANTS,
-    character_network,
-    character_setting,
-    character_training,
-)
-from qkvary.studies.study import Study
+from qkvary.studies.protocols import CHARACTER_VARIANTS, character_network
+from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import CharacterTaskConfig
-from qkvary.training.config import OptimizerConfig
+from qkvary.training.config import OptimizerConfig, TrainingConfig
 
 SIZES = (
     (64, 64, 192, 3, 6, 5e-4),
@@ -27,14 +22,15 @@ STUDY = Study(
         "of 200 random batches, two runs. The code seeds once with 1337."
     ),
     settings=tuple(
-        character_setting(
+        Setting(
+            name=f"characters-d{width}-L{layers}-H{heads}-n{context}",
             task=CharacterTaskConfig(
                 context=context, evaluation="sampled", evaluation_batch_size=batch
             ),
             network=character_network(
                 context=context, d_model=width, num_heads=heads, num_layers=layers
             ),
-            training=character_training(
+            training=TrainingConfig(
                 optimizer=OptimizerConfig(name="adamw", learning_rate=rate, weight_decay=0.01),
                 steps=10_000,
                 batch_size=batch,
@@ -45,4 +41,5 @@ STUDY = Study(
     ),
     variants=CHARACTER_VARIANTS,
     seeds=(1337, 1338),
+    published=("key-value-notebook-characters", "key-value-notebook-characters-1000"),
 )

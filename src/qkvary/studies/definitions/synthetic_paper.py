@@ -15,4 +15,5 @@ STUDY = Study(
     settings=synthetic_grid(widths=(32, 64, 256), lengths=(16, 64, 128)),
     variants=SYNTHETIC_VARIANTS,
     seeds=(0, 1, 2),
+    published=("three-projections-table-2", "key-value-table-2"),
 )
