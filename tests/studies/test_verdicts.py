@@ -82,8 +82,8 @@ def test_an_interval_that_touches_zero_supports_nothing() -> None:
         (
             [-0.2],
             (
-                "no interval: lower by 0.200 in a single pair, which says nothing about its spread, "
-                "from 1 of 5 pairs"
+                "no interval: lower by 0.200 in a single pair, which says nothing about its "
+                "spread, from 1 of 5 pairs"
             ),
         ),
         (

@@ -82,7 +82,7 @@ def summarise(
         curves=build_curves(observations, curves or {}),
         learning_rates=learning_rates,
         published=tuple(
-            compare_published(load_published(name), tables) for name in study.published
+            compare_published(load_published(name), study, tables) for name in study.published
         ),
         runs=tuple(observation.row for observation in observations),
         environments=environments,

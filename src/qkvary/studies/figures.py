@@ -43,6 +43,9 @@ class PublishedColumn:
     """The tasks of this package that the column is about; several for an average; none if none."""
     metric: str | None
     """The metric of those tasks, e.g. ``accuracy``; None where nothing here can stand beside it."""
+    where: tuple[tuple[str, int], ...]
+    """Sizes of the one setting that the column is about (``context``, ``d_model``, ``num_layers``,
+    ``steps``); empty for an average over all settings of the tasks."""
     variants: tuple[str, ...]
     """The variants that the column is about, where columns and not rows are variants."""
 
@@ -212,6 +215,7 @@ def _column(key: str, column: Mapping[str, Any], data: Mapping[str, Any]) -> Pub
         unit=column.get("unit", data.get("unit", "")),
         tasks=tuple(column.get("tasks", ())),
         metric=column.get("metric"),
+        where=tuple(column.get("where", {}).items()),
         variants=tuple(column.get("variants", ())),
     )
 

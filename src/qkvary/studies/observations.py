@@ -44,7 +44,9 @@ def observe(study: Study, records: Iterable[Record]) -> tuple[Observation, ...]:
     by_key = {record.run_key: record for record in records}
     tasks = {setting.name: setting.task.name for setting in study.settings}
     return tuple(
-        _observe(cell, tasks[cell.setting], by_key.get(cell.run_key)) for cell in study.cells()
+        _observe(cell, tasks[cell.setting], key, by_key.get(key))
+        for cell in study.cells()
+        for key in (cell.run_key,)
     )
 
 
@@ -125,7 +127,7 @@ def _higher_is_better(rates: Mapping[float, Sequence[Observation]]) -> bool:
     return any(record.higher_is_better for record in records if record is not None)
 
 
-def _observe(cell: Cell, task: str, record: Record | None) -> Observation:
+def _observe(cell: Cell, task: str, key: str, record: Record | None) -> Observation:
     state: RunState = "missing" if record is None else record.status
     value = None if record is None else _finite(record.metrics.get(record.metric))
     message = "" if record is None else record.message
@@ -139,7 +141,7 @@ def _observe(cell: Cell, task: str, record: Record | None) -> Observation:
         seed=cell.seed,
         learning_rate=cell.learning_rate,
         state=state,
-        run_key=cell.run_key,
+        run_key=key,
         message=message,
         metric=record.metric if record else None,
         value=value if state == "done" else None,

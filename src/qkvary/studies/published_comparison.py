@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qkvary.studies.figures import PublishedColumn, PublishedFigure, PublishedTable
+from qkvary.studies.study import Setting, Study
 from qkvary.studies.summary import PublishedCell, PublishedComparison, ResultTable, VariantRow
 
 
 def compare_published(
-    published: PublishedTable, tables: Sequence[ResultTable]
+    published: PublishedTable, study: Study, tables: Sequence[ResultTable]
 ) -> PublishedComparison:
     """Set one published table beside the results of a study."""
-    beside = {column.key: _counterpart(column, tables) for column in published.columns}
+    beside = {column.key: _counterpart(column, study, tables) for column in published.columns}
     variants = {row.variant for table in tables for row in table.rows}
     cells = [
         _cell(figure, beside[figure.column])
@@ -36,13 +37,32 @@ def compare_published(
     )
 
 
-def _counterpart(column: PublishedColumn, tables: Sequence[ResultTable]) -> ResultTable | None:
-    """Return the table over the same tasks with the same metric, on whichever split."""
+def _counterpart(
+    column: PublishedColumn, study: Study, tables: Sequence[ResultTable]
+) -> ResultTable | None:
+    """Return the table over the same settings with the same metric, on whichever split."""
+    wanted = {
+        setting.name
+        for setting in study.settings
+        if setting.task.name in column.tasks and _fits(setting, column)
+    }
     for table in tables:
         same_metric = column.metric is not None and table.metric.endswith(column.metric)
-        if same_metric and set(table.tasks) == set(column.tasks) and table.kind != "setting":
+        same_tasks = set(table.tasks) == set(column.tasks)
+        if same_metric and same_tasks and set(table.settings) == wanted:
             return table
     return None
+
+
+def _fits(setting: Setting, column: PublishedColumn) -> bool:
+    """Whether a setting has the sizes that a column is about."""
+    sizes = {
+        "context": getattr(setting.task, "context", None),
+        "d_model": setting.network.d_model,
+        "num_layers": setting.network.num_layers,
+        "steps": setting.training.steps,
+    }
+    return all(sizes[name] == size for name, size in column.where)
 
 
 def _cell(figure: PublishedFigure, table: ResultTable | None) -> PublishedCell:

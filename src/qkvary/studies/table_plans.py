@@ -42,12 +42,14 @@ class Material:
     baseline: str
     seeds: tuple[int, ...]
     tasks: Mapping[str, str]
-    selected: Mapping[str, tuple[Observation, ...]]
-    """The runs behind the tables, by variant."""
+    selected: Mapping[tuple[str, str], Sequence[Observation]]
+    """The runs behind the tables, by variant and setting."""
 
     def runs(self, variant: str, plan: Plan) -> list[Observation]:
         """The runs of one variant in the settings of one table."""
-        return [run for run in self.selected[variant] if run.row.setting in plan.settings]
+        return [
+            run for setting in plan.settings for run in self.selected.get((variant, setting), ())
+        ]
 
     def values(self, variant: str, plan: Plan) -> Values:
         """The finite results of one variant in one table."""
@@ -96,18 +98,16 @@ class Material:
 
 def gather(study: Study, observations: Sequence[Observation]) -> Material:
     """Sort the selected runs of a study by variant."""
-    variants = tuple(spell_label(parse_variant(label)) for label in study.variants)
+    selected: dict[tuple[str, str], list[Observation]] = {}
+    for run in observations:
+        if run.row.selected:
+            selected.setdefault((run.row.variant, run.row.setting), []).append(run)
     return Material(
-        variants=variants,
+        variants=tuple(spell_label(parse_variant(label)) for label in study.variants),
         baseline=spell_label(parse_variant(study.baseline)),
         seeds=study.seeds,
         tasks={setting.name: setting.task.name for setting in study.settings},
-        selected={
-            variant: tuple(
-                run for run in observations if run.row.selected and run.row.variant == variant
-            )
-            for variant in variants
-        },
+        selected=selected,
     )
 
 

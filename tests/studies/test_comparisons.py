@@ -1,0 +1,135 @@
+"""Pairing and families of comparisons."""
+
+import pytest
+from scipy import stats
+
+from qkvary.studies.comparisons import Level, Pairing, average_over_tasks, decide, pair_up
+from qkvary.studies.verdicts import Scale
+
+ACCURACY = Scale(higher_is_better=True, limit=1.0)
+SEEDS = (1, 2, 3, 4, 5)
+
+
+def pair(ours: dict[tuple[str, int], float], settings: tuple[str, ...], **more: object) -> Pairing:
+    """Pair with a baseline that scores 0.5 wherever the variant has a value."""
+    arguments: dict[str, object] = {
+        "baseline_name": "QKV",
+        "tasks": {"a": "reverse", "b": "reverse", "c": "sort"},
+        "settings": settings,
+        "seeds": SEEDS,
+        "scale": ACCURACY,
+        **more,
+    }
+    return pair_up(ours, dict.fromkeys(ours, 0.5), **arguments)  # type: ignore[arg-type]
+
+
+def test_pairs_share_setting_and_seed() -> None:
+    ours, baseline = {("a", 1): 0.9, ("a", 2): 0.8}, {("a", 2): 0.7, ("a", 3): 0.1}
+    pairing = pair_up(
+        ours,
+        baseline,
+        baseline_name="QKV",
+        tasks={"a": "reverse"},
+        settings=("a",),
+        seeds=(1, 2, 3),
+        scale=ACCURACY,
+    )
+    assert pairing.differences == pytest.approx((0.1,))
+    assert (pairing.pairs, pairing.pairs_planned, pairing.unit) == (1, 3, "seed")
+
+
+def test_several_settings_are_averaged_for_each_seed() -> None:
+    ours = {(name, seed): 0.5 + shift * seed for name, shift in (("a", 0.01), ("b", 0.03))
+            for seed in SEEDS}  # fmt: skip
+    pairing = pair(ours, ("a", "b"))
+    assert pairing.differences == pytest.approx([0.02 * seed for seed in SEEDS])
+    assert (pairing.pairs, pairing.unit) == (10, "seed")
+
+
+def test_tasks_count_alike_however_many_settings_they_have() -> None:
+    values = {"a": 0.0, "b": 0.2, "c": 0.7}
+    tasks = {"a": "reverse", "b": "reverse", "c": "sort"}
+    assert average_over_tasks(values, tasks, ("a", "b", "c")) == pytest.approx(0.4)
+    assert average_over_tasks({"a": 0.0}, tasks, ("a", "b")) is None
+
+
+def test_a_seed_that_lacks_a_setting_is_no_unit() -> None:
+    ours = {(name, seed): 0.6 for name in ("a", "b") for seed in SEEDS}
+    del ours["b", 4]
+    pairing = pair(ours, ("a", "b"))
+    assert len(pairing.differences) == 4
+    assert (pairing.pairs, pairing.pairs_planned) == (9, 10)
+
+
+def test_few_seeds_and_many_settings_make_the_settings_the_units() -> None:
+    settings = tuple(f"s{index}" for index in range(6))
+    tasks = dict.fromkeys(settings, "reverse")
+    ours = {(name, seed): 0.5 + 0.1 * int(name[1]) for name in settings for seed in (1, 2, 3)}
+    pairing = pair(ours, settings, tasks=tasks, seeds=(1, 2, 3))
+    assert pairing.unit == "setting"
+    assert pairing.differences == pytest.approx([0.1 * index for index in range(6)])
+    five = {(name, seed): 0.6 for name in settings for seed in SEEDS}
+    assert pair(five, settings, tasks=tasks).unit == "seed"
+    few = tuple(settings[:5])
+    assert pair(ours, few, tasks=tasks, seeds=(1, 2, 3)).unit == "seed"
+
+
+def test_one_seed_in_one_setting_stays_a_single_pair() -> None:
+    pairing = pair({("a", 1): 0.6}, ("a",), seeds=(1,))
+    assert (pairing.unit, len(pairing.differences)) == ("seed", 1)
+
+
+def family(*groups: list[float]) -> dict[str, Pairing]:
+    return {
+        f"v{index}": Pairing(
+            baseline="QKV",
+            pairs=len(group),
+            pairs_planned=5,
+            unit="seed",
+            differences=tuple(group),
+            scale=ACCURACY,
+        )
+        for index, group in enumerate(groups)
+    }
+
+
+LOW = [-0.11, -0.12, -0.10, -0.13, -0.09]
+NOISE = [-0.11, 0.12, -0.10, 0.13, -0.02]
+
+
+def test_a_family_is_corrected_for_its_size() -> None:
+    alone = decide(family(LOW), Level())["v0"]
+    together = decide(family(LOW, NOISE, [0.1]), Level())
+    first = together["v0"]
+    interval = stats.ttest_1samp(LOW, 0).confidence_interval(1 - 0.05 / 3)
+    assert (first.low, first.high) == pytest.approx((interval.low, interval.high))
+    assert (first.low_single, first.high_single) == pytest.approx((alone.low, alone.high))
+    assert [one.comparisons for one in together.values()] == [3, 3, 3]
+    assert first.p_adjusted == pytest.approx(3 * (first.p_value or 0))
+    assert together["v1"].p_adjusted == pytest.approx(min(1.0, 2 * (together["v1"].p_value or 0)))
+    assert together["v2"].p_adjusted is None
+    verdicts = [one.verdict for one in together.values()]
+    assert verdicts == ["worse", "not distinguished", "no interval"]
+
+
+def test_without_correction_the_two_intervals_agree() -> None:
+    result = decide(family(LOW, NOISE), Level(correction="none"))["v0"]
+    assert (result.low, result.high) == (result.low_single, result.high_single)
+
+
+def test_a_correction_can_take_a_verdict_back() -> None:
+    weak = [0.11, 0.02, 0.10, 0.03, 0.07]
+    assert decide(family(weak), Level())["v0"].verdict == "better"
+    crowd = decide(family(weak, *[NOISE] * 19), Level())
+    assert crowd["v0"].verdict == "not distinguished"
+
+
+def test_intervals_stay_within_what_is_possible() -> None:
+    result = decide(family([0.2, -0.9]), Level())["v0"]
+    assert (result.low, result.high) == (-1.0, 1.0)
+    assert result.detectable is None
+    assert "no possible difference would have been seen" in result.sentence
+
+
+def test_nothing_to_compare_is_an_empty_family() -> None:
+    assert decide({}, Level()) == {}
