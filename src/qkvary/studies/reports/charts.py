@@ -51,7 +51,14 @@ def frontier_chart(frontier: Frontier, baseline: str, name: str) -> Markup:
     costs = [point.cost for point in shown]
     steep = bool(costs) and min(costs) > 0 and max(costs) / min(costs) > 6
     low, high = svg.padded(costs, 0.1, steep)
-    across = svg.Scale(low=low, high=high, start=area[0], end=area[2], logarithmic=steep)
+    across = svg.Scale(
+        low=low,
+        high=high,
+        start=area[0],
+        end=area[2],
+        logarithmic=steep,
+        binary=frontier.axis == "cache_bytes_per_token",
+    )
     bottom, top = _quality_range(shown)
     up = svg.Scale(low=bottom, high=top, start=area[3], end=area[1])
     corners = _frontier_line(frontier, across, up, area)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from qkvary.studies.reports import wording
 from qkvary.studies.reports.tables import Cell, Column, Raw, Table, Tone, named, plain
 from qkvary.studies.summary import (
+    CostRow,
     Counts,
     Difference,
     Frontier,
@@ -309,58 +310,72 @@ def solving_table(table: ResultTable, key: str) -> Table:
 
 
 def cost_table(tables: Sequence[ResultTable], key: str) -> Table:
-    """Return what the networks cost: parameters by part, MACs, cache, training time."""
+    """Return what the networks cost, once for tasks whose networks are the same."""
+    groups = _same_costs([table for table in tables if table.kind != "average"] or list(tables))
     parts = list(
         dict.fromkeys(
             name
-            for table in tables
-            for row in table.rows
+            for group in groups
+            for row in group[0].rows
             if row.costs
             for name, _ in row.costs.parameters
             if name != "total"
         )
     )
-    rows: list[tuple[Cell, ...]] = []
-    for table in tables:
-        for row in table.rows:
-            costs = row.costs
-            if costs is None:
-                continue
-            named_parts = dict(costs.parameters)
-            rows.append(
-                (
-                    named(table.name),
-                    named(row.variant),
-                    plain(costs.parameters_total, wording.whole(costs.parameters_total)),
-                    *(
-                        plain(named_parts.get(part), wording.whole(named_parts.get(part)))
-                        for part in parts
-                    ),
-                    plain(costs.macs_per_token, wording.compact(costs.macs_per_token)),
-                    plain(costs.macs_per_sequence, wording.compact(costs.macs_per_sequence)),
-                    plain(costs.cache_bytes_per_token, _cache(costs.cache_bytes_per_token)),
-                    plain(row.training_seconds, wording.duration(row.training_seconds)),
-                    plain(row.steps_per_second, wording.real(row.steps_per_second)),
-                )
-            )
     return Table(
         key=key,
         title="What a network costs",
         columns=(
-            Column(key="task", title="task", numeric=False),
             Column(key="variant", title="variant", numeric=False),
+            Column(key="task", title="task", numeric=False),
             Column(key="parameters_total", title="parameters", below="total"),
-            *(Column(key=f"parameters_{part}", title="parameters", below=part) for part in parts),
+            *(
+                Column(key=f"parameters_{part}", title="parameters", below=part.replace("_", " "))
+                for part in parts
+            ),
             Column(key="macs_per_token", title="MACs", below="per token"),
             Column(key="macs_per_sequence", title="MACs", below="per sequence"),
             Column(key="cache_bytes_per_token", title="cache", below="per token"),
-            Column(key="training_seconds", title="training", below="per run"),
-            Column(key="steps_per_second", title="steps", below="per second"),
+            Column(key="training_seconds", title="training", below="per run, mean"),
         ),
-        rows=tuple(rows),
-        notes=(
-            "MACs are multiply-accumulate operations of one forward pass; FLOPs are twice as many.",
+        rows=tuple(
+            _cost_row(row, costs, group, parts)
+            for group in groups
+            for row in group[0].rows
+            if (costs := row.costs)
         ),
+        notes=("MACs are multiply-accumulate operations of one forward pass; FLOPs are twice.",),
+    )
+
+
+def _same_costs(tables: Sequence[ResultTable]) -> list[list[ResultTable]]:
+    groups: dict[tuple[object, ...], list[ResultTable]] = {}
+    for table in tables:
+        signature = tuple((row.variant, row.costs) for row in table.rows)
+        groups.setdefault(signature, []).append(table)
+    return list(groups.values())
+
+
+def _cost_row(
+    row: VariantRow, costs: CostRow, group: Sequence[ResultTable], parts: Sequence[str]
+) -> tuple[Cell, ...]:
+    by_part = dict(costs.parameters)
+    times = [
+        other.training_seconds
+        for table in group
+        for other in table.rows
+        if other.variant == row.variant and other.training_seconds is not None
+    ]
+    time = sum(times) / len(times) if times else None
+    return (
+        named(row.variant),
+        named(", ".join(table.name for table in group)),
+        plain(costs.parameters_total, wording.whole(costs.parameters_total)),
+        *(plain(by_part.get(part), wording.whole(by_part.get(part))) for part in parts),
+        plain(costs.macs_per_token, wording.compact(costs.macs_per_token)),
+        plain(costs.macs_per_sequence, wording.compact(costs.macs_per_sequence)),
+        plain(costs.cache_bytes_per_token, _cache(costs.cache_bytes_per_token)),
+        plain(time, wording.duration(time)),
     )
 
 

@@ -110,17 +110,23 @@ def _first_free(spot: Spot, taken: list[Box], area: Box) -> Label | None:
     for x, y in beside:
         if _free(_box(x, y, spot.text), taken, area):
             return Label(text=spot.text, x=x, y=y, leader=None)
-    for radius in range(24, 300, 7):
+    # Better a leader that crosses something than a point without a name.
+    return _further(spot, width, taken, area, crossing=False) or _further(
+        spot, width, taken, area, crossing=True
+    )
+
+
+def _further(
+    spot: Spot, width: float, taken: list[Box], area: Box, *, crossing: bool
+) -> Label | None:
+    for radius in range(20, 320, 6):
         for turn in range(24):
             angle = math.tau * (turn * 7 % 24) / 24
-            centre_x, centre_y = (
-                spot.x + radius * 1.3 * math.cos(angle),
-                spot.y + radius * math.sin(angle),
-            )
-            x, y = centre_x - width / 2, centre_y + 4
+            x = spot.x + radius * 1.3 * math.cos(angle) - width / 2
+            y = spot.y + radius * math.sin(angle) + 4
             box = _box(x, y, spot.text)
             end = (min(max(spot.x, box[0]), box[2]), min(max(spot.y, box[1]), box[3]))
-            if _free(box, taken, area) and _clear(spot, end, taken):
+            if _free(box, taken, area) and (crossing or _clear(spot, end, taken)):
                 return Label(text=spot.text, x=x, y=y, leader=end)
     return None
 

@@ -56,6 +56,7 @@ _RIGHT_CELLS = {
 class Chart:
     """A drawing with the table behind it."""
 
+    caption: str
     drawing: Markup
     table: Table
 
@@ -139,6 +140,7 @@ def _environment() -> SandboxedEnvironment:
         "count": wording.count,
         "duration": wording.duration,
         "listed": wording.listed,
+        "moment": _moment,
         "unbroken": _unbroken,
     }
     environment.filters.update(filters)
@@ -155,6 +157,11 @@ def _finalize(value: object) -> object:
 def _unbroken(sentence: str) -> str:
     """Keep the labels in a sentence on one line: no break after the minus of ``Q-K=V``."""
     return re.sub(r"(?<=[A-Z\])])-(?=[A-Z(\d])", "-\N{WORD JOINER}", sentence)
+
+
+def _moment(stamp: str) -> str:
+    """Write an ISO 8601 time for people."""
+    return wording.clip(stamp.replace("T", " ").replace("+00:00", " UTC"), 40)
 
 
 def _family_style() -> str:
@@ -216,9 +223,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("training time", wording.duration(summary.training_seconds)),
     ]
     if summary.ended:
-        facts.append(
-            ("last run ended", summary.ended.replace("T", " ").replace("+00:00", " UTC")[:40])
-        )
+        facts.append(("last run ended", _moment(summary.ended)))
     return facts
 
 
@@ -234,6 +239,7 @@ def _cost_sections(summary: Summary, tables: Sequence[ResultTable]) -> list[Cost
             long_title=frontiers[0].axis_title,
             charts=tuple(
                 Chart(
+                    caption=frontier.table,
                     drawing=frontier_chart(frontier, summary.baseline, f"frontier-{axis}-{index}"),
                     table=contents.frontier_table(frontier, f"frontier-{axis}-{index}"),
                 )
@@ -248,6 +254,7 @@ def _cost_sections(summary: Summary, tables: Sequence[ResultTable]) -> list[Cost
 def _solving_charts(summary: Summary, tables: Sequence[ResultTable]) -> list[Chart]:
     return [
         Chart(
+            caption=table.name,
             drawing=solving_chart(table, summary.runs, summary.baseline, f"solving-{index}"),
             table=contents.solving_table(table, f"solving-{index}"),
         )

@@ -111,6 +111,8 @@ class Scale:
     """The place of ``high``; smaller than ``start`` on a vertical axis."""
     logarithmic: bool = False
     """Whether equal ratios lie equally far apart."""
+    binary: bool = False
+    """Whether a logarithmic axis counts in powers of two, as bytes do."""
 
     def __call__(self, value: float) -> float:
         """Return the place of a value, kept within the axis."""
@@ -123,6 +125,8 @@ class Scale:
 
     def ticks(self, count: int = 5) -> list[float]:
         """Return round values on this axis, at most about ``count``."""
+        if self.logarithmic and self.binary:
+            return binary_ticks(self.low, self.high, count)
         if self.logarithmic:
             return log_ticks(self.low, self.high, count)
         return linear_ticks(self.low, self.high, count)
@@ -150,6 +154,13 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
             return inside if len(inside) >= 2 else linear_ticks(low, high, count)
     every = max(1, math.ceil(len(exponents) / count))
     return [10.0**power for power in exponents if power % every == 0]
+
+
+def binary_ticks(low: float, high: float, count: int) -> list[float]:
+    """Return powers of two between two values, so few that ``count`` is about kept."""
+    first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
+    every = max(1, math.ceil((last - first + 1) / (count + 1)))
+    return [2.0**power for power in range(first, last + 1, every)]
 
 
 def padded(values: Iterable[float], share: float = 0.06, logarithmic: bool = False) -> Point:

@@ -122,10 +122,12 @@ def duration(seconds: float | None, digits: int = 3) -> str:
     """Write a time in the unit a person would choose."""
     if seconds is None or not math.isfinite(seconds):
         return real(seconds)
-    if seconds >= 3600:
-        return f"{int(seconds // 3600)} h {round(seconds % 3600 / 60):02d} min"
-    if seconds >= 120:
-        return f"{int(seconds // 60)} min {round(seconds % 60):02d} s"
+    if round(seconds) >= 3600:
+        hours, minutes = divmod(round(seconds / 60), 60)
+        return f"{hours} h {minutes:02d} min"
+    if round(seconds) >= 120:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest:02d} s"
     return (
         f"{real(seconds, digits)} s"
         if seconds >= 1 or seconds == 0

@@ -1,0 +1,103 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkvary.studies.reports import wording
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "written"),
+    [
+        (None, 3, "–"),
+        (0.0, 3, "0"),
+        (0.12345, 3, "0.123"),
+        (0.99996, 3, "1.00"),
+        (123456.0, 3, "123,456"),
+        (-0.5, 2, "−0.50"),
+        (1.5e-7, 2, "1.5 × 10⁻⁷"),
+        (0.00012, 2, "0.00012"),
+        (math.nan, 3, "NaN"),
+        (-math.inf, 3, "−∞"),
+    ],
+)
+def test_real_keeps_significant_digits(value: float | None, digits: int, written: str) -> None:
+    assert wording.real(value, digits) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(0.0, "0.000"), (-0.0001, "0.000"), (0.0271, "+0.027"), (-0.0271, "−0.027"), (None, "–")],
+)
+def test_fixed_writes_signs_and_no_negative_zero(value: float | None, written: str) -> None:
+    assert wording.fixed(value, 3, sign=True) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(512, "512 B"), (1024, "1 KiB"), (81_920, "80 KiB"), (2.5 * 2**30, "2.5 GiB"), (None, "–")],
+)
+def test_data_size_uses_binary_units(value: float | None, written: str) -> None:
+    assert wording.data_size(value) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(950, "950"), (72_586, "72.6 k"), (1_180_000, "1.18 M"), (999_999, "1 M"), (3e12, "3 T")],
+)
+def test_compact_counts(value: float, written: str) -> None:
+    assert wording.compact(value) == written
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        (0.0, "0 s"),
+        (0.0123, "12.3 ms"),
+        (14.04, "14.0 s"),
+        (125, "2 min 05 s"),
+        (4440, "1 h 14 min"),
+        (None, "–"),
+    ],
+)
+def test_duration_chooses_its_unit(seconds: float | None, written: str) -> None:
+    assert wording.duration(seconds) == written
+
+
+@pytest.mark.parametrize("seconds", [119.99, 179.7, 3599.8, 7199.0])
+def test_duration_never_writes_sixty(seconds: float) -> None:
+    assert "60" not in wording.duration(seconds)
+
+
+def test_clip_says_what_it_cut() -> None:
+    assert wording.clip("x" * 120) == "x" * 120
+    assert wording.clip("x" * 10_000).endswith("… (cut, 10,000 characters)")
+    assert len(wording.clip("x" * 10_000)) < 160
+
+
+@given(st.text(alphabet=st.characters(codec=None)))
+def test_clean_text_can_be_written_anywhere(text: str) -> None:
+    cleaned = wording.clean(text)
+    assert cleaned.encode().decode() == cleaned
+    assert "\x00" not in cleaned
+    assert len(cleaned) == len(text)
+
+
+@given(st.text())
+def test_slug_is_a_file_name(text: str) -> None:
+    slug = wording.slug(text)
+    assert slug
+    assert set(slug) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+def test_lists_and_counts_read_like_sentences() -> None:
+    assert wording.listed([]) == ""
+    assert wording.listed(["a"]) == "a"
+    assert wording.listed(["a", "b", "c"]) == "a, b and c"
+    assert wording.count(1, "run") == "1 run"
+    assert wording.count(1200, "run") == "1,200 runs"
+
+
+def test_markdown_stays_text_on_one_line() -> None:
+    assert wording.markdown("a|b\n# <b> [x](y)") == "a\\|b \\# \\<b\\> \\[x\\](y)"
