@@ -3,6 +3,8 @@
 Knows heads and scores. Does not know residuals, norms or what the tokens mean.
 """
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -12,8 +14,8 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import IDENTITY, Source
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.kernels import (
+    append_key_bias,
     attend_sdpa,
-    block_scores,
     choose_kernel,
     content_scores,
     mix_values,
@@ -52,6 +54,7 @@ class Attention(nn.Module):
         relative = config.variant.positions == "relative"
         self.relative = RelativeBias(config) if relative else None
         self.value_reads_key = sharing.value == sharing.key
+        self.content_scale = config.score_scale / config.variant.temperature
 
     def _projection(self, source: Source) -> Projection | None:
         config = self.config
@@ -158,72 +161,72 @@ class Attention(nn.Module):
         return self.value_reads_key and self.config.position.value_rope == "counter"
 
     def _mix(self, query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
-        config, variant = self.config, self.config.variant
+        config = self.config
         dropout = config.dropout if self.training else 0.0
-        learned_bias = self.plus is not None or self.relative is not None
-        kernel = choose_kernel(config, layout.num_keys, has_bias=learned_bias)
+        has_bias = self.plus is not None or self.relative is not None
+        kernel = choose_kernel(config, layout.num_keys, has_bias=has_bias, dropout=dropout)
         if kernel == "explicit":
             weights = torch.softmax(self._scores(query, key, layout), dim=-1)
-            return mix_values(F.dropout(weights, dropout), value)
-        bias = self._bias(query, layout)
-        plain = layout.is_plain_causal(causal=config.causal, window=variant.window)
-        blocked = layout.blocked(causal=config.causal, window=variant.window)
-        if bias is not None or not plain:
-            bias = _blocked_bias(bias, blocked, query)
+            return mix_values(F.dropout(weights, dropout) if dropout else weights, value)
+        scale = self.content_scale
+        if self.plus is not None:
+            query, key = self._add_plus(query, key, layout)
+            scale = 1.0
+        plain = layout.is_plain_causal(causal=config.causal, window=config.variant.window)
+        pairs = self._pair_bias(query, layout)
+        plain = plain and pairs is None
+        bias = pairs if plain else self._with_penalty(pairs, query, layout)
         return attend_sdpa(
-            self._scaled(query),
-            key,
-            value,
-            bias=bias,
-            plain_causal=plain and bias is None,
-            dropout=dropout,
+            query, key, value, bias=bias, plain_causal=plain, dropout=dropout, scale=scale
         )
 
-    def _scaled(self, query: Tensor) -> Tensor:
-        """The query times everything that content scores are multiplied with."""
-        scale = self.config.score_scale / self.config.variant.temperature
-        return query * (scale if self.plus is None else scale * self.plus.temperature())
+    def _scores(self, query: Tensor, key: Tensor, layout: Layout) -> Tensor:
+        """What the softmax reads."""
+        if self.config.variant.diagonal != "none":
+            scores = self._normalised_scores(query, key, layout)
+        elif self.plus is not None:
+            scores = content_scores(*self._add_plus(query, key, layout))
+        else:
+            scores = content_scores(query * self.content_scale, key)
+        bias = self._with_penalty(self._pair_bias(query, layout), query, layout)
+        # In place: no gradient needs the products as they were, and the map is the largest tensor.
+        return scores if bias is None else scores.add_(bias)
 
-    def _bias(self, query: Tensor, layout: Layout) -> Tensor | None:
-        """The sum of the terms that do not depend on content, ``None`` if there is none."""
-        variant = self.config.variant
-        terms: list[Tensor] = []
+    def _add_plus(self, query: Tensor, key: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Scaled query and key with ``+`` inside: their products are s tau a_ij + g(j)."""
+        plus = cast("PlusBias", self.plus)
+        bias = plus.key_bias(layout.key_positions) / self.config.variant.temperature
+        return append_key_bias(query * (plus.temperature() * self.content_scale), key, bias)
+
+    def _normalised_scores(self, query: Tensor, key: Tensor, layout: Layout) -> Tensor:
+        """Scores whose diagonal is divided by its mean or norm, before ``+`` and temperature."""
+        config = self.config
+        content = normalise_diagonal(
+            content_scores(query * config.score_scale, key),
+            key.square().sum(dim=-1) * config.score_scale,
+            config,
+            valid=layout.attention_mask,
+            documents=layout.document_ids,
+        )
         if self.plus is not None:
-            terms.append(self.plus.key_bias(layout.key_positions))
+            content = content * self.plus.temperature() + self.plus.key_bias(layout.key_positions)
+        return content / config.variant.temperature
+
+    def _pair_bias(self, query: Tensor, layout: Layout) -> Tensor | None:
+        """The position term that goes by pair of query and key, ``None`` if there is none."""
         pair = (layout.query_positions, layout.key_positions)
         if self.relative is not None:
-            terms.append(self.relative(*pair))
-        if variant.positions == "alibi":
-            terms.append(alibi_bias(*pair, self.config.num_heads, query.dtype))
-        if not terms:
-            return None
-        total = sum(terms[1:], start=terms[0])
-        return total if variant.temperature == 1.0 else total / variant.temperature
-
-    def _scores(self, query: Tensor, key: Tensor, layout: Layout) -> Tensor:
-        config, variant = self.config, self.config.variant
-        if variant.diagonal == "none":
-            scores = content_scores(self._scaled(query), key)
+            bias = self.relative(*pair)
+        elif self.config.variant.positions == "alibi":
+            bias = alibi_bias(*pair, self.config.num_heads, query.dtype)
         else:
-            content = content_scores(query * config.score_scale, key)
-            squares = key.square().sum(dim=-1) * config.score_scale
-            content = normalise_diagonal(
-                content,
-                squares,
-                config,
-                valid=layout.attention_mask,
-                documents=layout.document_ids,
-            )
-            factor = 1.0 / variant.temperature
-            scores = content * (factor if self.plus is None else factor * self.plus.temperature())
-        bias = self._bias(query, layout)
-        scores = scores if bias is None else scores + bias
-        return block_scores(scores, layout.blocked(causal=config.causal, window=variant.window))
+            return None
+        return bias / self.config.variant.temperature
 
-
-def _blocked_bias(bias: Tensor | None, blocked: Tensor | None, like: Tensor) -> Tensor | None:
-    if blocked is None:
-        return bias
-    lowest = torch.finfo(like.dtype).min
-    zero = torch.zeros((), dtype=like.dtype, device=like.device) if bias is None else bias
-    return torch.where(blocked, lowest, zero)
+    def _with_penalty(self, bias: Tensor | None, query: Tensor, layout: Layout) -> Tensor | None:
+        """The bias of the pairs, and next to nothing for those that must not see each other."""
+        config = self.config
+        penalty = layout.penalty(
+            causal=config.causal, window=config.variant.window, dtype=query.dtype
+        )
+        return bias if penalty is None else penalty if bias is None else bias + penalty

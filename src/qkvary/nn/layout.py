@@ -4,7 +4,7 @@ Computed once per call and shared by all layers. Knows nothing about heads or sc
 """
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -56,6 +56,7 @@ class Layout:
                 )
         self.key_positions = self._count_positions() if positions is None else positions
         self._blocked: dict[tuple[bool, int | None], Tensor | None] = {}
+        self._penalties: dict[tuple[bool, int | None, torch.dtype], Tensor | None] = {}
 
     @property
     def query_positions(self) -> Int[Tensor, "batch queries"]:
@@ -81,7 +82,25 @@ class Layout:
             self._blocked[key] = self._find_blocked(causal=causal, window=window)
         return self._blocked[key]
 
+    def penalty(
+        self, *, causal: bool, window: int | None, dtype: torch.dtype
+    ) -> Float[Tensor, "rows 1 queries keys"] | None:
+        """``blocked`` as a term of the scores: zero, or so low that nothing is left in a softmax.
+
+        Half the lowest number of the type: a score cannot take the sum beyond it, and in single
+        precision is too small to change it. So rows without any visible key get no NaN.
+        """
+        key = (causal, window, dtype)
+        if key not in self._penalties:
+            blocked = self.blocked(causal=causal, window=window)
+            lowest = torch.finfo(dtype).min / 2
+            self._penalties[key] = None if blocked is None else blocked.to(dtype) * lowest
+        return self._penalties[key]
+
     def _find_blocked(self, *, causal: bool, window: int | None) -> Tensor | None:
+        nobody = self.attention_mask is None and self.document_ids is None
+        if nobody and not causal and (window is None or window >= self.num_keys):
+            return None
         keys = torch.arange(self.num_keys, device=self.device)
         queries = keys[self.num_keys - self.num_queries :, None]
         blocked: Tensor | None = None
