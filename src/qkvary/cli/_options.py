@@ -1,20 +1,87 @@
 """The options that several commands share, with one name, one meaning and one help text each."""
 
+import dataclasses
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from qkvary.checkpoints.errors import UsageError
+from qkvary.studies.catalog import load_study, study_names
+from qkvary.studies.study import Study
+
 DEFAULT_OUT = Path("runs")
+
+
+def complete_study(_context: object) -> Iterator[str]:
+    """The names of studies, for the shell."""
+    yield from study_names()
+
 
 Json = Annotated[
     bool, Parameter(name="--json", negative=(), help="Print one JSON document and nothing else.")
 ]
 Out = Annotated[Path, Parameter(name="--out", help="Folder of the runs and of what is written.")]
-Device = Annotated[
-    str, Parameter(name="--device", help="Where to compute: cpu, cuda, cuda:1, mps.")
+StudyName = Annotated[
+    str,
+    Parameter(
+        help="A study by its name, or a Python file with a STUDY by its path.",
+        completer=complete_study,
+    ),
 ]
-DataType = Annotated[
-    Literal["float32", "float64", "bfloat16"],
-    Parameter(name="--dtype", help="Number format of weights and arithmetic."),
-]
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """How a study is run differently from its definition; the same options find its runs again."""
+
+    seeds: Annotated[
+        str | None,
+        Parameter(
+            name=("--seeds", "--seed"), help="Other seeds than the study's: 7 or 0,1,2 or 0-4."
+        ),
+    ] = None
+    device: Annotated[
+        str, Parameter(name="--device", help="Where to train: cpu, cuda, cuda:1, mps.")
+    ] = "cpu"
+    dtype: Annotated[
+        Literal["float32", "float64"],
+        Parameter(name="--dtype", help="Number format of the weights."),
+    ] = "float32"
+
+
+DEFAULT_WHERE = Where()
+
+
+def choose_study(name: str, where: Where) -> Study:
+    """The study of a name or path, with the seeds, device and dtype that were asked for.
+
+    Raises:
+        UsageError: for an unknown study, device or list of seeds.
+    """
+    study = load_study(name)
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", where.device):
+        raise UsageError(
+            f"expected a device such as cpu, cuda, cuda:1 or mps, got {where.device!r}"
+        )
+    seeds = study.seeds if where.seeds is None else parse_seeds(where.seeds)
+    return dataclasses.replace(study, seeds=seeds, device=where.device, dtype=where.dtype)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Read seeds such as ``7``, ``0,1,2`` or ``0-4``.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    return tuple(seed for part in text.split(",") for seed in _parse_range(part.strip(), text))
+
+
+def _parse_range(part: str, whole: str) -> Iterator[int]:
+    first, dash, last = part.partition("-")
+    if not (first.isdecimal() and (last.isdecimal() or not dash)):
+        raise UsageError(f"expected seeds such as 7 or 0,1,2 or 0-4, got {whole!r}")
+    yield from range(int(first), int(last if dash else first) + 1)

@@ -3,7 +3,6 @@
 import fcntl
 import importlib.metadata
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from qkvary.cli._options import DEFAULT_OUT, Json, Out
 from qkvary.cli._output import console, print_json, table
+from qkvary.studies.environment import machine
 from qkvary.studies.reports.wording import data_size
 
 try:
@@ -26,7 +26,7 @@ except ModuleNotFoundError:
         return None
 
 
-PACKAGES = ("qkvary", "torch", "numpy", "scipy", "safetensors", "jinja2", "matplotlib", "cyclopts")
+PACKAGES = ("numpy", "scipy", "safetensors", "jinja2", "matplotlib", "cyclopts", "rich")
 ENOUGH_FREE_BYTES = 1 << 30
 TESTED_TORCH = "2.13"
 
@@ -34,8 +34,8 @@ TESTED_TORCH = "2.13"
 def command(*, out: Out = DEFAULT_OUT, json_output: Json = False) -> None:
     """Say what this machine offers: versions, devices, compiler, kernels, the folder of runs."""
     report: dict[str, Any] = {
-        "versions": _versions(),
-        "machine": _machine(),
+        "environment": {**machine(), **_surroundings()},
+        "packages": _versions(),
         "torch": describe_torch(),
         "folder": _folder(out),
     }
@@ -53,7 +53,7 @@ def command(*, out: Out = DEFAULT_OUT, json_output: Json = False) -> None:
 
 
 def _versions() -> dict[str, str | None]:
-    versions: dict[str, str | None] = {"python": platform.python_version()}
+    versions: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
             versions[name] = importlib.metadata.version(name)
@@ -62,11 +62,9 @@ def _versions() -> dict[str, str | None]:
     return versions
 
 
-def _machine() -> dict[str, Any]:
+def _surroundings() -> dict[str, Any]:
     return {
-        "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "compiler": next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None),
         "executable": sys.executable,
@@ -95,11 +93,11 @@ def _folder(out: Path) -> dict[str, Any]:
 
 
 def _problems(report: Mapping[str, Any]) -> Iterator[str]:
-    versions, folder = report["versions"], report["folder"]
-    if versions["torch"] is None:
+    torch, folder = report["environment"]["torch"], report["folder"]
+    if torch is None:
         yield "torch is not installed: pip install 'qkvary[train]' brings it"
-    elif not versions["torch"].startswith(TESTED_TORCH):
-        yield f"torch {versions['torch']} is not {TESTED_TORCH}: the last bits may differ"
+    elif not torch.startswith(TESTED_TORCH):
+        yield f"torch {torch} is not {TESTED_TORCH}: the last bits may differ"
     if not folder["writable"]:
         yield f"{folder['path']} is not writable: choose another folder with --out"
     elif not folder["locks"]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from qkvary.arch.labels import parse_variant, spell_label
 from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
@@ -84,6 +85,10 @@ class Study:
     """Where given, each variant is compared at its own best of these, chosen on validation."""
     published: tuple[str, ...] = ()
     """Names of the published tables to set beside."""
+    device: str = "cpu"
+    """Where all runs compute, as torch names it."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Type of the weights of all runs."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -126,7 +131,14 @@ class Study:
             for rate in rates:
                 optimizer = replace(setting.training.optimizer, learning_rate=rate)
                 training = replace(setting.training, optimizer=optimizer)
-                run = RunConfig(task=setting.task, network=network, training=training, seed=seed)
+                run = RunConfig(
+                    task=setting.task,
+                    network=network,
+                    training=training,
+                    seed=seed,
+                    device=self.device,
+                    dtype=self.dtype,
+                )
                 yield Cell(
                     setting=setting.name,
                     variant=spell_label(variant),

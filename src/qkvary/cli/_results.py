@@ -1,0 +1,80 @@
+"""From a study and a folder of runs to what the commands print: records, summary, report files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from qkvary.checkpoints.errors import DamagedError
+from qkvary.studies.analysis import summarise
+from qkvary.studies.records import Record
+from qkvary.studies.reports.maps import AttentionMaps
+from qkvary.studies.reports.wording import slug
+from qkvary.studies.store import Store
+from qkvary.studies.study import Study
+from qkvary.studies.summary import Summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What a folder of runs says about a study."""
+
+    summary: Summary
+    """Its tables."""
+    attention: tuple[AttentionMaps, ...]
+    """One example for each setting and variant that has one."""
+    damage: tuple[str, ...]
+    """Runs that could not be read, in sentences; they count as missing."""
+
+
+def gather_results(study: Study, store: Store) -> Results:
+    """Read every run of a study that there is.
+
+    Raises:
+        NewerFormatError: if a newer qkvary wrote one of them.
+    """
+    records: list[Record] = []
+    curves: dict[str, list[dict[str, object]]] = {}
+    damage: list[str] = []
+    for key in dict.fromkeys(cell.run_key for cell in study.cells()):
+        try:
+            record = store.record(key)
+            if record is not None:
+                curves[key] = store.curve(key)
+                records.append(record)
+        except DamagedError as error:
+            damage.append(str(error))
+    summary = summarise(study, records, curves=curves)
+    attention = _gather_attention(summary, store, damage)
+    return Results(summary=summary, attention=attention, damage=tuple(damage))
+
+
+def report_folder(study: Study, out: Path) -> Path:
+    """Where the report of a study goes, unless the user says otherwise."""
+    return out / "reports" / slug(study.name)
+
+
+def _gather_attention(
+    summary: Summary, store: Store, damage: list[str]
+) -> tuple[AttentionMaps, ...]:
+    """The maps of the first finished run of every setting and variant, in the study's order."""
+    found: dict[tuple[str, str], AttentionMaps] = {}
+    for run in summary.runs:
+        place = (run.setting, run.variant)
+        if place in found or run.run_key is None or run.state != "done" or not run.selected:
+            continue
+        try:
+            example = store.attention(run.run_key)
+        except DamagedError as error:
+            damage.append(str(error))
+            continue
+        if example is not None:
+            found[place] = AttentionMaps(
+                setting=run.setting,
+                variant=run.variant,
+                seed=run.seed,
+                maps=example.maps.astype(np.float64),
+                tokens=example.tokens,
+                targets=example.targets,
+            )
+    return tuple(found.values())

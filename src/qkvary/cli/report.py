@@ -1,0 +1,56 @@
+"""Write the report of a study: one page, tables (CSV, Markdown) and figures (SVG, PDF, PNG)."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from qkvary.cli._options import (
+    DEFAULT_OUT,
+    DEFAULT_WHERE,
+    Json,
+    Out,
+    StudyName,
+    Where,
+    choose_study,
+)
+from qkvary.cli._output import console, print_error, print_json, printable
+from qkvary.cli._results import gather_results, report_folder
+from qkvary.studies.reports.terminal import print_summary
+from qkvary.studies.reports.writing import FORMATS, ReportFormat, write_report
+from qkvary.studies.store import Store
+
+Formats = Annotated[
+    tuple[ReportFormat, ...],
+    Parameter(name="--format", negative=(), help="What to write; repeat it for more."),
+]
+Target = Annotated[
+    Path | None,
+    Parameter(name="--to", help="Folder of the report; by default OUT/reports/NAME."),
+]
+
+
+def command(
+    study: StudyName,
+    /,
+    *,
+    where: Where = DEFAULT_WHERE,
+    out: Out = DEFAULT_OUT,
+    to: Target = None,
+    formats: Formats = FORMATS,
+    json_output: Json = False,
+) -> None:
+    """Write the report of a study: one page, tables (CSV, Markdown) and figures (SVG, PDF, PNG)."""
+    chosen = choose_study(study, where)
+    results = gather_results(chosen, Store(out))
+    folder = report_folder(chosen, out) if to is None else to
+    files = write_report(results.summary, results.attention, folder, formats)
+    for sentence in results.damage:
+        print_error(sentence)
+    if json_output:
+        print_json({"summary": results.summary, "files": files, "damage": results.damage})
+        return
+    screen = console()
+    print_summary(results.summary, screen)
+    screen.print(Text(printable(f"report: {files[0]}" if files else "nothing was written")))

@@ -1,0 +1,105 @@
+"""Say where runs stand: done, running, open, failed, diverged or damaged."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from qkvary.checkpoints.errors import DamagedError
+from qkvary.cli._options import (
+    DEFAULT_OUT,
+    DEFAULT_WHERE,
+    Json,
+    Out,
+    Where,
+    choose_study,
+    complete_study,
+)
+from qkvary.cli._output import console, print_json, printable, table
+from qkvary.studies.store import Store
+
+RunState = Literal["done", "failed", "diverged", "running", "open", "damaged"]
+STATES: tuple[RunState, ...] = ("done", "failed", "diverged", "running", "open", "damaged")
+
+OptionalStudy = Annotated[
+    str | None,
+    Parameter(help="A study by name or path; without one, all runs.", completer=complete_study),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where one run stands."""
+
+    run_key: str
+    group: str
+    """Its variant, or its task and variant where no study is named."""
+    state: RunState
+    note: str
+    """Who is at work on it, why it failed, or what is damaged."""
+
+
+def command(
+    study: OptionalStudy = None,
+    /,
+    *,
+    where: Where = DEFAULT_WHERE,
+    out: Out = DEFAULT_OUT,
+    problems: Annotated[
+        bool, Parameter(name="--problems", negative=(), help="List failed and damaged runs only.")
+    ] = False,
+    json_output: Json = False,
+) -> None:
+    """Say where runs stand: done, running, open, failed, diverged or damaged."""
+    store = Store(out)
+    if study is None:
+        planned = dict.fromkeys(store.keys(), "")
+    else:
+        planned = {cell.run_key: cell.variant for cell in choose_study(study, where).cells()}
+    standings = [_stand(store, key, group) for key, group in planned.items()]
+    counts = Counter(standing.state for standing in standings)
+    if json_output:
+        listed = [one for one in standings if one.note or not problems]
+        totals = {"total": len(standings), **{state: counts[state] for state in STATES}}
+        print_json({"study": study, "runs": totals, "listed": listed})
+        return
+    screen = console()
+    if not standings:
+        screen.print(Text(f"no runs in {printable(str(out))}"))
+        return
+    if not problems:
+        screen.print(table(_columns(), _rows(standings)))
+    for one in standings:
+        if one.note and (one.state != "running" or not problems):
+            screen.print(Text(printable(f"{one.run_key[:12]} {one.state}: {one.note}")))
+
+
+def _stand(store: Store, key: str, group: str) -> Standing:
+    try:
+        record = store.record(key)
+    except DamagedError as error:
+        return Standing(run_key=key, group=group or "?", state="damaged", note=str(error))
+    if record is not None:
+        name = group or f"{record.task} {record.variant}"
+        return Standing(run_key=key, group=name, state=record.status, note=record.message)
+    owner = store.owner(key)
+    state: RunState = "running" if owner else store.state(key)
+    return Standing(run_key=key, group=group or "not finished", state=state, note=str(owner or ""))
+
+
+def _columns() -> list[tuple[str, str]]:
+    return [("", "left"), ("runs", "right"), *((state, "right") for state in STATES)]
+
+
+def _rows(standings: Sequence[Standing]) -> list[list[str]]:
+    groups: dict[str, Counter[str]] = {}
+    for standing in standings:
+        groups.setdefault(standing.group, Counter())[standing.state] += 1
+    total = sum(groups.values(), Counter[str]())
+    return [
+        [name, str(counts.total()), *(str(counts[state] or "-") for state in STATES)]
+        for name, counts in [*groups.items(), ("all", total)]
+    ]

@@ -1,0 +1,57 @@
+"""List the studies: what each asks, over which tasks, with how many runs."""
+
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from qkvary.cli._options import Json
+from qkvary.cli._output import console, print_json
+from qkvary.studies.catalog import load_study, study_names
+from qkvary.studies.study import Study
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What is listed of a study."""
+
+    name: str
+    question: str
+    description: str
+    tasks: tuple[str, ...]
+    settings: int
+    variants: tuple[str, ...]
+    seeds: tuple[int, ...]
+    runs: int
+    published: tuple[str, ...]
+
+
+def command(*, json_output: Json = False) -> None:
+    """List the studies: what each asks, over which tasks, with how many runs."""
+    listed = [_describe(load_study(name)) for name in study_names()]
+    if json_output:
+        print_json({"studies": listed})
+        return
+    screen = console()
+    for study in listed:
+        screen.print(Text(study.name, style="bold"))
+        screen.print(Text(f"  {study.question}"))
+        parts = (
+            f"{len(study.variants)} variants x {study.settings} settings x "
+            f"{len(study.seeds)} seeds = {study.runs:,} runs; tasks: {', '.join(study.tasks)}"
+        )
+        screen.print(Text(f"  {parts}", style="dim"))
+    screen.print("\nqkvary study NAME runs one; a study of your own is a Python file, by its path")
+
+
+def _describe(study: Study) -> Listed:
+    return Listed(
+        name=study.name,
+        question=study.question,
+        description=study.description,
+        tasks=tuple(dict.fromkeys(setting.task.name for setting in study.settings)),
+        settings=len(study.settings),
+        variants=study.variants,
+        seeds=study.seeds,
+        runs=len(study.cells()),
+        published=study.published,
+    )

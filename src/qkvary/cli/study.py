@@ -1,0 +1,127 @@
+"""Run a study: train what is not done yet, print the answer, write the report."""
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from qkvary.cli._options import (
+    DEFAULT_OUT,
+    DEFAULT_WHERE,
+    Json,
+    Out,
+    StudyName,
+    Where,
+    choose_study,
+)
+from qkvary.cli._output import console, print_error, print_json, printable
+from qkvary.cli._results import gather_results, report_folder
+from qkvary.studies.reports.terminal import print_summary
+from qkvary.studies.reports.wording import duration
+from qkvary.studies.reports.writing import FORMATS, write_report
+from qkvary.studies.runner import RunnerOptions, RunSummary, run_study
+from qkvary.studies.store import Store
+from qkvary.studies.study import Study
+
+Workers = Annotated[
+    int | None,
+    Parameter(name="--workers", help="Worker processes; by default one for each processor."),
+]
+Strict = Annotated[
+    bool,
+    Parameter(name="--strict", negative=(), help="Exit with 1 if a run failed or diverged."),
+]
+RetryFailed = Annotated[
+    bool, Parameter(name="--retry-failed", negative=(), help="Make runs that failed once more.")
+]
+DryRun = Annotated[
+    bool, Parameter(name="--dry-run", negative=(), help="Say what would be run, and run nothing.")
+]
+
+
+def command(
+    study: StudyName,
+    /,
+    *,
+    where: Where = DEFAULT_WHERE,
+    workers: Workers = None,
+    out: Out = DEFAULT_OUT,
+    strict: Strict = False,
+    retry_failed: RetryFailed = False,
+    dry_run: DryRun = False,
+    json_output: Json = False,
+) -> int:
+    """Run a study: train what is not done yet, print the answer, write the report.
+
+    Runs that are done are not run again, and a stopped study goes on where it was stopped.
+    """
+    chosen, store = choose_study(study, where), Store(out)
+    options = RunnerOptions(workers=workers, strict=strict, retry_failed=retry_failed)
+    if dry_run:
+        _print_plan(chosen, store, json_output=json_output)
+        return 0
+    screen = console(sys.stderr)
+    runs = run_study(chosen, store, options, console=screen)
+    ended_early = bool(runs.exit_code and runs.missing)
+    if ended_early:
+        _explain(runs)
+    if ended_early and not json_output:
+        return runs.exit_code
+    results = gather_results(chosen, store)
+    files = write_report(results.summary, results.attention, report_folder(chosen, out), FORMATS)
+    if json_output:
+        print_json({"runs": runs, "summary": results.summary, "files": files})
+        return runs.exit_code
+    print_summary(results.summary, console())
+    for sentence in results.damage:
+        print_error(sentence)
+    _print_end(runs, str(files[0]))
+    return runs.exit_code
+
+
+def _print_plan(study: Study, store: Store, *, json_output: bool) -> None:
+    cells = study.cells()
+    states = Counter(store.state(key) for key in dict.fromkeys(cell.run_key for cell in cells))
+    plan: Mapping[str, Any] = {
+        "study": study.name,
+        "runs": states.total(),
+        "done": states["done"],
+        "running": states["running"],
+        "open": states["open"],
+        "settings": [setting.name for setting in study.settings],
+        "variants": study.variants,
+        "seeds": study.seeds,
+    }
+    if json_output:
+        print_json(plan)
+        return
+    screen = console()
+    screen.print(Text(f"{study.name}: {study.question}", style="bold"))
+    screen.print(Text(study.description))
+    parts = (
+        f"{len(study.variants)} variants, {len(study.settings)} settings, {len(study.seeds)} seeds"
+    )
+    screen.print(f"{parts}: {states.total():,} runs, {states['done']:,} done, ", end="")
+    screen.print(f"{states['running']:,} running, {states['open']:,} open")
+
+
+def _explain(runs: RunSummary) -> None:
+    """Say why the runner ended before all runs were made, and that nothing is lost."""
+    if runs.message:
+        print_error(runs.message)
+    print_error(
+        f"stopped: {runs.missing:,} of {runs.planned:,} runs are left; "
+        "the same command goes on where it stopped"
+    )
+
+
+def _print_end(runs: RunSummary, page: str) -> None:
+    screen = console()
+    made = f"{runs.made:,} of {runs.planned:,} runs were made now, in {duration(runs.seconds)}"
+    troubled = [f"{runs.failed:,} failed"] * bool(runs.failed)
+    troubled += [f"{runs.diverged:,} diverged"] * bool(runs.diverged)
+    screen.print(Text("; ".join([made, *troubled])))
+    screen.print(Text(printable(f"report: {page}")))

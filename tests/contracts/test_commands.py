@@ -1,0 +1,121 @@
+"""Every file in cli is a command: it explains itself, refuses bad input, and speaks JSON."""
+
+import inspect
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from qkvary.cli.main import FOLDER, command_names, main, summarise
+
+STUDY_FILE = '''"""A study so small that a test can run it."""
+
+from qkvary.studies.protocols import synthetic_network, synthetic_training
+from qkvary.studies.study import Setting, Study
+from qkvary.tasks.config import SequenceTaskConfig
+
+STUDY = Study(
+    name="tiny <b>study</b>",
+    question="Does a network of five channels learn anything in six steps?",
+    description="For the tests of the command line.",
+    settings=(
+        Setting(
+            name="copy-7",
+            task=SequenceTaskConfig(
+                name="copy",
+                length=7,
+                vocabulary=10,
+                train_examples=64,
+                validation_examples=32,
+                test_examples=32,
+            ),
+            network=synthetic_network(d_model=8, num_layers=1, num_heads=2, length=7, dropout=0.0),
+            training=synthetic_training(steps=6, batch_size=16, evaluate_every=3),
+        ),
+    ),
+    variants=("QKV", "Q-K=V"),
+    seeds=(0, 1),
+)
+'''
+
+# What to type behind each command; {study} is a file, {runs} a folder of runs.
+CALLS: dict[str, list[str]] = {
+    "completion": ["bash"],
+    "doctor": ["--out", "{runs}"],
+    "report": ["{study}", "--out", "{runs}", "--to", "{pages}"],
+    "show": ["{run}", "--out", "{runs}"],
+    "status": ["{study}", "--out", "{runs}"],
+    "studies": [],
+    "study": ["{study}", "--out", "{runs}", "--workers", "1"],
+    "variants": [],
+}
+WITHOUT_FIGURES = {"completion"}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A small study that has been run, and where it is."""
+    folder = tmp_path_factory.mktemp("commands")
+    study = folder / "tiny.py"
+    study.write_text(STUDY_FILE, "utf-8")
+    found = {"study": str(study), "runs": str(folder / "runs"), "pages": str(folder / "pages")}
+    assert main(["study", found["study"], "--out", found["runs"], "--workers", "1"]) == 0
+    found["run"] = next(Path(found["runs"]).glob("*/*/record.json")).parent.name
+    return found
+
+
+def typed(name: str, places: dict[str, str]) -> list[str]:
+    return [name, *(word.format(**places) for word in CALLS[name])]
+
+
+def test_every_command_is_tried_here() -> None:
+    assert set(CALLS) == set(command_names())
+
+
+@pytest.mark.parametrize("name", command_names())
+def test_file_is_a_command_that_explains_itself(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = import_module(f"qkvary.cli.{name}").command
+    assert summarise(name).endswith(".")
+    assert inspect.getdoc(command).splitlines()[0] == summarise(name)
+    assert main([name, "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert f"Usage: qkvary {name}" in printed
+    for parameter in inspect.signature(command).parameters.values():
+        assert parameter.annotation is not inspect.Parameter.empty
+
+
+@pytest.mark.parametrize("name", command_names())
+def test_bad_input_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--no-such-option", "x"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("qkvary: ")
+    assert len(printed.err.splitlines()) <= 3
+    assert "Traceback" not in printed.err
+
+
+@pytest.mark.parametrize("name", command_names())
+def test_command_works_for_people(
+    name: str, places: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(typed(name, places)) == 0
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("name", sorted(set(command_names()) - WITHOUT_FIGURES))
+def test_json_is_one_document_and_nothing_else(
+    name: str, places: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*typed(name, places), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert next(iter(document)) == "schema_version"
+    assert document["schema_version"] == 1
+    assert len(document) > 1
+
+
+def test_no_other_python_file_lies_among_the_commands() -> None:
+    others = {path.stem for path in FOLDER.glob("*.py")} - set(command_names())
+    assert all(name in {"main", "__init__"} or name.startswith("_") for name in others)

@@ -1,0 +1,69 @@
+"""Studies are found by name and by path, and a file that is none is refused in a sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from qkvary.checkpoints.errors import UsageError
+from qkvary.studies.catalog import load_study, study_names
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_every_file_of_definitions_is_a_study_of_its_name(name: str) -> None:
+    study = load_study(name)
+    assert study.name == name
+    assert study.cells()
+    assert study.question.endswith("?")
+
+
+def test_the_studies_that_the_issue_names_are_there() -> None:
+    expected = {"quickstart", "synthetic-paper", "synthetic-published", "chars-paper"}
+    assert expected | {"chars-published"} <= set(study_names())
+
+
+def test_underscores_and_capitals_do_not_matter() -> None:
+    assert load_study("Synthetic_Paper") == load_study("synthetic-paper")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("quickstrat", "did you mean quickstart?"),
+        ("zzzz", "choices: chars-paper, "),
+        ("", "choices"),
+    ],
+)
+def test_unknown_names_are_answered(name: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says.replace("?", r"\?")):
+        load_study(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = 1\n", "expected STUDY in .* got None"),
+        ("STUDY = 'quickstart'\n", "got 'quickstart'"),
+        ("import nothing_of_this_name\n", r"ModuleNotFoundError: .*\(line 1\)"),
+        ("\n\nSTUDY = (\n", r"SyntaxError: .*\(line 3\)"),
+        ("\nraise KeyError('odd')\n", r"KeyError: 'odd' \(line 2\)"),
+    ],
+)
+def test_files_that_are_no_study_are_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(text, "utf-8")
+    with pytest.raises(UsageError, match=says):
+        load_study(str(path))
+
+
+def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="which is no file"):
+        load_study(str(tmp_path / "none.py"))
+    (tmp_path / "data.txt").write_text("x", "utf-8")
+    with pytest.raises(UsageError, match="its name must end in"):
+        load_study(str(tmp_path / "data.txt"))
+
+
+def test_a_study_of_ones_own_is_found_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "with space.py"
+    path.write_text("from qkvary.studies.definitions.quickstart import STUDY\n", "utf-8")
+    assert load_study(str(path)) == load_study("quickstart")
