@@ -79,7 +79,7 @@ def test_projections_are_counted_by_hand(label: str, macs: int) -> None:
     assert attention_projection_macs_per_token(config) == macs
 
 
-def test_plus_costs_one_small_product_per_key() -> None:
+def test_plus_costs_a_channel_and_a_small_product_per_key() -> None:
     config = AttentionConfig(
         d_model=6,
         num_heads=3,
@@ -87,7 +87,11 @@ def test_plus_costs_one_small_product_per_key() -> None:
         position=PositionConfig(plus_features=10, plus_per_head=True),
     )
     plain = dataclasses.replace(config, variant=parse_variant("Q=K-V"))
-    assert score_macs(config, 7, "square") - score_macs(plain, 7, "square") == 7 * 3 * 4
+    assert score_macs(config, 7, "square") - score_macs(plain, 7, "square") == 7 * 3 * 4 + 49 * 3
+    normalised = dataclasses.replace(config, variant=parse_variant("(Q=K-V)+@diag-mean"))
+    assert score_macs(normalised, 7, "square") - score_macs(plain, 7, "square") == 7 * 3 * 4
+    shared = dataclasses.replace(config, variant=parse_variant("(MQA)+"))
+    assert score_macs(shared, 7, "square") - score_macs(plain, 7, "square") == 7 * 3 * 4 + 49 * 9
     assert score_macs(plain, 7, "square") == 2 * 49 * 6
 
 

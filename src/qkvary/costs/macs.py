@@ -1,9 +1,9 @@
 """Multiply-accumulates of a forward pass, derived from a configuration.
 
 Only matrix products are counted, which is half of what torch's flop counter reports under the
-MATH attention backend. Elementwise work is not: norms, activations, rotations, the softmax, and
-what ``+``, relative biases, ALiBi and the diagonal normalisation do to the scores. Looking an
-embedding up is free.
+MATH attention backend for the explicit kernel. Elementwise work is not: norms, activations,
+rotations, the softmax, and what relative biases, ALiBi and the diagonal normalisation do to the
+scores. Looking an embedding up is free.
 """
 
 from dataclasses import asdict, dataclass
@@ -71,7 +71,8 @@ def attention_projection_macs_per_token(config: AttentionConfig) -> int:
 def score_macs(config: AttentionConfig, length: int, pairs: Pairs) -> int:
     """Scores and weighted values of one layer over one sequence, and the key bias of ``+``."""
     count = length * length if pairs == "square" else visible_pairs(config, length)
-    return 2 * count * config.num_heads * config.size_per_head + _plus_macs(config, length)
+    content = 2 * count * config.num_heads * config.size_per_head
+    return content + _plus_macs(config, length, count)
 
 
 def feed_forward_macs_per_token(config: BlockConfig, d_model: int) -> int:
@@ -104,12 +105,19 @@ def network_macs(config: NetworkConfig, *, length: int, pairs: Pairs = "square")
     )
 
 
-def _plus_macs(config: AttentionConfig, length: int) -> int:
-    """The key bias g(j) of ``+``, column features times weights: once for a whole batch."""
+def _plus_macs(config: AttentionConfig, length: int, pairs: int) -> int:
+    """The key bias g(j) of ``+``: made once for a whole batch, then a channel more in the keys.
+
+    One channel, or one for each query head of a group that has a map of its own. A normalised
+    diagonal stands between product and bias, which is then added elementwise.
+    """
     if not config.variant.plus:
         return 0
     maps = config.num_heads if config.position.plus_per_head else 1
-    return length * maps * config.position.plus_column_features
+    bias = length * maps * config.position.plus_column_features
+    if config.variant.diagonal != "none":
+        return bias
+    return bias + pairs * config.num_heads * max(1, maps // config.num_kv_heads)
 
 
 def _head_macs_per_token(config: NetworkConfig) -> int:

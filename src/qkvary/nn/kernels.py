@@ -73,23 +73,26 @@ def mix_values(
 def append_key_bias(
     query: Float[Tensor, "batch heads queries head_dim"],
     key: Float[Tensor, "batch kv_heads keys head_dim"],
-    bias: Float[Tensor, "rows sets 1 keys"],
+    bias: Float[Tensor, "rows keys sets"],
+    factor: float,
 ) -> tuple[
     Float[Tensor, "batch heads queries extended_dim"],
     Float[Tensor, "batch kv_heads keys extended_dim"],
 ]:
-    """Extend query and key by channels that add a bias g to their products: [q, 1] . [k, g].
+    """Extend query and key so that their products get ``factor`` times a bias of the key.
 
-    So a bias of the key needs no pass over the map of scores, neither forward nor backward. One
-    channel, or one for each query head of a group that has a bias of its own.
+    [q, c] . [k, g] = q . k + c g, so that the bias needs no pass over the map of scores, neither
+    forward nor backward. It takes one channel, or one for each query head of a group where heads
+    have biases of their own.
     """
     batch, heads, queries, _ = query.shape
     kv_heads, keys = key.shape[1], key.shape[2]
-    channels = max(1, bias.shape[1] // kv_heads)
-    own = torch.eye(channels, dtype=query.dtype, device=query.device).repeat(heads // channels, 1)
-    ones = own[:, None].expand(batch, heads, queries, channels)
-    added = bias.reshape(len(bias), -1, channels, keys).mT.expand(batch, kv_heads, keys, channels)
-    return torch.cat((query, ones), dim=-1), torch.cat((key, added), dim=-1)
+    channels = max(1, bias.shape[-1] // kv_heads)
+    own = torch.eye(channels, dtype=query.dtype, device=query.device) * factor
+    constant = own.repeat(heads // channels, 1)[:, None].expand(batch, heads, queries, channels)
+    added = bias.unflatten(-1, (-1, channels)).transpose(1, 2)
+    added = added.expand(batch, kv_heads, keys, channels)
+    return torch.cat((query, constant), dim=-1), torch.cat((key, added), dim=-1)
 
 
 def attend_sdpa(
@@ -140,16 +143,18 @@ def normalise_diagonal(
     Source: Kayyam et al. 2026, appendix A.2, figure 5.
     """
     by_norm = config.variant.diagonal == "norm"
+    # Squares of squares leave the range of float16, and sums of many the precision of bfloat16.
+    squares = squares.to(torch.promote_types(squares.dtype, torch.float32))
     present = torch.ones_like(squares) if valid is None else valid[:, None].to(squares.dtype)
     terms = (squares.square() if by_norm else squares) * present
     total = _sum_diagonal(terms, documents, causal=config.causal)
     count = _sum_diagonal(present, documents, causal=config.causal)
     # Where no real token was seen yet there is nothing to divide by, and the pair is blocked.
-    total = torch.where(count > 0, total, 1.0).clamp(min=torch.finfo(scores.dtype).tiny)
+    total = torch.where(count > 0, total, 1.0).clamp(min=torch.finfo(squares.dtype).tiny)
     ratio = squares / (total.sqrt() if by_norm else total / count.clamp(min=1.0))
     queries, keys = scores.shape[-2:]
     own = torch.eye(keys, dtype=torch.bool, device=scores.device)[keys - queries :]
-    return torch.where(own, ratio[..., None, :], scores)
+    return torch.where(own, ratio[..., None, :].to(scores.dtype), scores)
 
 
 def _sum_diagonal(

@@ -1,0 +1,160 @@
+"""Costs, derived from the configuration alone, equal what is built, computed and held."""
+
+import dataclasses
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from qkvary.arch.attention import Kernel, PositionConfig
+from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from qkvary.costs.cache import Dtype
+from qkvary.costs.macs import attention_projection_macs_per_token, score_macs
+from qkvary.costs.network import network_costs
+from qkvary.costs.parameters import ParameterCount, attention_parameters
+from qkvary.nn.attention import Attention
+from qkvary.nn.cache import KVCache
+from qkvary.nn.encoder import Encoder
+from qkvary.nn.language_model import LanguageModel
+from tests.contracts.variant_cases import (
+    DECISIVE,
+    LABELS,
+    make_config,
+    make_encoder_config,
+    make_language_model_config,
+)
+
+TOKENS = torch.arange(7)[None]
+
+
+def count_parts(network: nn.Module) -> Counter[str]:
+    """Numbers of every part of a network that was built."""
+    found: Counter[str] = Counter()
+    for name, parameter in network.named_parameters():
+        found[_part_of(name)] += parameter.numel()
+        found["total"] += parameter.numel()
+        found["biases"] += parameter.numel() if name.split(".")[-1].endswith("bias") else 0
+    return found
+
+
+def _part_of(name: str) -> str:
+    if name.startswith("position_embedding"):
+        return "positions"
+    if name.startswith("embedding"):
+        return "embedding"
+    if "norm" in name:
+        return "norms"
+    for part in ("attention", "feed_forward"):
+        if f".{part}." in name:
+            return part
+    assert name.startswith("head"), name
+    return "head"
+
+
+def assert_parts_equal(network: nn.Module, expected: ParameterCount) -> None:
+    found = count_parts(network)
+    assert found["total"] == sum(parameter.numel() for parameter in network.parameters())
+    found["weights"] = found["total"] - found["biases"]
+    assert {part: found[part] for part in expected.to_dict()} == expected.to_dict()
+
+
+def count_macs(network: nn.Module) -> int:
+    """Half of the floating-point operations that torch counts in one forward pass."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network(TOKENS)
+    assert counter.get_total_flops() % 2 == 0
+    return counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_language_models(label: str) -> None:
+    config = make_language_model_config(label)
+    costs = network_costs(config, length=TOKENS.shape[1])
+    model = LanguageModel(config)
+    assert_parts_equal(model, costs.parameters)
+    assert count_macs(model) == costs.macs_per_sequence
+    cache = KVCache(config.layers)
+    model(TOKENS, cache=cache)
+    assert cache.nbytes == costs.cache_bytes_per_sequence
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_encoders(label: str) -> None:
+    config = make_encoder_config(label)
+    costs = network_costs(config, length=TOKENS.shape[1])
+    encoder = Encoder(config)
+    assert_parts_equal(encoder, costs.parameters)
+    assert count_macs(encoder) == costs.macs_per_sequence
+    assert costs.cache_bytes_per_token is None
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_layers_without_biases_and_with_a_map_per_head(label: str) -> None:
+    position = PositionConfig(plus_features=7, plus_per_head=True, relative_distance=5)
+    config = make_config(label, causal=False, bias=False, out_bias=False, position=position)
+    layer = Attention(config)
+    expected = attention_parameters(config)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        layer(torch.zeros(1, 7, config.d_model))
+    macs = 7 * attention_projection_macs_per_token(config) + score_macs(config, 7, "square")
+    assert counter.get_total_flops() == 2 * macs
+    assert sum(parameter.numel() for parameter in layer.parameters()) == expected.total
+
+
+# Fused kernels want one width, so that the value is as wide as a key with the channel of "+".
+@pytest.mark.parametrize("label", [label for label in DECISIVE if not label.endswith("+")])
+def test_the_fused_kernel_costs_the_same(label: str) -> None:
+    kernel: Kernel = "sdpa"
+    layer = make_config(label, causal=True, kernel=kernel)
+    config = dataclasses.replace(make_language_model_config(label), attention=layer)
+    costs = network_costs(config, length=TOKENS.shape[1])
+    with sdpa_kernel(SDPBackend.MATH):
+        assert count_macs(LanguageModel(config)) == costs.macs_per_sequence
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("label", DECISIVE)
+def test_a_cache_holds_what_costs_say_at_any_time(label: str, dtype: Dtype) -> None:
+    config = make_language_model_config(label)
+    model = LanguageModel(config).to(getattr(torch, dtype))
+    cache = KVCache(config.layers)
+    assert cache.nbytes == 0
+    for start, stop in ((0, 3), (3, 4), (4, 7)):
+        model(TOKENS[:, start:stop].expand(5, -1), cache=cache)
+        costs = network_costs(config, length=stop, dtype=dtype)
+        assert costs.cache_bytes_per_sequence is not None
+        assert cache.nbytes == 5 * costs.cache_bytes_per_sequence
+        assert costs.cache_bytes_per_sequence == stop * (costs.cache_bytes_per_token or 0)
+
+
+BLOCKS = (
+    BlockConfig(d_ff=11, norm="rmsnorm", activation="swiglu"),
+    BlockConfig(d_ff=11, norm_placement="post", bias=False),
+    BlockConfig(d_ff=11, norm="rmsnorm", norm_placement="post", activation="relu"),
+    BlockConfig(d_ff=11, bias=False, activation="swiglu"),
+)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_every_kind_of_block_position_and_head(block: BlockConfig) -> None:
+    for tied in (True, False):
+        model: LanguageModelConfig = dataclasses.replace(
+            make_language_model_config("Q-K=V"),
+            block=block,
+            positions="learned" if tied else "sinusoidal",
+            tied_head=tied,
+            head_bias=not tied,
+        )
+        network = LanguageModel(model)
+        costs = network_costs(model, length=TOKENS.shape[1])
+        assert_parts_equal(network, costs.parameters)
+        assert count_macs(network) == costs.macs_per_sequence
+    encoder: EncoderConfig = dataclasses.replace(
+        make_encoder_config("Q=K=V"), block=block, positions="learned"
+    )
+    costs = network_costs(encoder, length=TOKENS.shape[1])
+    assert_parts_equal(Encoder(encoder), costs.parameters)
+    assert count_macs(Encoder(encoder)) == costs.macs_per_sequence

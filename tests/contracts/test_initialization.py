@@ -1,0 +1,132 @@
+"""Every parameter gets a value, from the seed alone, with the deviation that it should have."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from qkvary.arch.attention import AttentionConfig, Initialization, InitScheme
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
+from qkvary.nn.encoder import Encoder
+from qkvary.nn.language_model import LanguageModel
+from tests.contracts.variant_cases import (
+    DECISIVE,
+    LABELS,
+    make_config,
+    make_encoder_config,
+    make_language_model_config,
+)
+
+SCHEMES: tuple[InitScheme, ...] = ("torch", "xavier", "normal")
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory() -> Iterator[None]:
+    """Whatever torch allocates without a value holds NaN."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(mode=True)
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(mode=before)
+
+
+def build(config: EncoderConfig | LanguageModelConfig, seed: int) -> nn.Module:
+    if isinstance(config, EncoderConfig):
+        return Encoder(config, seed=seed)
+    return LanguageModel(config, seed=seed)
+
+
+def with_scheme(
+    config: EncoderConfig | LanguageModelConfig, scheme: InitScheme
+) -> EncoderConfig | LanguageModelConfig:
+    init = Initialization(scheme=scheme, output_std=0.01)
+    assert isinstance(config.attention, AttentionConfig)
+    attention = dataclasses.replace(config.attention, init=init)
+    return dataclasses.replace(config, init=init, attention=attention)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("label", LABELS)
+def test_every_parameter_is_drawn_from_the_seed(label: str, scheme: InitScheme) -> None:
+    for config in (
+        make_encoder_config(label, positions="learned"),
+        make_language_model_config(label, positions="learned", tied_head=False, head_bias=True),
+    ):
+        chosen = with_scheme(config, scheme)
+        states: list[dict[str, torch.Tensor]] = []
+        for global_seed, seed in ((1, 7), (2, 7), (1, 8)):
+            torch.manual_seed(global_seed)
+            states.append(build(chosen, seed).state_dict())
+        first, again, other = states
+        for name, value in first.items():
+            assert value.isfinite().all(), name
+            # The global generator plays no part: a value torch drew by itself would differ here.
+            assert torch.equal(value, again[name]), name
+        assert any(not torch.equal(value, other[name]) for name, value in first.items())
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_variants_of_one_seed_start_equal_where_they_have_the_same_parameter(label: str) -> None:
+    config = make_language_model_config("QKV")
+    baseline = build(with_scheme(config, "normal"), 7).state_dict()
+    state = build(with_scheme(make_language_model_config(label), "normal"), 7).state_dict()
+    common = [
+        name for name in state if name in baseline and state[name].shape == baseline[name].shape
+    ]
+    assert len(common) > 10
+    # A rank's outer matrix has a deviation of its own, whatever its shape.
+    ranked = [name.replace("down", "weight") for name in state if name.endswith(".down")]
+    ranked = [name for name in ranked if "feed_forward" not in name]
+    for name in set(common) - set(ranked):
+        assert torch.equal(state[name], baseline[name]), name
+
+
+@pytest.mark.parametrize("matched", [False, True], ids=["published", "matched"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("label", ["QKV", "Q=K-V", "Q=K=V", "Q-MQA", "Q-K[d/4]-V"])
+def test_projections_have_their_deviation(label: str, scheme: InitScheme, matched: bool) -> None:
+    init = Initialization(scheme=scheme, std=0.03, matched=matched)
+    attention = AttentionConfig(
+        d_model=96, num_heads=4, variant=parse_variant(label), init=init, causal=True
+    )
+    config = dataclasses.replace(
+        make_language_model_config("QKV"), attention=attention, num_layers=1, init=init
+    )
+    layer = LanguageModel(config).stack.get_submodule("blocks.0.attention")
+    columns = {"torch": None, "normal": None}.get(scheme, 3 * 96 if matched else None)
+    widths = {"QKV": 288, "Q=K-V": 192, "Q=K=V": 96, "Q-MQA": 120, "Q-K[d/4]-V": 288}
+    expected = {
+        "torch": 1 / math.sqrt(3 * 96),
+        "xavier": math.sqrt(2 / (96 + (columns or widths[label]))),
+        "normal": 0.03,
+    }[scheme]
+    for source in attention.variant.projections:
+        projection = layer.get_submodule(f"{source}_proj")
+        weight = projection.weight
+        if projection.down is not None:
+            weight = weight @ projection.down
+        assert isinstance(weight, torch.Tensor)
+        assert float(weight.detach().std()) == pytest.approx(expected, rel=0.1)
+
+
+def test_published_and_matched_xavier_differ_by_the_known_factor() -> None:
+    """A packed matrix of two makes its projections start 1.155 times larger than one of three."""
+    init = Initialization(scheme="xavier")
+    two = make_config("Q=K-V", causal=True, init=init)
+    three = dataclasses.replace(two, variant=parse_variant("QKV"))
+    assert two.projection_std / three.projection_std == pytest.approx(math.sqrt(4 / 3))
+    matched = dataclasses.replace(two, init=Initialization(scheme="xavier", matched=True))
+    assert matched.projection_std == three.projection_std
+
+
+@pytest.mark.parametrize("label", DECISIVE)
+def test_normal_output_projections_may_be_smaller(label: str) -> None:
+    config = with_scheme(make_language_model_config(label), "normal")
+    state = build(config, 7).state_dict()
+    for part in ("attention.o_proj", "feed_forward.down"):
+        assert float(state[f"stack.blocks.0.{part}.weight"].std()) == pytest.approx(0.01, rel=0.15)
+        assert state[f"stack.blocks.0.{part}.bias"].abs().max() == 0

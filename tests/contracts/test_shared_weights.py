@@ -1,0 +1,211 @@
+"""A network whose weights happen to be shared equals the network in which they are one."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkvary.arch.attention import ScaleConfig
+from qkvary.arch.sharing import share
+from qkvary.arch.variants import Variant
+from qkvary.nn.attention import Attention
+from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.layout import Layout
+from tests.contracts.variant_cases import (
+    D_MODEL,
+    GATE,
+    HEAD_DIM,
+    HEADS,
+    LABELS,
+    TOKENS,
+    distance,
+    make_config,
+    make_language_model_config,
+    random_input,
+    randomize,
+)
+
+# A gelu has no matrix, and a diagonal can be normalised only where query and key are one tensor.
+LINEAR = [label for label in LABELS if "gelu" not in label and "diag" not in label]
+
+
+def role_matrix(layer: Attention, role: str) -> tuple[Tensor, Tensor]:
+    """The map from the layer input to a role as one matrix [width, d_model] and one bias."""
+    source = layer.config.variant.sharing.roles[role]  # type: ignore[index]
+    if source == "x":
+        weight, bias = torch.eye(D_MODEL).double(), torch.zeros(D_MODEL).double()
+    else:
+        projection = getattr(layer, f"{source}_proj")
+        weight, bias = projection.weight, projection.bias
+        weight = weight if projection.down is None else weight @ projection.down
+    if role != "query" or layer.config.variant.query_form == "plain":
+        return weight, bias
+    if layer.query_map is None:
+        return weight + torch.eye(D_MODEL).double(), bias
+    copies = HEADS * HEAD_DIM // len(bias)
+    per_head = weight.view(-1, HEAD_DIM, D_MODEL).repeat_interleave(copies, dim=0)
+    biases = bias.view(-1, HEAD_DIM).repeat_interleave(copies, dim=0)
+    mapped = layer.query_map.mT @ per_head
+    return mapped.flatten(0, 1), (layer.query_map.mT @ biases[..., None]).flatten()
+
+
+def unshare(layer: Attention) -> Attention:
+    """The same function with three projections of its own."""
+    config = layer.config
+    old = config.variant
+    variant = Variant(
+        sharing=share("q", "k", "v"),
+        num_kv_heads=None if config.num_kv_heads == HEADS else config.num_kv_heads,
+        plus=old.plus,
+        positions=old.positions,
+        window=old.window,
+        temperature=old.temperature,
+    )
+    free = Attention(dataclasses.replace(config, variant=variant)).double()
+    with torch.no_grad():
+        for role, projection in (
+            ("query", free.q_proj),
+            ("key", free.k_proj),
+            ("value", free.v_proj),
+        ):
+            assert projection is not None
+            assert projection.bias is not None
+            weight, bias = role_matrix(layer, role)
+            projection.weight.copy_(weight)
+            projection.bias.copy_(bias)
+        free.o_proj.load_state_dict(layer.o_proj.state_dict())
+        for name in ("plus", "relative"):
+            part = getattr(layer, name)
+            if part is not None:
+                getattr(free, name).load_state_dict(part.state_dict())
+    return free
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize("label", LINEAR)
+def test_every_variant_is_a_qkv_whose_weights_are_equal(label: str, causal: bool) -> None:
+    """Where the value reads a rotated key, it is the un-rotated one: ``value_rope`` none."""
+    config = make_config(
+        label, causal=causal, value_rope="none", scale=ScaleConfig(identity="none")
+    )
+    layer = Attention(config).double()
+    randomize(layer, seed=97)
+    x = random_input(101)
+    assert distance(unshare(layer)(x), layer(x)) < GATE
+
+
+@pytest.mark.parametrize("label", ["Q-K=V", "Q=K-V", "Q=K=V", "Q=V", "Q-MQA"])
+def test_the_gradient_of_a_shared_weight_is_the_sum_of_the_unshared(label: str) -> None:
+    layer = Attention(make_config(label, causal=True)).double()
+    randomize(layer, seed=97)
+    free = unshare(layer)
+    x = random_input(101)
+    for module in (layer, free):
+        module(x).square().sum().backward()
+    for source in layer.config.variant.projections:
+        shared = getattr(layer, f"{source}_proj").weight.grad
+        readers = layer.config.variant.sharing.readers(source)
+        parts = [getattr(free, f"{role[0]}_proj").weight.grad for role in readers]
+        assert distance(sum(parts), shared) < GATE
+
+
+def test_whole_networks_agree() -> None:
+    """W_v := W_k in a language model: the logits of the network that has one matrix for both."""
+    shared = LanguageModel(make_language_model_config("Q-K=V")).double()
+    randomize(shared, seed=103)
+    free = LanguageModel(make_language_model_config("QKV")).double()
+    state = shared.state_dict()
+    for name in list(state):
+        if ".k_proj." in name:
+            state[name.replace("k_proj", "v_proj")] = state[name]
+    free.load_state_dict(state)
+    tokens = torch.arange(TOKENS)[None]
+    assert distance(free(tokens), shared(tokens)) < GATE
+
+
+@pytest.mark.parametrize("heads", [None, 2, 1])
+def test_a_map_from_key_to_value_is_absorbed_by_the_output(heads: int | None) -> None:
+    """V = K M_h with W_o computes what V = K computes with W_o' = M_h W_o: nothing to build."""
+    label = {None: "Q-K=V", 2: "Q-GQA-2", 1: "Q-MQA"}[heads]
+    absorbed = Attention(make_config(label, causal=True)).double()
+    randomize(absorbed, seed=107)
+    mapped = unshare(absorbed)
+    kv_heads = heads or HEADS
+    generator = torch.Generator().manual_seed(109)
+    maps = torch.randn(kv_heads, HEAD_DIM, HEAD_DIM, generator=generator).double()
+    assert mapped.v_proj is not None
+    assert mapped.v_proj.bias is not None
+    with torch.no_grad():
+        weight = mapped.v_proj.weight.view(kv_heads, HEAD_DIM, D_MODEL)
+        mapped.v_proj.weight.copy_((maps.mT @ weight).flatten(0, 1))
+        bias = mapped.v_proj.bias.view(kv_heads, HEAD_DIM, 1)
+        mapped.v_proj.bias.copy_((maps.mT @ bias).flatten())
+        out = mapped.o_proj.weight.view(D_MODEL, HEADS, 1, HEAD_DIM)
+        per_query_head = maps.repeat_interleave(HEADS // kv_heads, dim=0)
+        absorbed.o_proj.weight.copy_((out @ per_query_head.mT).flatten(1))
+    x = random_input(113)
+    assert distance(mapped(x), absorbed(x)) < GATE
+
+
+def scores_of(label: str) -> Tensor:
+    """The bidirectional scores of a case before the softmax."""
+    layer = Attention(make_config(label, causal=False)).double()
+    randomize(layer, seed=127)
+    x = random_input(131)
+    layout = Layout(new_tokens=TOKENS)
+    query, key, _, _ = layer.roles(x, cache=None, layout=layout)
+    return layer._scores(query, key, layout).detach()
+
+
+@pytest.mark.parametrize("label", ["Q=K=V", "Q=K-V", "Q=K=V@rotary", "Q=K=V@alibi", "I-I-V"])
+def test_symmetric_variants_have_symmetric_scores(label: str) -> None:
+    scores = scores_of(label)
+    assert distance(scores.mT, scores) < GATE
+
+
+@pytest.mark.parametrize(
+    "label", ["QKV", "Q-K=V", "I-K=V", "Q[map]=K=V", "Q=K=V@relative", "(Q=K=V)+"]
+)
+def test_what_breaks_the_symmetry(label: str) -> None:
+    scores = scores_of(label)
+    assert distance(scores.mT, scores) > 0.1
+
+
+def test_only_the_relative_bias_breaks_it_by_a_joint_term() -> None:
+    """``+`` adds g(j) - g(i) to s_ij - s_ji, which is a sum of one term a token."""
+    for label, joint in (("(Q=K=V)+", False), ("Q=K=V@relative", True)):
+        scores = scores_of(label)
+        difference = scores - scores.mT
+        separable = difference[..., :1] + difference[..., :1, :]
+        assert (distance(separable, difference) > 0.1) is joint
+
+
+def test_rotary_scores_depend_on_the_distance_alone() -> None:
+    for label in ("Q=K=V@rotary", "QKV@rotary", "Q-I-I@rotary"):
+        layer = Attention(make_config(label, causal=True)).double()
+        randomize(layer, seed=127)
+        x = random_input(131)
+        near = torch.arange(TOKENS)[None]
+        assert distance(layer(x, positions=near + 1000), layer(x)) < 1e3 * GATE
+
+
+def test_the_uncorrected_rotated_value_is_not_translation_invariant() -> None:
+    config = make_config("Q-K=V@rotary", causal=True, value_rope="rotated")
+    layer = Attention(config).double()
+    randomize(layer, seed=127)
+    x = random_input(131)
+    assert distance(layer(x, positions=torch.arange(TOKENS)[None] + 1), layer(x)) > 0.1
+
+
+def test_the_bias_of_a_separate_key_cancels_but_moves_a_shared_value() -> None:
+    x = random_input(131)
+    for label, moves in (("QKV", False), ("Q-K=V", True), ("Q=K-V", True)):
+        layer = Attention(make_config(label, causal=True)).double()
+        randomize(layer, seed=137)
+        before = layer(x)
+        assert layer.k_proj is not None
+        assert layer.k_proj.bias is not None
+        with torch.no_grad():
+            layer.k_proj.bias.add_(torch.arange(D_MODEL) / D_MODEL)
+        assert (distance(layer(x), before) > 1e-3) is moves
