@@ -195,8 +195,9 @@ class Attention(nn.Module):
     def _add_plus(self, query: Tensor, key: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """Scaled query and key with ``+`` inside: their products are s tau a_ij + g(j)."""
         plus = cast("PlusBias", self.plus)
-        bias = plus.key_bias(layout.key_positions) / self.config.variant.temperature
-        return append_key_bias(query * (plus.temperature() * self.content_scale), key, bias)
+        scaled = query * (plus.temperature() * self.content_scale)
+        bias = plus.key_bias(layout.key_positions)
+        return append_key_bias(scaled, key, bias, 1.0 / self.config.variant.temperature)
 
     def _normalised_scores(self, query: Tensor, key: Tensor, layout: Layout) -> Tensor:
         """Scores whose diagonal is divided by its mean or norm, before ``+`` and temperature."""
@@ -209,7 +210,8 @@ class Attention(nn.Module):
             documents=layout.document_ids,
         )
         if self.plus is not None:
-            content = content * self.plus.temperature() + self.plus.key_bias(layout.key_positions)
+            bias = self.plus.key_bias(layout.key_positions).mT.unsqueeze(-2)
+            content = content * self.plus.temperature() + bias
         return content / config.variant.temperature
 
     def _pair_bias(self, query: Tensor, layout: Layout) -> Tensor | None:

@@ -89,10 +89,10 @@ def append_key_bias(
     kv_heads, keys = key.shape[1], key.shape[2]
     channels = max(1, bias.shape[-1] // kv_heads)
     own = torch.eye(channels, dtype=query.dtype, device=query.device) * factor
-    constant = own.repeat(heads // channels, 1)[:, None].expand(batch, heads, queries, channels)
+    constant = own[:, None].expand(batch, heads // channels, channels, queries, channels)
     added = bias.unflatten(-1, (-1, channels)).transpose(1, 2)
     added = added.expand(batch, kv_heads, keys, channels)
-    return torch.cat((query, constant), dim=-1), torch.cat((key, added), dim=-1)
+    return torch.cat((query, constant.flatten(1, 2)), dim=-1), torch.cat((key, added), dim=-1)
 
 
 def attend_sdpa(

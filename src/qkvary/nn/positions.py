@@ -7,6 +7,7 @@ network decides its precision and nothing else does.
 import math
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -48,17 +49,14 @@ class PlusBias(nn.Module):
         """The factor tau on content scores."""
         return self.weight.sum(dim=-1)[:, None, None]
 
-    def key_bias(
-        self, key_positions: Int[Tensor, "batch keys"]
-    ) -> Float[Tensor, "batch sets 1 keys"]:
+    def key_bias(self, key_positions: Int[Tensor, "rows keys"]) -> Float[Tensor, "rows keys sets"]:
         """The bias g(j) of every key."""
         width = self.weight.shape[1] - self.row_features
-        # With m of 1 or 2 there is no column channel: the product is empty, and its sum zero.
         features = _interleaved(key_positions, self.row_features)[..., :width]
-        bias = features.to(self.weight.dtype) @ self.weight[:, self.row_features :].mT
         # The published bias b shifts a whole row: it is kept as a parameter, and adding it here
         # costs nothing and gives it the zero gradient that it has in the published form.
-        return (bias + self.bias).mT.unsqueeze(-2)
+        weight = self.weight[:, self.row_features :]
+        return F.linear(features.to(weight.dtype), weight, self.bias)
 
 
 class RelativeBias(nn.Module):
@@ -128,6 +126,7 @@ class Rotation:
 
 def _interleaved(positions: Tensor, width: int) -> Tensor:
     """(sin p f_0, cos p f_0, sin p f_1, ...) with f_k = 10000^(-2k/width), in float64."""
-    index = torch.arange(0, width, 2, dtype=torch.float64, device=positions.device)
-    angles = positions.double()[..., None] * 10_000.0 ** (-index / width)
+    frequencies = [10_000.0 ** (-channel / width) for channel in range(0, width, 2)]
+    steps = torch.tensor(frequencies, dtype=torch.float64, device=positions.device)
+    angles = positions.unsqueeze(-1) * steps
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
