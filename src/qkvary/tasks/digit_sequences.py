@@ -132,7 +132,7 @@ class DigitSequenceTask:
         so compare it between networks of one size only.
         """
         device = next(model.parameters()).device
-        tokens = self._examples("test")[:MASS_EXAMPLES]
+        tokens = self._examples("test")[:MASS_EXAMPLES].long()
         with torch.inference_mode():
             maps = self._maps(model, tokens.to(device))
             index = (
@@ -144,7 +144,7 @@ class DigitSequenceTask:
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first validation sequence."""
         device = next(model.parameters()).device
-        tokens = self._examples("validation")[:1]
+        tokens = self._examples("validation")[:1].long()
         with torch.inference_mode():
             maps = self._maps(model, tokens.to(device))[0]
         return AttentionExample(
@@ -153,13 +153,14 @@ class DigitSequenceTask:
             targets=tuple(self.columns(tokens)[0].tolist()),
         )
 
-    def _ask(self, tokens: Tensor) -> Batch:
+    def _ask(self, examples: Tensor) -> Batch:
+        tokens = examples.long()
         taken = tokens.gather(-1, self.columns(tokens))
         return Batch(inputs=tokens, targets=taken if self.relabel is None else self.relabel(taken))
 
     def _chunks(self, examples: Tensor, device: torch.device) -> Iterator[Batch]:
-        for tokens in examples.split(max(1, TOKENS_SCORED_TOGETHER // self.config.length)):
-            asked = self._ask(tokens)
+        for some in examples.split(max(1, TOKENS_SCORED_TOGETHER // self.config.length)):
+            asked = self._ask(some)
             yield Batch(inputs=asked.inputs.to(device), targets=asked.targets.to(device))
 
     def _examples(self, split: DigitSplit) -> Tensor:
@@ -193,8 +194,8 @@ def positions_like(tokens: Tensor) -> Tensor:
     return torch.arange(tokens.shape[-1], device=tokens.device).expand_as(tokens)
 
 
-@functools.lru_cache(maxsize=3)
+@functools.lru_cache(maxsize=9)
 def _draw(seed: int, length: int, split: DigitSplit, count: int, vocabulary: int) -> Tensor:
-    # Kept for the next run of the same worker process: the splits of one length.
+    # Kept for the other tasks and runs of this process, a byte per digit where that is enough.
     digits = draw_digits(seed=seed, length=length, split=split, count=count, vocabulary=vocabulary)
-    return torch.from_numpy(digits)
+    return torch.from_numpy(digits).to(torch.uint8 if vocabulary <= 256 else torch.int32)
