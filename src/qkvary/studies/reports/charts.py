@@ -30,7 +30,7 @@ AXIS_TITLES: dict[CostAxis, str] = {
     "training_seconds": "training seconds per run",
 }
 """Short titles, in the order of the charts; the summary has the long ones."""
-_TICKS: dict[CostAxis, Callable[[float], str]] = {
+TICKS: dict[CostAxis, Callable[[float], str]] = {
     "cache_bytes_per_token": wording.tick_bytes,
     "parameters": wording.tick,
     "macs_per_token": wording.tick,
@@ -61,10 +61,11 @@ def frontier_chart(frontier: Frontier, baseline: str, name: str) -> Markup:
     )
     bottom, top = _quality_range(shown)
     up = svg.Scale(low=bottom, high=top, start=area[3], end=area[1])
-    corners = _frontier_line(frontier, across, up, area)
+    front = sorted((p.cost, p.quality) for p in shown if p.standing == "frontier")
+    corners = staircase([(across(cost), up(quality)) for cost, quality in front], area[2])
     parts = [
         svg.y_axis(up, area[0], area[2], wording.tick),
-        svg.x_axis(across, area[3], _TICKS[frontier.axis], 5),
+        svg.x_axis(across, area[3], TICKS[frontier.axis], 5),
         svg.text(
             area[0] - 44,
             13,
@@ -116,20 +117,14 @@ def _quality_range(points: Sequence[FrontierPoint]) -> svg.Point:
     return svg.padded([*values, *(min(max(end, low - reach), high + reach) for end in bars)], 0.05)
 
 
-def _frontier_line(
-    frontier: Frontier, across: svg.Scale, up: svg.Scale, area: labelling.Box
-) -> list[svg.Point]:
-    front = sorted(
-        (point for point in frontier.points if point.standing == "frontier" and _drawable(point)),
-        key=lambda point: (point.cost, point.quality),
-    )
+def staircase(places: Sequence[svg.Point], right: float) -> list[svg.Point]:
+    """Return the corners of the line through the frontier, from its cheapest point on."""
     corners: list[svg.Point] = []
-    for point in front:
-        x, y = across(point.cost), up(point.quality)
+    for x, y in places:
         if corners:
             corners.append((x, corners[-1][1]))
         corners.append((x, y))
-    return [*corners, (area[2], corners[-1][1])] if corners else []
+    return [*corners, (right, corners[-1][1])] if corners else []
 
 
 def _points(

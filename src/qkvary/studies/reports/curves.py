@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from qkvary.studies.reports import svg, wording
 from qkvary.studies.reports.families import family_of
-from qkvary.studies.summary import LearningCurve
+from qkvary.studies.summary import LearningCurve, Summary
 
 Axis = Literal["steps", "seconds"]
 
@@ -40,6 +40,26 @@ def thinned(length: int, points: int = POINTS) -> list[int]:
     if length <= points:
         return list(range(length))
     return sorted({round(index * (length - 1) / (points - 1)) for index in range(points)})
+
+
+def headline_quantities(summary: Summary) -> dict[str, str]:
+    """Return for each setting the recorded quantity that follows its headline metric."""
+    metrics = {run.setting: run.metric for run in summary.runs if run.metric}
+    found: dict[str, list[str]] = {}
+    for curve in summary.curves:
+        found.setdefault(curve.setting, []).append(curve.quantity)
+    return {
+        setting: _headline(list(dict.fromkeys(quantities)), metrics.get(setting, ""))
+        for setting, quantities in found.items()
+    }
+
+
+def _headline(quantities: Sequence[str], metric: str) -> str:
+    last = metric.replace("_", " ").split()[-1] if metric else ""
+    for wanted in (f"validation {last}", "validation loss"):
+        if wanted in quantities:
+            return wanted
+    return next((name for name in quantities if name.startswith("validation")), quantities[0])
 
 
 def panels(curves: Sequence[LearningCurve], axis: Axis, baseline: str, name: str) -> Panels:

@@ -27,7 +27,7 @@ from qkvary.studies.reports.charts import (
     frontier_chart,
     solving_chart,
 )
-from qkvary.studies.reports.curves import Panels, panels
+from qkvary.studies.reports.curves import Panels, headline_quantities, panels
 from qkvary.studies.reports.families import FAMILIES, key_of_families, present
 from qkvary.studies.reports.maps import AttentionMaps, best, chance, drawing
 from qkvary.studies.reports.tables import Table
@@ -44,6 +44,7 @@ MOST_PANELS = 320
 """Panels of learning curves in one page, each over steps and over seconds; the CSV has all."""
 SCHEMA_VERSION = 1
 
+_TRAINING = "train loss"
 _RIGHT_CELLS = {
     "reverse": "the flipped index",
     "copy": "the position itself",
@@ -176,7 +177,7 @@ def _family_style() -> str:
 
 def _view(summary: Summary, attention: Sequence[AttentionMaps]) -> Mapping[str, Any]:
     tables = contents.main_tables(summary)
-    curves, hidden = _curve_sections(summary, tables)
+    curves, hidden = _curve_sections(summary)
     return {
         "summary": summary,
         "facts": _facts(summary),
@@ -263,27 +264,15 @@ def _solving_charts(summary: Summary, tables: Sequence[ResultTable]) -> list[Cha
     ]
 
 
-def headline_quantity(quantities: Sequence[str], metric: str) -> str | None:
-    """Return which of the recorded quantities follows the headline metric during training."""
-    last = metric.replace("_", " ").split()[-1] if metric else ""
-    for wanted in (f"validation {last}", "validation loss"):
-        if wanted in quantities:
-            return wanted
-    return next((name for name in quantities if name.startswith("validation")), None)
-
-
-def _curve_sections(
-    summary: Summary, tables: Sequence[ResultTable]
-) -> tuple[list[CurveSection], int]:
+def _curve_sections(summary: Summary) -> tuple[list[CurveSection], int]:
     by_setting: dict[str, list[LearningCurve]] = {}
     for curve in summary.curves:
         by_setting.setdefault(curve.setting, []).append(curve)
-    metrics = {name: table.metric for table in summary.tables for name in table.settings}
-    metrics |= {name: table.metric for table in tables for name in table.settings}
+    headlines = headline_quantities(summary)
     sections: list[CurveSection] = []
     used = hidden = 0
     for index, (setting, curves) in enumerate(by_setting.items()):
-        chosen = _chosen_quantities(curves, metrics.get(setting, ""))
+        chosen = _chosen_quantities(curves, headlines[setting])
         used += sum(curve.quantity in chosen for curve in curves)
         if used > MOST_PANELS and sections:
             hidden += 1
@@ -292,11 +281,9 @@ def _curve_sections(
     return sections, hidden
 
 
-def _chosen_quantities(curves: Sequence[LearningCurve], metric: str) -> list[str]:
-    there = list(dict.fromkeys(curve.quantity for curve in curves))
-    headline = headline_quantity(there, metric) or there[0]
-    training = "train loss" if "train loss" in there else None
-    return [headline] + ([training] if training and training != headline else [])
+def _chosen_quantities(curves: Sequence[LearningCurve], headline: str) -> list[str]:
+    there = {curve.quantity for curve in curves}
+    return [headline] + ([_TRAINING] if _TRAINING in there and headline != _TRAINING else [])
 
 
 def _curve_section(

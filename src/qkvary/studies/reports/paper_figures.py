@@ -14,10 +14,20 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator
 
-from qkvary.studies.reports import contents, labelling, wording
-from qkvary.studies.reports.charts import AXIS_TITLES, better_word, error_bar
-from qkvary.studies.reports.families import family_of
+from qkvary.studies.reports import contents, labelling, svg, wording
+from qkvary.studies.reports.charts import (
+    AXIS_TITLES,
+    TICKS,
+    apart,
+    better_word,
+    error_bar,
+    staircase,
+)
+from qkvary.studies.reports.curves import headline_quantities
+from qkvary.studies.reports.families import Family, family_of
 from qkvary.studies.reports.maps import AttentionMaps, best, shades
 from qkvary.studies.summary import (
     Frontier,
@@ -76,7 +86,7 @@ def figure_files(
         for name, figure in _figures(summary, attention):
             for kind in formats:
                 stream = io.BytesIO()
-                figure.savefig(stream, format=kind, bbox_inches="tight", metadata=_METADATA[kind])
+                figure.savefig(stream, format=kind, metadata=_METADATA[kind])
                 files[f"{name}.{kind}"] = stream.getvalue()
     return files
 
@@ -97,7 +107,9 @@ def _figures(summary: Summary, attention: Sequence[AttentionMaps]) -> Iterator[t
     groups: dict[tuple[str, str], list[LearningCurve]] = {}
     for curve in summary.curves:
         groups.setdefault((curve.setting, curve.quantity), []).append(curve)
-    for index, ((setting, quantity), curves) in enumerate(groups.items()):
+    headlines = headline_quantities(summary)
+    followed = {key: group for key, group in groups.items() if headlines[key[0]] == key[1]}
+    for index, ((setting, quantity), curves) in enumerate(followed.items()):
         name = f"curves-{index + 1:02d}-{wording.slug(setting)}-{wording.slug(quantity)}"
         yield name, _curves(curves, summary)
     if attention:
@@ -109,20 +121,21 @@ def _write(text: str, length: int = 34) -> str:
 
 
 def _differences(tables: Sequence[ResultTable], summary: Summary) -> Figure:
-    rows = max(len(table.rows) for table in tables)
-    figure = Figure(figsize=(1.75 * len(tables) + 0.7, 0.2 * rows + 0.7), layout="constrained")
-    plots = figure.subplots(1, len(tables), squeeze=False)[0]
+    labels = [label for label in summary.variants if label != summary.baseline]
+    size = (1.55 * len(tables) + 0.8, 0.2 * len(labels) + 0.8)
+    figure = Figure(figsize=size, layout="constrained")
+    plots = figure.subplots(1, len(tables), squeeze=False, sharey=True)[0]
     for plot, table in zip(plots, tables, strict=True):
-        _difference_panel(plot, table, summary.baseline)
+        _difference_panel(plot, table, labels, summary.baseline)
     return figure
 
 
-def _difference_panel(plot: Axes, table: ResultTable, baseline: str) -> None:
-    rows = [row for row in table.rows if row.difference]
+def _difference_panel(plot: Axes, table: ResultTable, labels: Sequence[str], baseline: str) -> None:
     plot.axvline(0, color="#1f2933", linewidth=0.6)
     plot.grid(axis="x")
-    for place, row in enumerate(rows):
-        gap, family = row.difference, family_of(row.variant, baseline)
+    for place, label in enumerate(labels):
+        gap = next((row.difference for row in table.rows if row.variant == label), None)
+        family = family_of(label, baseline)
         if gap is None or gap.mean is None:
             continue
         if gap.low is not None and gap.high is not None:
@@ -130,23 +143,27 @@ def _difference_panel(plot: Axes, table: ResultTable, baseline: str) -> None:
         if gap.low_single is not None and gap.high_single is not None:
             ends = [gap.low_single, gap.high_single]
             plot.plot(ends, [place, place], color=family.light, linewidth=2.2, alpha=0.55)
-        supported = gap.verdict in {"better", "worse"}
-        face = family.light if supported else "white"
-        plot.plot(
-            gap.mean,
-            place,
-            family.matplotlib_marker,
-            color=family.light,
-            markerfacecolor=face,
-            markersize=4,
-        )
-    plot.set_yticks(range(len(rows)), [_write(row.variant, 16) for row in rows])
-    plot.set_ylim(len(rows) - 0.4, -0.6)
+        _point(plot, gap.mean, place, family, filled=gap.verdict in {"better", "worse"})
+    plot.set_yticks(range(len(labels)), [_write(label, 16) for label in labels])
+    plot.set_ylim(len(labels) - 0.4, -0.6)
     plot.tick_params(axis="y", length=0)
-    plot.set_title(_write(table.name, 26), loc="left")
-    plot.set_xlabel(
-        f"difference in {contents.metric_name(table.metric)}\n"
-        f"({better_word(table.higher_is_better)})"
+    plot.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
+    plot.set_title(_write(table.name, 22), loc="left")
+    metric = contents.metric_name(table.metric)
+    plot.set_xlabel(f"difference in\n{metric}\n({better_word(table.higher_is_better)})")
+
+
+def _point(
+    plot: Axes, x: float, y: float, family: Family, *, filled: bool, transform: Any = None
+) -> None:
+    plot.plot(
+        x,
+        y,
+        family.matplotlib_marker,
+        color=family.light,
+        markerfacecolor=family.light if filled else "white",
+        markersize=4.5,
+        transform=plot.transData if transform is None else transform,
     )
 
 
@@ -155,70 +172,74 @@ def _frontier(chart: Frontier, summary: Summary) -> Figure:
     plot = figure.subplots()
     points = [one for one in chart.points if math.isfinite(one.cost) and math.isfinite(one.quality)]
     costs = [point.cost for point in points]
-    if costs and min(costs) > 0 and max(costs) / min(costs) > 6:
-        plot.set_xscale("log")
-    front = sorted((p.cost, p.quality) for p in points if p.standing == "frontier")
-    if front:
-        x, y = zip(*front, strict=True)
-        plot.step(x, y, where="post", color="#7b8794", linewidth=0.9, zorder=1)
-    for point in points:
-        family = family_of(point.variant, summary.baseline)
-        ends = error_bar(point)
-        if ends:
-            plot.plot([point.cost] * 2, ends, color=family.light, linewidth=0.7, alpha=0.6)
-        face = family.light if point.standing == "frontier" else "white"
-        plot.plot(
-            point.cost,
-            point.quality,
-            family.matplotlib_marker,
-            color=family.light,
-            markerfacecolor=face,
-            markersize=4.5,
-        )
+    steep = bool(costs) and min(costs) > 0 and max(costs) / min(costs) > 6
+    plot.set_xscale("log" if steep else "linear")
+    plot.set_xlim(*svg.padded(costs, 0.1, steep))
+    ends = [end for point in points for end in (error_bar(point) or (point.quality,))]
+    plot.set_ylim(*svg.padded([*ends, *(point.quality for point in points)], 0.08))
+    low, high = plot.get_xlim()
+    binary = chart.axis == "cache_bytes_per_token"
+    scale = svg.Scale(low=low, high=high, start=0, end=1, logarithmic=steep, binary=binary)
+    ticks = scale.ticks(4)
+    plot.set_xticks(ticks, [TICKS[chart.axis](tick) for tick in ticks])
+    plot.set_xticks([], minor=True)
     plot.grid(axis="y")
-    plot.margins(0.12)
     plot.set_xlabel(AXIS_TITLES[chart.axis])
     plot.set_ylabel(f"{contents.metric_name(chart.metric)} ({better_word(chart.higher_is_better)})")
     plot.set_title(_write(chart.table, 40), loc="left")
-    _name_points(figure, plot, points, summary.baseline)
+    _fill_frontier(figure, plot, points, summary.baseline)
     return figure
 
 
-def _name_points(
+def _fill_frontier(
     figure: Figure, plot: Axes, points: Sequence[FrontierPoint], baseline: str
 ) -> None:
-    """Place names as on the page: in pixels of a page chart, mapped onto the axes."""
+    """Draw points, bars and names as on the page: in its pixels, mapped onto the axes."""
     figure.draw_without_rendering()
-    scale = 1.6
     box = plot.get_window_extent()
-    width, height = (side * 72 / figure.dpi * scale for side in (box.width, box.height))
-    shares = [
-        plot.transAxes.inverted().transform(plot.transData.transform((one.cost, one.quality)))
-        for one in points
-    ]
+    pixels = 1.6 * 72 / figure.dpi
+    width, height = box.width * pixels, box.height * pixels
+
+    def place_of(cost: float, quality: float) -> tuple[float, float]:
+        shown = plot.transData.transform((cost, quality))
+        across, up = plot.transAxes.inverted().transform(shown)
+        return float(across) * width, (1 - float(up)) * height
+
+    def draw(places: Sequence[tuple[float, float]], **look: Any) -> None:
+        across, up = [x / width for x, _ in places], [1 - y / height for _, y in places]
+        plot.plot(across, up, transform=plot.transAxes, **look)
+
+    front = sorted((p.cost, p.quality) for p in points if p.standing == "frontier")
+    corners = staircase([place_of(*one) for one in front], width)
+    draw(corners, color="#7b8794", linewidth=0.9, zorder=1)
+    moved = apart([place_of(point.cost, point.quality) for point in points])
+    for point, (x, y) in zip(points, moved, strict=True):
+        family = family_of(point.variant, baseline)
+        for end in error_bar(point) or ():
+            look = {"color": family.light, "linewidth": 0.7, "alpha": 0.6}
+            draw([(x, y), (x, place_of(point.cost, end)[1])], **look)
+        filled = point.standing == "frontier"
+        across, up = x / width, 1 - y / height
+        _point(plot, across, up, family, filled=filled, transform=plot.transAxes)
     spots = [
-        labelling.Spot(text=_write(point.variant, 22), x=x * width, y=(1 - y) * height)
-        for point, (x, y) in zip(points, shares, strict=True)
+        labelling.Spot(text=_write(point.variant, 22), x=x, y=y)
+        for point, (x, y) in zip(points, moved, strict=True)
     ]
-    marks = [(spot.x - 6, spot.y - 6, spot.x + 6, spot.y + 6) for spot in spots]
-    labels = labelling.place(spots, marks, (0, 0, width, height))
+    taken = [(x - 7, y - 7, x + 7, y + 7) for x, y in moved] + labelling.boxes_along(corners)
+    labels = labelling.place(spots, taken, (0, 0, width, height))
     for point, spot, label in zip(points, spots, labels, strict=True):
         if label is None:
             continue
-        colour = family_of(point.variant, baseline).light
         if label.leader:
-            ends = [(spot.x, spot.y), label.leader]
-            across, up = zip(*((x / width, 1 - y / height) for x, y in ends), strict=True)
-            plot.plot(
-                across, up, color="#9aa5b1", linewidth=0.4, transform=plot.transAxes, zorder=0
-            )
+            draw([(spot.x, spot.y), label.leader], color="#9aa5b1", linewidth=0.4, zorder=0)
         plot.text(
             label.x / width,
             1 - label.y / height,
             label.text,
             transform=plot.transAxes,
             fontsize=6,
-            color=colour,
+            color=family_of(point.variant, baseline).light,
+            path_effects=[withStroke(linewidth=1.2, foreground="white")],
         )
 
 
