@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make study   set up, train and compare the variants, write $(OUT)/report.html (about ten minutes)"
+	@echo "make study   set up, train and compare the variants, write $(OUT)/reports/quickstart/report.html"
 	@echo "make test    set up and run the tests"
 	@echo "make setup   set up only, in $(VENV)"
 	@echo "make bench   run the benchmarks, one JSON line per case"

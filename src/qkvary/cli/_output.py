@@ -24,12 +24,18 @@ NEAR = dict(
 """What stands for a character where the stream knows ASCII only."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the entry point, which knows that a reader may go away."""
+        raise BrokenPipeError
+
+
 def console(stream: TextIO | None = None, *, width: int = WIDTH_WITHOUT_TERMINAL) -> Console:
     """A console on a stream, ``width`` columns wide where no terminal says otherwise."""
     target = sys.stdout if stream is None else stream
     _never_fail_to_encode(target)
     free = target.isatty() or "COLUMNS" in os.environ
-    return Console(
+    return _Console(
         file=target, width=None if free else width, highlight=False, emoji=False, soft_wrap=False
     )
 

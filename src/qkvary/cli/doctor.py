@@ -1,4 +1,4 @@
-"""Say what this machine offers: versions, devices, compiler, chosen kernels, the folder of runs."""
+"""Say what this machine offers: versions, devices, compiler, kernels, the folder of runs."""
 
 import fcntl
 import importlib.metadata

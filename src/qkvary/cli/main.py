@@ -66,7 +66,7 @@ def build_app() -> App:
         help="Train, compare and explain transformers that share query, key and value projections.",
         help_epilogue=EPILOGUE,
         help_format="plaintext",
-        version=lambda: importlib.metadata.version("qkvary"),
+        version=_version,
         suppress_keyboard_interrupt=False,
         result_action="return_value",
         console=console(width=HELP_WIDTH),
@@ -75,6 +75,13 @@ def build_app() -> App:
     for name in command_names():
         app.command(f"qkvary.cli.{name}:command", name=name, help=summarise(name))
     return app
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("qkvary")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed: this is a bare source tree"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,6 +139,9 @@ def _check_command(arguments: list[str]) -> None:
 
 def _report(error: Exception) -> int:
     """Say what went wrong in a few lines and return the exit code of its kind."""
+    if isinstance(error, ImportError) and isinstance(error.__cause__, ImportError):
+        # A command that could not be imported: what it lacks is the news.
+        return _report(error.__cause__)
     code = getattr(error, "exit_code", None)
     if isinstance(code, int):
         print_error(str(error))
