@@ -36,6 +36,7 @@ COMBINED = (
     "(I-K=V/1)+@w3",
     "Q-I-I@rotary",
     "I-K=V@rotary",
+    "I[map]-I-V",
 )
 """Products that nobody wrote down: each option meets several others."""
 

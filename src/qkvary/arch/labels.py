@@ -104,7 +104,8 @@ def parse_variant(text: str) -> Variant:
 
 def suggest_labels(text: str, *, count: int = 3) -> tuple[str, ...]:
     """The known labels nearest to ``text``, best first."""
-    known = {label.upper(): label for label in _known_labels()}
+    # Where a label and a tuple differ in case only, the label comes last and wins.
+    known = {label.upper(): label for label in reversed(_known_labels())}
     near = difflib.get_close_matches("".join(text.split()).upper(), known, n=count, cutoff=0.4)
     return tuple(dict.fromkeys(known[name] for name in near))
 
@@ -156,6 +157,9 @@ def _parse_heads(text: str, whole: str) -> int:
 
 
 def _role_letter(base: str, end: int) -> str:
+    if end == 1 and base[0].upper() in ("I", "X"):
+        # The query comes first, also where it is the layer input.
+        return "Q"
     return _MARK.sub("", base[:end])[-1:].upper()
 
 

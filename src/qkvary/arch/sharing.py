@@ -76,7 +76,8 @@ class Sharing:
             letter = "I" if source == IDENTITY else _LETTERS[role]
             shared = source == previous and source != IDENTITY
             joint = "" if previous is None else ("=" if shared else "-")
-            text += joint + letter + ("" if shared else marks.get(source, ""))
+            marked = not shared and (source != IDENTITY or role == "query")
+            text += joint + letter + (marks.get(source, "") if marked else "")
             previous = source
         return "QKV" if text == "Q-K-V" else text
 
@@ -86,7 +87,7 @@ class Sharing:
         seen: set[Source] = set()
         for role, source in self.roles.items():
             if source == IDENTITY:
-                groups.append("x")
+                groups.append("x" + (marks.get(source, "") if role == "query" else ""))
             elif source not in seen:
                 seen.add(source)
                 names = "=".join(_LETTERS[reader].lower() for reader in self.readers(source))

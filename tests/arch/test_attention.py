@@ -1,0 +1,193 @@
+"""Sizes and scales of an attention layer, and what it refuses."""
+
+import math
+
+import pytest
+import torch
+
+from qkvary.arch.attention import (
+    AttentionConfig,
+    IdentityScale,
+    Initialization,
+    InitScheme,
+    PositionConfig,
+    ScaleConfig,
+)
+from qkvary.arch.labels import parse_variant
+from qkvary.nn.attention import Attention
+from qkvary.nn.initialization import initialize
+from qkvary.nn.layout import Layout
+
+
+def make(label: str, *, d_model: int = 24, num_heads: int = 4, **fields: object) -> AttentionConfig:
+    return AttentionConfig(
+        d_model=d_model,
+        num_heads=num_heads,
+        variant=parse_variant(label),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "widths"),
+    [
+        ("QKV", {"q": 24, "k": 24, "v": 24}),
+        ("GQA-2", {"q": 24, "k": 12, "v": 12}),
+        ("Q-MQA", {"q": 24, "k": 6}),
+        ("Q[map]=V/2", {"v": 12, "k": 12}),
+        ("I-K=V/1", {"x": 24, "k": 6}),
+    ],
+)
+def test_widths_follow_the_heads(label: str, widths: dict[str, int]) -> None:
+    config = make(label)
+    found = {source: config.width(source) for source in widths}  # type: ignore[arg-type]
+    assert found == widths
+    assert config.size_per_head == 6
+
+
+def test_ranks_are_resolved() -> None:
+    config = make("Q-K[r5]-V[d/4]")
+    assert [config.rank(source) for source in ("q", "k", "v")] == [None, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("label", "fields", "message"),
+    [
+        ("QKV", {"d_model": 0}, "expected positive d_model and num_heads, got 0 and 4"),
+        ("QKV", {"num_heads": -1}, "expected positive d_model and num_heads, got 24 and -1"),
+        ("QKV", {"d_model": 25}, "expected d_model divisible by num_heads, got 25 and 4"),
+        ("QKV", {"dropout": 1.0}, "expected dropout in [0, 1), got 1.0"),
+        ("GQA-3", {}, "expected KV heads that divide 4 query heads, got 3; choices: 1, 2, 4"),
+        (
+            "I-K-V",
+            {"head_dim": 5},
+            "expected num_heads * head_dim = d_model where a role is the layer input, got 4 * 5",
+        ),
+        (
+            "QKV@rotary",
+            {"head_dim": 1},
+            "expected at least 2 channels a head for rotary, got 1",
+        ),
+        ("Q-K[r24]-V", {}, "expected a rank below d_model = 24, got 24 for k"),
+        ("Q-K-V[d/5]", {}, "expected a width divisible by 5 for rank d/5, got 24"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(
+    label: str, fields: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match="expected") as caught:
+        make(label, **fields)  # type: ignore[arg-type]
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"plus_features": 0}, "expected at least 1 plus feature, got 0"),
+        ({"rotary_fraction": 0.0}, r"expected a rotary fraction in \(0, 1\], got 0.0"),
+        ({"rotary_fraction": 1.5}, r"expected a rotary fraction in \(0, 1\], got 1.5"),
+        ({"relative_distance": 0}, "expected a relative distance of at least 1, got 0"),
+    ],
+)
+def test_position_sizes_are_checked(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PositionConfig(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fields", [{"std": 0.0}, {"output_std": -1.0}])
+def test_deviations_are_positive(fields: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="expected a positive std, got"):
+        Initialization(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("size", "fraction", "rotated"), [(8, 0.5, 4), (7, 0.5, 2), (7, 1.0, 6), (3, 0.1, 2)]
+)
+def test_rotated_channels_are_even(size: int, fraction: float, rotated: int) -> None:
+    assert PositionConfig(rotary_fraction=fraction).rotary_dim(size) == rotated
+
+
+def test_the_scale_is_by_head_or_by_width() -> None:
+    assert make("QKV").score_scale == pytest.approx(1 / math.sqrt(6))
+    assert make("QKV", scale=ScaleConfig(by="width")).score_scale == pytest.approx(24**-0.5)
+
+
+@pytest.mark.parametrize(
+    ("d_model", "init", "factor"),
+    [
+        (768, Initialization(scheme="normal", std=0.02), 1.804),
+        (256, Initialization(scheme="normal", std=0.02), 3.125),
+        (96, Initialization(scheme="torch"), math.sqrt(3)),
+        (768, Initialization(scheme="torch"), math.sqrt(3)),
+    ],
+)
+def test_the_identity_scale_is_derived(d_model: int, init: Initialization, factor: float) -> None:
+    """The paper's 1/(s sqrt d), which it rounds to 2 at its own width."""
+    config = make("I-K-V", d_model=d_model, init=init)
+    assert 1 / config.identity_correction == pytest.approx(factor, abs=5e-4)
+    both = make("I-I-V", d_model=d_model, init=init)
+    assert both.identity_correction == pytest.approx(config.identity_correction**2)
+
+
+@pytest.mark.parametrize(
+    ("identity", "label", "correction"),
+    [
+        ("published", "I-K-V", 0.5),
+        ("published", "Q[residual]-K-V", 0.5),
+        ("none", "I-K-V", 1.0),
+        ("none", "I-I-V", 1.0),
+        ("derived", "QKV", 1.0),
+        ("published", "Q-K-I", 1.0),
+    ],
+)
+def test_the_identity_scale_is_a_choice(
+    identity: IdentityScale, label: str, correction: float
+) -> None:
+    config = make(label, scale=ScaleConfig(identity=identity))
+    assert config.identity_correction == correction
+
+
+def score_deviation(label: str, scheme: InitScheme, identity: IdentityScale) -> float:
+    """The root mean square of the scores of different tokens at initialisation."""
+    init = Initialization(scheme=scheme, std=0.035, matched=True)
+    config = make(
+        label, d_model=96, num_heads=3, init=init, scale=ScaleConfig(identity=identity), bias=False
+    )
+    squares: list[float] = []
+    for seed in range(4):
+        layer = Attention(config)
+        initialize(layer, init, seed)
+        generator = torch.Generator().manual_seed(1000 + seed)
+        x = torch.randn(2, 29, 96, generator=generator)
+        layout = Layout(new_tokens=29)
+        with torch.no_grad():
+            query, key, _, _ = layer.roles(x, cache=None, layout=layout)
+            scores = layer._scores(query, key, layout)
+        off_diagonal = ~torch.eye(29, dtype=torch.bool)
+        squares.append(float(scores[..., off_diagonal].square().mean()))
+    return math.sqrt(sum(squares) / len(squares))
+
+
+@pytest.mark.parametrize("scheme", ["torch", "xavier", "normal"])
+@pytest.mark.parametrize(
+    "label",
+    [
+        "I-K-V",
+        "I-K=V",
+        "Q-I-V",
+        "Q-I-I",
+        "I-I-V",
+        "Q[residual]-K-V",
+        "Q[residual-gelu]-K-V",
+        "Q-K[d/4]-V",
+        "Q-MQA",
+    ],
+)
+def test_scores_start_with_the_deviation_of_the_baseline(label: str, scheme: InitScheme) -> None:
+    baseline = score_deviation("QKV", scheme, "derived")
+    assert score_deviation(label, scheme, "derived") == pytest.approx(baseline, rel=0.1)
+
+
+def test_without_the_correction_identity_scores_start_too_large() -> None:
+    baseline = score_deviation("QKV", "torch", "none")
+    assert score_deviation("I-K-V", "torch", "none") / baseline > 1.5

@@ -1,0 +1,159 @@
+"""Configurations are read back from their JSON, and one configuration has one fingerprint."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkvary.arch.attention import AttentionConfig, Initialization, PositionConfig, ScaleConfig
+from qkvary.arch.canonical import canonical_json, fingerprint, from_dict, to_dict
+from qkvary.arch.labels import spell_label
+from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from qkvary.arch.variants import QKV, Variant
+from tests.arch.variant_strategies import variants
+
+PINNED = "ab09d0fed1078cf02c4aa4d8cc11938d8e3411a72b7d8b26e8d3c7621a54d3ed"
+LAYER = AttentionConfig(d_model=6, num_heads=2, causal=True)
+
+
+def make(**fields: object) -> LanguageModelConfig:
+    given: dict[str, object] = {
+        "attention": LAYER,
+        "block": BlockConfig(d_ff=5),
+        "num_layers": 2,
+        "vocabulary": 7,
+        "max_tokens": 11,
+    }
+    return LanguageModelConfig(**{**given, **fields})  # type: ignore[arg-type]
+
+
+def shuffle(data: Any) -> Any:
+    """The same data with every dictionary in reverse order."""
+    if isinstance(data, dict):
+        return {key: shuffle(data[key]) for key in reversed(data)}
+    return [shuffle(item) for item in data] if isinstance(data, list) else data
+
+
+@settings(max_examples=100)
+@given(
+    variant=variants,
+    features=st.integers(1, 99),
+    std=st.floats(1e-6, 10.0),
+    output_std=st.none() | st.floats(1e-6, 1.0),
+    scale=st.sampled_from(["head", "width"]),
+    per_layer=st.booleans(),
+)
+def test_configurations_are_read_back(
+    variant: Variant,
+    features: int,
+    std: float,
+    output_std: float | None,
+    scale: str,
+    per_layer: bool,
+) -> None:
+    fields = {
+        "d_model": 10080,
+        "num_heads": 2520,
+        "variant": variant,
+        "position": PositionConfig(plus_features=features),
+        "init": Initialization(scheme="normal", std=std, output_std=output_std),
+        "scale": ScaleConfig(by=scale),  # type: ignore[arg-type]
+        "causal": True,
+    }
+    try:
+        layer = AttentionConfig(**fields)  # type: ignore[arg-type]
+    except ValueError:
+        # A fraction of the width, or a number of heads, that these sizes cannot be divided by.
+        return
+    config = make(attention=(layer, dataclasses.replace(layer, bias=False)) if per_layer else layer)
+    data = json.loads(canonical_json(config))
+    assert from_dict(LanguageModelConfig, data) == config
+    assert fingerprint(from_dict(LanguageModelConfig, shuffle(data))) == fingerprint(config)
+
+
+def test_json_is_canonical() -> None:
+    text = canonical_json(make())
+    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+    assert '"variant":"QKV"' in text
+    assert '"kind":"LanguageModelConfig"' in text
+    assert len(fingerprint(make())) == 64
+    assert to_dict(QKV) == spell_label(QKV)
+
+
+def test_one_and_one_point_zero_are_one_number() -> None:
+    ints = make(block=BlockConfig(d_ff=5, dropout=0))
+    floats = make(block=BlockConfig(d_ff=5, dropout=0.0))
+    assert fingerprint(ints) == fingerprint(floats)
+    data = to_dict(floats)
+    data["block"]["dropout"] = 0
+    assert from_dict(LanguageModelConfig, data) == floats
+    assert fingerprint(from_dict(LanguageModelConfig, data)) == fingerprint(floats)
+
+
+def test_every_field_counts() -> None:
+    changed = [
+        make(num_layers=3),
+        make(tied_head=False),
+        make(attention=dataclasses.replace(LAYER, bias=False)),
+        make(attention=(LAYER, LAYER)),
+        make(init=Initialization(std=0.03)),
+    ]
+    assert len({fingerprint(config) for config in [make(), *changed]}) == 6
+
+
+def test_the_fingerprint_is_pinned() -> None:
+    """Stored runs are found by it: if this changes, every finished run is run again."""
+    config = EncoderConfig(
+        attention=AttentionConfig(d_model=6, num_heads=2),
+        block=BlockConfig(d_ff=5),
+        num_layers=2,
+        vocabulary=7,
+        max_tokens=11,
+        classes=3,
+    )
+    assert fingerprint(config) == PINNED
+
+
+def test_missing_fields_have_their_defaults() -> None:
+    data = to_dict(make())
+    del data["tied_head"]
+    assert from_dict(LanguageModelConfig, data) == make()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_layer": 2}, "known key in LanguageModelConfig, got 'num_layer'; did you mean num_"),
+        ({"zzzzz": 2}, "expected a known key in LanguageModelConfig, got 'zzzzz'; choices: "),
+        ({"num_layers": "2"}, "expected LanguageModelConfig.num_layers to be int, got '2'"),
+        ({"num_layers": True}, "expected LanguageModelConfig.num_layers to be int, got True"),
+        ({"tied_head": 1}, "expected LanguageModelConfig.tied_head to be bool, got 1"),
+        ({"positions": "lerned"}, "got 'lerned' (did you mean learned?)"),
+        ({"kind": "EncoderConfig"}, "of kind LanguageModelConfig, got 'EncoderConfig'"),
+        ({"attention": [to_dict(LAYER)]}, "expected one attention layer for all or 2, got 1"),
+        ({"attention": {"kind": "Nope"}}, "got 'Nope'"),
+        ({"block": {"d_ff": 0}}, "expected a positive d_ff, got 0"),
+        ({"block": {"activation": "relu"}}, "expected the keys d_ff in LanguageModelConfig.block"),
+        ({"block": 3}, "expected LanguageModelConfig.block to be dict, got 3"),
+    ],
+)
+def test_wrong_data_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match="expected") as caught:
+        from_dict(LanguageModelConfig, {**to_dict(make()), **change})
+    assert message in str(caught.value)
+
+
+def test_a_wrong_label_inside_is_refused_with_the_nearest() -> None:
+    data = to_dict(make())
+    data["attention"]["variant"] = "Q-K=W"
+    with pytest.raises(ValueError, match="did you mean Q-K=V"):
+        from_dict(LanguageModelConfig, data)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_numbers_without_json_are_refused(number: float) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        canonical_json({"x": number})

@@ -1,0 +1,184 @@
+"""One canonical label each; other spellings are read; typos get the nearest label."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkvary.arch.labels import parse_variant, spell_label, spell_tuple, suggest_labels
+from qkvary.arch.sharing import SHARINGS, share
+from qkvary.arch.variants import QKV, Rank, Variant
+from tests.arch.variant_strategies import variants
+
+
+@settings(max_examples=400)
+@given(variant=variants)
+def test_labels_and_tuples_are_read_back(variant: Variant) -> None:
+    for spell in (spell_label, spell_tuple):
+        text = spell(variant)
+        assert parse_variant(text) == variant
+        assert spell(parse_variant(text)) == text
+        assert parse_variant(f"  {text} ") == variant
+        assert "/" not in text or text.count("/") <= 3
+
+
+@settings(max_examples=200)
+@given(left=variants, right=variants)
+def test_different_variants_have_different_labels(left: Variant, right: Variant) -> None:
+    assert (spell_label(left) == spell_label(right)) == (left == right)
+    assert (spell_tuple(left) == spell_tuple(right)) == (left == right)
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_every_sharing_is_read_in_any_case(sharing: object) -> None:
+    variant = Variant(sharing=sharing)  # type: ignore[arg-type]
+    assert parse_variant(spell_label(variant).lower()) == variant
+    assert parse_variant(spell_tuple(variant).upper()) == variant
+
+
+@pytest.mark.parametrize(
+    ("spelling", "label"),
+    [
+        ("MHA", "QKV"),
+        ("mha", "QKV"),
+        ("Q-K-V", "QKV"),
+        ("QK-V", "Q=K-V"),
+        ("KV", "Q=K-V"),
+        ("KV+Pos", "(Q=K-V)+"),
+        ("Q=K-V+", "(Q=K-V)+"),
+        ("(Q=K=V)+", "(Q=K=V)+"),
+        ("Q-KV", "Q-K=V"),
+        ("Q–K=V", "Q-K=V"),
+        ("Q−K=V", "Q-K=V"),
+        ("Q - K = V", "Q-K=V"),
+        ("K", "Q=K=V"),
+        ("I-KV", "I-K-V"),
+        ("gqa-4", "GQA-4"),
+        ("QKV/4", "GQA-4"),
+        ("QKV/1", "MQA"),
+        ("GQA-1", "MQA"),
+        ("Q-K=V/4", "Q-GQA-4"),
+        ("q,k=v/1", "Q-MQA"),
+        ("Q-K=V/MQA", "Q-MQA"),
+        ("Q-K=V/GQA-4", "Q-GQA-4"),
+        ("I-K=V/1", "I-K=V/1"),
+        ("x,k=v", "I-K=V"),
+        ("q=v,k", "Q=V"),
+        ("k,q=v", "Q=V"),
+        ("(q,k=v/2)+@relative", "(Q-GQA-2)+@relative"),
+        ("QKV@w64@rotary", "QKV@rotary@w64"),
+        ("QKV@T0.50", "QKV@t0.5"),
+        ("QKV@t1", "QKV"),
+        ("Q=K-V@diag-mean", "Q=K-V@diag-mean"),
+        ("Q-K[r16]=V", "Q-K[r16]=V"),
+        ("Q-K=V[r16]", "Q-K[r16]=V"),
+        ("Q[map]=K-V/2", "Q[map]=K-V/2"),
+        ("Q=V-K[r4]", "Q=V-K[r4]"),
+        ("I[map]-I-V", "I[map]-I-V"),
+        ("x[map],k,x", "I[map]-K-I"),
+    ],
+)
+def test_other_spellings_are_read(spelling: str, label: str) -> None:
+    assert spell_label(parse_variant(spelling)) == label
+
+
+def test_what_labels_mean() -> None:
+    assert parse_variant("QKV") == QKV
+    assert parse_variant("Q-GQA-4") == Variant(sharing=share("q", "k", "k"), num_kv_heads=4)
+    assert parse_variant("(Q=K-V)+").plus
+    found = parse_variant("Q[residual-gelu]-K[r3]-V[d/4]/2@alibi@w5@t0.25")
+    assert found == Variant(
+        sharing=share("q", "k", "v"),
+        query_form="residual-gelu",
+        k_rank=Rank(3),
+        v_rank=Rank(4, of_width=True),
+        num_kv_heads=2,
+        positions="alibi",
+        window=5,
+        temperature=0.25,
+    )
+
+
+@pytest.mark.parametrize(
+    ("typo", "nearest"),
+    [
+        ("Q-K=W", "Q-K=V"),
+        ("Q=K=", "Q=K=V"),
+        ("QKW", "QKV"),
+        ("GAQ-4", "GQA-4"),
+        ("MQQ", "MQA"),
+        ("Q-GQQ-4", "Q-GQA-4"),
+        ("q,k=w", "q,k=v"),
+        ("I-K=W", "I-K=V"),
+    ],
+)
+def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
+    assert nearest in suggest_labels(typo)
+    if "," not in typo:
+        with pytest.raises(ValueError, match="did you mean") as caught:
+            parse_variant(typo)
+        assert nearest in str(caught.value)
+        assert repr(typo) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "got ''; `qkvary variants` lists the labels"),
+        ("banana12345", "got 'banana12345'; `qkvary variants` lists the labels"),
+        (
+            "q,k=w",
+            "expected each of q, k, v once, or x in its place, as in q,k=v or x,k,v, got 'q,k=w'",
+        ),
+        (
+            "q,q,v",
+            "expected each of q, k, v once, or x in its place, as in q,k=v or x,k,v, got 'q,q,v'",
+        ),
+        (
+            "q,k",
+            "expected each of q, k, v once, or x in its place, as in q,k=v or x,k,v, got 'q,k'",
+        ),
+        (
+            "x,x,x,x",
+            "expected each of q, k, v once, or x in its place, as in q,k=v or x,k,v, got 'x,x,x,x'",
+        ),
+        ("GQA-2/2", "expected the number of KV heads once, got 'GQA-2/2'"),
+        ("Q-K=V/two", "expected a number of KV heads after '/', got 'Q-K=V/two'"),
+        ("QKV@foo", "expected options out of relative, alibi, rotary, wN (window), diag-mean, "),
+        ("QKV@alibi@rotary", "expected one positions option, got two in 'QKV@alibi@rotary'"),
+        ("QKV@w3@w4", "expected one window option, got two in 'QKV@w3@w4'"),
+        ("Q-K[map]=V", "expected the mark [map] on Q, got it on K in 'Q-K[map]=V'; a map between "),
+        ("Q-K-I[map]", "expected the mark [map] on Q, got it on I in 'Q-K-I[map]'"),
+        ("I[residual]-K-V", "expected a query with a projection of its own for the residual form"),
+        ("Q-K[residual]-V", "expected the mark [residual] on Q, got it on K"),
+        ("Q[r3]-K-V", "expected a rank on a learned key or value, got it on Q in 'Q[r3]-K-V'"),
+        ("Q-I[r3]-V", "expected a rank on a learned key or value, got it on I in 'Q-I[r3]-V'"),
+        ("Q-K[foo]-V", "expected a mark such as [r16], [d/4], [residual], [residual-gelu] or "),
+        ("Q=K-V/2", "expected a query of its own with 2 KV heads"),
+        ("QKV@diag-mean", "expected query and key to be one tensor for diagonal normalisation"),
+        ("QKV@t0", "expected a positive temperature, got 0.0"),
+        ("Q-K[r0]-V", "expected a rank of at least 1"),
+    ],
+)
+def test_refusals_say_what_was_expected_and_given(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match="expected") as caught:
+        parse_variant(text)
+    assert message in str(caught.value)
+
+
+@settings(max_examples=200)
+@given(text=st.text(alphabet="qkvxiQKVXI=-,+()[]/@rwtdgaGQAM0123456789. ", max_size=24))
+def test_any_text_is_read_or_refused_in_words(text: str) -> None:
+    try:
+        variant = parse_variant(text)
+    except ValueError as error:
+        refusal = str(error)
+    else:
+        refusal = "expected nothing else"
+        assert parse_variant(spell_label(variant)) == variant
+    assert refusal.startswith("expected ")
+
+
+def test_a_default_has_no_spelling() -> None:
+    assert spell_label(dataclasses.replace(QKV, temperature=1)) == "QKV"

@@ -1,0 +1,92 @@
+"""What network configurations refuse, and their short form."""
+
+import dataclasses
+
+import pytest
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+
+LAYER = AttentionConfig(d_model=6, num_heads=2)
+CAUSAL = dataclasses.replace(LAYER, causal=True)
+
+
+def make_encoder(**fields: object) -> EncoderConfig:
+    given: dict[str, object] = {
+        "attention": LAYER,
+        "block": BlockConfig(d_ff=5),
+        "num_layers": 2,
+        "vocabulary": 7,
+        "max_tokens": 11,
+        "classes": 3,
+    }
+    return EncoderConfig(**{**given, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_layers": 0}, "expected positive num_layers, vocabulary and max_tokens, got 0, 7"),
+        ({"vocabulary": 0}, "expected positive num_layers, vocabulary and max_tokens, got 2, 0"),
+        ({"max_tokens": -1}, "got 2, 7 and -1"),
+        ({"attention": (LAYER,) * 3}, "expected one attention layer for all or 2, got 3"),
+        (
+            {"attention": (LAYER, AttentionConfig(d_model=8, num_heads=2))},
+            "expected attention layers of one d_model",
+        ),
+        ({"classes": 0}, "expected positive classes and input dropout in [0, 1), got 0 and 0.0"),
+        ({"input_dropout": 1.0}, "and input dropout in [0, 1), got 3 and 1.0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match="expected") as caught:
+        make_encoder(**fields)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"d_ff": 0}, "expected a positive d_ff, got 0"),
+        ({"d_ff": 5, "dropout": 1.0}, r"expected dropout in \[0, 1\), got 1.0"),
+        ({"d_ff": 5, "inner_dropout": -0.1}, r"expected inner_dropout in \[0, 1\), got -0.1"),
+    ],
+)
+def test_blocks_are_checked(fields: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        BlockConfig(**fields)  # type: ignore[arg-type]
+
+
+def test_a_language_model_is_causal() -> None:
+    message = "expected causal attention in a language model, got a bidirectional layer"
+    with pytest.raises(ValueError, match=message):
+        LanguageModelConfig(
+            attention=(CAUSAL, LAYER),
+            block=BlockConfig(d_ff=5),
+            num_layers=2,
+            vocabulary=7,
+            max_tokens=11,
+        )
+
+
+def test_one_layer_stands_for_all() -> None:
+    assert make_encoder().layers == (LAYER, LAYER)
+    assert make_encoder().d_model == 6
+    other = dataclasses.replace(LAYER, bias=False)
+    assert make_encoder(attention=(LAYER, other)).layers == (LAYER, other)
+
+
+def test_a_variant_replaces_that_of_every_layer() -> None:
+    variant = parse_variant("Q-K=V")
+    other = dataclasses.replace(LAYER, bias=False)
+    for attention in (LAYER, (LAYER, other)):
+        found = make_encoder(attention=attention).with_variant(variant)
+        assert [layer.variant for layer in found.layers] == [variant, variant]
+        assert found.layers[1].bias is (attention is LAYER)
+
+
+def test_swiglu_has_no_biases() -> None:
+    assert BlockConfig(d_ff=5).has_feed_forward_bias
+    assert not BlockConfig(d_ff=5, bias=False).has_feed_forward_bias
+    assert not BlockConfig(d_ff=5, activation="swiglu").has_feed_forward_bias

@@ -1,0 +1,72 @@
+"""The table of variants: canonical labels, complete, and described in words."""
+
+import re
+
+import pytest
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.descriptions import describe, name_cached, write_equation
+from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.sharing import SHARINGS
+from qkvary.arch.table import VARIANTS, NamedVariant
+
+PUBLISHED = {
+    "QKV",
+    "Q=K-V",
+    "Q-K=V",
+    "Q=K=V",
+    "(Q=K-V)+",
+    "(Q=K=V)+",
+    "GQA-4",
+    "MQA",
+    "Q-GQA-4",
+    "Q-MQA",
+    "I-K-V",
+    "Q[residual]-K-V",
+    "Q[residual-gelu]-K-V",
+    "Q=V",
+}
+
+
+def test_labels_are_canonical_and_distinct() -> None:
+    labels = [entry.label for entry in VARIANTS]
+    assert len(labels) == len(set(labels))
+    assert [spell_label(entry.variant) for entry in VARIANTS] == labels
+    with pytest.raises(ValueError, match="expected the canonical label MQA, got GQA-1"):
+        NamedVariant("GQA-1", "this project")
+
+
+def test_the_table_is_complete() -> None:
+    assert {entry.label for entry in VARIANTS} >= PUBLISHED
+    assert {entry.variant.sharing for entry in VARIANTS} == set(SHARINGS)
+    assert "I-K=V" in {entry.label for entry in VARIANTS}
+
+
+@pytest.mark.parametrize("entry", VARIANTS, ids=lambda entry: entry.label)
+def test_every_entry_fits_a_layer_and_is_described(entry: NamedVariant) -> None:
+    config = AttentionConfig(d_model=32, num_heads=4, variant=entry.variant)
+    assert config.score_scale > 0
+    sentence, equation = describe(entry.variant), write_equation(entry.variant)
+    assert re.fullmatch(r"[a-z1-9].*[^.;]", sentence), sentence
+    assert equation.startswith("softmax(")
+    assert equation.count("(") == equation.count(")")
+    assert name_cached(entry.variant)
+
+
+def test_different_entries_mean_different_things() -> None:
+    found = [(describe(entry.variant), write_equation(entry.variant)) for entry in VARIANTS]
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("label", "sentence", "cached"),
+    [
+        ("Q-K=V", "query learned; key and value read one projection", "K"),
+        ("Q=K=V", "query, key and value read one projection", "K"),
+        ("I-K=V", "query is the layer input; key and value read one projection", "K"),
+        ("Q-I-I", "query learned; key and value are the layer input", "x"),
+    ],
+)
+def test_meanings(label: str, sentence: str, cached: str) -> None:
+    variant = parse_variant(label)
+    assert (describe(variant), name_cached(variant)) == (sentence, cached)
