@@ -149,7 +149,7 @@ def _difference_panel(plot: Axes, table: ResultTable, labels: Sequence[str], bas
     plot.tick_params(axis="y", length=0)
     plot.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
     plot.set_title(_write(table.name, 22), loc="left")
-    metric = contents.metric_name(table.metric)
+    metric = _write(contents.metric_name(table.metric))
     plot.set_xlabel(f"difference in\n{metric}\n({better_word(table.higher_is_better)})")
 
 
@@ -185,7 +185,8 @@ def _frontier(chart: Frontier, summary: Summary) -> Figure:
     plot.set_xticks([], minor=True)
     plot.grid(axis="y")
     plot.set_xlabel(AXIS_TITLES[chart.axis])
-    plot.set_ylabel(f"{contents.metric_name(chart.metric)} ({better_word(chart.higher_is_better)})")
+    metric = _write(contents.metric_name(chart.metric))
+    plot.set_ylabel(f"{metric} ({better_word(chart.higher_is_better)})")
     plot.set_title(_write(chart.table, 40), loc="left")
     _fill_frontier(figure, plot, points, summary.baseline)
     return figure

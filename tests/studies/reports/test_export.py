@@ -1,0 +1,71 @@
+import csv
+import io
+import json
+
+from qkvary.studies.reports import export
+from qkvary.studies.reports.page import store_digest
+from tests.studies.reports.hostile import PAYLOADS
+from tests.studies.reports.synthetic import make_attention, make_summary, renamed
+
+
+def read(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_every_table_is_exported() -> None:
+    summary = make_summary()
+    files = export.csv_files(summary, make_attention(summary))
+    assert set(files) == {
+        "results.csv",
+        "frontiers.csv",
+        "solving.csv",
+        "costs.csv",
+        "runs.csv",
+        "curves.csv",
+        "attention.csv",
+        "published-1-three-projections-table-2.csv",
+    }
+    assert len(read(files["runs.csv"])) == len(summary.runs)
+    assert len(read(files["results.csv"])) == sum(len(table.rows) for table in summary.tables)
+    assert len(read(files["curves.csv"])) == sum(len(curve.steps) for curve in summary.curves)
+
+
+def test_figures_are_not_rounded() -> None:
+    summary = make_summary()
+    rows = read(export.csv_files(summary, ())["results.csv"])
+    wanted = [row for table in summary.tables for row in table.rows]
+    for row, source in zip(rows, wanted, strict=True):
+        assert row["variant"] == source.variant
+        assert source.mean is not None
+        assert float(row["mean"]) == source.mean
+        gap = source.difference
+        assert row["low"] == ("" if gap is None or gap.low is None else repr(gap.low))
+        parts = ("done", "failed", "diverged", "missing")
+        assert sum(int(row[f"runs_{part}"]) for part in parts) == int(row["runs_planned"])
+
+
+def test_hostile_names_stay_in_their_cells() -> None:
+    summary = make_summary(("QKV", "MQA"), 2)
+    for payload in PAYLOADS[:60]:
+        bad = renamed(summary, lambda _field, text, payload=payload: payload + text)
+        for text in export.csv_files(bad, ()).values():
+            rows = list(csv.reader(io.StringIO(text, newline="")))
+            assert len({len(row) for row in rows}) == 1
+            cells = [cell for row in rows for cell in row]
+            assert not any(cell.startswith(("=", "+", "@", "\t")) for cell in cells)
+            text.encode()
+
+
+def test_markdown_says_question_answers_and_tables() -> None:
+    summary = make_summary()
+    text = export.markdown_report(summary, ())
+    assert text.startswith("# Do transformers need three projections")
+    assert text.count("\n### ") == len(export.all_tables(summary, ()))
+    assert "does not recompute" in text
+    assert json.dumps(text)
+
+
+def test_exports_are_deterministic() -> None:
+    summary = make_summary()
+    assert export.csv_files(summary, ()) == export.csv_files(summary, ())
+    assert store_digest(summary.runs) == store_digest(summary.runs)
