@@ -84,4 +84,7 @@ def _parse_range(part: str, whole: str) -> Iterator[int]:
     first, dash, last = part.partition("-")
     if not (first.isdecimal() and (last.isdecimal() or not dash)):
         raise UsageError(f"expected seeds such as 7 or 0,1,2 or 0-4, got {whole!r}")
-    yield from range(int(first), int(last if dash else first) + 1)
+    found = range(int(first), int(last if dash else first) + 1)
+    if not found:
+        raise UsageError(f"expected the smaller seed first, got {whole!r}")
+    yield from found

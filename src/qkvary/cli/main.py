@@ -5,10 +5,8 @@ help the first line of the file's docstring, read without importing it. So ``qkv
 neither torch nor any command. Does not know what the commands do.
 """
 
-import ast
 import difflib
 import errno
-import importlib.metadata
 import os
 import sys
 import traceback
@@ -55,8 +53,8 @@ def command_names() -> tuple[str, ...]:
 
 def summarise(name: str) -> str:
     """The first line of a command's docstring, read without importing the command."""
-    docstring = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text("utf-8"))) or name
-    return docstring.splitlines()[0]
+    first_line = (FOLDER / f"{name}.py").read_text("utf-8").partition("\n")[0]
+    return first_line.strip().strip('"')
 
 
 def build_app() -> App:
@@ -78,9 +76,12 @@ def build_app() -> App:
 
 
 def _version() -> str:
+    # Imported here because it takes a sixth of the time of --help.
+    from importlib import metadata
+
     try:
-        return importlib.metadata.version("qkvary")
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version("qkvary")
+    except metadata.PackageNotFoundError:
         return "not installed: this is a bare source tree"
 
 

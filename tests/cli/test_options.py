@@ -1,0 +1,46 @@
+"""Options that several commands share are read once and refused in a sentence."""
+
+import pytest
+
+from qkvary.checkpoints.errors import UsageError
+from qkvary.cli._options import Where, choose_study, complete_study, parse_seeds
+from qkvary.studies.catalog import load_study
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [("7", (7,)), ("0,1,2", (0, 1, 2)), ("3-5", (3, 4, 5)), ("9, 0-1", (9, 0, 1)), ("4-4", (4,))],
+)
+def test_seeds(text: str, seeds: tuple[int, ...]) -> None:
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1-", "a", "1,,2", "1.5", "0x2", "5-3"])
+def test_other_seeds_are_refused(text: str) -> None:
+    with pytest.raises(
+        UsageError, match=r"expected (seeds such as 7 or 0,1,2 or 0-4|the smaller seed first)"
+    ):
+        parse_seeds(text)
+
+
+def test_options_change_every_run_of_a_study() -> None:
+    where = Where(seeds="11,13", device="cuda:1", dtype="float64")
+    runs = [cell.run for cell in choose_study("quickstart", where).cells()]
+    assert {(run.seed, run.device, run.dtype) for run in runs} == {
+        (11, "cuda:1", "float64"),
+        (13, "cuda:1", "float64"),
+    }
+
+
+def test_without_options_a_study_is_what_its_file_says() -> None:
+    assert choose_study("quickstart", Where()) == load_study("quickstart")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "CPU", ""])
+def test_unknown_devices_are_refused(device: str) -> None:
+    with pytest.raises(UsageError, match="expected a device such as cpu"):
+        choose_study("quickstart", Where(device=device))
+
+
+def test_the_shell_is_offered_the_studies() -> None:
+    assert "quickstart" in set(complete_study(None))

@@ -1,0 +1,92 @@
+"""The list of variants says of each what its configuration says, and refuses what does not fit."""
+
+import json
+from typing import Any
+
+import pytest
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.table import VARIANTS
+from qkvary.cli.main import main
+from qkvary.costs.parameters import attention_parameters
+
+
+def listed(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    assert main(["variants", "--json", *options]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_every_variant_of_the_table_is_listed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    labels = [row["label"] for row in listed(capsys)["variants"]]
+    assert labels == [entry.label for entry in VARIANTS]
+
+
+def test_figures_are_those_of_the_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    document = listed(capsys, "--d-model", "96", "--num-heads", "12", "--length", "7")
+    assert document["layer"] == {"d_model": 96, "num_heads": 12, "length": 7, "dtype": "float32"}
+    for row in document["variants"]:
+        variant = parse_variant(row["label"])
+        layer = AttentionConfig(d_model=96, num_heads=12, variant=variant, causal=True)
+        assert row["parameters"]["total"] == attention_parameters(layer).total
+        kept = sum(layer.width(source) for source in variant.cached)
+        assert row["cache_bytes_per_token"] == 4 * kept
+        assert row["macs_per_sequence"] == pytest.approx(7 * row["macs_per_token"], abs=7)
+        assert row["tuple"]
+        assert row["meaning"]
+        assert row["equation"].startswith("softmax(")
+
+
+def test_any_spelling_and_any_combination_can_be_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = listed(capsys, "--label", "q,k=v", "--label", "i-k=v/2@alibi")["variants"]
+    assert [row["label"] for row in rows] == ["Q-K=V", "I-K=V/2@alibi"]
+    assert rows[1]["origin"] == "not in the table"
+    assert rows[0]["cached"] == ["k"]
+
+
+def test_published_changes_stand_beside(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {row["label"]: row for row in listed(capsys)["variants"]}
+    assert rows["Q-K=V"]["published"]["change"].startswith("+3.1")
+    assert rows["I-K=V"]["published"] is None
+
+
+def test_a_variant_that_does_not_fit_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {row["label"]: row for row in listed(capsys, "--num-heads", "2")["variants"]}
+    assert rows["GQA-4"]["parameters"] is None
+    assert "divide 2 query heads" in rows["GQA-4"]["refused"]
+    assert rows["GQA-2"]["refused"] is None
+
+
+def test_a_variant_that_was_asked_for_must_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["variants", "--label", "GQA-4", "--num-heads", "2"]) == 2
+    assert "divide 2 query heads" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--label", "Q-KK"], "did you mean"),
+        (["--length", "0"], "at least 1 token"),
+        (["--d-model", "10", "--num-heads", "3"], "divisible by num_heads"),
+        (["--dtype", "float23"], "float32"),
+    ],
+)
+def test_bad_input_is_refused(
+    options: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["variants", *options]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_narrow_and_wide_terminals_say_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for width in ("60", "200"):
+        monkeypatch.setenv("COLUMNS", width)
+        assert main(["variants", "--label", "Q-K=V"]) == 0
+        printed = capsys.readouterr().out
+        assert "q,k=v" in printed
+        assert "softmax(s (x Wq) (x Wk)" in printed
+        assert "787,968 (75 %)" in printed
