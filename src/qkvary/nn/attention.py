@@ -93,7 +93,7 @@ class Attention(nn.Module):
                 document_ids=document_ids,
             )
         query, key, value, rotation = self.roles(x, cache=cache, layout=layout)
-        mixed = self._mix(query, key, value, layout)
+        mixed = self.mix(query, key, value, layout)
         if rotation is not None and self._counter_rotates:
             mixed = rotation.turn(mixed, back=True)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
@@ -160,7 +160,14 @@ class Attention(nn.Module):
     def _counter_rotates(self) -> bool:
         return self.value_reads_key and self.config.position.value_rope == "counter"
 
-    def _mix(self, query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
+    def mix(
+        self,
+        query: Float[Tensor, "batch heads queries head_dim"],
+        key: Float[Tensor, "batch kv_heads keys head_dim"],
+        value: Float[Tensor, "batch kv_heads keys head_dim"],
+        layout: Layout,
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """The core: the values, weighted by the softmax of the scores."""
         config = self.config
         dropout = config.dropout if self.training else 0.0
         has_bias = self.plus is not None or self.relative is not None
