@@ -19,7 +19,7 @@ GOALS = {"--help": 0.3, "--version": 0.3, "variants": 1.0, "studies": 1.0}
 
 
 def children_seconds() -> float:
-    """Processor seconds of all processes started so far; what else the machine does is not in it."""
+    """Processor seconds of all processes that were started here and have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
