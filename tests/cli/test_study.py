@@ -1,0 +1,53 @@
+"""A study that is interrupted ends cleanly and goes on from there."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.test_commands import STUDY_FILE
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = "from qkvary.cli.main import run; run()"
+LONG = STUDY_FILE.replace("steps=6", "steps=1_000_000").replace(
+    "evaluate_every=3", "evaluate_every=500"
+)
+
+
+def wait_for(path: Path, pattern: str) -> None:
+    """Wait until a run has begun to log."""
+    end = time.monotonic() + 120
+    while not any(found.stat().st_size for found in path.glob(pattern)):
+        assert time.monotonic() < end, f"nothing appeared in {path}"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_study_says_so_and_keeps_its_steps(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    (tmp_path / "long.py").write_text(LONG, "utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "study", "long.py", "--workers", "1"],
+        cwd=tmp_path,
+        env=dict(os.environ, PYTHONPATH=str(ROOT / "src")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for(tmp_path, "runs/*/*/metrics.jsonl")
+        process.send_signal(number)
+        printed, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == code
+    assert printed == ""
+    assert "the same command goes on where it stopped" in said
+    assert "Traceback" not in said
+    assert list(tmp_path.glob("runs/*/*/checkpoints/*/MANIFEST.json"))
+    assert not list(tmp_path.glob("runs/*/*/record.json"))
