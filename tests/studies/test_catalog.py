@@ -16,7 +16,7 @@ def test_every_file_of_definitions_is_a_study_of_its_name(name: str) -> None:
     assert study.question.endswith("?")
 
 
-def test_the_studies_that_the_issue_names_are_there() -> None:
+def test_the_published_protocols_are_there() -> None:
     expected = {"quickstart", "synthetic-paper", "synthetic-published", "chars-paper"}
     assert expected | {"chars-published"} <= set(study_names())
 

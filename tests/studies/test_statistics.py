@@ -109,7 +109,7 @@ def bootstrap_t(values: list[float]) -> Interval:
 
 
 def percentile_bootstrap(values: list[float]) -> Interval:
-    """What the issue forbids; here as the mutant that the coverage test has to catch."""
+    """A way that fails at three seeds, here as the mutant that the coverage test has to catch."""
     drawn = np.asarray(values)[
         np.random.default_rng(5).integers(len(values), size=(399, len(values)))
     ]

@@ -36,7 +36,7 @@ def _digest(*parts: object) -> str:
 class SequenceTaskConfig:
     """One of the synthetic tasks: predict a fixed rearrangement of a random sequence.
 
-    Source: FACTS of the synthetic experiments; Borji 2023, section 3.1.
+    Source: Borji 2023, section 3.1, and its public code.
     """
 
     name: SequenceTaskName
