@@ -86,8 +86,11 @@ class Manifest:
             },
             "about": self.about,
         }
-        digest = hashlib.sha256(encode(body).encode()).hexdigest()
-        return (encode({**body, "digest": digest}, indent=1) + "\n").encode()
+        return (encode({**body, "digest": _digest(body)}, indent=1) + "\n").encode()
+
+
+def _digest(body: Mapping[str, object]) -> str:
+    return hashlib.sha256(encode(body).encode()).hexdigest()
 
 
 def _check_inside(directory: Path, name: str) -> None:
@@ -129,10 +132,12 @@ def read_manifest(directory: Path, *, required: Iterable[str] = ()) -> Manifest:
     except OSError as error:
         raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
     try:
-        manifest = _parse(decode(data), path)
+        fields = cast("dict[str, Any]", decode(data))
+        changed = fields.pop("digest") != _digest(fields)
+        manifest = None if changed else _parse(fields, path)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DamagedError(f"{path} is not a manifest") from None
-    if manifest.to_json() != data:
+    if manifest is None or manifest.to_json() != data:
         raise DamagedError(f"{path} was changed: it does not have its own digest")
     for name in manifest.files:
         _check_inside(directory, name)
@@ -142,8 +147,8 @@ def read_manifest(directory: Path, *, required: Iterable[str] = ()) -> Manifest:
     return manifest
 
 
-def _parse(value: object, path: Path) -> Manifest:
-    fields = cast("dict[str, Any]", value)
+def _parse(fields: Mapping[str, Any], path: Path) -> Manifest:
+    # In every version of the format the digest covers all the rest, so that a version is believed.
     if fields["format_version"] > FORMAT_VERSION:
         raise NewerFormatError(
             f"{path} has format_version {fields['format_version']}, this qkvary reads "

@@ -6,7 +6,7 @@ Each checkpoint is a folder with a manifest. Knows nothing of what is inside; to
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,9 @@ from qkvary.checkpoints.durable import (
 from qkvary.checkpoints.errors import DamagedError, NewerFormatError, UnsafeError
 from qkvary.checkpoints.jsonvalues import JsonValue
 from qkvary.checkpoints.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
+
+KEEP = 2
+"""How many checkpoints are kept: the newest, and one in case that it is damaged."""
 
 _STEP = re.compile(r"step-(\d{12})")
 
@@ -47,8 +50,8 @@ def stored_steps(directory: Path) -> tuple[int, ...]:
     return tuple(sorted((int(match[1]) for match in matches if match), reverse=True))
 
 
-def save_stored(directory: Path, stored: Stored, *, keep: int = 2) -> None:
-    """Write one checkpoint, then remove all but the newest ``keep``.
+def save_stored(directory: Path, stored: Stored) -> None:
+    """Write one checkpoint, then remove all but the newest ``KEEP``.
 
     Nothing is removed before the new checkpoint is durable and was read back.
 
@@ -63,7 +66,11 @@ def save_stored(directory: Path, stored: Stored, *, keep: int = 2) -> None:
     path = _folder(directory, stored.step)
     atomic_write_dir(path, {**stored.files, MANIFEST_NAME: manifest.to_json()})
     read_manifest(path).read_all(path)
-    for step in stored_steps(directory)[keep:]:
+    _remove(directory, stored_steps(directory)[KEEP:])
+
+
+def _remove(directory: Path, steps: Iterable[int]) -> None:
+    for step in steps:
         remove_dir(_folder(directory, step))
 
 
@@ -112,8 +119,8 @@ def load_newest(
             problems.append(str(error))
             report(f"checkpoint of step {step} is damaged: {error}")
             continue
-        for damaged in steps[:position]:
-            remove_dir(_folder(directory, damaged))
+        # The damaged ones, and those that a killed process did not come to remove.
+        _remove(directory, (*steps[:position], *steps[position + KEEP :]))
         return stored
     if problems:
         raise DamagedError(

@@ -1,0 +1,156 @@
+"""T2: the program dies, or the disk fails, at every single system call that persists something."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import qkvary
+from qkvary.checkpoints import rotation
+from qkvary.checkpoints.durable import TEMPORARY_PREFIX
+from qkvary.checkpoints.rotation import load_newest, load_stored, stored_steps
+from tests.checkpoints import crash_script
+from tests.checkpoints.crash_script import content
+
+CALLS = ("write", "fsync", "rename", "mkdir", "unlink", "unlinkat", "rmdir", "openat", "flock")
+SCRIPT = Path(crash_script.__file__)
+SOURCE = Path(qkvary.__file__).parents[1]
+
+
+def run(
+    directory: Path, last: int, mutant: str, *strace: str
+) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-S", str(SCRIPT), str(directory), str(last), mutant]
+    return subprocess.run(
+        [*strace, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+
+
+def trace(log: Path, *options: str) -> tuple[str, ...]:
+    calls = f"trace={','.join(CALLS)}"
+    return ("strace", "-f", "-qq", "-o", str(log), "-e", calls, *options)
+
+
+def check(directory: Path, last: int, mutant: str) -> None:
+    """A start after the fault finds a sound checkpoint, ends well, and leaves nothing behind."""
+    reported: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("clean_leftovers", "atomic_write_dir"):
+            # So that what a mutant replaces is put back.
+            patch.setattr(rotation, name, getattr(rotation, name))
+        if mutant == "nothing_cleaned":
+            rotation.clean_leftovers = crash_script.nothing_cleaned
+        newest = load_newest(directory, accept=lambda _stored: None, report=reported.append)
+        assert reported == [], "a checkpoint stands there in part"
+        assert newest is not None, "no checkpoint is left"
+        assert newest.step >= 2, "a checkpoint that was durable is gone"
+        assert dict(newest.files) == content(newest.step)
+        crash_script.main(directory, mutant, last)
+    assert stored_steps(directory) == (last, last - 1)
+    assert dict(load_stored(directory, last).files) == content(last)
+    left = [path.name for path in directory.rglob("*") if path.name.startswith(TEMPORARY_PREFIX)]
+    assert left == [], "something temporary is left"
+
+
+def prepared(tmp_path: Path) -> Path:
+    """A folder with checkpoints 1 and 2, so that each later save also removes one."""
+    directory = tmp_path / "prepared"
+    if not directory.exists():
+        directory.mkdir()
+        for step in (1, 2):
+            stored = crash_script.Stored(step=step, files=content(step), about={"note": "x"})
+            crash_script.save_stored(directory, stored)
+    return directory
+
+
+def fail_at(
+    tmp_path: Path, call: str, number: int, fault: str, *, last: int = 3, mutant: str = ""
+) -> None:
+    directory = tmp_path / "work"
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(prepared(tmp_path), directory)
+    log = tmp_path / "log"
+    inject = f"inject={call}:{fault}:when={number}"
+    done = run(directory, last, mutant, *trace(log, "-e", inject))
+    if fault == "signal=KILL":
+        assert done.returncode in (-9, 137), done.stderr
+    elif done.returncode:
+        assert done.returncode == 4, done.stderr
+        assert "Traceback" not in done.stderr
+        assert str(directory) in done.stderr
+        assert "cannot write" in done.stderr
+    check(directory, last, mutant)
+
+
+def sweep(
+    tmp_path: Path, found: list[tuple[str, int]], fault: str, *, last: int = 3, mutant: str = ""
+) -> None:
+    for call, number in found:
+        fail_at(tmp_path, call, number, fault, last=last, mutant=mutant)
+
+
+def work_points(tmp_path: Path, last: int) -> list[tuple[str, int]]:
+    log = tmp_path / "trace"
+    directory = tmp_path / "work"
+    shutil.copytree(prepared(tmp_path), directory)
+    done = run(directory, last, "", *trace(log))
+    assert done.returncode == 0, done.stderr
+    return list(persistent(log.read_text(), str(directory)))
+
+
+def persistent(text: str, place: str) -> Iterator[tuple[str, int]]:
+    """The calls of a trace that touch what persists, numbered among their kind."""
+    counts: Counter[str] = Counter()
+    inside = False
+    for line in text.splitlines():
+        match = re.match(r"\d+ +(\w+)\((.*)", line)
+        if match:
+            counts[match[1]] += 1
+            inside = inside or place in match[2]
+            if inside and (match[1] != "openat" or "O_CREAT" in match[2]):
+                yield match[1], counts[match[1]]
+
+
+FAULTS = ("signal=KILL", "error=ENOSPC", "error=EIO")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_save_and_purge_survive_a_fault_at_every_call(tmp_path: Path, fault: str) -> None:
+    """One checkpoint is saved and another removed: all points of it."""
+    found = work_points(tmp_path, 3)
+    assert {call for call, _ in found} >= {"write", "fsync", "rename", "mkdir", "unlinkat"}
+    assert len(found) >= 20
+    sweep(tmp_path, found, fault)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_several_saves_survive_a_fault_at_every_call(tmp_path: Path, fault: str) -> None:
+    sweep(tmp_path, work_points(tmp_path, 6), fault, last=6)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "call", "message"),
+    [
+        ("in_place", "write", "in part"),
+        ("purge_first", "write", "no checkpoint is left"),
+        ("nothing_cleaned", "fsync", "something temporary is left"),
+    ],
+)
+def test_the_sweep_catches_a_worse_way_to_write(
+    tmp_path: Path, mutant: str, call: str, message: str
+) -> None:
+    first = [(call, number) for number in range(1, 4)]
+    with pytest.raises(AssertionError, match=message):
+        sweep(tmp_path, first, "signal=KILL", mutant=mutant)

@@ -1,0 +1,244 @@
+import errno
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qkvary.checkpoints import durable
+from qkvary.checkpoints.durable import (
+    TEMPORARY_PREFIX,
+    AppendFile,
+    atomic_write_dir,
+    atomic_write_file,
+    clean_leftovers,
+    make_directory,
+    remove_dir,
+    remove_file,
+)
+from qkvary.checkpoints.errors import ResourceError, UnsafeError
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    for data in (b"first", b"", bytes(300_001)):
+        atomic_write_file(path, data)
+        assert path.read_bytes() == data
+        assert names(tmp_path) == ["a.txt"]
+
+
+def test_a_file_may_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        atomic_write_file(tmp_path / "a", b"x")
+        atomic_write_dir(tmp_path / "d", {"b": b"y"})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "d" / "b").stat().st_mode) == 0o640
+
+
+def test_a_folder_is_written_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    atomic_write_dir(path, {"a": b"1", "b": b"2"})
+    atomic_write_dir(path, {"c": b"3"})
+    assert names(tmp_path) == ["d"]
+    assert names(path) == ["c"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\0"])
+def test_a_name_that_leaves_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UnsafeError, match="is no name for a file inside"):
+        atomic_write_dir(tmp_path / "d", {name: b""})
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EROFS, "make the folder writable"),
+        (errno.EIO, "check the disk"),
+    ],
+)
+def test_an_error_of_the_system_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
+) -> None:
+    def refuse(*_arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / "a").write_bytes(b"before")
+    monkeypatch.setattr(durable.os, "write", refuse)
+    for write in (
+        lambda: atomic_write_file(tmp_path / "a", b"after"),
+        lambda: atomic_write_dir(tmp_path / "d", {"a": b"after"}),
+        lambda: AppendFile(tmp_path / "a").append(b"after"),
+    ):
+        with pytest.raises(ResourceError, match=advice) as caught:
+            write()
+        assert caught.value.exit_code == 4
+        assert os.strerror(number) in str(caught.value)
+        assert "5 bytes" in str(caught.value)
+        assert str(tmp_path) in str(caught.value)
+    assert (tmp_path / "a").read_bytes() == b"before"
+    assert names(tmp_path) == ["a"]
+
+
+def test_bytes_that_do_not_arrive_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable.os, "write", lambda _descriptor, view: len(view))
+    with pytest.raises(ResourceError, match="0 bytes arrived of 5"):
+        atomic_write_file(tmp_path / "a", b"after")
+    assert names(tmp_path) == []
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(durable.os, "write", lambda number, view: write(number, view[:3]))
+    atomic_write_file(tmp_path / "a", b"all of it")
+    assert (tmp_path / "a").read_bytes() == b"all of it"
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match="the folder is gone"):
+        atomic_write_file(tmp_path / "gone" / "a", b"")
+
+
+def test_folders_are_made_with_their_parents(tmp_path: Path) -> None:
+    make_directory(tmp_path / "a" / "b" / "c")
+    make_directory(tmp_path / "a" / "b" / "c")
+    assert (tmp_path / "a" / "b" / "c").is_dir()
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ResourceError, match="cannot write"):
+        make_directory(tmp_path / "file" / "d")
+
+
+def test_removing(tmp_path: Path) -> None:
+    atomic_write_dir(tmp_path / "d", {"a": b""})
+    atomic_write_file(tmp_path / "f", b"")
+    remove_dir(tmp_path / "d")
+    remove_file(tmp_path / "f")
+    remove_file(tmp_path / "f")
+    assert names(tmp_path) == []
+    with pytest.raises(ResourceError):
+        remove_dir(tmp_path / "d")
+
+
+WRITER = """
+import os, sys, time
+from pathlib import Path
+from qkvary.checkpoints import durable
+durable._fill = lambda descriptor, data: (print("writing", flush=True), time.sleep(600))
+durable.{function}
+"""
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        'atomic_write_file(Path(sys.argv[1]) / "a", b"x")',
+        'atomic_write_dir(Path(sys.argv[1]) / "a", {"b": b"x"})',
+    ],
+)
+def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_not(
+    tmp_path: Path, function: str
+) -> None:
+    source = Path(durable.__file__).parents[2]
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER.format(function=function), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(source)},
+    )
+    assert writer.stdout
+    assert writer.stdout.readline() == b"writing\n"
+    assert len(names(tmp_path)) == 1
+    assert clean_leftovers(tmp_path) == ()
+    writer.kill()
+    writer.wait()
+    writer.stdout.close()
+    left = names(tmp_path)
+    assert [name.startswith(TEMPORARY_PREFIX) for name in left] == [True]
+    assert list(clean_leftovers(tmp_path)) == left
+    assert names(tmp_path) == []
+
+
+def test_cleaning_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    assert clean_leftovers(tmp_path / "absent") == ()
+
+
+def test_a_writer_whose_file_was_taken_for_a_leftover_writes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the creation of the temporary file and its lock, somebody may clean up."""
+    locked = durable._locked
+    cleaned: list[Path] = []
+
+    def slow(path: Path, flags: int) -> int:
+        descriptor = locked(path, flags)
+        if not cleaned:
+            cleaned.append(path)
+            path.unlink()
+        return descriptor
+
+    monkeypatch.setattr(durable, "_locked", slow)
+    atomic_write_file(tmp_path / "a", b"x")
+    assert (tmp_path / "a").read_bytes() == b"x"
+    assert names(tmp_path) == ["a"]
+
+
+def test_appending(tmp_path: Path) -> None:
+    for data in (b"one\n", b"two\n"):
+        file = AppendFile(tmp_path / "log")
+        file.append(data)
+        file.sync()
+        file.close()
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
+
+
+Write = Callable[[Path, bytes], None]
+
+
+def readers_see(tmp_path: Path, write: str) -> set[int]:
+    """The lengths that a reader sees while a writer replaces a file over and over."""
+    script = (
+        "import sys; from pathlib import Path; from qkvary.checkpoints import durable\n"
+        "path = Path(sys.argv[1])\n"
+        "while True:\n"
+        f"    for data in (bytes(40000), bytes(50000)): {write}\n"
+    )
+    path = tmp_path / "a"
+    path.write_bytes(bytes(40000))
+    source = Path(durable.__file__).parents[2]
+    writer = subprocess.Popen(
+        [sys.executable, "-c", script, str(path)],
+        env={**os.environ, "PYTHONPATH": str(source)},
+    )
+    try:
+        seen: set[int] = set()
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and not (50000 in seen and len(seen) > 2):
+            seen.add(len(path.read_bytes()))
+            if 50000 in seen and time.monotonic() > deadline - 18.5:
+                break
+        return seen
+    finally:
+        writer.kill()
+        writer.wait()
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
+    assert readers_see(tmp_path, "durable.atomic_write_file(path, data)") == {40000, 50000}
+
+
+def test_a_plain_write_would_show_half_a_file(tmp_path: Path) -> None:
+    """The mutant: writing in place."""
+    assert readers_see(tmp_path, "path.write_bytes(data)") - {40000, 50000}

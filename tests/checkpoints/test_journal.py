@@ -1,0 +1,115 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkvary.checkpoints import durable
+from qkvary.checkpoints.journal import Journal, from_line, parse_journal, to_line
+from qkvary.checkpoints.manifest import FileEntry
+from tests.checkpoints.test_jsonvalues import KEYS, VALUES, same
+
+EVENTS = [
+    {"event": "train", "step": step, "loss": 1.0 / (step + 3), "name": 'torn" ,"check":"\n'}
+    for step in range(7)
+]
+
+
+def write(path: Path, events: list[dict[str, object]]) -> bytes:
+    journal = Journal(path)
+    for event in events:
+        journal.append(event)  # type: ignore[arg-type]
+    journal.close()
+    return path.read_bytes()
+
+
+@given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=5))
+def test_any_event_comes_back(event: dict[str, object]) -> None:
+    line = to_line(event)  # type: ignore[arg-type]
+    assert line.count(b"\n") == 1
+    assert json.loads(line)["check"]
+    assert same(from_line(line[:-1]), event)
+
+
+def test_an_event_without_fields_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one field"):
+        to_line({})
+
+
+def test_every_cut_leaves_the_lines_before_it_and_those_appended_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S8: cut the file after each byte, open it again, append: only the torn line is lost."""
+    monkeypatch.setattr(durable.os, "fsync", lambda _descriptor: None)
+    path = tmp_path / "metrics.jsonl"
+    data = write(path, EVENTS)
+    late = {"event": "late", "step": 99}
+    for cut in range(len(data) + 1):
+        path.write_bytes(data[:cut])
+        whole = data[:cut].count(b"\n")
+        torn = not data[:cut].endswith(b"\n") and cut > 0
+        seen = parse_journal(data[:cut], where="log")
+        assert list(seen.events) == EVENTS[:whole]
+        assert len(seen.problems) == torn
+        journal = Journal(path)
+        assert bool(journal.cut) == torn
+        journal.append(late)
+        journal.close()
+        again = parse_journal(path.read_bytes(), where="log")
+        assert list(again.events) == [*EVENTS[:whole], late]
+        assert again.problems == ()
+
+
+def test_a_torn_line_with_later_lines_is_reported_and_passed_over() -> None:
+    """What Optuna's journal cannot do: a line torn in the middle of the file, more after it."""
+    lines = [to_line(event) for event in EVENTS]
+    for cut in range(1, len(lines[3]) - 1):
+        data = b"".join([*lines[:3], lines[3][:cut], b"\n", *lines[4:]])
+        seen = parse_journal(data, where="log")
+        assert list(seen.events) == EVENTS[:3] + EVENTS[4:]
+        assert seen.problems == ("log, line 4: the line is torn or was changed",)
+
+
+def test_a_reader_without_checks_would_be_bricked() -> None:
+    """The mutant: plain JSON lines. The same torn file cannot be read at all."""
+    lines = [to_line(event) for event in EVENTS]
+    with pytest.raises(ValueError, match=r"Unterminated|Expecting"):
+        [json.loads(line) for line in (lines[0] + lines[1][:9] + b"\n" + lines[2]).splitlines()]
+
+
+def test_every_changed_bit_is_noticed() -> None:
+    line = to_line(EVENTS[1])[:-1]
+    for position in range(len(line)):
+        for bit in range(8):
+            changed = bytearray(line)
+            changed[position] ^= 1 << bit
+            with pytest.raises(ValueError, match="torn or was changed"):
+                from_line(bytes(changed))
+
+
+def test_rewind_forgets_what_came_later(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    journal = Journal(path)
+    journal.append(EVENTS[0])
+    mark = journal.mark()
+    journal.append(EVENTS[1])
+    assert journal.holds(mark)
+    journal.rewind(mark)
+    assert FileEntry.of(path.read_bytes()) == mark
+    journal.append(EVENTS[2])
+    assert journal.mark() == FileEntry.of(path.read_bytes())
+    journal.close()
+    assert list(parse_journal(path.read_bytes(), where="").events) == [EVENTS[0], EVENTS[2]]
+
+
+def test_a_changed_beginning_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    journal = Journal(path)
+    journal.append(EVENTS[0])
+    mark = journal.mark()
+    path.write_bytes(path.read_bytes().replace(b"train", b"trail"))
+    assert not journal.holds(mark)
+    path.write_bytes(path.read_bytes()[:-4])
+    assert not journal.holds(mark)
+    journal.close()

@@ -1,0 +1,144 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import qkvary
+from qkvary.checkpoints.errors import BusyError
+from qkvary.checkpoints.locks import OwnerLock, is_held, read_owner
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from qkvary.checkpoints.errors import BusyError
+from qkvary.checkpoints.locks import OwnerLock
+{mutant}
+print("waiting", flush=True)
+sys.stdin.readline()
+try:
+    lock = OwnerLock(Path(sys.argv[1]))
+except BusyError as error:
+    print(error)
+    sys.exit(error.exit_code)
+print("mine", flush=True)
+time.sleep(600)
+"""
+
+
+def holders(path: Path, count: int, mutant: str = "") -> list["subprocess.Popen[str]"]:
+    source = Path(qkvary.__file__).parents[1]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOLDER.format(mutant=mutant), str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(source)},
+        )
+        for _ in range(count)
+    ]
+    for process in started:
+        assert process.stdout
+        assert process.stdout.readline() == "waiting\n"
+    return started
+
+
+def race(path: Path, count: int, mutant: str = "") -> tuple[list[int], list[str]]:
+    """Let all reach for the lock at once; return who got it, and what the others said."""
+    started = holders(path, count, mutant)
+    for process in started:
+        assert process.stdin
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said: list[str] = []
+    owners: list[int] = []
+    for process in started:
+        assert process.stdout
+        line = process.stdout.readline()
+        if line == "mine\n":
+            owners.append(process.pid)
+        else:
+            assert process.wait() == 6
+            said.append(line)
+    try:
+        if len(owners) == 1:
+            assert is_held(path)
+            owner = read_owner(path)
+            assert owner
+            assert (owner.pid, owner.host) == (owners[0], socket.gethostname())
+            killed = next(process for process in started if process.pid == owners[0])
+            killed.send_signal(signal.SIGKILL)
+            killed.wait()
+            assert not is_held(path)
+            OwnerLock(path).release()
+        return owners, said
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                assert pipe
+                pipe.close()
+
+
+def test_one_of_eight_owns_and_the_others_name_it(tmp_path: Path) -> None:
+    """T11: one runs, seven end with 6 and name the owner; killing the owner frees it at once."""
+    owners, said = race(tmp_path / "run.lock", 8)
+    assert len(owners) == 1
+    assert len(said) == 7
+    for line in said:
+        assert str(tmp_path) in line
+        known = f"process {owners[0]} on {socket.gethostname()} since 2"
+        assert known in line or "just starting" in line
+
+
+def test_a_lock_that_locks_nothing_is_caught(tmp_path: Path) -> None:
+    """The mutant: without the lock of the kernel, all of them own it."""
+    mutant = "import fcntl; fcntl.flock = lambda descriptor, how: None"
+    owners, _said = race(tmp_path / "run.lock", 3, mutant)
+    assert len(owners) == 3
+
+
+def test_a_second_lock_in_the_same_process_is_refused(tmp_path: Path) -> None:
+    lock = OwnerLock(tmp_path / "run.lock")
+    with pytest.raises(BusyError, match=f"in use by process {os.getpid()} on"):
+        OwnerLock(tmp_path / "run.lock")
+    lock.release()
+    OwnerLock(tmp_path / "run.lock").release()
+
+
+def test_a_paused_owner_stays_the_owner(tmp_path: Path) -> None:
+    path = tmp_path / "run.lock"
+    (process,) = holders(path, 1)
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "mine\n"
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(0.05)
+    assert is_held(path)
+    with pytest.raises(BusyError, match=f"process {process.pid} on"):
+        OwnerLock(path)
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_a_leftover_lock_file_means_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run.lock"
+    assert not is_held(path)
+    assert read_owner(path) is None
+    path.write_text("garbage")
+    assert not is_held(path)
+    assert read_owner(path) is None
+    OwnerLock(path).release()
+    owner = read_owner(path)
+    assert owner
+    assert owner.pid == os.getpid()

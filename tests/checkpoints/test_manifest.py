@@ -1,0 +1,115 @@
+import hashlib
+import random
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from qkvary.checkpoints.durable import atomic_write_dir
+from qkvary.checkpoints.errors import DamagedError, NewerFormatError, UnsafeError
+from qkvary.checkpoints.jsonvalues import decode, encode
+from qkvary.checkpoints.manifest import MANIFEST_NAME, FileEntry, Manifest, describe, read_manifest
+from tests.checkpoints.damage import DAMAGES
+
+FILES = {"weights.bin": bytes(range(256)) * 13, "notes.txt": b"17 notes", "empty": b""}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    manifest = describe(FILES, about={"step": 17, "loss": float("nan")})
+    atomic_write_dir(tmp_path / "stored", {**FILES, MANIFEST_NAME: manifest.to_json()})
+    return tmp_path / "stored"
+
+
+def test_what_was_written_is_handed_out(folder: Path) -> None:
+    manifest = read_manifest(folder, required=FILES)
+    assert manifest.read_all(folder) == FILES
+    assert manifest.about["step"] == 17
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["weights.bin", "notes.txt", MANIFEST_NAME])
+def test_every_damage_is_noticed_and_named(folder: Path, damage: object, name: str) -> None:
+    for seed in range(9):
+        for path, data in before(folder).items():
+            path.write_bytes(data)
+        damage(folder / name, random.Random(seed))  # type: ignore[operator]
+        with pytest.raises(DamagedError) as caught:
+            read_manifest(folder).read_all(folder)
+        assert str(folder) in str(caught.value)
+
+
+def before(folder: Path) -> dict[Path, bytes]:
+    manifest = describe(FILES, about={"step": 17, "loss": float("nan")})
+    return {folder / name: data for name, data in FILES.items()} | {
+        folder / MANIFEST_NAME: manifest.to_json()
+    }
+
+
+def test_without_the_digest_a_changed_file_would_pass(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant that the damages kill: a manifest that compares sizes only."""
+    (folder / "notes.txt").write_bytes(b"18 notes")
+    with pytest.raises(DamagedError, match="was changed: its sha256"):
+        read_manifest(folder).read_all(folder)
+    manifest = read_manifest(folder)
+    sizes_only = dict(manifest.files) | {"notes.txt": FileEntry.of(b"18 notes")}
+    mutant = Manifest(files=sizes_only, about=manifest.about)
+    assert mutant.read(folder, "notes.txt") == b"18 notes"
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/b", "", ".", "..", "a\0b", "a b", "ä"])
+def test_names_that_are_no_names_are_refused(folder: Path, name: str) -> None:
+    with pytest.raises(UnsafeError):
+        describe({name: b""})
+    hostile = Manifest(files={name: FileEntry.of(b"")}, about={}).to_json()
+    (folder / MANIFEST_NAME).write_bytes(hostile)
+    with pytest.raises(UnsafeError):
+        read_manifest(folder)
+
+
+def test_a_link_out_of_the_folder_is_not_followed(folder: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "secret"
+    outside.write_bytes(FILES["notes.txt"])
+    (folder / "notes.txt").unlink()
+    (folder / "notes.txt").symlink_to(outside)
+    with pytest.raises(UnsafeError, match="leads out of its folder"):
+        read_manifest(folder)
+
+
+def test_a_newer_format_is_not_called_damaged(folder: Path) -> None:
+    write_version(folder, 2)
+    with pytest.raises(NewerFormatError, match="format_version 2, this qkvary reads 1"):
+        read_manifest(folder)
+
+
+def write_version(folder: Path, version: int) -> None:
+    """Write the manifest as a later qkvary might: another version, and the digest of the rest."""
+    body = cast("dict[str, Any]", decode((folder / MANIFEST_NAME).read_bytes()))
+    del body["digest"]
+    body["format_version"] = version
+    digest = hashlib.sha256(encode(body).encode()).hexdigest()
+    (folder / MANIFEST_NAME).write_text(encode({**body, "digest": digest}))
+
+
+def test_a_flipped_version_is_damage_and_not_a_newer_format(folder: Path) -> None:
+    path = folder / MANIFEST_NAME
+    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 7'))
+    with pytest.raises(DamagedError, match="does not have its own digest") as caught:
+        read_manifest(folder)
+    assert not isinstance(caught.value, NewerFormatError)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"format_version": "x"}', "\xff"])
+def test_what_is_no_manifest_is_named(folder: Path, text: str) -> None:
+    (folder / MANIFEST_NAME).write_text(text, "latin-1")
+    with pytest.raises(DamagedError, match="is not a manifest"):
+        read_manifest(folder)
+
+
+def test_missing_entries_are_named(folder: Path) -> None:
+    with pytest.raises(DamagedError, match=r"does not list absent\.txt"):
+        read_manifest(folder, required=("absent.txt",))
+    with pytest.raises(DamagedError, match="does not list other"):
+        read_manifest(folder).read(folder, "other")

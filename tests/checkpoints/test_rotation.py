@@ -1,0 +1,116 @@
+from pathlib import Path
+
+import pytest
+
+from qkvary.checkpoints.durable import remove_dir
+from qkvary.checkpoints.errors import DamagedError, NewerFormatError, UsageError
+from qkvary.checkpoints.manifest import MANIFEST_NAME
+from qkvary.checkpoints.rotation import (
+    Stored,
+    load_newest,
+    load_stored,
+    save_stored,
+    stored_steps,
+)
+from tests.checkpoints.test_manifest import write_version
+
+
+def accept(_stored: Stored) -> None:
+    pass
+
+
+def stored(step: int) -> Stored:
+    return Stored(step=step, files={"a.bin": bytes([step]) * 11}, about={"note": f"step {step}"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for step in (3, 7, 13):
+        save_stored(tmp_path / "checkpoints", stored(step))
+    return tmp_path / "checkpoints"
+
+
+def newest(folder: Path) -> tuple[Stored | None, list[str]]:
+    reported: list[str] = []
+    return load_newest(folder, accept=accept, report=reported.append), reported
+
+
+def test_the_newest_two_are_kept(folder: Path) -> None:
+    assert stored_steps(folder) == (13, 7)
+    found, reported = newest(folder)
+    assert found
+    assert found.step == 13
+    assert found.files == stored(13).files
+    assert found.about == {"note": "step 13", "step": 13}
+    assert reported == []
+
+
+def test_without_any_there_is_none(tmp_path: Path) -> None:
+    assert newest(tmp_path / "absent") == (None, [])
+    assert stored_steps(tmp_path / "absent") == ()
+
+
+def test_what_is_no_checkpoint_is_passed_over(folder: Path) -> None:
+    (folder / "step-12").mkdir()
+    (folder / "notes.txt").write_text("mine")
+    assert stored_steps(folder) == (13, 7)
+
+
+def test_a_damaged_newest_is_named_and_the_one_before_is_used(folder: Path) -> None:
+    (folder / "step-000000000013" / "a.bin").write_bytes(b"short")
+    found, reported = newest(folder)
+    assert found
+    assert found.step == 7
+    assert len(reported) == 1
+    assert reported[0].startswith("checkpoint of step 13 is damaged: ")
+    assert reported[0].endswith("a.bin has 5 bytes instead of 11")
+    assert stored_steps(folder) == (7,)
+
+
+def test_with_all_damaged_nothing_is_removed(folder: Path) -> None:
+    for step in (7, 13):
+        (folder / f"step-{step:012d}" / MANIFEST_NAME).unlink()
+    with pytest.raises(DamagedError, match=r"every checkpoint in .* is damaged") as caught:
+        newest(folder)
+    assert caught.value.exit_code == 3
+    assert stored_steps(folder) == (13, 7)
+
+
+def test_a_checkpoint_under_another_number_is_damaged(folder: Path) -> None:
+    (folder / "step-000000000013").rename(folder / "step-000000000017")
+    with pytest.raises(DamagedError, match="holds step 13"):
+        load_stored(folder, 17)
+
+
+def test_what_the_caller_refuses_is_damaged_and_its_other_errors_pass(folder: Path) -> None:
+    def refuse(found: Stored) -> None:
+        if found.step == 13:
+            raise DamagedError("of no use")
+
+    found = load_newest(folder, accept=refuse, report=lambda _text: None)
+    assert found
+    assert found.step == 7
+
+    def other(_stored: Stored) -> None:
+        raise UsageError("another run")
+
+    with pytest.raises(UsageError, match="another run"):
+        load_newest(folder, accept=other, report=lambda _text: None)
+
+
+def test_a_newer_format_is_not_passed_over(folder: Path) -> None:
+    write_version(folder / "step-000000000013", 2)
+    with pytest.raises(NewerFormatError):
+        newest(folder)
+    assert stored_steps(folder) == (13, 7)
+
+
+def test_what_a_killed_purge_left_is_removed_later(folder: Path) -> None:
+    save_stored(folder, stored(17))
+    remove_dir(folder / "step-000000000013")
+    for step in (2, 3):
+        save_stored(folder.with_name("other"), stored(step))
+        (folder.with_name("other") / f"step-{step:012d}").rename(folder / f"step-{step:012d}")
+    assert stored_steps(folder) == (17, 3, 2)
+    newest(folder)
+    assert stored_steps(folder) == (17, 3)

@@ -1,0 +1,108 @@
+"""T6: whatever happens to the newest checkpoint, it is named, and the one before is used."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkvary.checkpoints.errors import DamagedError
+from qkvary.checkpoints.manifest import Manifest
+from qkvary.checkpoints.rotation import Stored, save_stored
+from qkvary.checkpoints.training_state import (
+    TrainingState,
+    load_training_state,
+    save_training_state,
+    state_sha256,
+)
+from tests.checkpoints.damage import DAMAGES, trials
+
+
+def state(step: int) -> TrainingState:
+    generator = torch.Generator().manual_seed(step)
+    tied = torch.randn(5, 7, generator=generator)
+    return TrainingState(
+        step=step,
+        weights={"a.weight": tied, "head.weight": tied, "b": torch.randn(3, generator=generator)},
+        optimizer={"0.step": torch.tensor(float(step)), "0.exp_avg": tied * 0.1},
+        about={"loss": float("nan"), "count": step},
+    )
+
+
+def digest(found: TrainingState) -> str:
+    return state_sha256(found.weights, found.optimizer)
+
+
+def load(folder: Path, reported: list[str] | None = None) -> TrainingState | None:
+    said = [] if reported is None else reported
+    return load_training_state(folder, accept=lambda _about: None, report=said.append)
+
+
+def test_a_state_comes_back_bit_by_bit(tmp_path: Path) -> None:
+    save_training_state(tmp_path, state(3))
+    found = load(tmp_path)
+    assert found
+    assert found.step == 3
+    assert found.about["count"] == 3
+    assert digest(found) == digest(state(3))
+    assert digest(found) != digest(state(5))
+    for name, tensor in state(3).weights.items():
+        assert torch.equal(found.weights[name], tensor)
+        assert found.weights[name].dtype == tensor.dtype
+
+
+def damaged(folder: Path, seed: int) -> str:
+    """Damage one file of the newest checkpoint; return how."""
+    generator = random.Random(seed)
+    newest = folder / "step-000000000005"
+    path = generator.choice(sorted(newest.iterdir()))
+    before = {file.name: file.read_bytes() for file in newest.iterdir()}
+    damage = DAMAGES[seed % len(DAMAGES)]
+    damage(path, generator)
+    assert before != {file.name: file.read_bytes() for file in newest.iterdir()}
+    return f"{damage.__name__} of {path.name}, seed {seed}"
+
+
+def silent(tmp_path: Path, count: int) -> list[str]:
+    """The damages that were not noticed, or that could not be undone."""
+    for step in (3, 5):
+        save_training_state(tmp_path / "sound", state(step))
+    missed: list[str] = []
+    for seed in range(count):
+        folder = tmp_path / "damaged"
+        shutil.copytree(tmp_path / "sound", folder)
+        how = damaged(folder, seed)
+        reported: list[str] = []
+        found = load(folder, reported)
+        named = len(reported) == 1 and "step 5 is damaged" in reported[0]
+        if not (named and found and digest(found) == digest(state(3))):
+            missed.append(how)
+        shutil.rmtree(folder)
+    return missed
+
+
+def test_no_damage_is_silent(tmp_path: Path) -> None:
+    assert silent(tmp_path, trials("DAMAGES", 200)) == []
+
+
+def test_safetensors_alone_would_miss_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant: bytes that are handed out without being compared with their digest."""
+
+    def unchecked(_manifest: Manifest, directory: Path, name: str) -> bytes:
+        try:
+            return (directory / name).read_bytes()
+        except OSError:
+            raise DamagedError("missing") from None
+
+    monkeypatch.setattr(Manifest, "read", unchecked)
+    assert silent(tmp_path, 40)
+
+
+def test_bytes_that_are_no_tensors_are_named(tmp_path: Path) -> None:
+    files = {"weights.safetensors": b"no tensors", "optimizer.safetensors": b""}
+    save_stored(tmp_path, Stored(step=1, files=files, about={}))
+    with pytest.raises(DamagedError, match=r"weights\.safetensors of step 1 is unusable"):
+        load(tmp_path)

@@ -1,0 +1,64 @@
+"""A process that has imported torch and forks a training run for each line that it reads.
+
+So a test can kill hundreds of runs without importing torch hundreds of times. A line is a JSON
+object: ``directory``, ``steps``, ``checkpoint_seconds``, ``mutant``. The answers are ``started
+PID`` and, when that process has ended, ``ended CODE``.
+"""
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qkvary.training import loop
+from qkvary.training.loop import train
+from tests.training.toy import ToyTask, toy_run
+
+
+def work(order: dict[str, Any]) -> None:
+    if order["mutant"] == "no_reseeding":
+        loop._seed_everything = lambda _seed, _device: None
+        torch.manual_seed(0)
+    elif order["mutant"] == "no_optimizer":
+        loop.restore_optimizer = lambda _optimizer, _tensors: None
+    elif order["mutant"] == "no_rewind":
+        loop.Journal.rewind = lambda _journal, _mark: None  # type: ignore[method-assign]
+    outcome = train(
+        toy_run(steps=order["steps"]),
+        ToyTask(),
+        Path(order["directory"]),
+        checkpoint_seconds=order["checkpoint_seconds"],
+    )
+    result = {"sha": outcome.state_sha256, "metrics": dict(outcome.metrics)}
+    (Path(order["directory"]) / "result.json").write_text(json.dumps(result))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    # Once, so that what is imported on first use is there before the first fork.
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], fused=True)
+    optimizer.step()
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                work(json.loads(line))
+                code = 0
+            finally:
+                if code:
+                    traceback.print_exc()
+                os._exit(code)
+        sys.stdout.write(f"started {child}\n")
+        sys.stdout.flush()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        sys.stdout.write(f"ended {code}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

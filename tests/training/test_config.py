@@ -1,0 +1,96 @@
+import dataclasses
+
+import pytest
+
+from qkvary.arch.canonical import from_dict, to_dict
+from qkvary.training.config import OptimizerConfig, RunConfig, ScheduleConfig, TrainingConfig
+from tests.training.toy import toy_run
+
+OPTIMIZER = OptimizerConfig(learning_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": "sgd"}, "unknown optimizer 'sgd'; choices: adam, adamw"),
+        ({"decay": "none"}, "unknown decay 'none'; choices: all, matrices"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be positive, got nan"),
+        ({"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\)"),
+        ({"betas": (0.9,)}, "betas must be two numbers"),
+        ({"eps": 0.0}, "eps must be positive"),
+        ({"weight_decay": -0.1}, "weight_decay must not be negative"),
+        ({"gradient_clip": 0.0}, "gradient_clip must be positive or None"),
+    ],
+)
+def test_an_optimizer_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OptimizerConfig(**{"learning_rate": 0.1, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": "linear"}, "unknown schedule 'linear'; choices: constant, cosine_warmup"),
+        ({"warmup_steps": -1}, "warmup_steps must not be negative"),
+        ({"warmup_steps": 3}, "the constant schedule has no warm-up"),
+    ],
+)
+def test_a_schedule_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ScheduleConfig(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["steps", "batch_size", "evaluate_every", "log_every"])
+def test_training_needs_positive_counts(name: str) -> None:
+    fields = {"steps": 3, "batch_size": 5, "evaluate_every": 2, "log_every": 1, name: 0}
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        TrainingConfig(optimizer=OPTIMIZER, **fields)
+
+
+def test_stopping_when_solved_needs_a_threshold() -> None:
+    with pytest.raises(ValueError, match="stop_when_solved needs a solve_threshold"):
+        TrainingConfig(
+            steps=1, batch_size=1, evaluate_every=1, optimizer=OPTIMIZER, stop_when_solved=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"seed": -1}, "seed must lie in"),
+        ({"seed": 2**63}, "seed must lie in"),
+        ({"threads": 0}, "threads must be at least 1"),
+        ({"dtype": "float16"}, "unknown dtype 'float16'; choices: float32, float64"),
+    ],
+)
+def test_a_run_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(toy_run(), **fields)
+
+
+def test_the_key_depends_on_all_that_matters() -> None:
+    run = toy_run()
+    changed = [
+        dataclasses.replace(run, seed=4),
+        dataclasses.replace(run, threads=2),
+        dataclasses.replace(run, dtype="float64"),
+        dataclasses.replace(run, device="cuda"),
+        dataclasses.replace(run, task=dataclasses.replace(run.task, length=4)),
+        toy_run(steps=41),
+        toy_run(clip=None),
+    ]
+    keys = [run.run_key(), run.run_key("other data"), *(other.run_key() for other in changed)]
+    assert len(set(keys)) == len(keys)
+    assert run.run_key(run.task.data_fingerprint) == run.run_key() == toy_run().run_key()
+
+
+def test_the_key_changes_with_the_numerics_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = toy_run().run_key()
+    monkeypatch.setattr("qkvary.training.config.NUMERICS_VERSION", 999)
+    assert toy_run().run_key() != before
+
+
+def test_a_run_comes_back_from_plain_data() -> None:
+    run = toy_run()
+    assert from_dict(RunConfig, to_dict(run)) == run

@@ -1,0 +1,319 @@
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qkvary.checkpoints.errors import DamagedError, UsageError
+from qkvary.checkpoints.journal import parse_journal
+from qkvary.training.config import RunConfig
+from qkvary.training.loop import Outcome, step_seed, train
+from qkvary.training.progress import Event
+from tests.training.toy import ToyTask, toy_run
+
+
+def log(directory: Path, *kinds: str) -> list[dict[str, Any]]:
+    contents = parse_journal((directory / "metrics.jsonl").read_bytes(), where="log")
+    assert contents.problems == ()
+    return [event for event in contents.events if not kinds or event["event"] in kinds]
+
+
+def after(steps: int) -> Callable[[], bool]:
+    """A wish to stop after so many steps."""
+    asked = itertools.count()
+    return lambda: next(asked) >= steps
+
+
+def without_time(event: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in event.items() if name != "seconds"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, list[dict[str, Any]]]:
+    directory = tmp_path_factory.mktemp("whole")
+    outcome = train(toy_run(), ToyTask(), directory)
+    assert sorted(path.name for path in directory.iterdir()) == ["metrics.jsonl"]
+    return outcome, log(directory)
+
+
+def test_a_run_learns_and_says_how(whole: tuple[Outcome, list[dict[str, Any]]]) -> None:
+    outcome, events = whole
+    assert outcome.status == "done"
+    assert outcome.message == ""
+    assert list(outcome.metrics) == [
+        "steps",
+        "steps_to_solve",
+        "final_train_loss",
+        "validation_loss",
+        "validation_accuracy",
+        "test_loss",
+        "test_accuracy",
+    ]
+    assert outcome.metrics["steps"] == 40
+    assert outcome.metrics["steps_to_solve"] is None
+    losses = [event["loss"] for event in events if event["event"] == "train"]
+    assert losses[-1] < losses[0]
+    assert outcome.metrics["final_train_loss"] == losses[-1]
+    assert outcome.attention
+    assert outcome.attention.targets == (4, 3, None, 1, 0)
+
+
+def test_the_log_has_each_event_once(whole: tuple[Outcome, list[dict[str, Any]]]) -> None:
+    _outcome, events = whole
+    steps = {kind: [e["step"] for e in events if e["event"] == kind] for kind in ("train",)}
+    assert steps["train"] == [7, 14, 21, 28, 35, 40]
+    assert [e["step"] for e in events if e["event"] == "validation"] == [13, 26, 39, 40]
+    assert [e["step"] for e in events if e["event"] == "test"] == [40]
+    seconds = [event["seconds"] for event in events]
+    assert seconds == sorted(seconds)
+
+
+def test_times_add_up(whole: tuple[Outcome, list[dict[str, Any]]]) -> None:
+    timing = whole[0].timing
+    parts = timing["training_seconds"] + timing["evaluation_seconds"]
+    assert 0 < parts <= timing["total_seconds"]
+    assert timing["steps_per_second"] == 40 / timing["training_seconds"]
+    assert timing["cpu_seconds"] > 0
+
+
+def test_the_logged_loss_is_the_mean_of_its_interval(tmp_path: Path) -> None:
+    train(toy_run(log_every=1), ToyTask(), tmp_path)
+    single = [event["loss"] for event in log(tmp_path, "train")]
+    (tmp_path / "b").mkdir()
+    train(toy_run(log_every=7), ToyTask(), tmp_path / "b")
+    means = [event["loss"] for event in log(tmp_path / "b", "train")]
+    for index, value in enumerate(means):
+        interval = single[7 * index : 7 * index + 7]
+        assert value == pytest.approx(sum(interval) / len(interval), rel=1e-12)
+
+
+@pytest.mark.parametrize("step", [0, 1, 6, 7, 12, 13, 14, 39, 40])
+def test_stopping_at_any_step_changes_nothing(
+    tmp_path: Path, step: int, whole: tuple[Outcome, list[dict[str, Any]]]
+) -> None:
+    first = train(toy_run(), ToyTask(), tmp_path, stop=after(step))
+    assert first.status == ("stopped" if step < 40 else "done")
+    again = train(toy_run(), ToyTask(), tmp_path)
+    assert again.state_sha256 == whole[0].state_sha256
+    assert again.metrics == whole[0].metrics
+    events = [without_time(e) for e in log(tmp_path) if e["event"] != "resumed"]
+    assert events == [without_time(event) for event in whole[1]]
+    resumed = [event["step"] for event in log(tmp_path, "resumed")]
+    assert resumed == ([step] if 0 < step < 40 else [])
+
+
+def test_stopping_at_every_step_changes_nothing(
+    tmp_path: Path, whole: tuple[Outcome, list[dict[str, Any]]]
+) -> None:
+    statuses: list[str] = []
+    while "done" not in statuses:
+        outcome = train(toy_run(), ToyTask(), tmp_path, stop=after(1))
+        statuses.append(outcome.status)
+    assert len(statuses) == 40
+    assert outcome.state_sha256 == whole[0].state_sha256
+    assert outcome.metrics == whole[0].metrics
+
+
+def test_starting_a_finished_run_again_is_harmless(
+    tmp_path: Path, whole: tuple[Outcome, list[dict[str, Any]]]
+) -> None:
+    for _ in range(2):
+        outcome = train(toy_run(), ToyTask(), tmp_path, checkpoint_seconds=0.0)
+        assert outcome.state_sha256 == whole[0].state_sha256
+    assert len(log(tmp_path, "test")) == 1
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 4}, {"dtype": "float64"}, {"task": dataclasses.replace(toy_run().task)}]
+)
+def test_seeds_and_types_matter_and_nothing_else(
+    tmp_path: Path, change: dict[str, Any], whole: tuple[Outcome, list[dict[str, Any]]]
+) -> None:
+    run = dataclasses.replace(toy_run(), **change)
+    torch.manual_seed(99)
+    same = run == toy_run()
+    assert (train(run, ToyTask(), tmp_path).state_sha256 == whole[0].state_sha256) == same
+
+
+def test_the_global_generator_is_seeded_by_seed_and_step() -> None:
+    seeds = {step_seed(seed, step) for seed in range(20) for step in range(50)}
+    assert len(seeds) == 1000
+    assert step_seed(3, 7) == step_seed(3, 7)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
+    train(toy_run(), ToyTask(), tmp_path, stop=after(3))
+    with pytest.raises(UsageError, match="belongs to another run") as caught:
+        train(toy_run(seed=4), ToyTask(), tmp_path)
+    assert caught.value.exit_code == 2
+    assert train(toy_run(), ToyTask(), tmp_path).status == "done"
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    tmp_path: Path, whole: tuple[Outcome, list[dict[str, Any]]]
+) -> None:
+    for stops in (5, 5):
+        train(toy_run(), ToyTask(), tmp_path, stop=after(stops))
+    newest = tmp_path / "checkpoints" / "step-000000000010" / "weights.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+    events: list[Event] = []
+    outcome = train(toy_run(), ToyTask(), tmp_path, on_event=events.append)
+    assert outcome.state_sha256 == whole[0].state_sha256
+    warnings = [event.warning for event in events if event.warning]
+    assert len(warnings) == 1
+    assert "checkpoint of step 10 is damaged" in warnings[0]
+    assert "weights.safetensors was changed" in warnings[0]
+
+
+def test_with_all_checkpoints_damaged_the_run_says_so(tmp_path: Path) -> None:
+    train(toy_run(), ToyTask(), tmp_path, stop=after(5))
+    (tmp_path / "checkpoints" / "step-000000000005" / "MANIFEST.json").unlink()
+    with pytest.raises(DamagedError, match="every checkpoint"):
+        train(toy_run(), ToyTask(), tmp_path)
+
+
+def test_a_log_that_was_changed_makes_its_checkpoints_useless(tmp_path: Path) -> None:
+    train(toy_run(), ToyTask(), tmp_path, stop=after(8))
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"train", b"trail"))
+    with pytest.raises(DamagedError, match=r"metrics\.jsonl was changed since the checkpoint"):
+        train(toy_run(), ToyTask(), tmp_path)
+
+
+def test_a_torn_line_is_reported_and_cut(tmp_path: Path) -> None:
+    train(toy_run(), ToyTask(), tmp_path, stop=after(8))
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"event":"tra')
+    events: list[Event] = []
+    assert train(toy_run(), ToyTask(), tmp_path, on_event=events.append).status == "done"
+    assert "a torn last line of 13 bytes was cut" in events[0].warning
+
+
+@pytest.mark.parametrize("poison", ["loss", "gradient"])
+@pytest.mark.parametrize("step", [0, 1, 17, 39])
+def test_what_is_not_finite_stops_the_run_before_the_update(
+    tmp_path: Path, step: int, poison: str
+) -> None:
+    task = ToyTask(poison_step=step, poison=poison)
+    outcome = train(toy_run(), task, tmp_path)
+    assert outcome.status == "diverged"
+    assert f"at step {step}" in outcome.message
+    assert ("loss nan" if poison == "loss" else "gradient norm") in outcome.message
+    assert outcome.metrics["steps"] == step
+    (event,) = log(tmp_path, "diverged")
+    shown = event["loss"] if poison == "loss" else event["gradient_norm"]
+    assert not math.isfinite(shown)
+    assert "test" not in task.evaluations
+    (tmp_path / "sound").mkdir()
+    sound = train(toy_run(), ToyTask(), tmp_path / "sound", stop=after(step))
+    assert outcome.state_sha256 == sound.state_sha256, "the last good weights were kept"
+
+
+def test_gradients_are_clipped_as_torch_does(tmp_path: Path) -> None:
+    losses: dict[float | None, list[float]] = {}
+    for clip in (None, 1e9, 0.05):
+        (tmp_path / str(clip)).mkdir()
+        train(toy_run(clip=clip, log_every=1), ToyTask(), tmp_path / str(clip))
+        losses[clip] = [event["loss"] for event in log(tmp_path / str(clip), "train")]
+    assert losses[None] == losses[1e9]
+    assert losses[None] != losses[0.05]
+    assert losses[0.05] == by_hand(toy_run(clip=0.05, log_every=1))
+
+
+def by_hand(run: RunConfig) -> list[float]:
+    """The same training, written with nothing but torch."""
+    task, optimizer_config = ToyTask(), run.training.optimizer
+    model = task.build(run.network, run.seed)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=0.1, weight_decay=optimizer_config.weight_decay, fused=True
+    )
+    losses: list[float] = []
+    for step in range(run.training.steps):
+        torch.manual_seed(step_seed(run.seed, step))
+        loss = task.loss(model, task.batch(step, run.training.batch_size, run.seed))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), optimizer_config.gradient_clip or 0.0)
+        cosine = 0.5 * (1 + math.cos(math.pi * step / run.training.steps))
+        rate = optimizer_config.learning_rate * cosine * min(1.0, step / 3)
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_the_step_at_which_the_task_is_solved(tmp_path: Path) -> None:
+    run = toy_run(steps=300, solve_threshold=0.99, evaluate_every=10)
+    outcome = train(run, ToyTask(), tmp_path)
+    solved = [e["step"] for e in log(tmp_path, "validation") if e["accuracy"] >= 0.99]
+    assert solved
+    assert outcome.metrics["steps_to_solve"] == solved[0] < 300
+    assert outcome.metrics["steps"] == 300
+    (tmp_path / "b").mkdir()
+    short = train(toy_run(**{**fields(run), "stop_when_solved": True}), ToyTask(), tmp_path / "b")
+    assert short.metrics["steps"] == short.metrics["steps_to_solve"] == solved[0]
+    assert short.status == "done"
+    assert short.metrics["final_train_loss"] == pytest.approx(
+        [e["loss"] for e in log(tmp_path / "b", "train")][-1]
+    )
+
+
+def fields(run: RunConfig) -> dict[str, Any]:
+    training = run.training
+    return {
+        "steps": training.steps,
+        "solve_threshold": training.solve_threshold,
+        "evaluate_every": training.evaluate_every,
+    }
+
+
+def test_a_metric_of_which_less_is_better_is_solved_from_above(tmp_path: Path) -> None:
+    task = ToyTask()
+    task.metric, task.higher_is_better = "loss", False
+    outcome = train(toy_run(steps=100, solve_threshold=1.0), task, tmp_path)
+    below = [e["step"] for e in log(tmp_path, "validation") if e["loss"] <= 1.0]
+    assert outcome.metrics["steps_to_solve"] == below[0]
+
+
+def test_news_comes_at_most_four_times_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[Event] = []
+    train(toy_run(), ToyTask(), tmp_path, on_event=events.append)
+    few = len(events)
+    monkeypatch.setattr("qkvary.training.loop.EVENT_SECONDS", 0.0)
+    (tmp_path / "b").mkdir()
+    events.clear()
+    train(toy_run(), ToyTask(), tmp_path / "b", on_event=events.append)
+    assert [event.step for event in events] == list(range(1, 41))
+    assert all(event.steps == 40 and event.loss for event in events)
+    assert few < 40
+
+
+def test_the_number_of_threads_is_put_back(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    seen: list[int] = []
+    task = ToyTask()
+    batch = task.batch
+    task.batch = lambda *arguments: (seen.append(torch.get_num_threads()), batch(*arguments))[1]  # type: ignore[method-assign]
+    train(dataclasses.replace(toy_run(), threads=2), task, tmp_path)
+    assert set(seen) == {2}
+    assert torch.get_num_threads() == before
+
+
+def test_nothing_but_the_log_and_the_checkpoints_is_written(tmp_path: Path) -> None:
+    train(toy_run(), ToyTask(), tmp_path, checkpoint_seconds=0.0)
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
+    names = ("MANIFEST.json", "optimizer.safetensors", "weights.safetensors")
+    steps = [f"checkpoints/step-{step:012d}" for step in (39, 40)]
+    files = {f"{step}/{name}" for step in steps for name in names}
+    assert found == {"metrics.jsonl", "checkpoints", *steps, *files}
+    about = json.loads((tmp_path / steps[1] / "MANIFEST.json").read_text())["about"]
+    assert about["run_key"] == toy_run().run_key()
+    assert about["torch"] == torch.__version__

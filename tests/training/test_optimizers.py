@@ -1,0 +1,87 @@
+import dataclasses
+
+import pytest
+import torch
+
+from qkvary.arch.networks import EncoderConfig
+from qkvary.training.config import OptimizerConfig
+from qkvary.training.optimizers import (
+    make_optimizer,
+    optimizer_tensors,
+    restore_optimizer,
+    set_learning_rate,
+    weight_decays,
+)
+from tests.training.toy import ToyModel, toy_network
+
+CONFIG = OptimizerConfig(name="adamw", learning_rate=0.01, weight_decay=0.1)
+
+
+def mixed_network() -> EncoderConfig:
+    plain, identity = toy_network().layers[0], toy_network("I-K-V").layers[0]
+    return dataclasses.replace(toy_network(), attention=(plain, identity))
+
+
+def test_all_parameters_decay_alike_without_identity() -> None:
+    assert set(weight_decays(ToyModel(0), toy_network(), CONFIG).values()) == {0.1}
+
+
+def test_an_identity_query_asks_for_its_own_decay_everywhere() -> None:
+    decays = weight_decays(ToyModel(0), toy_network("I-K-V"), CONFIG)
+    assert set(decays.values()) == {0.1 * 0.3125}
+    assert set(decays) == {name for name, _ in ToyModel(0).named_parameters()}
+
+
+def test_each_block_follows_its_own_layer() -> None:
+    decays = weight_decays(ToyModel(0), mixed_network(), CONFIG)
+    assert decays["blocks.0.weight"] == 0.1
+    assert decays["blocks.1.weight"] == decays["blocks.1.bias"] == 0.1 * 0.3125
+    assert decays["embedding.weight"] == decays["head.bias"] == 0.1
+
+
+def test_only_matrices_may_decay() -> None:
+    config = dataclasses.replace(CONFIG, decay="matrices")
+    for name, decay in weight_decays(ToyModel(0), toy_network(), config).items():
+        assert decay == (0.1 if name.endswith("weight") else 0.0)
+
+
+def test_groups_hold_every_parameter_once() -> None:
+    model = ToyModel(0)
+    optimizer = make_optimizer(model, mixed_network(), CONFIG)
+    members = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(members) == sorted(map(id, model.parameters()))
+    assert sorted(group["weight_decay"] for group in optimizer.param_groups) == [0.03125, 0.1]
+    assert all(group["fused"] for group in optimizer.param_groups)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_one_step_is_that_of_torch(name: str) -> None:
+    config = dataclasses.replace(CONFIG, name=name, betas=(0.8, 0.97), eps=1e-7)
+    ours, theirs = ToyModel(1), ToyModel(1)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
+    reference = kind(
+        theirs.parameters(), lr=0.003, betas=(0.8, 0.97), eps=1e-7, weight_decay=0.1, foreach=False
+    )
+    optimizer = make_optimizer(ours, toy_network(), config)
+    set_learning_rate(optimizer, 0.003)
+    for _ in range(3):
+        for model, steps in ((ours, optimizer), (theirs, reference)):
+            steps.zero_grad()
+            model.eval()(torch.tensor([[1, 2, 3]])).square().sum().backward()
+            steps.step()
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
+
+
+def test_the_state_comes_back() -> None:
+    model = ToyModel(2)
+    optimizer = make_optimizer(model, mixed_network(), CONFIG)
+    assert optimizer_tensors(optimizer) == {}
+    model(torch.tensor([[1, 2]])).sum().backward()
+    optimizer.step()
+    saved = {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer).items()}
+    assert len(saved) == 3 * len(list(model.parameters()))
+    fresh = make_optimizer(model, mixed_network(), CONFIG)
+    restore_optimizer(fresh, saved)
+    for name, tensor in optimizer_tensors(fresh).items():
+        assert torch.equal(tensor, saved[name])
