@@ -1,66 +1,70 @@
-"""How long a person waits for the command line: processor seconds of a process, median of rounds.
+"""How long a person waits for the command line: whole processes, beside a bare interpreter.
 
-Prints one JSON line per case; ``ratio`` is the time over the goal.
+CPU seconds of a process and whatever it starts, over the seconds that it may take. A line also says
+whether torch was imported, which none of these may need.
 """
 
-import argparse
-import json
+import functools
 import os
 import resource
-import statistics
 import subprocess
 import sys
 from pathlib import Path
 
+from timing.interleaved import Effort, print_case, read_effort, take_turns
+
+FULL = Effort(rounds=25, turn_seconds=0.0)
+QUICK = Effort(rounds=2, turn_seconds=0.0)
+LIMITS_SECONDS = {"--help": 0.3, "--version": 0.3, "variants": 1.0, "studies": 1.0}
+"""The first is the promise, the others are what feels immediate."""
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 PROGRAM = "from qkvary.cli.main import run; run()"
-GOALS = {"--help": 0.3, "--version": 0.3, "variants": 1.0, "studies": 1.0}
-"""Seconds; the first is the promise, the others are what feels immediate."""
+BARE = "bare interpreter"
+
+
+def run_python(*arguments: str) -> str:
+    """Run an interpreter to its end and return what it wrote to standard error."""
+    process = subprocess.run(
+        [sys.executable, *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
+        env=dict(os.environ, PYTHONPATH=str(SOURCE)),
+    )
+    return process.stderr
 
 
 def children_seconds() -> float:
-    """Processor seconds of all processes that were started here and have ended."""
+    """CPU seconds of all processes that were started and have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
-def measure(arguments: list[str], rounds: int) -> list[float]:
-    """Run one command some times and return the seconds of each."""
-    environment = dict(os.environ, PYTHONPATH=str(SOURCE))
-    found: list[float] = []
-    for _ in range(rounds):
-        before = children_seconds()
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM, *arguments],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            env=environment,
-        )
-        found.append(children_seconds() - before)
-    return found
+def imports_torch(command: str) -> bool:
+    """Whether torch is among the modules that a command imports."""
+    imported = run_python("-X", "importtime", "-c", PROGRAM, command).splitlines()
+    return any(line.rpartition("|")[2].strip() == "torch" for line in imported)
 
 
 def main() -> None:
-    """Measure every case and print its line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="three rounds instead of fifteen")
-    rounds = 3 if parser.parse_args().quick else 15
-    for case, goal in GOALS.items():
-        measure([case], 1)
-        seconds = measure([case], rounds)
-        median = statistics.median(seconds)
-        line = {
-            "benchmark": "command_line",
-            "case": f"qkvary {case}",
-            "ratio": round(median / goal, 3),
-            "goal": 1.0,
-            "better": "lower",
-            "seconds": round(median, 4),
-            "goal_seconds": goal,
-            "lowest_seconds": round(min(seconds), 4),
-            "rounds": rounds,
-        }
-        print(json.dumps(line), flush=True)
+    """Measure all commands."""
+    effort = read_effort(full=FULL, quick=QUICK)
+    commands = {
+        command: functools.partial(run_python, "-c", PROGRAM, command) for command in LIMITS_SECONDS
+    }
+    bare = {BARE: functools.partial(run_python, "-c", "pass")}
+    timing = take_turns(commands | bare, effort, clock=children_seconds)
+    for command, limit in LIMITS_SECONDS.items():
+        print_case(
+            "command_line",
+            f"qkvary {command} over {limit} s",
+            timing.over(command, limit),
+            goal=1.0,
+            better="lower",
+            timing=timing,
+            imports_torch=imports_torch(command),
+        )
 
 
 if __name__ == "__main__":

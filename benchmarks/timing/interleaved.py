@@ -34,7 +34,7 @@ class Effort:
     """Length of a turn; what is faster is repeated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Ratio:
     """A median over rounds, with its interval."""
 
@@ -61,6 +61,10 @@ class Timing:
         """The one of ``names`` with the lowest median."""
         medians = self.medians
         return min(names, key=lambda name: medians[name])
+
+    def over(self, name: str, limit: float) -> Ratio:
+        """Seconds of ``name`` over a number of seconds."""
+        return median_with_interval([seconds / limit for seconds in self.seconds[name]])
 
     def ratio(self, name: str, other: str) -> Ratio:
         """Seconds of ``name`` over seconds of ``other``, within each round."""
@@ -92,7 +96,7 @@ def take_turns(
     for name, call in alternatives.items():
         call()
         once = _time(call, 1, clock)
-        repeats[name] = max(1, round(effort.turn_seconds / max(once, 1e-9)))
+        repeats[name] = max(1, round(effort.turn_seconds / max(once, 1e-6)))
     names = list(alternatives)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(effort.rounds):
@@ -113,7 +117,7 @@ def median_with_interval(values: Sequence[float]) -> Ratio:
         below += 1
         tail += math.comb(count, below)
     cut = max(0, below - 1)
-    return Ratio(value=statistics.median(ordered), low=ordered[cut], high=ordered[-1 - cut])
+    return Ratio(statistics.median(ordered), ordered[cut], ordered[-1 - cut])
 
 
 def print_case(
