@@ -2,11 +2,11 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from qkvary.checkpoints.errors import UsageError
 from qkvary.studies.catalog import load_study, study_names
@@ -54,6 +54,30 @@ class Where:
 
 
 DEFAULT_WHERE = Where()
+
+
+def parse_count(text: str) -> int:
+    """Read a number of tokens: ``1024``, ``32k`` (32,768) or ``1M`` (1,048,576).
+
+    Raises:
+        UsageError: for anything else.
+    """
+    match = re.fullmatch(r"(\d+)([kKmM]?)", text.replace(",", "").replace("_", ""))
+    if match is None:
+        raise UsageError(f"expected a number of tokens such as 1024, 32k or 1M, got {text!r}")
+    return int(match[1]) * {"": 1, "k": 2**10, "m": 2**20}[match[2].lower()]
+
+
+def _convert_count(_kind: object, tokens: Sequence[Token]) -> int:
+    return parse_count(tokens[0].value)
+
+
+Length = Annotated[
+    int,
+    Parameter(
+        name="--length", converter=_convert_count, help="Tokens of the sequence: 1024, 32k, 1M."
+    ),
+]
 
 
 def choose_study(name: str, where: Where) -> Study:

@@ -14,7 +14,7 @@ from qkvary.arch.descriptions import describe, name_cached, write_equation
 from qkvary.arch.labels import parse_variant, spell_label, spell_tuple
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import QKV, Variant
-from qkvary.cli._options import Json
+from qkvary.cli._options import Json, Length
 from qkvary.cli._output import console, grouped, print_json, printable
 from qkvary.costs.cache import Dtype, layer_cache_bytes_per_token
 from qkvary.costs.macs import attention_projection_macs_per_token, score_macs
@@ -34,7 +34,6 @@ Labels = Annotated[
 ]
 Width = Annotated[int, Parameter(name="--d-model", help="Width of the layer that is counted.")]
 Heads = Annotated[int, Parameter(name="--num-heads", help="Query heads of that layer.")]
-Length = Annotated[int, Parameter(name="--length", help="Tokens of the sequence.")]
 CacheType = Annotated[Dtype, Parameter(name="--dtype", help="Number format of the cache.")]
 
 
@@ -104,7 +103,7 @@ def command(
     else:
         _print_list(screen, rows, baseline)
     screen.print(
-        f"\none causal layer: d_model {d_model}, {num_heads} heads, {length} tokens, {dtype}; "
+        f"\none causal layer: d_model {d_model}, {num_heads} heads, {length:,} tokens, {dtype}; "
         "shares in brackets are of QKV; s is the score scale; the output projection is left out",
         style="dim",
     )
