@@ -170,3 +170,8 @@ def test_closed_streams_are_no_error() -> None:
     environment = dict(os.environ, PYTHONPATH=str(ROOT / "src"))
     result = subprocess.run(["sh", "-c", line], env=environment, check=False, timeout=60)
     assert result.returncode == 0
+
+
+def test_the_shell_is_offered_studies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["__complete", "study", "qui"]) == 0
+    assert "quickstart" in capsys.readouterr().out.split()
