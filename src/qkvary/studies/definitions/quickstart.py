@@ -36,9 +36,9 @@ def _characters() -> Setting:
         training=TrainingConfig(
             optimizer=OptimizerConfig(name="adam", learning_rate=8e-3, gradient_clip=1.0),
             schedule=ScheduleConfig(name="cosine_warmup", warmup_steps=20),
-            steps=350,
+            steps=300,
             batch_size=32,
-            evaluate_every=35,
+            evaluate_every=30,
         ),
     )
 
@@ -51,7 +51,7 @@ STUDY = Study(
     ),
     description=(
         "All published variants, and I-K=V: the parameters and the cache of Q=K=V without "
-        "its symmetry. Reverse, swap and sort of 16 digits in 400, 400 and 600 steps, and 350 "
+        "its symmetry. Reverse, swap and sort of 16 digits in 400, 400 and 600 steps, and 300 "
         "steps of character generation on tiny Shakespeare: networks of two layers and four "
         "heads, stopped where some variants have solved a task and others have not. Equal "
         "hyper-parameters, equal data and equal initial deviation of projections for all. These "
