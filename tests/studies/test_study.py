@@ -1,0 +1,66 @@
+import dataclasses
+
+import pytest
+
+from qkvary.studies.study import Study
+from tests.studies.toy_study import toy_study
+
+STUDY = toy_study([3, 1])
+
+
+def changed(**fields: object) -> Study:
+    return dataclasses.replace(STUDY, **fields)  # type: ignore[arg-type]
+
+
+def test_cells_are_settings_by_variants_by_seeds() -> None:
+    cells = STUDY.cells()
+    assert [(cell.seed, cell.variant) for cell in cells] == [
+        (3, "QKV"),
+        (3, "Q-K=V"),
+        (1, "QKV"),
+        (1, "Q-K=V"),
+    ]
+    assert len({cell.run_key for cell in cells}) == 4
+    assert {cell.learning_rate for cell in cells} == {0.1}
+    assert cells[1].title == "toy <b>setting</b> Q-K=V seed 3 lr 0.1"
+    assert cells[1].run.network == STUDY.settings[0].network.with_variant(
+        cells[1].run.network.layers[0].variant
+    )
+
+
+def test_labels_become_canonical() -> None:
+    study = changed(variants=("q,k,v", "q,k=v"), baseline="q,k,v")
+    assert [cell.variant for cell in study.cells()] == ["QKV", "Q-K=V"] * 2
+    assert [cell.run_key for cell in study.cells()] == [cell.run_key for cell in STUDY.cells()]
+
+
+def test_each_learning_rate_is_a_run() -> None:
+    study = changed(learning_rates=(0.3, 0.1), seeds=(3,), variants=("QKV",))
+    assert [cell.learning_rate for cell in study.cells()] == [0.3, 0.1]
+    rates = [cell.run.training.optimizer.learning_rate for cell in study.cells()]
+    assert rates == [0.3, 0.1]
+    assert study.cells()[1].run_key == STUDY.cells()[0].run_key
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": ""}, "a study needs a name"),
+        ({"seeds": ()}, "study 'toy': expected at least one of seeds"),
+        ({"seeds": (1, 2, 1)}, "study 'toy': seeds hold the same value twice: 1"),
+        ({"settings": ()}, "expected at least one of settings"),
+        ({"variants": ("QKV", "q,k,v")}, "variants hold the same value twice: QKV"),
+        ({"variants": ("Q-K=V",)}, "the baseline 'QKV' is not among its variants: Q-K=V"),
+        ({"learning_rates": (0.1, 0.1)}, "learning_rates hold the same value twice"),
+        ({"variants": ("QKV", "Q-K=W")}, "Q-K=W"),
+    ],
+)
+def test_a_study_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        changed(**fields)
+
+
+def test_a_variant_without_meaning_in_a_setting_is_named() -> None:
+    study = changed(variants=("QKV", "GQA-8"))
+    with pytest.raises(ValueError, match="study 'toy', setting 'toy <b>setting</b>', variant"):
+        study.cells()

@@ -1,0 +1,153 @@
+"""Studies of the toy worker, and runners of them in processes of their own."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.networks import BlockConfig, EncoderConfig
+from qkvary.checkpoints.durable import TEMPORARY_PREFIX
+from qkvary.checkpoints.jsonvalues import encode
+from qkvary.studies.runner import RunnerOptions, RunSummary, run_study
+from qkvary.studies.store import Store
+from qkvary.studies.study import Setting, Study
+from qkvary.tasks.config import SequenceTaskConfig
+from qkvary.training.config import OptimizerConfig, TrainingConfig
+from tests.studies.toy_worker import executions
+
+ROOT = Path(__file__).resolve().parents[2]
+TOY_WORKER = "tests.studies.toy_worker"
+
+
+def toy_study(seeds: Sequence[int], *, steps: int = 10) -> Study:
+    """Two variants for each seed."""
+    setting = Setting(
+        name="toy <b>setting</b>",
+        task=SequenceTaskConfig(name="copy", length=3, vocabulary=5),
+        network=EncoderConfig(
+            attention=AttentionConfig(d_model=8, num_heads=2),
+            block=BlockConfig(d_ff=11),
+            num_layers=1,
+            vocabulary=5,
+            max_tokens=3,
+            classes=5,
+        ),
+        training=TrainingConfig(
+            steps=steps,
+            batch_size=1,
+            optimizer=OptimizerConfig(learning_rate=0.1),
+            evaluate_every=5,
+        ),
+    )
+    return Study(
+        name="toy",
+        question="Does it run?",
+        description="Nothing is learned.",
+        settings=(setting,),
+        variants=("QKV", "Q-K=V"),
+        seeds=tuple(seeds),
+    )
+
+
+def options(workers: int = 2, **others: Any) -> RunnerOptions:
+    return RunnerOptions(workers=workers, worker_module=TOY_WORKER, quiet=True, **others)
+
+
+def run_toy(study: Study, root: Path, workers: int = 2, **others: Any) -> RunSummary:
+    return run_study(study, Store(root / "runs"), options(workers, **others))
+
+
+RUNNER = """
+import sys
+from pathlib import Path
+from tests.studies.toy_study import run_toy, toy_study
+root, seeds, steps, workers = sys.argv[1:]
+seeds = [int(seed) for seed in seeds.split(",")]
+summary = run_toy(toy_study(seeds, steps=int(steps)), Path(root), int(workers))
+for note in summary.notes:
+    print(note)
+print(summary.message)
+sys.exit(summary.exit_code)
+"""
+
+
+def start_runner(
+    root: Path,
+    seeds: Sequence[int],
+    *,
+    steps: int = 10,
+    workers: int = 2,
+    step_seconds: float = 0.0,
+    mutant: str = "",
+) -> "subprocess.Popen[str]":
+    """Start a runner of a toy study in a process of its own."""
+    arguments = [str(root), ",".join(map(str, seeds)), str(steps), str(workers)]
+    return subprocess.Popen(
+        [sys.executable, "-c", RUNNER, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+            "TOY_STEP_SECONDS": str(step_seconds),
+            "TOY_MUTANT": mutant,
+        },
+    )
+
+
+def end_runner(runner: "subprocess.Popen[str]") -> tuple[int, str]:
+    """Wait for a runner; return its exit code and what it said."""
+    said, _ = runner.communicate(timeout=120)
+    return runner.returncode, said
+
+
+def table(study: Study, root: Path) -> list[str]:
+    """The results of a study, ordered, without times: equal studies have equal bytes."""
+    store = Store(root / "runs")
+    rows: list[str] = []
+    for cell in study.cells():
+        assert store.damage(cell.run_key) is None
+        record = store.record(cell.run_key)
+        assert record, f"{cell.title} has no record"
+        curve = [event for event in store.curve(cell.run_key) if event["event"] != "resumed"]
+        attention = store.attention(cell.run_key)
+        maps = None if attention is None else attention.maps.tolist()
+        rows.append(
+            encode(
+                [
+                    record.run_key,
+                    record.status,
+                    record.message,
+                    record.metrics,
+                    record.state_sha256,
+                    curve,
+                    maps,
+                ]
+            )
+        )
+    return rows
+
+
+def leftovers(root: Path) -> list[str]:
+    """What should not be there once a study is done."""
+    return [
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if path.name.startswith(TEMPORARY_PREFIX) or path.name == "checkpoints"
+    ]
+
+
+def ends(root: Path) -> Counter[str]:
+    """How often each run was made to its end."""
+    return Counter(key for what, key, _pid in executions(root) if what == "end")
+
+
+def starts(root: Path) -> Counter[str]:
+    """How often each run was taken up."""
+    return Counter(key for what, key, _pid in executions(root) if what == "start")

@@ -1,0 +1,150 @@
+"""A worker that trains nothing: ``python -m tests.studies.toy_worker``, in milliseconds.
+
+It makes a run as the real one does: steps whose state depends on all steps before, a log,
+checkpoints, a record. The state is a digest instead of weights. The seed of a run says what goes
+wrong with it. What is made is noted in ``executions.txt`` beside the store, one line for each start
+and end.
+"""
+
+import fcntl
+import hashlib
+import math
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from qkvary.checkpoints.errors import DamagedError, ResourceError
+from qkvary.checkpoints.journal import Journal
+from qkvary.checkpoints.manifest import FileEntry
+from qkvary.checkpoints.rotation import Stored, load_newest, save_stored
+from qkvary.studies import store
+from qkvary.studies.attention_maps import AttentionMaps, to_bytes
+from qkvary.studies.recording import make_record
+from qkvary.studies.store import Claim, now
+from qkvary.studies.study import Cell
+from qkvary.studies.workloop import Made, Surroundings, serve
+from qkvary.training.progress import Event
+
+STEP_SECONDS = float(os.environ.get("TOY_STEP_SECONDS", "0"))
+CHECKPOINT_EVERY = 4
+
+RAISES, DIVERGES, CRASHES, DISK_FULL, TALKS = 1001, 1002, 1003, 1004, 1005
+"""Seeds of runs that do not end well."""
+
+
+def note(claim: Claim, what: str) -> None:
+    """Append to the list of executions: one system call, so that lines never mix."""
+    path = claim.store.path.parent / "executions.txt"
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, f"{what} {claim.key} {os.getpid()}\n".encode())
+    os.close(descriptor)
+
+
+def misbehave(seed: int, step: int) -> None:
+    if step != 3:
+        return
+    if seed == RAISES:
+        raise RuntimeError("the run went wrong")
+    if seed == CRASHES:
+        sys.stderr.write("last words of the worker\n")
+        sys.stderr.flush()
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if seed == DISK_FULL:
+        raise ResourceError("cannot write there: the disk is full; free some space")
+    if seed == TALKS:
+        os.write(1, b"a library prints to standard output\n")
+
+
+def resumed(claim: Claim, journal: Journal, say: Any) -> tuple[int, str]:
+    def accept(stored: Stored) -> None:
+        if not journal.holds(FileEntry(**cast("dict[str, Any]", stored.about["journal"]))):
+            raise DamagedError("the log was changed")
+
+    stored = load_newest(claim.directory / "checkpoints", accept=accept, report=say)
+    if stored is None:
+        journal.rewind(FileEntry.of(b""))
+        return 0, claim.key
+    journal.rewind(FileEntry(**cast("dict[str, Any]", stored.about["journal"])))
+    journal.append({"event": "resumed", "step": stored.step})
+    return stored.step, stored.files["state.txt"].decode()
+
+
+def make(cell: Cell, claim: Claim, surroundings: Surroundings) -> Made | None:
+    note(claim, "start")
+    journal = Journal(claim.directory / "metrics.jsonl")
+    steps = cell.run.training.steps
+    step, state = resumed(
+        claim,
+        journal,
+        lambda text: surroundings.on_event(Event(step=0, steps=steps, warning=text)),
+    )
+    try:
+        while step < steps:
+            if surroundings.stop():
+                save(claim, journal, step, state)
+                return None
+            misbehave(cell.seed, step)
+            time.sleep(STEP_SECONDS)
+            state = hashlib.sha256(f"{state} {step} {cell.seed}".encode()).hexdigest()
+            step += 1
+            journal.append({"event": "train", "step": step, "loss": number(state)})
+            surroundings.on_event(Event(step=step, steps=steps, loss=number(state)))
+            if step % CHECKPOINT_EVERY == 0:
+                save(claim, journal, step, state)
+        journal.mark()
+    finally:
+        journal.close()
+    note(claim, "end")
+    return finished(cell, state)
+
+
+def number(state: str) -> float:
+    return int(state[:12], 16) / 16**12
+
+
+def save(claim: Claim, journal: Journal, step: int, state: str) -> None:
+    mark = journal.mark()
+    about = {"journal": {"size": mark.size, "sha256": mark.sha256}}
+    stored = Stored(step=step, files={"state.txt": state.encode()}, about=about)
+    save_stored(claim.directory / "checkpoints", stored)
+
+
+def finished(cell: Cell, state: str) -> Made:
+    diverged = cell.seed == DIVERGES
+    record = make_record(
+        cell,
+        status="diverged" if diverged else "done",
+        started=now(),
+        message="loss nan at step 3" if diverged else "",
+        metrics={"test_accuracy": math.nan if diverged else number(state), "steps_to_solve": None},
+        state_sha256=state,
+    )
+    maps = np.full((1, 1, 2, 2), number(state), dtype=np.float32)
+    example = AttentionMaps(maps=maps, tokens=("a", "b"), targets=(1, None))
+    return Made(record=record, attention=to_bytes(example))
+
+
+def executions(root: Path) -> list[list[str]]:
+    """What was noted: ``start`` or ``end``, run key, process."""
+    path = root / "executions.txt"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+if __name__ == "__main__":
+    mutant = os.environ.get("TOY_MUTANT", "")
+    if mutant == "no_lock":
+        fcntl.flock = lambda _descriptor, _how: None  # type: ignore[assignment]
+    elif mutant == "no_second_look":
+
+        def careless(self: store.Store, key: str, config: Any, *, again: bool = False) -> Claim:
+            directory = self.directory(key)
+            store.make_directory(directory)
+            return Claim(self, key, config, store.OwnerLock(directory / "run.lock"), ())
+
+        store.Store.claim = careless  # type: ignore[method-assign]
+    sys.exit(serve(make))
