@@ -68,6 +68,24 @@ def test_every_table_counts_every_planned_run() -> None:
             assert sum(parts) == row.counts.planned == 5 * len(table.settings)
 
 
+def test_single_settings_of_a_task_have_tables_and_no_charts() -> None:
+    study = make_study(make_setting("short"), make_setting("long", length=11))
+    summary = summarise(study, make_records(study, by_variant({"QKV": QKV, "Q-K=V": QKV})))
+    assert [table.name for table in summary.tables] == ["reverse", "short", "long"]
+    assert {chart.table for chart in summary.frontiers} == {"reverse"}
+
+
+def test_the_tables_use_the_chosen_learning_rate_and_the_list_keeps_all_runs() -> None:
+    study = make_study(learning_rates=(1e-3, 1e-2))
+    records = make_records(study, lambda c: 0.5 if c.learning_rate == 1e-3 else 0.8 + 0.01 * c.seed)
+    summary = summarise(study, records)
+    row = summary.table("reverse").row("QKV")
+    assert (row.counts.planned, row.learning_rates) == (5, (1e-2,))
+    assert row.mean == pytest.approx(0.83)
+    assert (summary.counts.planned, len(summary.runs)) == (20, 20)
+    assert [one.learning_rate for one in summary.learning_rates if one.chosen] == [1e-2, 1e-2]
+
+
 def test_different_machines_are_told() -> None:
     study = make_study(seeds=(1, 2))
     records = [

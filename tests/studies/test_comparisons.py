@@ -68,8 +68,9 @@ def test_few_seeds_and_many_settings_make_the_settings_the_units() -> None:
     pairing = pair(ours, settings, tasks=tasks, seeds=(1, 2, 3))
     assert pairing.unit == "setting"
     assert pairing.differences == pytest.approx([0.1 * index for index in range(6)])
-    five = {(name, seed): 0.6 for name in settings for seed in SEEDS}
-    assert pair(five, settings, tasks=tasks).unit == "seed"
+    many = tuple(f"s{index}" for index in range(10))
+    five = {(name, seed): 0.6 for name in many for seed in SEEDS}
+    assert pair(five, many, tasks=dict.fromkeys(many, "reverse")).unit == "seed"
     few = tuple(settings[:5])
     assert pair(ours, few, tasks=tasks, seeds=(1, 2, 3)).unit == "seed"
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from qkvary.studies.learning_curves import build_curves
-from qkvary.studies.observations import observe
+from qkvary.studies.observations import choose_learning_rates, observe
 from qkvary.studies.summary import LearningCurve
-from tests.studies.made_up import make_study
+from tests.studies.made_up import make_records, make_study
 
 STUDY = make_study(seeds=(1, 2), variants=("QKV",))
 
@@ -63,6 +63,15 @@ def test_words_and_flags_are_not_figures() -> None:
         {"event": "validation", "step": 5, "loss": 1.0, "solved": True, "note": "x", "bits": None}
     ]
     assert set(curves(log)) == {"validation loss"}
+
+
+def test_only_the_chosen_learning_rate_has_curves() -> None:
+    study = make_study(seeds=(1,), variants=("QKV",), learning_rates=(1e-3, 1e-2))
+    records = make_records(study, lambda cell: 0.9 if cell.learning_rate == 1e-2 else 0.5)
+    chosen, _ = choose_learning_rates(study, observe(study, records))
+    events = {cell.run_key: [train(10, cell.learning_rate)] for cell in study.cells()}
+    (curve,) = build_curves(chosen, events)
+    assert curve.mean == (1e-2,)
 
 
 def test_without_logs_there_are_no_curves() -> None:

@@ -39,6 +39,7 @@ def test_a_value_beside_a_failure_is_not_a_result() -> None:
     record = dataclasses.replace(make_record(cell, 0.9), status="failed", message="out of memory")
     (observation,) = observe(study, [record])
     assert observation.value is None
+    assert observation.row.value is None
     assert observation.validation is None
     assert (observation.row.state, observation.row.message) == ("failed", "out of memory")
 

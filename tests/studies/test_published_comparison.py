@@ -5,12 +5,15 @@ import pytest
 from qkvary.studies.comparisons import Level
 from qkvary.studies.figures import load_published
 from qkvary.studies.observations import observe
+from qkvary.studies.protocols import character_network
 from qkvary.studies.published_comparison import compare_published
 from qkvary.studies.result_tables import build_tables
-from qkvary.studies.study import Study
+from qkvary.studies.study import Setting, Study
 from qkvary.studies.summary import PublishedComparison
 from qkvary.studies.table_plans import gather, plan_tables
-from tests.studies.made_up import make_records, make_setting, make_study
+from qkvary.tasks.config import CharacterTaskConfig
+from qkvary.training.config import OptimizerConfig, TrainingConfig
+from tests.studies.made_up import make_record, make_setting, make_study
 
 TASKS = ("reverse", "sort", "sub", "swap", "copy")
 FIVE = make_study(
@@ -18,8 +21,13 @@ FIVE = make_study(
 )
 
 
-def compare(study: Study, name: str, value: float = 0.5) -> PublishedComparison:
-    observations = observe(study, make_records(study, lambda _: value))
+def compare(
+    study: Study, name: str, value: float = 0.5, metric: str = "test_accuracy"
+) -> PublishedComparison:
+    records = [
+        make_record(cell, 0.0, metric=metric, metrics={metric: value}) for cell in study.cells()
+    ]
+    observations = observe(study, records)
     plans = plan_tables(study, observations)
     tables = build_tables(gather(study, observations), plans, Level())
     return compare_published(load_published(name), study, tables)
@@ -50,6 +58,45 @@ def test_a_task_that_the_study_lacks_is_named_and_there_is_no_average() -> None:
     comparison = compare(study, "three-projections-table-2")
     assert {cell.column for cell in comparison.cells} == {"reverse", "sort"}
     assert {"sub", "swap", "copy", "average of the five tasks"} <= set(comparison.not_compared)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "setting"),
+    [
+        ("key-value-notebook-characters", "validation", (64, 192, 6, 10_000)),
+        ("key-value-notebook-characters-1000", "early", (64, 192, 6, 1_000)),
+    ],
+)
+def test_a_column_about_one_size_stands_beside_that_setting_only(
+    name: str, column: str, setting: tuple[int, int, int, int]
+) -> None:
+    def study(*sizes: tuple[int, int, int, int]) -> Study:
+        settings = (
+            Setting(
+                name=f"n{context} d{width} L{layers}",
+                task=CharacterTaskConfig(context=context),
+                network=character_network(
+                    context=context, d_model=width, num_heads=3, num_layers=layers
+                ),
+                training=TrainingConfig(
+                    optimizer=OptimizerConfig(learning_rate=5e-4),
+                    steps=steps,
+                    batch_size=64,
+                    evaluate_every=100,
+                ),
+            )
+            for context, width, layers, steps in sizes
+        )
+        return make_study(*settings, variants=("QKV", "Q=K-V"), seeds=(1,))
+
+    context, width, layers, steps = setting
+    others = ((8, width, layers, steps), (context, 96, layers, steps), (context, width, 2, steps))
+    for sizes in ((setting,), (setting, *others)):
+        cells = compare(study(*sizes), name, 1.5, metric="test_loss").cells
+        assert {cell.column for cell in cells} == {column}
+        assert all(cell.ours == pytest.approx(1.5) for cell in cells)
+    for other in (*others, (context, width, layers, steps + 1)):
+        assert compare(study(other), name, 1.5, metric="test_loss").cells == ()
 
 
 def test_runs_that_did_not_finish_leave_our_side_empty() -> None:

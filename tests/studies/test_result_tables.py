@@ -98,6 +98,12 @@ def test_tasks_with_different_metrics_are_not_averaged() -> None:
     assert not tables["reverse"].higher_is_better
 
 
+def test_tasks_without_any_result_are_not_averaged() -> None:
+    """Nobody knows yet whether they have the same metric."""
+    study = make_study(make_setting("reverse"), make_setting("sort", "sort"))
+    assert list(tables_of(study, [])) == ["reverse", "sort"]
+
+
 def test_spread_over_settings_is_that_of_the_population_of_their_means() -> None:
     study = make_study(make_setting("short"), make_setting("long", length=11), seeds=(1, 2))
     values = {"short": (0.9, 0.7), "long": (0.2, 0.4)}
