@@ -33,9 +33,9 @@ def published_table(comparison: PublishedComparison, key: str) -> Table:
                 named(cell.column),
                 plain(cell.published, with_deviation(cell.published, cell.published_std)),
                 plain(cell.ours, with_deviation(cell.ours, cell.ours_std)),
-                plain(cell.deviation, wording.real(cell.deviation, 3, sign=True)),
+                plain(cell.deviation, like(cell.deviation, cell.published, sign=True)),
                 plain(cell.recomputes, flag, tone),
-                plain(cell.recomputed, wording.real(cell.recomputed, 4)),
+                plain(cell.recomputed, like(cell.recomputed, cell.published, 1)),
                 Cell(
                     raw=cell.note,
                     text=wording.clip(cell.note, 300) or wording.MISSING,
@@ -68,8 +68,15 @@ def published_table(comparison: PublishedComparison, key: str) -> Table:
 def with_deviation(value: float | None, deviation: float | None) -> str:
     """Write a value with its standard deviation in brackets, as the papers do."""
     if deviation is None or value is None:
-        return wording.real(value, 4)
-    return f"{wording.real(value, 4)} ({wording.real(deviation, 2)})"
+        return like(value, value)
+    return f"{like(value, value)} ({wording.real(deviation, 2)})"
+
+
+def like(value: float | None, model: float | None, more: int = 0, *, sign: bool = False) -> str:
+    """Write a value with as many decimals as fit the size of another."""
+    size = abs(model or 0.0)
+    decimals = next((count for top, count in ((10, 3), (100, 2), (1000, 1)) if size < top), 0)
+    return wording.fixed(value, decimals + more, sign)
 
 
 def run_table(runs: Sequence[RunRow], key: str, title: str) -> Table:

@@ -17,7 +17,7 @@ from qkvary.studies.reports import svg, wording
 
 MOST_LAYERS, MOST_HEADS = 4, 4
 """How many maps of one example are drawn; the table counts all."""
-_TILE, _GAP = 104.0, 10.0
+_TILE, _GAP = 76.0, 8.0
 _OUTLINED = 24
 """Above so many tokens the outlines of the right cells would cover what they mark."""
 
@@ -71,6 +71,12 @@ def best(example: AttentionMaps) -> Mass | None:
 def chance(example: AttentionMaps) -> float:
     """Return the mass that uniform attention would put on the right cells."""
     return 1.0 / example.maps.shape[-1]
+
+
+def card_width(examples: Sequence[AttentionMaps]) -> int:
+    """Return the pixels that the widest of these drawings needs to be read."""
+    heads = max(min(example.maps.shape[1], MOST_HEADS) for example in examples)
+    return round(18 + heads * (_TILE + _GAP) * 0.85)
 
 
 def drawing(example: AttentionMaps, name: str) -> Markup:

@@ -29,7 +29,7 @@ from qkvary.studies.reports.charts import (
 )
 from qkvary.studies.reports.curves import Panels, headline_quantities, panels
 from qkvary.studies.reports.families import FAMILIES, key_of_families, present
-from qkvary.studies.reports.maps import AttentionMaps, best, chance, drawing
+from qkvary.studies.reports.maps import AttentionMaps, best, card_width, chance, drawing
 from qkvary.studies.reports.tables import Table
 from qkvary.studies.summary import (
     CostAxis,
@@ -96,6 +96,8 @@ class MapSection:
     setting: str
     right_cell: str
     uniform: str
+    width: int
+    """Pixels of the narrowest column that can be read."""
     cards: tuple[MapCard, ...]
 
 
@@ -324,6 +326,7 @@ def _map_sections(summary: Summary, attention: Sequence[AttentionMaps]) -> list[
                 if aims
                 else "",
                 uniform=wording.percent(chance(examples[0])),
+                width=card_width(examples),
                 cards=tuple(
                     MapCard(
                         variant=example.variant,
