@@ -45,7 +45,7 @@ def decode_in_chunks(
 
 
 @pytest.mark.parametrize("label", LABELS)
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(cuts=CUTS, kernel=st.sampled_from(["explicit", "sdpa"]), masked=st.booleans())
 def test_every_split_of_every_variant(
     label: str, cuts: list[int], kernel: Kernel, masked: bool
@@ -75,7 +75,7 @@ def test_every_meaning_of_a_rotated_value(
 
 
 @pytest.mark.parametrize("label", DECISIVE)
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(cuts=CUTS)
 def test_language_models_decode_like_one_forward(label: str, cuts: list[int]) -> None:
     model = LanguageModel(make_language_model_config(label, positions="learned")).double()

@@ -5,9 +5,10 @@ in its published construction: the scaled score is copied to m channels, a fixed
 added, and a linear map with a bias takes the channels back to one score. Gradients are autograd's.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from tests.reference.positions import alibi, count_positions, plus_table, rotate
 
 Weights = Mapping[str, Tensor]
 """The layer's learned numbers under the names of its state dict."""
+
+Sources = dict[str, list[Tensor]]
+"""One token's sources: a vector for every head that the source has."""
 
 
 @dataclass
@@ -30,10 +34,12 @@ class Row:
 
 @dataclass
 class Token:
-    """One token's heads, per source: a list with one vector per head of the source."""
+    """What one token brings to the pairs it is in: a vector per head of each role."""
 
-    sources: dict[str, list[Tensor]]
-    query: list[Tensor] = field(default_factory=list)
+    query: list[Tensor]
+    key: list[Tensor]
+    value: list[Tensor]
+    position: int
 
 
 def rows_of(
@@ -76,36 +82,58 @@ def attend(
     rows = rows_of(x.shape[1], x.shape[0], mask=mask, positions=positions, documents=documents)
     outputs: list[Tensor] = []
     for sequence, row in zip(x, rows, strict=True):
-        tokens = [read_token(config, weights, vector) for vector in sequence]
+        tokens = [
+            read_token(config, weights, vector, read_sources(config, weights, vector), position)
+            for vector, position in zip(sequence, row.positions, strict=True)
+        ]
         outputs.append(
             torch.stack([attend_token(config, weights, tokens, row, i) for i in range(len(tokens))])
         )
     return torch.stack(outputs)
 
 
-def read_token(config: AttentionConfig, weights: Weights, vector: Tensor) -> Token:
+def read_sources(config: AttentionConfig, weights: Weights, vector: Tensor) -> Sources:
     """Project one token and cut its sources into heads."""
     size = config.head_dim or config.d_model // config.num_heads
     sharing = config.variant.sharing
-    sources: dict[str, list[Tensor]] = {}
+    sources: Sources = {}
     for source in {sharing.query, sharing.key, sharing.value}:
         flat = vector if source == "x" else project(weights, f"{source}_proj", vector)
         sources[source] = list(flat.split(size))
-    query = sources[sharing.query]
-    form = config.variant.query_form
+    return sources
+
+
+def read_token(
+    config: AttentionConfig,
+    weights: Weights,
+    vector: Tensor | None,
+    sources: Sources,
+    position: int,
+) -> Token:
+    """Read the roles from the sources; without its vector a token is only looked at."""
+    sharing = config.variant.sharing
+    query = [] if vector is None else make_query(config, weights, vector, sources[sharing.query])
+    key, value = sources[sharing.key], sources[sharing.value]
+    if config.variant.positions == "rotary":
+        turned = [_rotate(config, head, position) for head in key]
+        value = turned if _value_is_rotated(config) else value
+        query, key = [_rotate(config, head, position) for head in query], turned
+    return Token(query, key, value, position)
+
+
+def make_query(
+    config: AttentionConfig, weights: Weights, vector: Tensor, source: list[Tensor]
+) -> list[Tensor]:
+    """The query of every head from the source that it reads."""
+    form, heads = config.variant.query_form, config.num_heads
+    if form == "plain":
+        return source
     if form == "map":
-        group = config.num_heads // len(query)
-        query = [
-            _rows_times(query[head // group], weights["query_map"][head])
-            for head in range(config.num_heads)
-        ]
-    elif form != "plain":
-        own = list(vector.split(size))
-        query = [
-            plain + (gelu(change) if form == "residual-gelu" else change)
-            for plain, change in zip(own, query, strict=True)
-        ]
-    return Token(sources, query)
+        group = heads // len(source)
+        return [_row_times(source[h // group], weights["query_map"][h]) for h in range(heads)]
+    own = vector.split(len(source[0]))
+    changes = [gelu(head) if form == "residual-gelu" else head for head in source]
+    return [plain + change for plain, change in zip(own, changes, strict=True)]
 
 
 def project(weights: Weights, name: str, vector: Tensor) -> Tensor:
@@ -130,20 +158,16 @@ def attend_token(
     i: int,
 ) -> Tensor:
     """The output of token i, given all tokens that exist so far."""
-    value_name = config.variant.sharing.value
     seen = [j for j in range(len(tokens)) if is_visible(config, row, i, j)]
     mixed: list[Tensor] = []
     for head in range(config.num_heads):
         total = torch.zeros_like(tokens[i].query[head])
         probabilities = softmax([score(config, weights, tokens, row, head, i, j) for j in seen])
         for probability, j in zip(probabilities, seen, strict=True):
-            values = tokens[j].sources[value_name]
-            value = values[head * len(values) // config.num_heads]
-            if _value_is_rotated(config):
-                value = _rotate(config, value, row.positions[j])
-            total = total + probability * value
+            values = tokens[j].value
+            total = total + probability * values[head * len(values) // config.num_heads]
         if _value_is_rotated(config) and config.position.value_rope == "counter":
-            total = _rotate(config, total, row.positions[i], back=True)
+            total = _rotate(config, total, tokens[i].position, back=True)
         mixed.append(total)
     return project(weights, "o_proj", torch.cat(mixed))
 
@@ -169,34 +193,31 @@ def score(
 ) -> Tensor:
     """What the softmax reads for one pair."""
     variant = config.variant
-    content = scaled_product(config, tokens, row, head, i, j)
+    result = scaled_product(config, tokens, head, i, j)
     if variant.diagonal != "none" and i == j:
-        content = content / diagonal_size(config, tokens, row, head, i)
-    query_position, key_position = row.positions[i], row.positions[j]
+        result = result / diagonal_size(config, tokens, row, head, i)
+    query_position, key_position = tokens[i].position, tokens[j].position
     if variant.plus:
-        content = published_plus(config, weights, head, content, query_position, key_position)
+        result = published_plus(config, weights, head, result, query_position, key_position)
     if variant.positions == "relative":
         reach = config.position.relative_distance
         distance = query_position - key_position
         lowest = 0 if config.causal else -reach
         index = max(lowest, min(reach, distance)) - lowest
-        content = content + weights["relative.weight"][head, index]
+        result = result + weights["relative.weight"][head, index]
     if variant.positions == "alibi":
-        content = content + alibi(head, config.num_heads, query_position, key_position)
-    return content / variant.temperature
+        result = result + alibi(head, config.num_heads, query_position, key_position)
+    return result if variant.temperature == 1.0 else result / variant.temperature
 
 
 def scaled_product(
-    config: AttentionConfig, tokens: Sequence[Token], row: Row, head: int, i: int, j: int
+    config: AttentionConfig, tokens: Sequence[Token], head: int, i: int, j: int
 ) -> Tensor:
     """The scaled product of a query head with the key head of its group."""
-    keys = tokens[j].sources[config.variant.sharing.key]
+    keys = tokens[j].key
     query, key = tokens[i].query[head], keys[head * len(keys) // config.num_heads]
-    if config.variant.positions == "rotary":
-        query = _rotate(config, query, row.positions[i])
-        key = _rotate(config, key, row.positions[j])
     size = len(query) if config.scale.by == "head" else config.d_model
-    return (query * key).sum() * config.identity_correction / math.sqrt(size)
+    return (query * key).sum() * (config.identity_correction / math.sqrt(size))
 
 
 def diagonal_size(
@@ -205,7 +226,7 @@ def diagonal_size(
     """The mean or the norm of the diagonal over the document's real tokens, causal: so far."""
     last = i + 1 if config.causal else len(tokens)
     members = [j for j in range(last) if row.real[j] and row.documents[j] == row.documents[i]]
-    own = torch.stack([scaled_product(config, tokens, row, head, j, j) for j in members])
+    own = torch.stack([scaled_product(config, tokens, head, j, j) for j in members])
     if config.variant.diagonal == "mean":
         return own.sum() / len(members)
     return (own * own).sum().sqrt()
@@ -217,18 +238,21 @@ def published_plus(
     """Copy the score to m channels, add P[i, j], and map the channels to one score."""
     map_index = head if config.position.plus_per_head else 0
     weight, bias = weights["plus.weight"][map_index], weights["plus.bias"][map_index]
-    table = torch.tensor(plus_table(i, j, len(weight)), dtype=content.dtype)
-    return (weight * (content.expand(len(weight)) + table)).sum() + bias
+    return (weight * (content + _plus_tensor(i, j, len(weight)))).sum() + bias
 
 
-def softmax(scores: Sequence[Tensor]) -> list[Tensor]:
+@functools.cache
+def _plus_tensor(i: int, j: int, features: int) -> Tensor:
+    return torch.tensor(plus_table(i, j, features), dtype=torch.float64)
+
+
+def softmax(scores: Sequence[Tensor]) -> Sequence[Tensor]:
     """Exponentials over their sum."""
     if not scores:
         return []
-    highest = max(score.item() for score in scores)
-    exponentials = [torch.exp(score - highest) for score in scores]
-    total = torch.stack(exponentials).sum()
-    return [exponential / total for exponential in exponentials]
+    row = torch.stack(list(scores))
+    exponentials = torch.exp(row - row.max().detach())
+    return (exponentials / exponentials.sum()).unbind()
 
 
 def _value_is_rotated(config: AttentionConfig) -> bool:
@@ -244,5 +268,5 @@ def _rotate(
     return rotate(vector, position, dim=dim, base=config.position.rotary_base, back=back)
 
 
-def _rows_times(vector: Tensor, matrix: Tensor) -> Tensor:
+def _row_times(vector: Tensor, matrix: Tensor) -> Tensor:
     return (vector[:, None] * matrix).sum(dim=0)
