@@ -1,8 +1,8 @@
 """The share of a study's wall time that is spent in training steps.
 
-The rest is what a study adds: starting a worker, data, evaluation, attention maps, records. Parts
-of ``quickstart`` are run as ``qkvary study`` runs them, with one worker and a store of their own. A
-part is shorter than the study, so that starting the worker weighs more than it really does.
+The rest is what a study adds: starting a worker, data, evaluation, attention maps, records. Two
+seeds of ``quickstart`` are run as ``qkvary study`` runs them, with one worker and a new store. That
+takes some minutes; starting a worker takes about three seconds once, so less would not tell.
 """
 
 import dataclasses
@@ -13,34 +13,24 @@ from pathlib import Path
 from qkvary.studies.definitions.quickstart import STUDY
 from qkvary.studies.runner import RunnerOptions, run_study
 from qkvary.studies.store import Store
-from qkvary.studies.study import Setting, Study
-from timing.interleaved import Effort, Timing, print_case, read_effort
+from qkvary.studies.study import Study
+from timing.interleaved import Timing, print_case, read_quick
 
-FULL = Effort(rounds=3, turn_seconds=60.0)
-QUICK = Effort(rounds=1, turn_seconds=1.0)
+SEEDS = 2
 QUICK_STEPS = 60
 LEAST_SHARE = 0.9
+PARTS = ("training_seconds", "evaluation_seconds", "total_seconds")
 
 
-def cut_study(part: int, effort: Effort) -> Study:
-    """One seed of a share of the variants; in a quick round one variant, one setting, few steps."""
-    if effort == QUICK:
-        return dataclasses.replace(
-            STUDY, settings=(shorten(STUDY.settings[0]),), variants=("QKV",), seeds=(0,)
-        )
-    variants = STUDY.variants[part :: effort.rounds]
-    return dataclasses.replace(
-        STUDY, variants=tuple(dict.fromkeys(("QKV", *variants))), seeds=(part,)
-    )
-
-
-def shorten(setting: Setting) -> Setting:
-    """The setting with few steps."""
+def quick_study() -> Study:
+    """One short run, which shows that the benchmark works and no more."""
+    setting = STUDY.settings[0]
     training = dataclasses.replace(setting.training, steps=QUICK_STEPS)
-    return dataclasses.replace(setting, training=training)
+    setting = dataclasses.replace(setting, training=training)
+    return dataclasses.replace(STUDY, settings=(setting,), variants=("QKV",), seeds=(0,))
 
 
-def run_part(study: Study) -> tuple[float, dict[str, float]]:
+def run_fresh(study: Study) -> tuple[float, dict[str, float]]:
     """The wall time of a study, and the seconds that its runs spent on each part of their work."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
@@ -49,28 +39,20 @@ def run_part(study: Study) -> tuple[float, dict[str, float]]:
         wall = time.perf_counter() - start
         if summary.done != summary.planned:
             raise RuntimeError(f"{summary.planned - summary.done} runs are not done: {summary}")
-        spent: dict[str, float] = {}
-        for cell in study.cells():
-            record = store.record(cell.run_key)
-            for name, seconds in ({} if record is None else record.timing).items():
-                spent[name] = spent.get(name, 0.0) + seconds
-    return wall, spent
+        records = [store.record(cell.run_key) for cell in study.cells()]
+    timings = [record.timing for record in records if record is not None]
+    return wall, {name: sum(timing[name] for timing in timings) for name in PARTS}
 
 
 def main() -> None:
-    """Measure all parts."""
-    effort = read_effort(full=FULL, quick=QUICK)
-    seconds: dict[str, list[float]] = {"wall": [], "training": [], "evaluation": [], "runs": []}
-    for part in range(effort.rounds):
-        wall, spent = run_part(cut_study(part, effort))
-        seconds["wall"].append(wall)
-        seconds["training"].append(spent["training_seconds"])
-        seconds["evaluation"].append(spent["evaluation_seconds"])
-        seconds["runs"].append(spent["total_seconds"])
-    timing = Timing(seconds)
+    """Measure once."""
+    full = dataclasses.replace(STUDY, seeds=STUDY.seeds[:SEEDS])
+    wall, spent = run_fresh(quick_study() if read_quick() else full)
+    seconds = {name.removesuffix("_seconds"): [spent[name]] for name in PARTS}
+    timing = Timing({"wall": [wall], **seconds})
     print_case(
         "study_overhead",
-        "training steps over wall time: quickstart in parts, one worker",
+        "training steps over wall time: quickstart, one worker",
         timing.ratio("training", "wall"),
         goal=LEAST_SHARE,
         better="higher",

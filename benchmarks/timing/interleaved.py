@@ -72,11 +72,16 @@ class Timing:
         return median_with_interval([first / second for first, second in pairs])
 
 
-def read_effort(*, full: Effort, quick: Effort) -> Effort:
+def read_quick() -> bool:
     """The command line of every benchmark: ``--quick`` shows that it works and measures little."""
     parser = ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--quick", action="store_true", help="few and short rounds")
-    return quick if parser.parse_args().quick else full
+    return bool(parser.parse_args().quick)
+
+
+def read_effort(*, full: Effort, quick: Effort) -> Effort:
+    """The effort that the command line asks for."""
+    return quick if read_quick() else full
 
 
 def take_turns(
