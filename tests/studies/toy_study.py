@@ -27,7 +27,14 @@ def toy_study(seeds: Sequence[int], *, steps: int = 10) -> Study:
     """Two variants for each seed."""
     setting = Setting(
         name="toy <b>setting</b>",
-        task=SequenceTaskConfig(name="copy", length=3, vocabulary=5),
+        task=SequenceTaskConfig(
+            name="copy",
+            length=3,
+            vocabulary=5,
+            train_examples=41,
+            validation_examples=11,
+            test_examples=13,
+        ),
         network=EncoderConfig(
             attention=AttentionConfig(d_model=8, num_heads=2),
             block=BlockConfig(d_ff=11),
@@ -115,7 +122,11 @@ def table(study: Study, root: Path) -> list[str]:
         assert store.damage(cell.run_key) is None
         record = store.record(cell.run_key)
         assert record, f"{cell.title} has no record"
-        curve = [event for event in store.curve(cell.run_key) if event["event"] != "resumed"]
+        curve = [
+            {name: value for name, value in event.items() if name != "seconds"}
+            for event in store.curve(cell.run_key)
+            if event["event"] != "resumed"
+        ]
         attention = store.attention(cell.run_key)
         maps = None if attention is None else attention.maps.tolist()
         rows.append(

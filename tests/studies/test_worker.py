@@ -1,0 +1,133 @@
+"""The real worker: one tiny study, trained by two processes, stopped and taken up again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from qkvary.checkpoints.errors import DamagedError
+from qkvary.studies import worker
+from qkvary.studies.runner import RunnerOptions, run_study
+from qkvary.studies.store import Claim, Store
+from qkvary.studies.study import Study
+from qkvary.studies.workloop import Surroundings
+from tests.checkpoints.quick_disk import quick_folder
+from tests.studies.toy_study import ROOT, table, toy_study
+
+quick_path = pytest.fixture(quick_folder)
+
+RUNNER = """
+import sys
+from pathlib import Path
+from qkvary.studies.runner import RunnerOptions, run_study
+from qkvary.studies.store import Store
+from tests.studies.toy_study import toy_study
+options = RunnerOptions(workers=1, quiet=True, checkpoint_seconds=0.1)
+assert "torch" not in sys.modules
+study = toy_study([7], steps=160)
+summary = run_study(study, Store(Path(sys.argv[1]) / "runs"), options)
+sys.exit(summary.exit_code)
+"""
+
+
+def start(root: Path) -> "subprocess.Popen[bytes]":
+    path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+    command = [sys.executable, "-c", RUNNER, str(root)]
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
+
+
+def in_this_process(study: Study, root: Path) -> None:
+    """Make all runs without a worker process."""
+    store = Store(root / "runs")
+    surroundings = Surroundings(
+        stop=lambda: False, on_event=lambda _event: None, checkpoint_seconds=1e9
+    )
+    for cell in study.cells():
+        claim = store.claim(cell.run_key, {"here": True})
+        assert claim
+        made = worker.make(cell, claim, surroundings)
+        assert made
+        claim.finish(made.record, attention=made.attention)
+
+
+def test_a_study_that_is_killed_ends_as_one_that_is_not(quick_path: Path) -> None:
+    """The whole way: kill -9 of runner and worker, start again; bit for bit the same."""
+    study = toy_study([7], steps=160)
+    root, other = quick_path / "killed", quick_path / "whole"
+    store = Store(root / "runs")
+    key = study.cells()[0].run_key
+    runner = start(root)
+    while not newest(store.directory(key) / "checkpoints"):
+        assert runner.poll() is None
+        time.sleep(0.005)
+    owner = store.owner(key)
+    assert owner
+    runner.kill()
+    os.kill(owner.pid, signal.SIGKILL)
+    assert runner.wait() == -9
+    assert store.record(study.cells()[1].run_key) is None
+    assert start(root).wait() == 0
+    in_this_process(study, other)
+    assert table(study, root) == table(study, other)
+    assert [e for e in store.curve(key) if e["event"] == "resumed"]
+    record = store.record(key)
+    assert record
+    assert record.metrics["steps"] == 160
+    assert record.environment["kernel"]
+    assert set(record.timing) == {
+        "training_seconds",
+        "evaluation_seconds",
+        "total_seconds",
+        "cpu_seconds",
+        "steps_per_second",
+    }
+
+
+def newest(checkpoints: Path) -> str:
+    steps = checkpoints.glob("step-*") if checkpoints.exists() else ()
+    return max((path.name for path in steps), default="")
+
+
+def test_data_that_is_not_what_the_configuration_says_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Other:
+        data_fingerprint = "of something else"
+
+    cell = toy_study([7]).cells()[0]
+    monkeypatch.setattr(worker, "load_task", lambda _config: Other())
+    worker._task.cache_clear()
+    claim = Store(tmp_path).claim(cell.run_key, {})
+    assert claim
+    surroundings = Surroundings(
+        stop=lambda: False, on_event=lambda _event: None, checkpoint_seconds=1.0
+    )
+    with pytest.raises(DamagedError, match="of something else instead of"):
+        worker.make(cell, claim, surroundings)
+    claim.release()
+    worker._task.cache_clear()
+
+
+def test_a_run_that_is_stopped_leaves_a_checkpoint_and_no_record(tmp_path: Path) -> None:
+    cell = toy_study([7]).cells()[0]
+    asked: list[bool] = []
+
+    def stop() -> bool:
+        asked.append(True)
+        return len(asked) > 4
+
+    claim: Claim | None = Store(tmp_path).claim(cell.run_key, {})
+    assert claim
+    surroundings = Surroundings(stop=stop, on_event=lambda _event: None, checkpoint_seconds=1e9)
+    assert worker.make(cell, claim, surroundings) is None
+    claim.release()
+    assert newest(claim.directory / "checkpoints") == "step-000000000004"
+
+
+def test_a_runner_uses_the_real_worker_unless_told_otherwise() -> None:
+    assert RunnerOptions().worker_module == worker.__name__
+    assert callable(run_study)

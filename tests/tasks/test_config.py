@@ -1,0 +1,85 @@
+import dataclasses
+
+import pytest
+
+from qkvary.tasks.config import CharacterTaskConfig, SequenceTaskConfig
+
+REVERSE = SequenceTaskConfig(name="reverse", length=7)
+CHARACTERS = CharacterTaskConfig(context=13)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": "revers"}, "unknown sequence task 'revers'; choices: reverse, sort, sub"),
+        ({"length": 0}, "task reverse: length must be at least 1, got 0"),
+        ({"vocabulary": 1}, "task reverse: vocabulary must be at least 2, got 1"),
+        ({"train_examples": 0}, "train_examples must be at least 1"),
+        ({"validation_examples": -1}, "validation_examples must be at least 1"),
+        ({"test_examples": 0}, "test_examples must be at least 1"),
+    ],
+)
+def test_a_sequence_task_without_meaning_is_refused(
+    fields: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(REVERSE, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"context": 0}, "task characters: context must be at least 1, got 0"),
+        ({"evaluation": "all"}, "unknown evaluation 'all'; choices: exact, sampled"),
+        ({"evaluation_batches": 0}, "evaluation_batches must be at least 1"),
+        ({"train_fraction": 1.0}, "train_fraction must lie between 0 and 1, got 1.0"),
+    ],
+)
+def test_a_character_task_without_meaning_is_refused(
+    fields: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(CHARACTERS, **fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"length": 8},
+        {"vocabulary": 11},
+        {"train_examples": 49_999},
+        {"validation_examples": 999},
+        {"test_examples": 9_999},
+        {"data_seed": 43},
+    ],
+)
+def test_the_fingerprint_of_sequences_depends_on_all_that_is_drawn(
+    fields: dict[str, object],
+) -> None:
+    changed = dataclasses.replace(REVERSE, **fields)
+    assert changed.data_fingerprint != REVERSE.data_fingerprint
+
+
+def test_the_fingerprint_of_sequences_does_not_depend_on_what_is_asked() -> None:
+    assert dataclasses.replace(REVERSE, name="sort").data_fingerprint == REVERSE.data_fingerprint
+
+
+def test_the_fingerprint_of_a_text_depends_on_the_text_and_its_split() -> None:
+    same = dataclasses.replace(CHARACTERS, context=8, evaluation="sampled")
+    assert same.data_fingerprint == CHARACTERS.data_fingerprint
+    for fields in ({"text_sha256": "0" * 64}, {"train_fraction": 0.8}):
+        changed = dataclasses.replace(CHARACTERS, **fields)
+        assert changed.data_fingerprint != CHARACTERS.data_fingerprint
+
+
+def test_what_is_measured() -> None:
+    assert (REVERSE.metric, REVERSE.higher_is_better, REVERSE.sequence_length) == (
+        "accuracy",
+        True,
+        7,
+    )
+    assert (CHARACTERS.metric, CHARACTERS.higher_is_better, CHARACTERS.sequence_length) == (
+        "loss",
+        False,
+        13,
+    )
