@@ -30,7 +30,14 @@ TIED = share("k", "k", "v")
             {"sharing": QKV_SHARING, "query_form": "map"},
             (
                 "expected a query that shares its source for the map form, got a query that reads "
-                "q alone, where the map is absorbed; choices: Q[map]=K-V, Q[map]=K=V, Q[map]=V"
+                "q alone, where the map is absorbed; choices: Q[map]=K-V, Q[map]=K=V, Q[map]=V/g"
+            ),
+        ),
+        (
+            {"sharing": share("v", "k", "v"), "query_form": "map"},
+            (
+                "expected a key that cannot absorb the map, got a key with a projection and heads "
+                "of its own, where q M k = q (k M'); choices: Q[map]=K-V, Q[map]=V/g, Q=V"
             ),
         ),
         (

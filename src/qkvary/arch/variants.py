@@ -95,8 +95,19 @@ class Variant:
             raise ValueError(
                 "expected a query that shares its source for the map form, got a query that reads "
                 f"{query} alone, where the map is absorbed; "
-                "choices: Q[map]=K-V, Q[map]=K=V, Q[map]=V"
+                "choices: Q[map]=K-V, Q[map]=K=V, Q[map]=V/g"
             )
+        if form == "map" and self._key_absorbs_map:
+            raise ValueError(
+                "expected a key that cannot absorb the map, got a key with a projection and heads "
+                "of its own, where q M k = q (k M'); choices: Q[map]=K-V, Q[map]=V/g, Q=V"
+            )
+
+    @property
+    def _key_absorbs_map(self) -> bool:
+        """Whether every head's map could be part of that head's own key projection."""
+        free_key = self.sharing.readers("k") == ("key",)
+        return free_key and self.num_kv_heads is None and self.positions != "rotary"
 
     def _check_heads(self) -> None:
         heads = self.num_kv_heads
