@@ -76,7 +76,7 @@ def test_every_sharing_is_read_in_any_case(sharing: object) -> None:
         ("Q[map]=K-V/2", "Q[map]=K-V/2"),
         ("Q=V-K[r4]", "Q=V-K[r4]"),
         ("I[map]-I-V", "I[map]-I-V"),
-        ("x[map],k,x", "I[map]-K-I"),
+        ("x[map],x,v", "I[map]-I-V"),
     ],
 )
 def test_other_spellings_are_read(spelling: str, label: str) -> None:
