@@ -69,9 +69,11 @@ DECISIVE = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "GQA-2", "Q-MQA", "I-K=V", "Q=K
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
-    """The largest difference over the root mean square of what is expected."""
+    """The largest difference over the root mean square of what is expected; infinite for a NaN."""
     scale = expected.detach().square().mean().sqrt()
-    return float((found - expected).detach().abs().max() / scale)
+    largest = float((found - expected).detach().abs().max() / scale)
+    # max() of Python forgets a NaN that is not its first argument.
+    return math.inf if math.isnan(largest) else largest
 
 
 def make_config(
