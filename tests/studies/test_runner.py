@@ -273,6 +273,7 @@ def test_a_signal_saves_and_ends_and_the_study_goes_on_later(
     os.kill(runner.pid, number)
     code, said = end_runner(runner)
     assert code == 128 + number, said
+    assert "waiting" not in said
     study = toy_study([7], steps=100)
     for cell in study.cells():
         directory = Store(root / "runs").directory(cell.run_key)

@@ -78,7 +78,7 @@ class Worker:
             while left and not self._stopping.is_set():
                 before = len(left)
                 left = [number for number in left if not self._is_done(number)]
-                if left and len(left) == before:
+                if left and len(left) == before and not self._stopping.is_set():
                     self._wait(left[0])
         except QkvaryError as error:
             self._tell(News(kind="fatal", text=str(error), code=error.exit_code))
