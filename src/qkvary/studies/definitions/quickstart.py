@@ -19,7 +19,7 @@ def _synthetic(name: SequenceTaskName, *, steps: int, learning_rate: float) -> S
             d_model=32, num_layers=2, num_heads=4, length=LENGTH, dropout=0.0, matched=True
         ),
         training=synthetic_training(
-            steps=steps, batch_size=32, evaluate_every=10, learning_rate=learning_rate
+            steps=steps, batch_size=32, evaluate_every=20, learning_rate=learning_rate
         ),
     )
 
@@ -28,7 +28,7 @@ def _characters() -> Setting:
     return Setting(
         name="characters",
         task=CharacterTaskConfig(
-            context=CONTEXT, evaluation="sampled", evaluation_batches=2, scored_characters=32_000
+            context=CONTEXT, evaluation="sampled", evaluation_batches=1, scored_characters=24_000
         ),
         network=character_network(
             context=CONTEXT, d_model=64, num_heads=4, num_layers=2, dropout=0.0
@@ -38,7 +38,7 @@ def _characters() -> Setting:
             schedule=ScheduleConfig(name="cosine_warmup", warmup_steps=20),
             steps=300,
             batch_size=32,
-            evaluate_every=30,
+            evaluate_every=50,
         ),
     )
 
