@@ -219,7 +219,7 @@ class _Runner:
 
     def summary(self) -> RunSummary:
         troubled = self.options.strict and (self.scene.failed or self.scene.diverged)
-        if self.signal:
+        if self.signal and self.left:
             self.exit_code = 128 + self.signal
         return RunSummary(
             planned=len(self.cells),
@@ -356,9 +356,7 @@ class _Runner:
         elif news.kind == "progress":
             line.step, line.steps, line.loss = news.step, news.steps, news.loss
         elif news.kind == "waiting":
-            line.title = f"waiting for {news.text}: {self.cells[news.cell].title}"
-            if not self.is_ours(news.text):
-                self.note(f"worker {worker.number} is {line.title}")
+            self.wait_for(worker, news)
         elif news.kind == "note":
             self.note(f"{self.cells[news.cell].title}: {news.text}")
         elif news.kind == "fatal":
@@ -369,6 +367,15 @@ class _Runner:
             worker.cell = None
             self.made += 1
             self.settle(news.cell, news.status, seconds=news.seconds, news=news)
+
+    def wait_for(self, worker: WorkerProcess, news: News) -> None:
+        """Show that others hold all runs that are left, and name them if they are not ours."""
+        if self.is_ours(news.text):
+            self.scene.workers[worker.number] = WorkerLine(title="waiting for the last runs")
+            return
+        title = f"waiting for {news.text}: {self.cells[news.cell].title}"
+        self.scene.workers[worker.number] = WorkerLine(title=title)
+        self.note(f"worker {worker.number} is {title}")
 
     def is_ours(self, owner: str) -> bool:
         return any(f"process {worker.pid} on" in owner for worker in self.workers)
