@@ -14,6 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# What a developer's shell says about colours and widths is not what is tested.
+for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+os.environ["TERM"] = "xterm-256color"
+
 settings.register_profile(
     "repeatable",
     derandomize=True,

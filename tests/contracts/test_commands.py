@@ -43,7 +43,7 @@ STUDY = Study(
 CALLS: dict[str, list[str]] = {
     "completion": ["bash"],
     "doctor": ["--out", "{runs}"],
-    "report": ["{study}", "--out", "{runs}", "--to", "{pages}"],
+    "report": ["{study}", "--out", "{runs}", "--to", "{pages}", "--format", "html"],
     "show": ["{run}", "--out", "{runs}"],
     "status": ["{study}", "--out", "{runs}"],
     "studies": [],
