@@ -302,7 +302,7 @@ def test_the_number_of_threads_is_put_back(tmp_path: Path) -> None:
     task = ToyTask()
     batch = task.batch
     task.batch = lambda *arguments: (seen.append(torch.get_num_threads()), batch(*arguments))[1]  # type: ignore[method-assign]
-    train(dataclasses.replace(toy_run(), threads=2), task, tmp_path)
+    train(dataclasses.replace(toy_run(steps=2), threads=2), task, tmp_path)
     assert set(seen) == {2}
     assert torch.get_num_threads() == before
 
