@@ -69,6 +69,13 @@ def test_ranks_are_resolved() -> None:
             "expected at least 2 channels a head for rotary, got 1",
         ),
         ("Q-K[r24]-V", {}, "expected a rank below d_model = 24, got 24 for k"),
+        ("QKV", {"head_dim": 0}, "expected a positive head_dim or None, got 0"),
+        ("QKV", {"kernel": "flash"}, "expected kernel out of auto, explicit, sdpa, got 'flash'"),
+        (
+            "Q=K-V@diag-mean",
+            {"kernel": "sdpa"},
+            "expected kernel auto or explicit for diagonal normalisation, got sdpa",
+        ),
         ("Q-K-V[d/5]", {}, "expected a width divisible by 5 for rank d/5, got 24"),
     ],
 )
@@ -87,6 +94,7 @@ def test_sizes_that_do_not_fit_are_refused(
         ({"rotary_fraction": 0.0}, r"expected a rotary fraction in \(0, 1\], got 0.0"),
         ({"rotary_fraction": 1.5}, r"expected a rotary fraction in \(0, 1\], got 1.5"),
         ({"relative_distance": 0}, "expected a relative distance of at least 1, got 0"),
+        ({"value_rope": "count"}, "expected value_rope out of .*; did you mean counter?"),
     ],
 )
 def test_position_sizes_are_checked(fields: dict[str, object], message: str) -> None:

@@ -78,6 +78,7 @@ def test_padding_and_documents(label: str, causal: bool) -> None:
     assert compare(make_config(label, causal=causal), MASKED) < GATE
 
 
+@pytest.mark.filterwarnings("ignore:value_rope 'rotated'")
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 @pytest.mark.parametrize("value_rope", ["none", "counter", "rotated"])
 @pytest.mark.parametrize("label", [label for label in LABELS if "rotary" in label])

@@ -60,6 +60,7 @@ def test_every_split_of_every_variant(
     assert distance(found * real, expected * real) < GATE
 
 
+@pytest.mark.filterwarnings("ignore:value_rope 'rotated'")
 @pytest.mark.parametrize("value_rope", ["none", "counter", "rotated"])
 @pytest.mark.parametrize("label", [label for label in LABELS if "rotary" in label])
 @settings(max_examples=4)
@@ -141,6 +142,13 @@ def test_masks_must_cover_what_is_cached(name: str) -> None:
     tokens = torch.zeros(2, 3, dtype=torch.long)
     model(tokens, cache=cache)
     given = torch.ones(2, 3, dtype=torch.bool if name == "attention_mask" else torch.long)
-    message = rf"expected {name} for all 6 tokens \(3 cached, 3 new\), got 3"
+    message = rf"expected {name} of \[rows, 6\] \(3 cached and 3 new tokens\), got \[2, 3\]"
     with pytest.raises(ValueError, match=message):
         model(tokens, cache=cache, **{name: given})
+
+
+def test_a_bidirectional_layer_has_nothing_to_cache() -> None:
+    config = make_config("Q-K=V", causal=False)
+    layer = Attention(config)
+    with pytest.raises(ValueError, match="expected a causal layer with a cache, got a bidir"):
+        layer(random_input(73).float(), cache=LayerCache(config))

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import LABELS, make_language_model_config
 
-STEPS = 25
+STEPS = 40
 
 
 @pytest.mark.parametrize("label", LABELS)

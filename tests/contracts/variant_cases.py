@@ -84,10 +84,13 @@ def make_config(
         plus_features=PLUS_FEATURES, relative_distance=REACH, value_rope=value_rope
     )
     given: dict[str, object] = {"position": position, "kernel": "explicit", **fields}
+    variant = parse_variant(label)
+    if variant.diagonal != "none":
+        given["kernel"] = "explicit"  # the fused kernel is refused: it keeps its scores to itself
     return AttentionConfig(
         d_model=D_MODEL,
         num_heads=HEADS,
-        variant=parse_variant(label),
+        variant=variant,
         causal=causal,
         **given,  # type: ignore[arg-type]
     )

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from qkvary.arch.choices import check_choices
 from qkvary.arch.sharing import IDENTITY, Role, Source
 from qkvary.arch.variants import QKV, Variant
 
@@ -39,6 +40,7 @@ class Initialization:
     projections start larger (1.155 times for two instead of three). True gives all one bound."""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if self.std <= 0 or (self.output_std is not None and self.output_std <= 0):
             raise ValueError(f"expected a positive std, got {self.std} and {self.output_std}")
 
@@ -63,6 +65,9 @@ class ScaleConfig:
     identity: IdentityScale = "derived"
     """``derived``: keep the deviation of the baseline's scores; ``published``: 1/2; ``none``: 1."""
 
+    def __post_init__(self) -> None:
+        check_choices(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionConfig:
@@ -84,6 +89,7 @@ class PositionConfig:
     """Distances beyond this share one entry of the relative bias."""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if self.plus_features < 1:
             raise ValueError(f"expected at least 1 plus feature, got {self.plus_features}")
         if not 0 < self.rotary_fraction <= 1:
@@ -142,6 +148,7 @@ class AttentionConfig:
     """Which implementation of the softmax core; ``auto`` picks by shape, never by timing."""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if self.d_model < 1 or self.num_heads < 1:
             raise ValueError(
                 f"expected positive d_model and num_heads, got {self.d_model} and {self.num_heads}"
@@ -150,8 +157,15 @@ class AttentionConfig:
             raise ValueError(
                 f"expected d_model divisible by num_heads, got {self.d_model} and {self.num_heads}"
             )
+        if self.head_dim is not None and self.head_dim < 1:
+            raise ValueError(f"expected a positive head_dim or None, got {self.head_dim}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"expected dropout in [0, 1), got {self.dropout}")
+        if self.kernel == "sdpa" and self.variant.diagonal != "none":
+            raise ValueError(
+                "expected kernel auto or explicit for diagonal normalisation, got sdpa, which "
+                "keeps its scores to itself"
+            )
         self.variant.kv_heads(self.num_heads)
         self._check_identity()
         if self.variant.positions == "rotary" and self.size_per_head < 2:
@@ -225,28 +239,30 @@ class AttentionConfig:
         """The factor that undoes the larger scores of an identity query or key.
 
         A learned role has s sqrt(d) times the deviation of the layer input, s being the deviation
-        of the baseline's projection weights; an identity role has one times. So each identity role
-        among query and key multiplies by s sqrt(d), the inverse of the paper's 1/(s sqrt d).
+        of its weights; an identity role has one times. So an identity role multiplies by s sqrt(d),
+        the inverse of the paper's 1/(s sqrt d). Where the initialisation draws the other role
+        larger than in the baseline (packed Xavier), that is undone as well.
 
         Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", section 5.
         """
         roles: tuple[Role, ...] = ("query", "key")
-        count = sum(role in self.variant.identity_roles for role in roles)
-        if count == 0 or self.scale.identity == "none":
+        if self.scale.identity == "none" or not set(roles) & set(self.variant.identity_roles):
             return 1.0
         if self.scale.identity == "published":
             return PUBLISHED_IDENTITY_SCALE
-        baseline = self.init.weight_std(self.d_model, 3 * self.d_model) * math.sqrt(self.d_model)
-        factor = baseline**count
-        return factor / _residual_rms(self.variant.query_form, baseline)
+        baseline_std = self.init.weight_std(self.d_model, 3 * self.d_model)
+        learned = self.projection_std * math.sqrt(self.d_model)
+        sizes = {True: 1.0, False: learned}
+        query, key = (sizes[self.variant.sharing.roles[role] == IDENTITY] for role in roles)
+        if "residual" in self.variant.query_form:
+            query = _residual_rms(self.variant.query_form, learned)
+        return baseline_std**2 * self.d_model / (query * key)
 
 
 def _residual_rms(form: str, deviation: float) -> float:
     """Root mean square of 1 + f(z) with the two terms independent and z ~ N(0, deviation^2)."""
     if form == "residual":
         return math.sqrt(1.0 + deviation**2)
-    if form != "residual-gelu":
-        return 1.0
     steps, span = 4000, 10.0
     total = 0.0
     for index in range(steps + 1):

@@ -2,13 +2,13 @@
 
 import dataclasses
 import difflib
-import functools
 import hashlib
 import json
 import types
 import typing
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from qkvary.arch.choices import field_hints
 from qkvary.arch.labels import parse_variant, spell_label
 from qkvary.arch.variants import Variant
 
@@ -25,7 +25,7 @@ def to_dict(config: Any) -> Any:
     if isinstance(config, Variant):
         return spell_label(config)
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        hints = _hints(type(config))
+        hints = field_hints(type(config))
         fields = {name: _encode_field(hint, getattr(config, name)) for name, hint in hints.items()}
         return {_KIND: type(config).__name__, **fields}
     if isinstance(config, tuple | list):
@@ -86,7 +86,7 @@ def _decode_dataclass(hint: type[Any], data: Any, where: str) -> Any:
     kind = given.pop(_KIND, hint.__name__)
     if kind != hint.__name__:
         raise ValueError(f"expected {where} of kind {hint.__name__}, got {kind!r}")
-    hints = _hints(hint)
+    hints = field_hints(hint)
     for name in given:
         if name not in hints:
             near = difflib.get_close_matches(name, hints, n=1)
@@ -140,8 +140,3 @@ def _expect(data: Any, kind: Any, where: str) -> Any:
     if not isinstance(data, kind) or wrong_bool:
         raise ValueError(f"expected {where} to be {getattr(kind, '__name__', kind)}, got {data!r}")
     return data
-
-
-@functools.cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind)

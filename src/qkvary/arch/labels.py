@@ -14,6 +14,8 @@ _ALIASES = {
     "MHA": "QKV",
     "QK-V": "Q=K-V",
     "KV": "Q=K-V",
+    "KV-NOPOS": "Q=K-V",
+    "QK": "Q=K-V",
     "KV+POS": "(Q=K-V)+",
     "KV_1": "Q-K=V",
     "Q-KV": "Q-K=V",
@@ -206,6 +208,8 @@ def _parse_marks(marks: list[tuple[str, str]], sharing: Sharing, whole: str) -> 
             raise ValueError(
                 f"expected a rank on a learned key or value, got it on {letter} in {whole!r}"
             )
+        if f"{source}_rank" in fields:
+            raise ValueError(f"expected one rank on {letter}, got two in {whole!r}")
         fields[f"{source}_rank"] = _parse_rank(mark, whole)
     return fields
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
+from qkvary.arch.choices import check_choices
 from qkvary.arch.variants import Variant
 
 Activation = Literal["relu", "gelu", "swiglu"]
@@ -36,6 +37,7 @@ class BlockConfig:
     """Dropout inside the feed-forward network, before its nonlinearity."""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if self.d_ff < 1:
             raise ValueError(f"expected a positive d_ff, got {self.d_ff}")
         for name in ("dropout", "inner_dropout"):
@@ -66,6 +68,7 @@ class Network:
     """How everything but the attention projections is drawn."""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if self.num_layers < 1 or self.vocabulary < 1 or self.max_tokens < 1:
             raise ValueError(
                 "expected positive num_layers, vocabulary and max_tokens, got "
@@ -147,3 +150,4 @@ class LanguageModelConfig(Network):
 
 
 NetworkConfig = EncoderConfig | LanguageModelConfig
+"""Any network that can be built."""

@@ -6,6 +6,7 @@ Sizes live in ``arch.attention``; the spelling of labels in ``arch.labels``.
 from dataclasses import dataclass
 from typing import Literal
 
+from qkvary.arch.choices import check_choices
 from qkvary.arch.sharing import IDENTITY, Role, Sharing, Source, share
 
 QueryForm = Literal["plain", "residual", "residual-gelu", "map"]
@@ -76,6 +77,8 @@ class Variant:
     """Scores are divided by this before the softmax."""
 
     def __post_init__(self) -> None:
+        check_choices(self)
+        object.__setattr__(self, "temperature", float(self.temperature))
         for check in (
             self._check_query_form,
             self._check_heads,

@@ -3,16 +3,18 @@
 Knows heads and scores. Does not know residuals, norms or what the tokens mean.
 """
 
+import warnings
 from typing import cast
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import IDENTITY, Source
 from qkvary.nn.cache import LayerCache
+from qkvary.nn.draws import Draws
 from qkvary.nn.kernels import (
     append_key_bias,
     attend_sdpa,
@@ -21,7 +23,7 @@ from qkvary.nn.kernels import (
     mix_values,
     normalise_diagonal,
 )
-from qkvary.nn.layout import Layout
+from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.positions import PlusBias, RelativeBias, Rotation, alibi_bias
 from qkvary.nn.projections import Projection, project_together
 
@@ -37,8 +39,14 @@ class Attention(nn.Module):
     never copied.
     """
 
-    def __init__(self, config: AttentionConfig) -> None:
-        """Create the parameters; ``initialize_attention`` gives them values."""
+    def __init__(self, config: AttentionConfig, *, seed: int | None = 0) -> None:
+        """Create the parameters and give them their first values.
+
+        Args:
+            config: The layer.
+            seed: Of the first values; ``None`` leaves the parameters unset, for a network that
+                initialises all of its layers itself.
+        """
         super().__init__()
         self.config = config
         sharing = config.variant.sharing
@@ -55,6 +63,28 @@ class Attention(nn.Module):
         self.relative = RelativeBias(config) if relative else None
         self.value_reads_key = sharing.value == sharing.key
         self.content_scale = config.score_scale / config.variant.temperature
+        if self.value_reads_key and config.variant.positions == "rotary":
+            _warn_of_rotated_value(config)
+        if seed is not None:
+            self.initialize(Draws(seed, "attention"))
+
+    def initialize(self, draws: Draws) -> None:
+        """Draw every parameter as the configuration says; maps start as the identity."""
+        config, init = self.config, self.config.init
+        named = (("q_proj", self.q_proj), ("k_proj", self.k_proj), ("v_proj", self.v_proj))
+        for name, projection in named:
+            if projection is not None:
+                projection.initialize(draws, name, init, config.projection_std)
+        draws.linear(
+            "o_proj", self.o_proj, init, init.output_std if init.scheme == "normal" else None
+        )
+        with torch.no_grad():
+            if self.query_map is not None:
+                self.query_map.copy_(torch.eye(config.size_per_head).expand_as(self.query_map))
+            if self.relative is not None:
+                self.relative.weight.zero_()
+        if self.plus is not None:
+            self.plus.initialize(draws, init)
 
     def _projection(self, source: Source) -> Projection | None:
         config = self.config
@@ -69,7 +99,7 @@ class Attention(nn.Module):
         *,
         cache: LayerCache | None = None,
         layout: Layout | None = None,
-        attention_mask: Bool[Tensor, "batch keys"] | None = None,
+        attention_mask: AttentionMask | None = None,
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
@@ -82,7 +112,13 @@ class Attention(nn.Module):
             attention_mask: Instead of a layout: True for real tokens, all keys.
             positions: Instead of a layout: positions of all keys.
             document_ids: Instead of a layout: the document of each key.
+
+        Raises:
+            ValueError: if a bidirectional layer is given a cache, or a tensor does not cover all
+                cached and new tokens.
         """
+        if cache is not None and not self.config.causal:
+            raise ValueError("expected a causal layer with a cache, got a bidirectional one")
         if layout is None:
             layout = Layout(
                 new_tokens=x.shape[1],
@@ -235,7 +271,18 @@ class Attention(nn.Module):
     def _with_penalty(self, bias: Tensor | None, query: Tensor, layout: Layout) -> Tensor | None:
         """The bias of the pairs, and next to nothing for those that must not see each other."""
         config = self.config
-        penalty = layout.penalty(
-            causal=config.causal, window=config.variant.window, dtype=query.dtype
-        )
+        device = query.device.type
+        # Under autocast the products have its type, whatever the type of the query.
+        autocast = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if autocast else query.dtype
+        penalty = layout.penalty(causal=config.causal, window=config.variant.window, dtype=dtype)
         return bias if penalty is None else penalty if bias is None else bias + penalty
+
+
+def _warn_of_rotated_value(config: AttentionConfig) -> None:
+    if config.position.value_rope == "rotated":
+        warnings.warn(
+            "value_rope 'rotated' gives outputs that change when the text is moved; "
+            "use 'counter' or 'none' unless this is the ablation you want",
+            stacklevel=3,
+        )

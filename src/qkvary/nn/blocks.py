@@ -28,7 +28,7 @@ class Block(nn.Module):
         """Create the sublayers."""
         super().__init__()
         self.config = config
-        self.attention = Attention(attention)
+        self.attention = Attention(attention, seed=None)
         self.attention_norm = make_norm(attention.d_model, config)
         self.feed_forward = FeedForward(attention.d_model, config)
         self.feed_forward_norm = make_norm(attention.d_model, config)

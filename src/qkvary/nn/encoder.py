@@ -1,14 +1,13 @@
 """The encoder of the synthetic experiments: tokens in, one class per token out."""
 
-import math
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig
-from qkvary.nn.initialization import initialize, initialize_embedding, initialize_linear
+from qkvary.nn.draws import Draws
+from qkvary.nn.initialization import initialize
 from qkvary.nn.layout import Layout
 from qkvary.nn.stack import Stack, add_positions, check_length, make_position_embedding
 
@@ -45,7 +44,7 @@ class Encoder(nn.Module):
         self,
         tokens: Int[Tensor, "batch tokens"],
         *,
-        attention_mask: Bool[Tensor, "batch tokens"] | None = None,
+        attention_mask: Bool[Tensor, "batch tokens"] | Int[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "batch tokens classes"]:
         """The logits of every token.
 
@@ -62,7 +61,7 @@ class Encoder(nn.Module):
         self,
         tokens: Int[Tensor, "batch tokens"],
         *,
-        attention_mask: Bool[Tensor, "batch tokens"] | None = None,
+        attention_mask: Bool[Tensor, "batch tokens"] | Int[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
         """The last hidden states."""
         layout = self._layout(tokens, attention_mask)
@@ -99,15 +98,13 @@ class Encoder(nn.Module):
         return add_positions(x, layout.query_positions, kind=kind, table=table)
 
     def _initialize(self, seed: int) -> None:
-        init = self.config.init
+        init, draws = self.config.init, Draws(seed, "")
         initialize(self, init, seed)
-        bound = 1.0 / math.sqrt(self.config.vocabulary)
-        for name, weight in (
-            ("embedding", self.embedding),
-            ("embedding_bias", self.embedding_bias),
-        ):
-            initialize_embedding(name, weight, init, seed, bound=bound)
+        vocabulary, d_model = self.embedding.shape
+        # The embedding is a linear layer on one-hot tokens, and drawn like one.
+        draws.weight("embedding", self.embedding, init, init.weight_std(vocabulary, d_model))
+        draws.bias("embedding_bias", self.embedding_bias, init, vocabulary)
         if self.position_embedding is not None:
-            initialize_embedding("position_embedding", self.position_embedding, init, seed)
-        for name, linear in (("head_in", self.head_in), ("head_out", self.head_out)):
-            initialize_linear(name, linear, init, seed)
+            draws.table("position_embedding", self.position_embedding, init)
+        draws.linear("head_in", self.head_in, init)
+        draws.linear("head_out", self.head_out, init)

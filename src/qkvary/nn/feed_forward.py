@@ -4,7 +4,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from qkvary.arch.attention import Initialization
 from qkvary.arch.networks import BlockConfig
+from qkvary.nn.draws import Draws
 
 
 class FeedForward(nn.Module):
@@ -26,3 +28,10 @@ class FeedForward(nn.Module):
         if self.gate is not None:
             return self.down(F.silu(self.gate(x)) * inner)
         return self.down(F.relu(inner) if self.config.activation == "relu" else F.gelu(inner))
+
+    def initialize(self, draws: Draws, init: Initialization) -> None:
+        """Draw the matrices; under ``normal`` the last has a deviation of its own."""
+        draws.linear("up", self.up, init)
+        if self.gate is not None:
+            draws.linear("gate", self.gate, init)
+        draws.linear("down", self.down, init, init.output_std if init.scheme == "normal" else None)

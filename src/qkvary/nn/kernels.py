@@ -53,7 +53,7 @@ def content_scores(
     kv_heads, keys = key.shape[1], key.shape[2]
     if heads == kv_heads:
         return query @ key.mT
-    folded = query.reshape(batch, kv_heads, heads // kv_heads * queries, -1)
+    folded = query.reshape(batch, kv_heads, heads // kv_heads * queries, query.shape[-1])
     return (folded @ key.mT).view(batch, heads, queries, keys)
 
 
@@ -67,7 +67,7 @@ def mix_values(
     if heads == kv_heads:
         return weights @ value
     folded = weights.reshape(batch, kv_heads, heads // kv_heads * queries, keys)
-    return (folded @ value).view(batch, heads, queries, -1)
+    return (folded @ value).view(batch, heads, queries, value.shape[-1])
 
 
 def append_key_bias(

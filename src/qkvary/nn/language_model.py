@@ -2,13 +2,14 @@
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.nn.cache import KVCache
-from qkvary.nn.initialization import initialize, initialize_embedding
-from qkvary.nn.layout import Layout
+from qkvary.nn.draws import Draws
+from qkvary.nn.initialization import initialize
+from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.stack import Stack, add_positions, check_length, make_position_embedding
 
 
@@ -43,7 +44,7 @@ class LanguageModel(nn.Module):
         tokens: Int[Tensor, "batch tokens"],
         *,
         cache: KVCache | None = None,
-        attention_mask: Bool[Tensor, "batch keys"] | None = None,
+        attention_mask: AttentionMask | None = None,
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
     ) -> Float[Tensor, "batch tokens vocabulary"]:
@@ -63,7 +64,7 @@ class LanguageModel(nn.Module):
         tokens: Int[Tensor, "batch tokens"],
         *,
         cache: KVCache | None = None,
-        attention_mask: Bool[Tensor, "batch keys"] | None = None,
+        attention_mask: AttentionMask | None = None,
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
@@ -83,6 +84,7 @@ class LanguageModel(nn.Module):
         """
         cached = 0 if cache is None else cache.length
         check_length(self.config, cached=cached, new=tokens.shape[1])
+        self._check_positions(positions)
         layout = Layout(
             new_tokens=tokens.shape[1],
             cached_tokens=cached,
@@ -102,8 +104,18 @@ class LanguageModel(nn.Module):
         self, tokens: Int[Tensor, "batch tokens"]
     ) -> Float[Tensor, "batch layers heads tokens tokens"]:
         """The attention probabilities of every layer, without dropout."""
+        check_length(self.config, cached=0, new=tokens.shape[1])
         layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
         return self.stack.attention_maps(self._embed(tokens, layout), layout=layout)
+
+    def _check_positions(self, positions: Tensor | None) -> None:
+        if positions is None or self.position_embedding is None:
+            return
+        if positions.min() < 0 or positions.max() >= self.config.max_tokens:
+            raise ValueError(
+                f"expected learned positions from 0 to {self.config.max_tokens - 1}, got "
+                f"{int(positions.min())} to {int(positions.max())}"
+            )
 
     def _embed(self, tokens: Tensor, layout: Layout) -> Tensor:
         x = F.embedding(tokens, self.embedding)
@@ -112,16 +124,17 @@ class LanguageModel(nn.Module):
         return F.dropout(x, self.config.embedding_dropout, self.training)
 
     def _initialize(self, seed: int) -> None:
-        init = self.config.init
+        init, draws = self.config.init, Draws(seed, "")
         initialize(self, init, seed)
-        initialize_embedding("embedding", self.embedding, init, seed)
+        vocabulary, d_model = self.embedding.shape
+        head_std = init.weight_std(d_model, vocabulary)
+        if self.head_weight is None:
+            # A table that is also the head starts as a head: N(0, 1) would start with logits of
+            # deviation sqrt(d_model).
+            draws.weight("embedding", self.embedding, init, head_std)
+        else:
+            draws.table("embedding", self.embedding, init)
+            draws.weight("head_weight", self.head_weight, init, head_std)
+        draws.bias("head_bias", self.head_bias, init, d_model)
         if self.position_embedding is not None:
-            initialize_embedding("position_embedding", self.position_embedding, init, seed)
-        bound = self.config.d_model**-0.5 if init.scheme == "torch" else None
-        if self.head_weight is not None:
-            initialize_embedding("head_weight", self.head_weight, init, seed, bound=bound)
-        if self.head_bias is not None:
-            with torch.no_grad():
-                self.head_bias.zero_()
-            if bound is not None:
-                initialize_embedding("head_bias", self.head_bias, init, seed, bound=bound)
+            draws.table("position_embedding", self.position_embedding, init)

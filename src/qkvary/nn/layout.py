@@ -7,6 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+AttentionMask = Bool[Tensor, "batch keys"] | Int[Tensor, "batch keys"]
+"""True or 1 for real tokens, False or 0 for padding."""
+
 
 class Layout:
     """The positions of queries and keys of one forward call, and the masks that follow.
@@ -21,9 +24,9 @@ class Layout:
         new_tokens: int,
         cached_tokens: int = 0,
         device: torch.device | None = None,
-        attention_mask: Bool[Tensor, "batch keys"] | None = None,
-        positions: Int[Tensor, "batch keys"] | None = None,
-        document_ids: Int[Tensor, "batch keys"] | None = None,
+        attention_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        document_ids: Tensor | None = None,
     ) -> None:
         """Check the arguments and settle the positions.
 
@@ -31,14 +34,16 @@ class Layout:
             new_tokens: Tokens of this call.
             cached_tokens: Tokens before them.
             device: Where masks are built.
-            attention_mask: True for real tokens, False for padding.
-            positions: Positions of all tokens; by default counted from the first real token of
-                each document.
-            document_ids: A number per token; tokens see their own document only.
+            attention_mask: True or 1 for real tokens, False or 0 for padding, [batch, keys].
+            positions: Positions of all tokens, [batch or 1, keys]; by default counted from the
+                first real token of each document.
+            document_ids: A number per token, [batch, keys]; tokens see their own document only.
 
         Raises:
             ValueError: if a tensor does not cover all cached and new tokens.
         """
+        if attention_mask is not None:
+            attention_mask = _as_bool(attention_mask)
         self.num_queries = new_tokens
         self.num_keys = cached_tokens + new_tokens
         self.device = device
@@ -49,10 +54,10 @@ class Layout:
             ("positions", positions),
             ("document_ids", document_ids),
         ):
-            if tensor is not None and tensor.shape[-1] != self.num_keys:
+            if tensor is not None and (tensor.ndim != 2 or tensor.shape[-1] != self.num_keys):
                 raise ValueError(
-                    f"expected {name} for all {self.num_keys} tokens ({cached_tokens} cached, "
-                    f"{new_tokens} new), got {tensor.shape[-1]}"
+                    f"expected {name} of [rows, {self.num_keys}] ({cached_tokens} cached and "
+                    f"{new_tokens} new tokens), got {list(tensor.shape)}"
                 )
         self.key_positions = self._count_positions() if positions is None else positions
         self._blocked: dict[tuple[bool, int | None], Tensor | None] = {}
@@ -132,3 +137,12 @@ class Layout:
             # Padding at the head of a document moves the document's start to the next token.
             start = torch.where(seen == before, index + 1, start).cummax(dim=-1).values
         return (index - start).clamp(min=0)
+
+
+def _as_bool(mask: Tensor) -> Tensor:
+    """Accept the zeros and ones that tokenizers give."""
+    if mask.is_floating_point():
+        raise ValueError(
+            f"expected attention_mask of booleans or of zeros and ones, got {mask.dtype}"
+        )
+    return mask.bool()

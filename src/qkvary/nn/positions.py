@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.attention import AttentionConfig, Initialization
+from qkvary.nn.draws import Draws
 
 
 def sinusoid(
@@ -44,6 +45,12 @@ class PlusBias(nn.Module):
         self.row_features = position.plus_row_features
         self.weight = nn.Parameter(torch.empty(sets, position.plus_features))
         self.bias = nn.Parameter(torch.empty(sets))
+
+    def initialize(self, draws: Draws, init: Initialization) -> None:
+        """Draw the map as the m -> 1 linear layer that it is."""
+        features = self.weight.shape[1]
+        draws.weight("plus.weight", self.weight, init, init.weight_std(features, 1))
+        draws.bias("plus.bias", self.bias, init, features)
 
     def temperature(self) -> Float[Tensor, "sets 1 1"]:
         """The factor tau on content scores."""

@@ -1,11 +1,15 @@
 """The learned input projections of an attention layer: full or low-rank, applied together."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from qkvary.arch.attention import Initialization
+from qkvary.nn.draws import Draws
 
 
 class Projection(nn.Module):
@@ -30,6 +34,17 @@ class Projection(nn.Module):
         """Project."""
         inner = x if self.down is None else F.linear(x, self.down)
         return F.linear(inner, self.weight, self.bias)
+
+    def initialize(self, draws: Draws, name: str, init: Initialization, std: float) -> None:
+        """Draw the weights; a low-rank product starts with the deviation of the full matrix."""
+        if self.down is None:
+            draws.weight(f"{name}.weight", self.weight, init, std)
+            draws.bias(f"{name}.bias", self.bias, init, self.weight.shape[1])
+            return
+        rank, d_model = self.down.shape
+        draws.weight(f"{name}.down", self.down, init, std)
+        draws.weight(f"{name}.weight", self.weight, init, 1.0 / math.sqrt(rank))
+        draws.bias(f"{name}.bias", self.bias, init, d_model)
 
 
 def project_together(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from qkvary.arch.labels import parse_variant, spell_label
-from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
+from qkvary.arch.networks import NetworkConfig
 from qkvary.tasks.config import TaskConfig
 from qkvary.training.config import RunConfig, TrainingConfig
 
@@ -23,7 +23,7 @@ class Setting:
     """Names the setting in tables; unique within a study."""
     task: TaskConfig
     """What is asked."""
-    network: EncoderConfig | LanguageModelConfig
+    network: NetworkConfig
     """The network; the study puts each variant in place of its own."""
     training: TrainingConfig
     """How it learns."""

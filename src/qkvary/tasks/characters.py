@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkvary.arch.networks import LanguageModelConfig
+from qkvary.arch.networks import LanguageModelConfig, NetworkConfig
 from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
 from qkvary.data.random_numbers import random_indices
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.config import CharacterTaskConfig
-from qkvary.tasks.contract import AttentionExample, Batch, NetworkConfig, Split
+from qkvary.tasks.contract import AttentionExample, Batch, Split
 
 PRINTED = {"\n": "↵", " ": "␣"}
 """How characters that leave no mark are printed."""

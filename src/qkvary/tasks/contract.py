@@ -7,13 +7,10 @@ from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
+from qkvary.arch.networks import NetworkConfig
 
 Split = Literal["validation", "test"]
 """The two splits that are scored; the training split is only drawn from."""
-
-NetworkConfig = EncoderConfig | LanguageModelConfig
-"""The networks that a task can build."""
 
 
 class Batch(NamedTuple):

@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkvary.arch.networks import EncoderConfig
+from qkvary.arch.networks import EncoderConfig, NetworkConfig
 from qkvary.data.digits import DigitSplit, draw_digits
 from qkvary.data.random_numbers import permutation
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.config import SequenceTaskConfig
-from qkvary.tasks.contract import AttentionExample, Batch, NetworkConfig, Split
+from qkvary.tasks.contract import AttentionExample, Batch, Split
 
 TOKENS_SCORED_TOGETHER = 8_192
 """Digits in one forward call of an evaluation: as fast as any, and small in memory."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from qkvary.arch.canonical import canonical_json
-from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
+from qkvary.arch.networks import NetworkConfig
 from qkvary.tasks.config import TaskConfig
 
 NUMERICS_VERSION = 1
@@ -115,7 +115,7 @@ class RunConfig:
 
     task: TaskConfig
     """What is asked."""
-    network: EncoderConfig | LanguageModelConfig
+    network: NetworkConfig
     """What answers."""
     training: TrainingConfig
     """How it learns."""
