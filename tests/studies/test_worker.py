@@ -77,7 +77,8 @@ def test_a_study_that_is_killed_ends_as_one_that_is_not(quick_path: Path) -> Non
     record = store.record(key)
     assert record
     assert record.metrics["steps"] == 160
-    assert record.environment["kernel"]
+    assert record.environment["kernel"] in ("explicit", "sdpa")
+    assert record.environment["instructions"]
     assert set(record.timing) == {
         "training_seconds",
         "evaluation_seconds",

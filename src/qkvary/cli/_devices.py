@@ -14,7 +14,7 @@ def describe_torch() -> dict[str, Any] | None:
     """Devices, threads, instructions, and the attention kernel chosen at some lengths."""
     layer = AttentionConfig(d_model=64, num_heads=2)
     kernels = {
-        f"{length} keys": choose_kernel(layer, length, has_bias=False) for length in KERNEL_LENGTHS
+        f"{length} keys": choose_kernel(layer, length, training=True) for length in KERNEL_LENGTHS
     }
     return {
         "devices": _devices(),

@@ -206,8 +206,7 @@ class Attention(nn.Module):
         """The core: the values, weighted by the softmax of the scores."""
         config = self.config
         dropout = config.dropout if self.training else 0.0
-        has_bias = self.plus is not None or self.relative is not None
-        kernel = choose_kernel(config, layout.num_keys, has_bias=has_bias, dropout=dropout)
+        kernel = choose_kernel(config, layout.num_keys, training=self.training)
         if kernel == "explicit":
             weights = torch.softmax(self._scores(query, key, layout), dim=-1)
             return mix_values(F.dropout(weights, dropout) if dropout else weights, value)

@@ -20,9 +20,7 @@ LONGEST_EXPLICIT = 512
 """Keys up to which a whole map of scores costs less than what the fused kernel lacks."""
 
 
-def choose_kernel(
-    config: AttentionConfig, num_keys: int, *, has_bias: bool, dropout: float = 0.0
-) -> Chosen:
+def choose_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> Chosen:
     """Pick the implementation for a call.
 
     On a CPU, SDPA is fused only without dropout and without a bias that is learned. There it needs
@@ -33,14 +31,14 @@ def choose_kernel(
     Args:
         config: The layer; its ``kernel`` pins the choice.
         num_keys: Keys of the call.
-        has_bias: Whether scores get a term that is learned.
-        dropout: Probability of dropout on the attention weights in this call.
+        training: Whether the call drops attention weights out, where the layer does so at all.
     """
     if config.variant.diagonal != "none":
         return "explicit"
     if config.kernel != "auto":
         return config.kernel
-    unfused = has_bias or dropout > 0.0
+    has_bias = config.variant.plus or config.variant.positions == "relative"
+    unfused = has_bias or (training and config.dropout > 0.0)
     return "explicit" if unfused and num_keys <= LONGEST_EXPLICIT else "sdpa"
 
 

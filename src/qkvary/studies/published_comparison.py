@@ -60,6 +60,7 @@ def _fits(setting: Setting, column: PublishedColumn) -> bool:
         "context": getattr(setting.task, "context", None),
         "d_model": setting.network.d_model,
         "num_layers": setting.network.num_layers,
+        "num_heads": setting.network.layers[0].num_heads,
         "steps": setting.training.steps,
     }
     return all(sizes[name] == size for name, size in column.where)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from qkvary.checkpoints.errors import DamagedError
+from qkvary.nn.kernels import choose_kernel
 from qkvary.studies.attention_maps import AttentionMaps, to_bytes
 from qkvary.studies.recording import make_record
 from qkvary.studies.store import Claim, now
@@ -36,6 +37,13 @@ def _attention(example: AttentionExample) -> bytes:
     return to_bytes(AttentionMaps(maps=maps, tokens=example.tokens, targets=example.targets))
 
 
+def _kernel(cell: Cell) -> str:
+    """The implementations of the softmax core that training uses, by the configuration."""
+    keys = cell.run.task.sequence_length
+    layers = cell.run.network.layers
+    return " and ".join(sorted({choose_kernel(layer, keys, training=True) for layer in layers}))
+
+
 def make(cell: Cell, claim: Claim, surroundings: Surroundings) -> Made | None:
     """Train the network of one run in the claimed folder; None if it was stopped."""
     started = now()
@@ -59,7 +67,8 @@ def make(cell: Cell, claim: Claim, surroundings: Surroundings) -> Made | None:
         environment={
             "torch": str(torch.__version__),
             "device": cell.run.device,
-            "kernel": torch.backends.cpu.get_cpu_capability(),
+            "instructions": torch.backends.cpu.get_cpu_capability(),
+            "kernel": _kernel(cell),
         },
         state_sha256=outcome.state_sha256,
     )

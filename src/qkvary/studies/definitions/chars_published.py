@@ -41,5 +41,5 @@ STUDY = Study(
     ),
     variants=CHARACTER_VARIANTS,
     seeds=(1337, 1338),
-    published=("key-value-notebook-characters", "key-value-notebook-characters-1000"),
+    published=("key-value-notebook-characters",),
 )

@@ -1,4 +1,4 @@
-"""What ``make study`` runs: every published variant and one new one, in less than ten minutes."""
+"""What ``make study`` runs: the variants with published figures and a new one, in minutes."""
 
 from qkvary.studies.protocols import character_network, synthetic_network, synthetic_training
 from qkvary.studies.study import Setting, Study
@@ -50,8 +50,8 @@ STUDY = Study(
         "of shared queries and keys that costs it?"
     ),
     description=(
-        "All published variants, and I-K=V: the parameters and the cache of Q=K=V without "
-        "its symmetry. Reverse, swap and sort of 16 digits in 400, 400 and 600 steps, and 300 "
+        "Every variant with a published figure, and I-K=V: the parameters and the cache of Q=K=V "
+        "without its symmetry. Reverse, swap and sort of 16 digits in 400, 400 and 600 steps, and 300 "
         "steps of character generation on tiny Shakespeare: networks of two layers and four "
         "heads, stopped where some variants have solved a task and others have not. Equal "
         "hyper-parameters, equal data and equal initial deviation of projections for all. These "
