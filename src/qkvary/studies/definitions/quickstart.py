@@ -51,8 +51,8 @@ STUDY = Study(
     ),
     description=(
         "Every variant with a published figure, and I-K=V: the parameters and the cache of Q=K=V "
-        "without its symmetry. Reverse, swap and sort of 16 digits in 400, 400 and 600 steps, and 300 "
-        "steps of character generation on tiny Shakespeare: networks of two layers and four "
+        "without its symmetry. Reverse, swap and sort of 16 digits in 400, 400 and 600 steps, and "
+        "300 steps of character generation on tiny Shakespeare: networks of two layers and four "
         "heads, stopped where some variants have solved a task and others have not. Equal "
         "hyper-parameters, equal data and equal initial deviation of projections for all. These "
         "are smaller networks than the papers': published figures beside ours show whether the "
