@@ -32,25 +32,17 @@ def test_projections_never_cover_each_other(sharing: Sharing) -> None:
 def test_drawing_says_in_words_what_it_shows() -> None:
     drawn = blocks.block("Q-K=V", "b")
     assert drawn is not None
-    assert drawn.meaning == (
-        "query learned; key and value read one learned projection. A cache keeps k."
-    )
+    assert drawn.meaning == ("Query learned; key and value read one projection. A cache keeps K.")
     assert f'<desc id="b-d">{drawn.meaning}</desc>' in drawn.drawing
 
 
 @pytest.mark.parametrize(
     ("label", "words"),
     [
-        ("I-K=V", "query reads the layer input itself"),
-        ("(Q=K-V)+", "a temperature and a bias for each key position"),
-        ("Q-GQA-2", "2 key-value heads"),
-        ("Q[residual-gelu]-K-V", "behind a GELU, added to the layer input"),
-        ("Q[map]=K-V", "the query through a learned map"),
-        ("QKV@alibi", "alibi position term"),
-        ("QKV@w8", "window of 8 tokens"),
-        ("Q=K-V@diag-mean", "divided by its mean"),
-        ("Q-K-V[d/4]", "value learned of rank d/4"),
-        ("Q-I-V", "A cache keeps the layer input and v."),
+        ("I-K=V", "Query is the layer input; key and value read one projection"),
+        ("(Q=K-V)+", "a temperature and a bias per key position"),
+        ("Q-GQA-2", "2 KV heads, each read by a group of query heads"),
+        ("Q-I-V", "A cache keeps x and V."),
     ],
 )
 def test_words_follow_from_the_variant(label: str, words: str) -> None:

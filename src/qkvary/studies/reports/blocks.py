@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from qkvary.arch import descriptions
 from qkvary.arch.sharing import IDENTITY, Role, Source
 from qkvary.arch.variants import Variant
-from qkvary.studies.reports import svg, wording
+from qkvary.studies.reports import svg
 from qkvary.studies.reports.families import read_variant
 
 _WIDTH, _HEIGHT = 236.0, 268.0
@@ -45,46 +46,10 @@ def block(label: str, name: str) -> Block | None:
 
 
 def describe(variant: Variant) -> str:
-    """Say in a sentence what each role reads and what decoding keeps."""
-    parts = [_describe_source(variant, source) for source in _sources(variant)]
-    if variant.num_kv_heads is not None:
-        parts.append(wording.count(variant.num_kv_heads, "key-value head"))
-    if variant.plus:
-        parts.append("scores get a temperature and a bias for each key position")
-    if variant.positions != "none":
-        parts.append(f"{variant.positions} position term in the scores")
-    if variant.window is not None:
-        parts.append(f"window of {wording.count(variant.window, 'token')}")
-    if variant.diagonal != "none":
-        parts.append(f"diagonal of the scores divided by its {variant.diagonal}")
-    kept = wording.listed([_cache_name(source) for source in variant.cached])
-    return f"{'; '.join(parts)}. A cache keeps {kept}."
-
-
-def _describe_source(variant: Variant, source: Source) -> str:
-    readers = wording.listed(list(variant.sharing.readers(source)))
-    several = len(variant.sharing.readers(source)) > 1
-    if source == IDENTITY:
-        return f"{readers} {'read' if several else 'reads'} the layer input itself"
-    rank = variant.rank(source)
-    low = f" of rank {rank}" if rank else ""
-    if several:
-        mapped = (
-            ", the query through a learned map"
-            if variant.query_form == "map" and source == variant.sharing.query
-            else ""
-        )
-        return f"{readers} read one learned projection{low}{mapped}"
-    forms = {
-        "residual": " added to the layer input",
-        "residual-gelu": " behind a GELU, added to the layer input",
-    }
-    added = forms.get(variant.query_form, "") if source == variant.sharing.query else ""
-    return f"{readers} learned{low}{added}"
-
-
-def _cache_name(source: Source) -> str:
-    return "the layer input" if source == IDENTITY else source
+    """Say in two sentences what the variant means and what decoding keeps."""
+    meaning = descriptions.describe(variant)
+    kept = descriptions.name_cached(variant)
+    return f"{meaning[0].upper()}{meaning[1:]}. A cache keeps {kept}."
 
 
 def _sources(variant: Variant) -> list[Source]:

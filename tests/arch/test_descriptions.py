@@ -1,0 +1,76 @@
+"""Words and equations follow from the value."""
+
+import pytest
+
+from qkvary.arch.descriptions import describe, name_cached, write_equation
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.table import VARIANTS
+
+
+@pytest.mark.parametrize(
+    ("label", "words", "equation", "cached"),
+    [
+        (
+            "QKV",
+            "query, key and value each learned",
+            "softmax(s (x Wq) (x Wk)ᵀ) (x Wv)",
+            "K and V",
+        ),
+        (
+            "I-K=V/1",
+            (
+                "query is the layer input; key and value read one projection; "
+                "one KV head, read by every query head"
+            ),
+            "softmax(s x (x Wk)ᵀ) (x Wk)",
+            "K",
+        ),
+        (
+            "(Q=V-K[d/4])+@alibi@w8@t0.5",
+            (
+                "query and value read one projection; key learned; projection k has rank d/4; "
+                "scores become tau a_ij + g(j): a temperature and a bias per key position; "
+                "a penalty proportional to the distance |i-j| is added to the scores; "
+                "attention reaches 8 tokens; softmax temperature 0.5"
+            ),
+            "softmax((τ s (x Wv) (x Ak Bk)ᵀ + 1 gᵀ - m |i-j|) / 0.5) (x Wv)",
+            "K and V",
+        ),
+        (
+            "Q[map]=K=V/2@rotary",
+            (
+                "query, key and value read one projection; "
+                "2 KV heads, each read by a group of query heads; "
+                "the query is the shared source through a linear map of its own per head; "
+                "query and key are rotated by their positions"
+            ),
+            "softmax(s R(x Wk M) R(x Wk)ᵀ) (x Wk)",
+            "K",
+        ),
+        (
+            "Q=K-V@diag-mean",
+            (
+                "value learned; query and key read one projection; "
+                "the diagonal of the scores is divided by its mean"
+            ),
+            "softmax(D(s (x Wk) (x Wk)ᵀ)) (x Wv)",
+            "K and V",
+        ),
+        (
+            "Q-I-I",
+            "query learned; key and value are the layer input",
+            "softmax(s (x Wq) xᵀ) x",
+            "x",
+        ),
+    ],
+)
+def test_examples(label: str, words: str, equation: str, cached: str) -> None:
+    variant = parse_variant(label)
+    assert set(describe(variant).split("; ")) == set(words.split("; "))
+    assert write_equation(variant) == equation
+    assert name_cached(variant) == cached
+
+
+def test_no_two_entries_of_the_table_mean_the_same() -> None:
+    meanings = {describe(named.variant) for named in VARIANTS}
+    assert len(meanings) == len(VARIANTS)
