@@ -1,5 +1,6 @@
 """The summary as a whole."""
 
+import dataclasses
 import random
 from typing import Any
 
@@ -95,6 +96,37 @@ def test_different_machines_are_told() -> None:
     summary = summarise(study, records)
     assert len(summary.environments) == 2
     assert any("2 different machines or versions" in text for text in summary.caveats)
+
+
+def test_what_the_configuration_decides_is_no_other_machine() -> None:
+    study = make_study(seeds=(1, 2))
+    kernels = {"QKV": "sdpa", "Q-K=V": "explicit"}
+    records = [
+        make_record(
+            cell,
+            0.5 + 0.1 * cell.seed,
+            environment={"cpu": "one", "kernel": kernels[cell.variant], "device": f"{cell.seed}"},
+        )
+        for cell in study.cells()
+    ]
+    summary = summarise(study, records)
+    assert summary.environments == ((("cpu", "one"),),)
+    assert not any("machines" in text for text in summary.caveats)
+
+
+def test_planned_contrasts_are_summarised_and_their_correction_is_stated() -> None:
+    study = dataclasses.replace(two_tasks(), contrasts=(("q,k=v", "QKV"),))
+    records = make_records(study, by_variant({"QKV": QKV, "Q-K=V": LOW}))
+    summary = summarise(study, records)
+    (contrast,) = summary.contrasts
+    assert (contrast.variant, contrast.reference) == ("Q-K=V", "QKV")
+    assert [row.table for row in contrast.rows] == [table.name for table in summary.tables]
+    words = " ".join(summary.method.sentences)
+    assert "a family of their own, 95 % with Bonferroni's correction for 3 comparisons" in words
+    without = summarise(two_tasks(), records)
+    assert without.contrasts == ()
+    assert "contrasts" not in " ".join(without.method.sentences)
+    assert (without.tables, without.answers) == (summary.tables, summary.answers)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,11 @@ def test_each_learning_rate_is_a_run() -> None:
     assert study.cells()[1].run_key == STUDY.cells()[0].run_key
 
 
+def test_contrasts_change_no_run() -> None:
+    study = changed(contrasts=(("Q-K=V", "QKV"), ("QKV", "q,k=v")))
+    assert [cell.run_key for cell in study.cells()] == [cell.run_key for cell in STUDY.cells()]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -53,6 +58,18 @@ def test_each_learning_rate_is_a_run() -> None:
         ({"variants": ("Q-K=V",)}, "the baseline 'QKV' is not among its variants: Q-K=V"),
         ({"learning_rates": (0.1, 0.1)}, "learning_rates hold the same value twice"),
         ({"variants": ("QKV", "Q-K=W")}, "Q-K=W"),
+        (
+            {"contrasts": (("MQA", "QKV"),)},
+            "study 'toy': 'MQA' of the contrast MQA against QKV is not among its variants: QKV, Q-",
+        ),
+        ({"contrasts": (("QKV", "Q=K=V"),)}, "'Q=K=V' of the contrast QKV against Q=K=V is not"),
+        ({"contrasts": (("QKV", "q,k,v"),)}, "expected two different variants .*, got QKV twice"),
+        (
+            {"contrasts": (("QKV", "Q-K=V"), ("QKV", "q,k=v"))},
+            "contrasts hold the same value twice: QKV against Q-K=V",
+        ),
+        ({"contrasts": (("QKV",),)}, "expected a variant and its reference .*, got 1: QKV"),
+        ({"contrasts": (("QKV", "Q-K=W"),)}, "Q-K=W"),
     ],
 )
 def test_a_study_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:

@@ -1,8 +1,8 @@
 """From a study and its records to its summary: the one place where figures are put together.
 
 The parts are in ``observations`` (what became of every run), ``table_plans`` and ``result_tables``
-(which tables and their rows), ``comparisons`` (differences), ``frontier``, ``learning_curves``,
-``published_comparison`` and ``answers``. Never imports torch.
+(which tables and their rows), ``comparisons`` (differences), ``contrasts``, ``frontier``,
+``learning_curves``, ``published_comparison`` and ``answers``. Never imports torch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from qkvary.arch.labels import parse_variant, spell_label
 from qkvary.studies.answers import write_answers, write_caveats
 from qkvary.studies.comparisons import Level
+from qkvary.studies.contrasts import build_contrasts, contrast_family
 from qkvary.studies.figures import load_published
 from qkvary.studies.frontier import build_frontiers
 from qkvary.studies.learning_curves import Event, build_curves
@@ -25,9 +26,11 @@ from qkvary.studies.published_comparison import compare_published
 from qkvary.studies.records import Record
 from qkvary.studies.result_tables import build_duels, build_tables, headline_family
 from qkvary.studies.study import Study
-from qkvary.studies.summary import Frontier, Method, ResultTable, Summary
+from qkvary.studies.summary import Contrast, Frontier, Method, ResultTable, Summary
 from qkvary.studies.table_plans import Material, Plan, gather, plan_tables
 
+_OF_THE_CONFIGURATION = {"device", "kernel"}
+"""What a record's environment holds that its configuration decided, not the machine."""
 _PAIRING = (
     "Differences are paired: a variant and the baseline in the same setting with the same seed. "
     "Over several settings they are averaged for each seed first: the seeds are the independent "
@@ -63,6 +66,7 @@ def summarise(
     material = gather(study, observations)
     plans = plan_tables(study, observations)
     tables = build_tables(material, plans, level)
+    contrasts = build_contrasts(material, plans, tables, level)
     baseline = spell_label(parse_variant(study.baseline))
     counts = count(observations)
     environments = _environments(observations)
@@ -76,8 +80,9 @@ def summarise(
         counts=counts,
         answers=write_answers(tables, baseline),
         caveats=write_caveats(counts, tables, study.seeds, learning_rates, len(environments)),
-        method=_method(level, tables),
+        method=_method(level, tables, contrasts),
         tables=tables,
+        contrasts=contrasts,
         frontiers=_frontiers(material, plans, tables, level),
         curves=build_curves(observations, curves or {}),
         learning_rates=learning_rates,
@@ -110,21 +115,33 @@ def _environments(
 ) -> tuple[tuple[tuple[str, str], ...], ...]:
     """Return the distinct environments of the runs, in the order of their first run."""
     found = [
-        tuple((name, str(value)) for name, value in run.record.environment.items())
+        tuple(
+            (name, str(value))
+            for name, value in run.record.environment.items()
+            if name not in _OF_THE_CONFIGURATION
+        )
         for run in observations
         if run.record is not None
     ]
     return tuple(dict.fromkeys(found))
 
 
-def _method(level: Level, tables: Sequence[ResultTable]) -> Method:
-    family = headline_family(tables)
-    percent = f"{100 * level.confidence:g} %"
-    corrected = {
+def _corrected(level: Level, family: int) -> str:
+    return {
         "bonferroni": f"Bonferroni's correction for {family} comparisons",
         "sidak": f"Sidak's correction for {family} comparisons",
         "none": "no correction for the number of comparisons",
     }[level.correction]
+
+
+def _method(level: Level, tables: Sequence[ResultTable], contrasts: Sequence[Contrast]) -> Method:
+    family = headline_family(tables)
+    percent = f"{100 * level.confidence:g} %"
+    planned = (
+        "Planned contrasts are paired in the same way, a variant and its reference. They are a "
+        f"family of their own, {percent} with {_corrected(level, contrast_family(contrasts))} "
+        "(averages and tasks; single settings are corrected among themselves)."
+    )
     return Method(
         confidence=level.confidence,
         correction=level.correction,
@@ -134,15 +151,17 @@ def _method(level: Level, tables: Sequence[ResultTable]) -> Method:
         sentences=(
             _PAIRING,
             (
-                f"Intervals are Student's, {percent}, with {corrected} (averages and tasks; single "
-                "settings and steps to solve are corrected among themselves). All of them hold at "
-                f"once with {percent} confidence; p-values are Holm's."
+                f"Intervals are Student's, {percent}, with {_corrected(level, family)} "
+                "(averages and tasks; single settings and steps to solve are corrected among "
+                f"themselves). All of them hold at once with {percent} confidence; p-values are "
+                "Holm's."
             ),
             (
                 "A difference is called supported where its interval leaves out zero. Otherwise "
                 f"the text says which one would have been seen with {100 * level.power:g} % "
                 "probability."
             ),
+            *((planned,) if contrasts else ()),
             _STEPS,
             _SPREAD,
         ),

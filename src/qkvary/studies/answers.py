@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qkvary.studies.summary import (
+    ContrastRow,
     Counts,
     Difference,
     LearningRateRow,
     ResultTable,
     Verdict,
 )
-from qkvary.studies.verdicts import decimals_of, write_number
+from qkvary.studies.verdicts import decimals_of, write_interval, write_number
 
 
 def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ...]:
@@ -34,6 +35,67 @@ def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ..
     sentences += [_of_table(table, baseline) for table in headline]
     sentences += [text for table in headline if (text := _of_steps(table, baseline))]
     return tuple(sentences)
+
+
+def write_contrast(
+    variant: str, reference: str, rows: Sequence[ContrastRow], tables: Sequence[ResultTable]
+) -> str:
+    """State what the data say about one planned contrast, in one sentence.
+
+    What would have been seen, where the two are not distinguished, stands in the rows.
+
+    Args:
+        variant: Label of the variant.
+        reference: Label of the variant that it is compared with.
+        rows: The contrast in every table; single settings are left to the tables.
+        tables: All result tables, for what the two cost.
+    """
+    headline = [row for row in rows if row.kind != "setting"]
+    start = f"{variant} against {reference}{_same_costs(variant, reference, tables)}"
+    if all(row.difference.mean is None for row in headline):
+        return f"{start}: no pair of runs has finished yet."
+    groups: tuple[tuple[Verdict, str], ...] = (
+        ("better", "better in"),
+        ("worse", "worse in"),
+        ("not distinguished", "not distinguished in"),
+        ("no interval", "without an interval in"),
+    )
+    parts = [
+        f"{words} {', '.join(found)}"
+        for verdict, words in groups
+        if (found := [_in_table(row) for row in headline if row.difference.verdict == verdict])
+    ]
+    return f"{start}: {'; '.join(parts)}."
+
+
+def _in_table(row: ContrastRow) -> str:
+    gap = row.difference
+    said = _bare(gap).removeprefix("no interval: ").removeprefix("not compared: ")
+    if gap.verdict == "not distinguished" and gap.low is not None and gap.high is not None:
+        decimals = decimals_of((gap.high - gap.low) / 2)
+        said = f"{write_number(gap.mean or 0.0, decimals)} "
+        said += write_interval(gap.low, gap.high, decimals)
+        if gap.pairs < gap.pairs_planned:
+            said += f", from {gap.pairs} of {gap.pairs_planned} pairs"
+    return f"{row.table} ({row.metric.replace('_', ' ') or 'no result yet'}: {said})"
+
+
+def _same_costs(variant: str, reference: str, tables: Sequence[ResultTable]) -> str:
+    """Say what the reference has the same of, in all tables of tasks."""
+    costs = [
+        (ours, theirs)
+        for table in tables
+        if table.kind == "task"
+        if (ours := table.row(variant).costs) and (theirs := table.row(reference).costs)
+    ]
+    caches = {(a.cache_bytes_per_token, b.cache_bytes_per_token) for a, b in costs}
+    caches.discard((None, None))
+    same: list[str] = []
+    if costs and all(a.parameters_total == b.parameters_total for a, b in costs):
+        same.append("the same number of parameters")
+    if caches and all(a == b for a, b in caches):
+        same.append("the same cache")
+    return f", which has {' and '.join(same)}" if same else ""
 
 
 def write_caveats(

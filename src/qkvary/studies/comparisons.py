@@ -1,4 +1,4 @@
-"""Differences of variants to the baseline: how runs are paired, and how a family is corrected.
+"""Differences of variants to the baseline or another reference: pairs of runs, and families.
 
 The settings of a study are fixed (they were chosen), the seeds are drawn. So where a table covers
 several settings, the differences are averaged over the settings for each seed, and the seeds are
@@ -48,7 +48,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairing:
-    """The independent differences of one variant to the baseline in one table."""
+    """The independent differences of one variant to another in one table."""
 
     baseline: str
     pairs: int

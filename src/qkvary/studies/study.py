@@ -85,6 +85,8 @@ class Study:
     """Where given, each variant is compared at its own best of these, chosen on validation."""
     published: tuple[str, ...] = ()
     """Names of the published tables to set beside."""
+    contrasts: tuple[tuple[str, str], ...] = ()
+    """Pairs (variant, reference) that are compared directly, besides the baseline."""
     device: str = "cpu"
     """Where all runs compute, as torch names it."""
     dtype: Literal["float32", "float64"] = "float32"
@@ -104,6 +106,32 @@ class Study:
                 f"study {self.name!r}: the baseline {self.baseline!r} is not among its variants: "
                 + ", ".join(labels)
             )
+        self._check_contrasts(labels)
+
+    def _check_contrasts(self, labels: tuple[str, ...]) -> None:
+        if not self.contrasts:
+            return
+        pairs = [
+            tuple(spell_label(parse_variant(label)) for label in pair) for pair in self.contrasts
+        ]
+        _unique(self.name, "contrasts", tuple(" against ".join(pair) for pair in pairs))
+        for pair in pairs:
+            if len(pair) != 2:
+                raise ValueError(
+                    f"study {self.name!r}: expected a variant and its reference in each contrast, "
+                    f"got {len(pair)}: {', '.join(pair)}"
+                )
+            for label in pair:
+                if label not in labels:
+                    raise ValueError(
+                        f"study {self.name!r}: {label!r} of the contrast {' against '.join(pair)} "
+                        f"is not among its variants: {', '.join(labels)}"
+                    )
+            if pair[0] == pair[1]:
+                raise ValueError(
+                    f"study {self.name!r}: expected two different variants in a contrast, "
+                    f"got {pair[0]} twice"
+                )
 
     def cells(self) -> tuple[Cell, ...]:
         """Return every run, seeds outermost so that a stopped study is complete in few seeds.

@@ -44,9 +44,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The difference of one variant to the baseline over pairs that share everything else."""
+    """The difference of one variant to another over pairs that share everything else."""
 
     baseline: str
+    """The other one: the study's baseline, or the reference of a contrast."""
     pairs: int
     """Pairs of finished runs (same setting, same seed) that the difference was computed from."""
     pairs_planned: int
@@ -55,7 +56,7 @@ class Difference:
     unit: PairUnit
     """What was drawn at random: ``seed`` (the settings are fixed) or ``setting``."""
     mean: float | None
-    """Variant minus baseline."""
+    """Variant minus baseline (or reference)."""
     low: float | None
     """Lower end of the interval that holds for all comparisons of the family at once."""
     high: float | None
@@ -161,6 +162,34 @@ class ResultTable:
         raise KeyError(
             f"no variant {variant!r} in {self.name!r}; there are {[r.variant for r in self.rows]}"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContrastRow:
+    """A planned contrast in one result table."""
+
+    table: str
+    """``ResultTable.name``."""
+    kind: TableKind
+    metric: str
+    higher_is_better: bool
+    difference: Difference
+    """Variant minus reference; corrected over all contrasts in all averages and tasks, or over all
+    contrasts in all single settings: families apart from that of the baseline."""
+    sentence: str
+    """The verdict with both names; ready to print."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """Two variants that the study planned to compare directly."""
+
+    variant: str
+    reference: str
+    answer: str
+    """What the data say about the averages and tasks, in one sentence."""
+    rows: tuple[ContrastRow, ...]
+    """One for each result table, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +339,8 @@ class Summary:
     method: Method
     tables: tuple[ResultTable, ...]
     """Averages over tasks, then tasks, then settings; a task with one setting has one table."""
+    contrasts: tuple[Contrast, ...]
+    """The direct comparisons that the study planned besides those with the baseline."""
     frontiers: tuple[Frontier, ...]
     curves: tuple[LearningCurve, ...]
     learning_rates: tuple[LearningRateRow, ...]
@@ -317,7 +348,8 @@ class Summary:
     published: tuple[PublishedComparison, ...]
     runs: tuple[RunRow, ...]
     environments: tuple[tuple[tuple[str, str], ...], ...]
-    """The distinct machines and versions that the runs were made with."""
+    """The distinct machines and versions that the runs were made with; what a configuration
+    decides (device, attention kernel) is no part of them."""
     training_seconds: float
     total_seconds: float
     started: str | None

@@ -40,6 +40,8 @@ class Material:
 
     variants: tuple[str, ...]
     baseline: str
+    contrasts: tuple[tuple[str, str], ...]
+    """Planned pairs of a variant and its reference."""
     seeds: tuple[int, ...]
     tasks: Mapping[str, str]
     selected: Mapping[tuple[str, str], Sequence[Observation]]
@@ -105,6 +107,10 @@ def gather(study: Study, observations: Sequence[Observation]) -> Material:
     return Material(
         variants=tuple(spell_label(parse_variant(label)) for label in study.variants),
         baseline=spell_label(parse_variant(study.baseline)),
+        contrasts=tuple(
+            (spell_label(parse_variant(variant)), spell_label(parse_variant(reference)))
+            for variant, reference in study.contrasts
+        ),
         seeds=study.seeds,
         tasks={setting.name: setting.task.name for setting in study.settings},
         selected=selected,

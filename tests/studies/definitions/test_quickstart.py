@@ -37,6 +37,11 @@ def test_hyper_parameters_and_initial_deviation_are_equal() -> None:
         assert len(stds) == 1
 
 
+def test_symmetry_is_asked_about_directly() -> None:
+    assert ("I-K=V", "Q=K=V") in STUDY.contrasts
+    assert all(pair[0] in STUDY.variants and pair[1] in STUDY.variants for pair in STUDY.contrasts)
+
+
 def test_solving_is_looked_for_often_enough_to_be_measured() -> None:
     for setting in STUDY.settings:
         if isinstance(setting.network, EncoderConfig):

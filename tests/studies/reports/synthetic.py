@@ -27,6 +27,8 @@ VARIANTS = (
     "QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+",
     "GQA-2", "MQA", "Q-GQA-2", "Q-MQA", "I-K-V", "I-K=V",
 )  # fmt: skip
+CONTRASTS = (("I-K=V", "Q=K=V"), ("Q-K=V", "Q=K-V"), ("MQA", "QKV"), ("Q-K=V", "QKV"))
+"""Those whose variants are there are planned."""
 MORE_VARIANTS = (
     *VARIANTS,
     *("Q=V", "Q-I-V", "Q-K-I", "Q[residual]-K-V", "Q[map]=K-V", "QKV@alibi", "Q=K-V@diag-mean"),
@@ -87,6 +89,7 @@ def make_study(variants: Sequence[str] = VARIANTS, seeds: int = 5) -> Study:
         settings=(*settings, characters),
         variants=tuple(variants),
         seeds=tuple(range(seeds)),
+        contrasts=tuple(pair for pair in CONTRASTS if set(pair) <= set(variants)),
     )
 
 
@@ -229,6 +232,7 @@ NAMES = (
     "name", "setting", "settings", "task", "tasks", "metric", "axis_title", "dominated_by",
     "left_out", "quantity", "title", "source", "unit", "note", "column", "not_compared", "message",
     "run_key", "metrics", "parameters", "environments", "started", "ended", "table", "sentence",
+    "reference", "answer",
 )  # fmt: skip
 """Every field of the summary that holds text from outside."""
 

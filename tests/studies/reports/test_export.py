@@ -17,6 +17,7 @@ def test_every_table_is_exported() -> None:
     files = export.csv_files(summary, make_attention(summary))
     assert set(files) == {
         "results.csv",
+        "contrasts.csv",
         "frontiers.csv",
         "solving.csv",
         "costs.csv",
@@ -44,6 +45,26 @@ def test_figures_are_not_rounded() -> None:
         assert sum(int(row[f"runs_{part}"]) for part in parts) == int(row["runs_planned"])
 
 
+def test_contrasts_are_exported_with_their_sentences() -> None:
+    summary = make_summary()
+    rows = read(export.csv_files(summary, ())["contrasts.csv"])
+    wanted = [(one, row) for one in summary.contrasts for row in one.rows]
+    assert len(wanted) == 4 * len(summary.tables)
+    for row, (contrast, source) in zip(rows, wanted, strict=True):
+        assert (row["variant"], row["reference"]) == (contrast.variant, contrast.reference)
+        assert (row["table"], row["verdict"]) == (source.table, source.difference.verdict)
+        assert row["difference"] == repr(source.difference.mean)
+        assert row["low"] == repr(source.difference.low)
+        assert row["comparisons"] == str(len(wanted))
+        assert row["sentence"].lstrip("'") == source.sentence
+
+
+def test_a_study_without_contrasts_has_no_table_of_them() -> None:
+    summary = make_summary(("QKV", "Q=K=V"), 2)
+    assert "contrasts.csv" not in export.csv_files(summary, ())
+    assert "contrasts" not in export.markdown_report(summary, ())
+
+
 def test_hostile_names_stay_in_their_cells() -> None:
     summary = make_summary(("QKV", "MQA"), 2)
     for payload in PAYLOADS[:60]:
@@ -62,6 +83,8 @@ def test_markdown_says_question_answers_and_tables() -> None:
     assert text.startswith("# Do transformers need three projections")
     assert text.count("\n### ") == len(export.all_tables(summary, ()))
     assert "does not recompute" in text
+    assert "- I-K=V against Q=K=V" in text
+    assert "### Planned contrasts: paired differences, 95 % intervals corrected for 20 comp" in text
     assert json.dumps(text)
 
 

@@ -160,6 +160,35 @@ def test_every_planned_run_has_a_row() -> None:
     assert table_rows(page, "overview") == len(summary.variants)
 
 
+def test_contrasts_stand_near_the_answer_with_their_correction() -> None:
+    summary = make_summary()
+    page = render_page(summary, ())
+    assert table_rows(page, "contrasts") == len(summary.contrasts) == 4
+    table = tree(page).find(".//table[@id='t-contrasts']")
+    assert table.find("./caption/bdi").text == (
+        "Planned contrasts: paired differences, 95 % intervals corrected for 20 comparisons"
+    )
+    answers = [node.text for node in tree(page).findall(".//ul[@class='answers']/li/bdi")]
+    assert [text.replace("\u2060", "") for text in answers[2:]] == [
+        contrast.answer for contrast in summary.contrasts
+    ]
+    first = contents.contrast_table(summary, "contrasts").rows[0]
+    assert first[0].text == "I-K=V against Q=K=V"
+    assert first[1].text.startswith("+0.")
+    assert first[1].below[0].startswith("▲ [+0.")
+    assert first[1].below[1:] == ("4 of 5 pairs",)
+    uncorrected = dataclasses.replace(
+        summary, method=dataclasses.replace(summary.method, correction="none")
+    )
+    title = contents.contrast_table(uncorrected, "contrasts").title
+    assert title.endswith("intervals not corrected for the number of comparisons")
+
+
+def test_a_page_without_contrasts_has_no_table_of_them() -> None:
+    page = render_page(make_summary(("QKV", "Q=K=V"), 2), ())
+    assert "t-contrasts" not in page
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_counts_stand_in_every_table_of_results(seed: int) -> None:
     """R4: whatever became of the runs, the printed counts add up to the plan."""

@@ -28,6 +28,14 @@ def test_fits_the_terminal(width: int) -> None:
         assert variant in text
 
 
+def test_contrasts_are_answered() -> None:
+    summary = make_summary()
+    text = " ".join(printed(summary).split())
+    assert len(summary.contrasts) == 4
+    for contrast in summary.contrasts:
+        assert " ".join(contrast.answer.split()) in text
+
+
 def test_verdicts_need_no_colour() -> None:
     text = printed(make_summary())
     assert "▼ −0.069" in text

@@ -80,4 +80,5 @@ STUDY = Study(
     ),
     seeds=(0, 1, 2, 3, 4, 5, 6, 7),
     published=("three-projections-table-2",),
+    contrasts=(("I-K=V", "Q=K=V"), ("(Q=K=V)+", "Q=K=V"), ("Q-K=V", "Q=K-V")),
 )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from qkvary.studies.reports import wording
 from qkvary.studies.reports.tables import Cell, Column, Raw, Table, Tone, named, plain
 from qkvary.studies.summary import (
+    Contrast,
     CostRow,
     Counts,
     Difference,
@@ -130,6 +131,59 @@ def _matrix_cell(table: ResultTable, variant: str) -> Cell:
     if not row.counts.complete:
         below.append(count_words(row.counts))
     return Cell(raw=row.mean, text=text, below=tuple(below), tone=tone)
+
+
+def contrast_table(summary: Summary, key: str) -> Table:
+    """Return the planned contrasts: pairs of variants by tables, each with its interval."""
+    tables = main_tables(summary)
+    number = sum(row.kind != "setting" for one in summary.contrasts for row in one.rows)
+    level = wording.percent(summary.method.confidence, 0)
+    corrected = f"corrected for {wording.count(number, 'comparison')}"
+    if summary.method.correction == "none":
+        corrected = "not corrected for the number of comparisons"
+    columns = [
+        Column(
+            key=table.name,
+            title=wording.clip(table.name, 60),
+            below=f"{metric_name(table.metric)} {'↑' if table.higher_is_better else '↓'}",
+        )
+        for table in tables
+    ]
+    note = (
+        "The first variant minus the second, in pairs of the same setting and seed. These "
+        f"comparisons are a family of their own, apart from those with {summary.baseline}. "
+        f"{ARROWS['better']} better and {ARROWS['worse']} worse are supported by the data."
+    )
+    return Table(
+        key=key,
+        title=f"Planned contrasts: paired differences, {level} intervals {corrected}",
+        columns=(Column(key="contrast", title="contrast", numeric=False), *columns),
+        rows=tuple(
+            (
+                named(f"{one.variant} against {one.reference}"),
+                *(_contrast_cell(one, table) for table in tables),
+            )
+            for one in summary.contrasts
+            if tables
+        ),
+        notes=(note,),
+    )
+
+
+def _contrast_cell(contrast: Contrast, table: ResultTable) -> Cell:
+    gap = next((row.difference for row in contrast.rows if row.table == table.name), None)
+    if gap is None or gap.mean is None:
+        return plain(None)
+    decimals = decimals_for(table)
+    below = [f"{ARROWS.get(gap.verdict, '')} {interval(gap, decimals)}".strip()]
+    if gap.pairs < gap.pairs_planned:
+        below.append(f"{gap.pairs} of {gap.pairs_planned} pairs")
+    return Cell(
+        raw=gap.mean,
+        text=wording.fixed(gap.mean, decimals, True),
+        below=tuple(below),
+        tone=_TONES.get(gap.verdict, ""),
+    )
 
 
 def variant_counts(summary: Summary, variant: str) -> Counts:

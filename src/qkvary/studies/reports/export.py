@@ -17,6 +17,11 @@ _RESULTS = (
     *("low_single", "high_single", "p_value", "p_adjusted", "comparisons", "detectable"),
     *("verdict", "training_seconds", "steps_per_second"),
 )
+_CONTRASTS = (
+    *("variant", "reference", "table", "kind", "metric", "higher_is_better"),
+    *("pairs", "difference", "low", "high", "low_single", "high_single", "p_value", "p_adjusted"),
+    *("comparisons", "detectable", "verdict", "sentence"),
+)
 _FRONTIERS = (
     *("table", "axis", "metric", "higher_is_better", "variant", "cost", "quality"),
     *("standing", "dominated_by"),
@@ -33,6 +38,7 @@ def csv_files(summary: Summary, attention: Sequence[AttentionMaps]) -> dict[str,
     solving = tuple(row for table in summary.tables for row in _solving_rows(table))
     files = {
         "results.csv": to_csv(_RESULTS, _result_rows(summary.tables)),
+        "contrasts.csv": to_csv(_CONTRASTS, _contrast_rows(summary)) if summary.contrasts else "",
         "frontiers.csv": to_csv(_FRONTIERS, _frontier_rows(summary)),
         "solving.csv": to_csv(_SOLVING, solving) if solving else "",
         "costs.csv": table_csv(contents.cost_table(contents.main_tables(summary), "costs")),
@@ -73,6 +79,17 @@ def _difference_fields(gap: Difference | None) -> Sequence[Raw]:
         *(gap.baseline, gap.pairs, gap.mean, gap.low, gap.high, gap.low_single, gap.high_single),
         *(gap.p_value, gap.p_adjusted, gap.comparisons, gap.detectable, gap.verdict),
     )
+
+
+def _contrast_rows(summary: Summary) -> Iterable[Sequence[Raw]]:
+    for contrast in summary.contrasts:
+        for row in contrast.rows:
+            yield (
+                *(contrast.variant, contrast.reference, row.table, row.kind, row.metric),
+                row.higher_is_better,
+                *_difference_fields(row.difference)[1:],
+                row.sentence,
+            )
 
 
 def _frontier_rows(summary: Summary) -> Iterable[Sequence[Raw]]:
@@ -146,6 +163,7 @@ def all_tables(summary: Summary, attention: Sequence[AttentionMaps]) -> list[Tab
     """Return every table of the page in its order, those without rows left out."""
     tables = contents.main_tables(summary)
     made = [
+        contents.contrast_table(summary, "contrasts"),
         contents.matrix(summary),
         *(contents.result_table(one, summary, "results") for one in summary.tables),
         *(contents.frontier_table(one, "frontier") for one in summary.frontiers),
@@ -164,6 +182,7 @@ def markdown_report(summary: Summary, attention: Sequence[AttentionMaps]) -> str
     escape = wording.markdown
     lines = [f"# {escape(summary.question)}", "", f"Study {escape(summary.study)}.", ""]
     lines += [f"- {escape(answer)}" for answer in summary.answers]
+    lines += [f"- {escape(contrast.answer)}" for contrast in summary.contrasts]
     if summary.caveats:
         lines += ["", "## Before you believe it", ""]
         lines += [f"- {escape(caveat)}" for caveat in summary.caveats]

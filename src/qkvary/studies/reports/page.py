@@ -185,6 +185,7 @@ def _view(summary: Summary, attention: Sequence[AttentionMaps]) -> Mapping[str, 
         "facts": _facts(summary),
         "families": key_of_families(present(summary.variants, summary.baseline)),
         "overview": contents.matrix(summary),
+        "contrasts": contents.contrast_table(summary, "contrasts"),
         "differences": [
             difference_chart(table, summary.baseline, f"difference-{index}")
             for index, table in enumerate(tables)

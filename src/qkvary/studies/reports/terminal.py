@@ -1,4 +1,4 @@
-"""The summary in the terminal: the answer, one table, what is missing.
+"""The summary in the terminal: the answer, the planned contrasts, one table, what is missing.
 
 Works without colour and at 80 columns.
 
@@ -19,7 +19,7 @@ from qkvary.studies.summary import ResultTable, Summary, VariantRow
 _NARROWEST = 15
 """Columns that one task needs."""
 _ANSWERS = 2
-"""The overall answer and the first table's; the table below says the rest."""
+"""The overall answer and the first table's; the table below says the rest. All contrasts."""
 _MARGIN = 22
 """Columns for the variant and the counts."""
 _STYLES = {"better": "bold green", "worse": "bold red"}
@@ -39,7 +39,8 @@ def print_summary(summary: Summary, console: Console) -> None:
     write = _writer(console)
     console.print(write(summary.question, "bold"))
     console.print()
-    for answer in summary.answers[:_ANSWERS]:
+    planned = (contrast.answer for contrast in summary.contrasts)
+    for answer in (*summary.answers[:_ANSWERS], *planned):
         console.print(Padding(write(answer), (0, 0, 0, 2)))
     console.print()
     tables = contents.main_tables(summary)
