@@ -52,10 +52,6 @@ def describe(variant: Variant) -> str:
     return f"{meaning[0].upper()}{meaning[1:]}. A cache keeps {kept}."
 
 
-def _sources(variant: Variant) -> list[Source]:
-    return list(dict.fromkeys(variant.sharing.roles.values()))
-
-
 def _centres(variant: Variant) -> dict[Source, float]:
     """Return the place of each learned projection: below its readers, never on another."""
     wanted: dict[Source, float] = {
