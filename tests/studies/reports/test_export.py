@@ -83,6 +83,8 @@ def test_markdown_says_question_answers_and_tables() -> None:
     assert text.startswith("# Do transformers need three projections")
     assert text.count("\n### ") == len(export.all_tables(summary, ()))
     assert "does not recompute" in text
+    assert f"    qkvary study {summary.study} --seeds {summary.seeds[0]}-" in text
+    assert all(value in text for _, value in summary.environments[0] if value.isalnum())
     assert "- I-K=V against Q=K=V" in text
     assert "### Planned contrasts: paired differences, 95 % intervals corrected for 20 comp" in text
     assert json.dumps(text)

@@ -177,6 +177,20 @@ def all_tables(summary: Summary, attention: Sequence[AttentionMaps]) -> list[Tab
     return [table for table in made if table.rows]
 
 
+def _how_to_run_again(summary: Summary) -> list[str]:
+    """The command, the seeds, the machines and the versions behind the tables."""
+    escape = wording.markdown
+    command = f"qkvary study {summary.study} --seeds {wording.typed_seeds(summary.seeds)}"
+    lines = ["## Run it again", "", f"    {command}", ""]
+    lines += [
+        "; ".join(f"{escape(key)} {escape(value)}" for key, value in machine) + "."
+        for machine in summary.environments
+    ]
+    if summary.started and summary.ended:
+        lines.append(f"Started {escape(summary.started)}, ended {escape(summary.ended)}.")
+    return [*lines, ""]
+
+
 def markdown_report(summary: Summary, attention: Sequence[AttentionMaps]) -> str:
     """Return the question, the answers and every table as one Markdown document."""
     escape = wording.markdown
@@ -188,5 +202,6 @@ def markdown_report(summary: Summary, attention: Sequence[AttentionMaps]) -> str
         lines += [f"- {escape(caveat)}" for caveat in summary.caveats]
     lines += ["", "## How the intervals were made", ""]
     lines += [f"{escape(sentence)}\n" for sentence in summary.method.sentences]
+    lines += _how_to_run_again(summary)
     lines += ["## Tables", "", *(table_markdown(table) for table in all_tables(summary, attention))]
     return "\n".join(lines).encode("utf-8", "replace").decode()

@@ -6,6 +6,7 @@ Knows numbers, units and characters. Does not know what is measured.
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 
 _UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -159,3 +160,11 @@ _MARKS = str.maketrans(
 def markdown(text: str) -> str:
     """Write a text so that Markdown shows it as it is, on one line."""
     return clean(text).translate(_MARKS)
+
+
+def typed_seeds(seeds: Sequence[int]) -> str:
+    """Return seeds as the command line takes them: ``0-7``, or ``1,3,5``."""
+    ordered = sorted(seeds)
+    if len(ordered) > 1 and ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"{ordered[0]}-{ordered[-1]}"
+    return ",".join(str(seed) for seed in seeds)
