@@ -124,13 +124,16 @@ def test_workers_must_be_at_least_one() -> None:
 def killed_sweep(root: Path, seeds: range, generator: random.Random, step_seconds: float) -> int:
     """Kill runners and workers until the study is complete; return how many were killed."""
     kills = 0
+    # The first kill waits for runs instead of seconds, so that it comes on a fast machine too.
+    begun = generator.randrange(1, len(seeds))
     for _ in range(100):
         runner = start_runner(root, seeds, step_seconds=step_seconds)
         # What is killed: nothing, the runner, or one of its workers (twice as often).
         deadline = time.monotonic() + generator.uniform(0.3, 2.0)
         while runner.poll() is None and kills < 12 and time.monotonic() < deadline + 5:
             time.sleep(0.02)
-            if time.monotonic() < deadline:
+            waiting = len(starts(root)) < begun if kills == 0 else time.monotonic() < deadline
+            if waiting:
                 continue
             workers = [int(pid) for what, _key, pid in executions(root)[-4:] if what == "start"]
             victim = generator.choice([runner.pid, *workers])
@@ -188,7 +191,15 @@ def shared(root: Path, runners: int, runs: int, mutant: str = "") -> list[int]:
     """Let several runners begin at once on a store that does not exist yet."""
     seeds = range(runs // 2)
     started = [
-        start_runner(root, seeds, steps=3, workers=1, step_seconds=0.002, mutant=mutant)
+        # A mutant needs runners that overlap, however fast one of them comes to life.
+        start_runner(
+            root,
+            seeds,
+            steps=3,
+            workers=1,
+            step_seconds=0.03 if mutant else 0.002,
+            mutant=mutant,
+        )
         for _ in range(runners)
     ]
     for code, said in [end_runner(runner) for runner in started]:
