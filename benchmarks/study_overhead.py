@@ -27,7 +27,9 @@ def quick_study() -> Study:
     setting = STUDY.settings[0]
     training = dataclasses.replace(setting.training, steps=QUICK_STEPS)
     setting = dataclasses.replace(setting, training=training)
-    return dataclasses.replace(STUDY, settings=(setting,), variants=("QKV",), seeds=(0,))
+    return dataclasses.replace(
+        STUDY, settings=(setting,), variants=("QKV",), contrasts=(), seeds=(0,)
+    )
 
 
 def run_fresh(study: Study) -> tuple[float, dict[str, float]]:

@@ -30,7 +30,6 @@ def test_there_are_benchmarks() -> None:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
 def test_quick_prints_one_json_line_per_case(path: Path, run_python: Runner) -> None:
     result = run_python([str(path), "--quick"])
