@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from qkvary.arch.attention import Kernel, PositionConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
-from qkvary.costs.cache import Dtype
+from qkvary.costs.formats import Dtype
 from qkvary.costs.macs import attention_projection_macs_per_token, score_macs
 from qkvary.costs.network import network_costs
 from qkvary.costs.parameters import ParameterCount, attention_parameters

@@ -103,6 +103,7 @@ def test_encoder_parts_add_up() -> None:
         "feed_forward": 2 * 16 * 2 * 64 * 128,
         "head": 16 * (64 * 64 + 64 * 10),
         "total": found.total,
+        "other": 0,
     }
     assert found.total == found.attention + found.feed_forward + found.head
 

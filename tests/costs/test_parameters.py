@@ -158,6 +158,7 @@ def test_every_part_of_an_unusual_network() -> None:
         "biases": 6 + 6 + 6 + 4,
         "weights": found.total - 22,
         "total": 48 + 66 + 432 + 270 + 54 + 70,
+        "other": 0,
     }
 
 

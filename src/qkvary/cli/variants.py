@@ -16,7 +16,8 @@ from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import QKV, Variant
 from qkvary.cli._options import Json, Length
 from qkvary.cli._output import console, grouped, print_json, printable
-from qkvary.costs.cache import Dtype, layer_cache_bytes_per_token
+from qkvary.costs.cache import layer_cache_bytes_per_token
+from qkvary.costs.formats import Dtype
 from qkvary.costs.macs import attention_projection_macs_per_token, score_macs
 from qkvary.costs.parameters import attention_parameters
 from qkvary.studies.figures import PublishedQuality, published_quality

@@ -1,24 +1,22 @@
-"""Bytes that decoding keeps: the distinct sources that key and value read, and nothing else."""
+"""Bytes that decoding keeps, and reads for a token: what key and value need, and nothing else.
 
-from typing import Literal, get_args
+What is kept is what a later token can still see: of a layer with a window of w tokens the last
+w - 1. What is read for one token includes that token's own entry.
+"""
+
+from collections.abc import Sequence
 
 from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.blocks import (
+    AttentionLayer,
+    CompressedAttention,
+    LatentAttention,
+    ProjectedAttention,
+)
+from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import NetworkConfig
-
-Dtype = Literal["float64", "float32", "bfloat16", "float16"]
-
-_BYTES: dict[Dtype, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-
-
-def dtype_bytes(dtype: Dtype) -> int:
-    """Bytes of one number.
-
-    Raises:
-        ValueError: for an unknown dtype.
-    """
-    if dtype not in _BYTES:
-        raise ValueError(f"expected a dtype out of {', '.join(get_args(Dtype))}, got {dtype!r}")
-    return _BYTES[dtype]
+from qkvary.costs.formats import Dtype, Format, dtype_bytes, parse_format
+from qkvary.costs.macs import count_encoder_tokens, visible_keys
 
 
 def layer_cache_bytes_per_token(config: AttentionConfig, dtype: Dtype) -> int:
@@ -28,7 +26,7 @@ def layer_cache_bytes_per_token(config: AttentionConfig, dtype: Dtype) -> int:
 
 
 def cache_bytes_per_token(config: NetworkConfig, dtype: Dtype = "float32") -> int | None:
-    """Bytes that all layers keep of one token.
+    """Bytes that all layers keep of one token while no window is full.
 
     Args:
         config: An encoder or a language model.
@@ -47,9 +45,121 @@ def cache_bytes_per_token(config: NetworkConfig, dtype: Dtype = "float32") -> in
 def cache_bytes_per_sequence(
     config: NetworkConfig, *, length: int, dtype: Dtype = "float32"
 ) -> int | None:
-    """Bytes that all layers keep of a sequence of ``length`` tokens.
+    """Bytes that all layers keep of a sequence of ``length`` tokens, windows respected."""
+    dtype_bytes(dtype)
+    model = as_model(config)
+    return model_cache_bytes(model, context=length, stored_as=dtype) if model.is_causal else None
 
-    A window bounds what a layer sees, not what ``KVCache`` keeps.
+
+def layer_cache_bytes(attention: AttentionLayer, *, context: int, stored_as: Format | str) -> int:
+    """Bytes that one layer keeps of one sequence after ``context`` tokens.
+
+    A layer that reads another layer's keys and values keeps none.
     """
-    per_token = cache_bytes_per_token(config, dtype)
-    return None if per_token is None else per_token * length
+    form = _format(stored_as)
+    if isinstance(attention, CompressedAttention):
+        own = _kept_tokens(attention.window, context) * form.row_bytes(attention.head_dim)
+        return own + sum(
+            form.row_bytes(part.stored_numbers(context)) for part in attention.compressors
+        )
+    if isinstance(attention, LatentAttention):
+        return context * token_bytes(attention, form)
+    if attention.reads_layer is not None:
+        return 0
+    return _kept_tokens(attention.config.variant.window, context) * token_bytes(attention, form)
+
+
+def token_bytes(attention: ProjectedAttention | LatentAttention, stored_as: Format | str) -> int:
+    """Bytes of one token's entry, in a layer that keeps an entry of every token.
+
+    Scales of quantised formats are counted per head, whose channels are quantised together.
+    """
+    form = _format(stored_as)
+    if isinstance(attention, LatentAttention):
+        return form.row_bytes(attention.kv_rank) + form.row_bytes(attention.rope_dim)
+    config = attention.config
+    row = form.row_bytes(config.size_per_head)
+    return sum(config.heads(source) * row for source in config.variant.cached)
+
+
+def model_cache_bytes(
+    model: Model,
+    *,
+    context: int,
+    stored_as: Format | str = "bf16",
+    encoder_tokens: int | None = None,
+) -> int:
+    """Bytes that all layers keep of one sequence after ``context`` tokens.
+
+    Args:
+        model: Any model that decodes.
+        context: Tokens seen so far; of a model with an encoder, the decoder's.
+        stored_as: How the cache stores numbers.
+        encoder_tokens: Tokens of the encoder, where the model does not fix them; as many as the
+            decoder's if not given.
+
+    Raises:
+        ValueError: for an unknown format or a negative context.
+    """
+    return sum(
+        layerwise_cache_bytes(
+            model, context=context, stored_as=stored_as, encoder_tokens=encoder_tokens
+        )
+    )
+
+
+def layerwise_cache_bytes(
+    model: Model,
+    *,
+    context: int,
+    stored_as: Format | str = "bf16",
+    encoder_tokens: int | None = None,
+) -> Sequence[int]:
+    """What :func:`model_cache_bytes` sums: bytes of each layer, its cross attention included."""
+    if context < 0:
+        raise ValueError(f"expected a context of at least 0 tokens, got {context}")
+    form = _format(stored_as)
+    seen = count_encoder_tokens(model, encoder_tokens, context)
+    return [
+        layer_cache_bytes(layer.attention, context=context, stored_as=form)
+        + (0 if layer.cross is None else seen * token_bytes(layer.cross, form))
+        for layer in model.layers
+    ]
+
+
+def read_bytes(
+    model: Model,
+    *,
+    context: int,
+    stored_as: Format | str = "bf16",
+    encoder_tokens: int | None = None,
+) -> int:
+    """Bytes of the cache that one decoded token reads, each stored tensor once.
+
+    The new token is the last of ``context``; a layer that reads another layer's entries reads them
+    again.
+    """
+    form = _format(stored_as)
+    seen = count_encoder_tokens(model, encoder_tokens, context)
+    total = 0
+    for layer in model.layers:
+        attention = layer.attention
+        keys = visible_keys(attention, context)
+        if isinstance(attention, CompressedAttention):
+            total += keys * form.row_bytes(attention.head_dim)
+            if attention.indexer:
+                closed = context // attention.indexer.rate
+                total += closed * form.row_bytes(attention.indexer.width)
+        else:
+            total += keys * token_bytes(attention, form)
+        if layer.cross is not None:
+            total += seen * token_bytes(layer.cross, form)
+    return total
+
+
+def _kept_tokens(window: int | None, context: int) -> int:
+    return context if window is None else min(context, window - 1)
+
+
+def _format(stored_as: Format | str) -> Format:
+    return parse_format(stored_as) if isinstance(stored_as, str) else stored_as

@@ -1,4 +1,4 @@
-"""Multiply-accumulates of a forward pass, derived from a configuration.
+"""Multiply-accumulates of a forward pass and of one decoded token, derived from a model.
 
 Only matrix products are counted, which is half of what torch's flop counter reports under the
 MATH attention backend for the explicit kernel. Elementwise work is not: norms, activations,
@@ -10,26 +10,44 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.networks import BlockConfig, EncoderConfig, NetworkConfig
+from qkvary.arch.blocks import (
+    AttentionLayer,
+    CompressedAttention,
+    Experts,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    ProjectedAttention,
+)
+from qkvary.arch.models import Model, as_model
+from qkvary.arch.networks import NetworkConfig
 from qkvary.arch.sharing import Source
 
 Pairs = Literal["square", "visible"]
 """Which pairs of tokens are counted: all of them, as the papers and an explicit kernel do, or those
 that causality and the window leave visible."""
 
+Logits = Literal["all", "last"]
+"""Which tokens get logits: all, as in training, or the last one, as when a prompt is read."""
+
+TRAINING_FACTOR = 3
+"""A training step is a forward pass and a backward pass of twice its products."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MacCount:
-    """Multiply-accumulates of one sequence by part."""
+    """Multiply-accumulates by part."""
 
     projections: int
     """Input and output projections and query maps of all layers."""
     scores: int
     """Scores, the key bias of ``+`` and weighted values of all layers."""
     feed_forward: int
-    """The feed-forward networks of all layers."""
+    """The feed-forward networks of all layers, of experts the active ones."""
     head: int
     """What makes logits of features."""
+    other: int = 0
+    """Everything else: per-layer inputs, hyper-connections, an encoder's stem."""
 
     @property
     def attention(self) -> int:
@@ -39,7 +57,7 @@ class MacCount:
     @property
     def total(self) -> int:
         """All of them."""
-        return self.attention + self.feed_forward + self.head
+        return self.attention + self.feed_forward + self.head + self.other
 
     def to_dict(self) -> dict[str, int]:
         """The parts and their total."""
@@ -54,6 +72,24 @@ def visible_pairs(config: AttentionConfig, length: int) -> int:
     return behind if config.causal else 2 * behind - length
 
 
+def visible_keys(attention: AttentionLayer, context: int) -> int:
+    """Stored entries that the newest of ``context`` tokens attends to, itself included."""
+    if isinstance(attention, ProjectedAttention):
+        window = attention.config.variant.window
+        return context if window is None else min(window, context)
+    if isinstance(attention, LatentAttention):
+        return context
+    return min(attention.window, context) + visible_summaries(attention, context)
+
+
+def visible_summaries(attention: CompressedAttention, context: int) -> int:
+    """Summaries that the newest of ``context`` tokens attends to."""
+    if attention.compressor is None:
+        return 0
+    closed = context // attention.compressor.rate
+    return min(closed, attention.index_top) if attention.indexer else closed
+
+
 def projection_macs_per_token(config: AttentionConfig, source: Source) -> int:
     """One token through the learned projection of one source."""
     width, rank = config.width(source), config.rank(source)
@@ -62,22 +98,22 @@ def projection_macs_per_token(config: AttentionConfig, source: Source) -> int:
 
 def attention_projection_macs_per_token(config: AttentionConfig) -> int:
     """One token through all projections of a layer, the output's and the query map included."""
-    inputs = sum(projection_macs_per_token(config, source) for source in config.variant.projections)
-    heads, head_dim = config.num_heads, config.size_per_head
-    query_map = heads * head_dim**2 if config.variant.query_form == "map" else 0
-    return inputs + query_map + heads * head_dim * config.d_model
+    stored = sum(projection_macs_per_token(config, source) for source in _stored(config))
+    return stored + _query_and_output_macs(config)
 
 
 def score_macs(config: AttentionConfig, length: int, pairs: Pairs) -> int:
     """Scores and weighted values of one layer over one sequence, and the key bias of ``+``."""
     count = length * length if pairs == "square" else visible_pairs(config, length)
-    content = 2 * count * config.num_heads * config.size_per_head
-    return content + _plus_macs(config, length, count)
+    return _content_macs(config, count) + _plus_macs(config, length, count)
 
 
-def feed_forward_macs_per_token(config: BlockConfig, d_model: int) -> int:
-    """One token through one feed-forward network."""
-    return (3 if config.activation == "swiglu" else 2) * d_model * config.d_ff
+def feed_forward_macs_per_token(part: FeedForward | Experts) -> int:
+    """One token through one feed-forward network, or through the experts that it is routed to."""
+    if isinstance(part, FeedForward):
+        return sum(linear.weights for linear in part.linears)
+    routed = part.active * sum(linear.weights for linear in part.expert.linears)
+    return routed + sum(linear.weights for linear in part.always)
 
 
 def network_macs(config: NetworkConfig, *, length: int, pairs: Pairs = "square") -> MacCount:
@@ -92,17 +128,199 @@ def network_macs(config: NetworkConfig, *, length: int, pairs: Pairs = "square")
     Raises:
         ValueError: for a length that is not positive.
     """
-    if length < 1:
-        raise ValueError(f"expected a length of at least 1 token, got {length}")
-    d_model, layers = config.d_model, config.layers
-    projections = sum(attention_projection_macs_per_token(layer) for layer in layers)
-    feed_forward = feed_forward_macs_per_token(config.block, d_model) * config.num_layers
+    return forward_macs(as_model(config), tokens=length, pairs=pairs)
+
+
+def forward_macs(
+    model: Model,
+    *,
+    tokens: int,
+    pairs: Pairs = "visible",
+    logits: Logits = "all",
+    encoder_tokens: int | None = None,
+) -> MacCount:
+    """Multiply-accumulates of one sequence: a forward pass of training, or the prefill of a prompt.
+
+    Args:
+        model: Any model.
+        tokens: Tokens of the sequence; of a model with an encoder, the decoder's.
+        pairs: Which pairs of tokens are counted.
+        logits: Which tokens get logits.
+        encoder_tokens: Tokens of the encoder, where the model does not fix them; as many as the
+            decoder's if not given.
+
+    Raises:
+        ValueError: for a number of tokens that is not positive.
+    """
+    _check(tokens)
+    seen = count_encoder_tokens(model, encoder_tokens, tokens)
+    layers = [_forward_layer(layer, tokens, seen, pairs) for layer in model.layers]
+    outside = tokens * sum(linear.weights for linear in model.others)
+    if model.encoder is not None:
+        layers += [_forward_layer(layer, seen, 0, pairs) for layer in model.encoder.layers]
+        outside += seen * sum(linear.weights for linear in model.encoder.stem)
+    return _sum(layers, head=_head_macs(model) * (tokens if logits == "all" else 1), other=outside)
+
+
+def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None) -> MacCount:
+    """Multiply-accumulates of one decoded token, with everything before it in the cache.
+
+    Latent attention is counted absorbed: scores and values are taken in the latent itself.
+
+    Args:
+        model: Any model that decodes.
+        context: Tokens attended to, the new one included.
+        encoder_tokens: See :func:`forward_macs`.
+
+    Raises:
+        ValueError: for a context that is not positive.
+    """
+    _check(context)
+    seen = count_encoder_tokens(model, encoder_tokens, context)
+    layers = [_decode_layer(layer, context, seen) for layer in model.layers]
+    outside = sum(linear.weights for linear in model.others)
+    return _sum(layers, head=_head_macs(model), other=outside)
+
+
+def count_encoder_tokens(model: Model, given: int | None, context: int) -> int:
+    """Tokens that the encoder sees: those the model fixes, those given, or the decoder's."""
+    if model.encoder is None:
+        return 0
+    return model.encoder.tokens or given or context
+
+
+def _check(tokens: int) -> None:
+    if tokens < 1:
+        raise ValueError(f"expected a length of at least 1 token, got {tokens}")
+
+
+def _sum(layers: list[MacCount], *, head: int, other: int) -> MacCount:
     return MacCount(
-        projections=projections * length,
-        scores=sum(score_macs(layer, length, pairs) for layer in layers),
-        feed_forward=feed_forward * length,
-        head=_head_macs_per_token(config) * length,
+        projections=sum(layer.projections for layer in layers),
+        scores=sum(layer.scores for layer in layers),
+        feed_forward=sum(layer.feed_forward for layer in layers),
+        head=head,
+        other=other + sum(layer.other for layer in layers),
     )
+
+
+def _forward_layer(layer: Layer, tokens: int, encoder_tokens: int, pairs: Pairs) -> MacCount:
+    projections, scores = _forward_attention(layer.attention, tokens, pairs)
+    if layer.cross is not None:
+        config = layer.cross.config
+        projections += tokens * _query_and_output_macs(config)
+        projections += encoder_tokens * _stored_macs(layer.cross)
+        scores += _content_macs(config, tokens * encoder_tokens)
+    return MacCount(
+        projections=projections,
+        scores=scores,
+        feed_forward=tokens * sum(map(feed_forward_macs_per_token, layer.feed_forward)),
+        head=0,
+        other=tokens * sum(linear.weights for linear in layer.others),
+    )
+
+
+def _forward_attention(attention: AttentionLayer, tokens: int, pairs: Pairs) -> tuple[int, int]:
+    """Projections and scores of one layer over a sequence."""
+    if isinstance(attention, ProjectedAttention):
+        config = attention.config
+        per_token = _query_and_output_macs(config) + _stored_macs(attention)
+        return tokens * per_token, score_macs(config, tokens, pairs)
+    per_token = sum(linear.weights for linear in attention.linears)
+    if isinstance(attention, LatentAttention):
+        count = tokens * tokens if pairs == "square" else tokens * (tokens + 1) // 2
+        width = attention.num_heads * (attention.key_dim + attention.value_dim)
+        return tokens * per_token, count * width
+    return tokens * per_token, _compressed_scores(attention, tokens, pairs)
+
+
+def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
+    attention = layer.attention
+    keys = visible_keys(attention, context)
+    if isinstance(attention, ProjectedAttention):
+        config = attention.config
+        projections = _query_and_output_macs(config) + _stored_macs(attention)
+        scores = _content_macs(config, keys) + _plus_macs(config, 1, keys)
+    else:
+        # Absorbed, the expansion of the latent is moved to the query and the output: as many
+        # products as expanding one token.
+        projections = sum(linear.weights for linear in attention.linears)
+        scores = keys * _stored_pair_macs(attention)
+    if isinstance(attention, CompressedAttention) and attention.indexer:
+        summaries = context // attention.indexer.rate
+        scores += summaries * attention.index_heads * attention.indexer.width
+    if layer.cross is not None:
+        projections += _query_and_output_macs(layer.cross.config)
+        scores += _content_macs(layer.cross.config, encoder_tokens)
+    return MacCount(
+        projections=projections,
+        scores=scores,
+        feed_forward=sum(map(feed_forward_macs_per_token, layer.feed_forward)),
+        head=0,
+        other=sum(linear.weights for linear in layer.others),
+    )
+
+
+def _stored_pair_macs(attention: LatentAttention | CompressedAttention) -> int:
+    """One query of every head against one stored entry, and that entry's part of the output."""
+    if isinstance(attention, LatentAttention):
+        return attention.num_heads * (attention.stored_width + attention.kv_rank)
+    return 2 * attention.num_heads * attention.head_dim
+
+
+def _compressed_scores(attention: CompressedAttention, tokens: int, pairs: Pairs) -> int:
+    if pairs == "square":
+        closed = [tokens // part.rate for part in attention.compressors]
+        summaries = tokens * closed[0] if closed else 0
+        count, indexed = tokens * tokens + summaries, tokens * closed[-1] if closed else 0
+    else:
+        reach = min(attention.window, tokens)
+        count = (tokens - reach) * reach + reach * (reach + 1) // 2
+        indexed = 0
+        if attention.compressor:
+            top = attention.index_top if attention.indexer else None
+            count += _closed_summaries(attention.compressor.rate, tokens, top)
+        if attention.indexer:
+            indexed = _closed_summaries(attention.indexer.rate, tokens, None)
+    index_width = attention.index_heads * (attention.indexer.width if attention.indexer else 0)
+    return count * _stored_pair_macs(attention) + indexed * index_width
+
+
+def _closed_summaries(rate: int, tokens: int, top: int | None) -> int:
+    """The sum over t = 1 ... tokens of ``min(t // rate, top)``."""
+    capped = 0 if top is None else max(0, tokens + 1 - rate * top)
+    free = tokens - capped
+    full, rest = divmod(free + 1, rate)
+    return rate * full * (full - 1) // 2 + full * rest + capped * (top or 0)
+
+
+def _stored(config: AttentionConfig) -> tuple[Source, ...]:
+    return tuple(source for source in config.variant.projections if source in config.variant.cached)
+
+
+def _stored_macs(attention: ProjectedAttention) -> int:
+    """One token through the projections of what is stored; none where another layer's is read."""
+    if attention.reads_layer is not None:
+        return 0
+    config = attention.config
+    return sum(projection_macs_per_token(config, source) for source in _stored(config))
+
+
+def _query_and_output_macs(config: AttentionConfig) -> int:
+    """One token through the projections that nothing is stored of, and the query map."""
+    stored = _stored(config)
+    queries = sum(
+        projection_macs_per_token(config, source)
+        for source in config.variant.projections
+        if source not in stored
+    )
+    heads, head_dim = config.num_heads, config.size_per_head
+    query_map = heads * head_dim**2 if config.variant.query_form == "map" else 0
+    return queries + query_map + heads * head_dim * config.d_model
+
+
+def _content_macs(config: AttentionConfig, pairs: int) -> int:
+    return 2 * pairs * config.num_heads * config.size_per_head
 
 
 def _plus_macs(config: AttentionConfig, length: int, pairs: int) -> int:
@@ -120,7 +338,5 @@ def _plus_macs(config: AttentionConfig, length: int, pairs: int) -> int:
     return bias + pairs * config.num_heads * max(1, maps // config.num_kv_heads)
 
 
-def _head_macs_per_token(config: NetworkConfig) -> int:
-    if isinstance(config, EncoderConfig):
-        return config.d_model * (config.d_model + config.classes)
-    return config.d_model * config.vocabulary
+def _head_macs(model: Model) -> int:
+    return sum(linear.weights for linear in model.head)

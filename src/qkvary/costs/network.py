@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from qkvary.arch.networks import NetworkConfig
-from qkvary.costs.cache import Dtype, cache_bytes_per_sequence, cache_bytes_per_token
+from qkvary.costs.cache import cache_bytes_per_sequence, cache_bytes_per_token
+from qkvary.costs.formats import Dtype
 from qkvary.costs.macs import MacCount, network_macs
 from qkvary.costs.parameters import ParameterCount, network_parameters
 

@@ -1,4 +1,4 @@
-"""Parameters by part, derived from a configuration.
+"""Parameters by part, derived from a model.
 
 Does not know ``nn``: the two are independent readings of one specification, and a contract test
 holds them equal.
@@ -9,7 +9,17 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig, NetworkConfig
+from qkvary.arch.blocks import (
+    AttentionLayer,
+    CompressedAttention,
+    Experts,
+    FeedForward,
+    Layer,
+    ProjectedAttention,
+)
+from qkvary.arch.models import Encoder, Model, as_model
+from qkvary.arch.networks import NetworkConfig
+from qkvary.arch.parts import Linear, Norm, Table
 from qkvary.arch.sharing import Source
 
 
@@ -32,17 +42,19 @@ class ParameterCount:
     """Learned numbers of a network by part."""
 
     embedding: int
-    """The token embedding, with the bias of the encoder's."""
+    """The token embeddings, with the bias of the encoder's."""
     positions: int
     """Learned absolute positions. Position terms of the scores are counted under ``attention``."""
     attention: int
     """Input and output projections, query maps, ``+`` maps and relative biases of all layers."""
     feed_forward: int
-    """The feed-forward networks of all layers."""
+    """The feed-forward networks of all layers, experts and routers included."""
     norms: int
     """Gains and biases of every normalisation, the one of the output included."""
     head: int
     """What makes logits of features; nothing where it is the embedding."""
+    other: int = 0
+    """Everything else: per-layer inputs, hyper-connections, an encoder's stem."""
     biases: int
     """How many of all these are biases."""
 
@@ -50,7 +62,7 @@ class ParameterCount:
     def total(self) -> int:
         """All of them, each once."""
         parts = (self.embedding, self.positions, self.attention, self.feed_forward)
-        return sum(parts) + self.norms + self.head
+        return sum(parts) + self.norms + self.head + self.other
 
     @property
     def weights(self) -> int:
@@ -71,9 +83,90 @@ def projection_parameters(config: AttentionConfig, source: Source) -> Size:
 
 def attention_parameters(config: AttentionConfig) -> Size:
     """One attention layer with everything that its variant adds to it."""
-    variant, head_dim = config.variant, config.size_per_head
-    heads = config.num_heads
-    parts = [projection_parameters(config, source) for source in variant.projections]
+    return _projected(ProjectedAttention(config=config))
+
+
+def layer_attention_parameters(attention: AttentionLayer) -> Size:
+    """One attention layer of any kind, without its normalisations."""
+    if isinstance(attention, ProjectedAttention):
+        return _projected(attention)
+    entries = attention.entries if isinstance(attention, CompressedAttention) else 0
+    return _add([_count(attention.linears), Size(entries)])
+
+
+def feed_forward_parameters(part: FeedForward | Experts) -> Size:
+    """One feed-forward network, or all experts of a mixture with what routes to them."""
+    if isinstance(part, FeedForward):
+        return _count(part.linears)
+    routed = _count(part.expert.linears)
+    every = Size(routed.weights * part.count, routed.biases * part.count)
+    return _add([every, _count(part.always), Size(part.entries)])
+
+
+def network_parameters(config: NetworkConfig) -> ParameterCount:
+    """All parameters of a network by part.
+
+    Args:
+        config: An encoder or a language model.
+    """
+    return model_parameters(as_model(config))
+
+
+def model_parameters(model: Model) -> ParameterCount:
+    """All parameters of a model by part, an encoder's included."""
+    layers = (*model.layers, *(model.encoder.layers if model.encoder else ()))
+    parts = {
+        "embedding": _count(model.tables),
+        "positions": _count(
+            (*model.positions, *(model.encoder.positions if model.encoder else ()))
+        ),
+        "attention": _add(_layer_attention(layer) for layer in layers),
+        "feed_forward": _add(
+            feed_forward_parameters(part) for layer in layers for part in layer.feed_forward
+        ),
+        "norms": _add(
+            [
+                _count(model.norms),
+                _count(model.encoder.norms if model.encoder else ()),
+                *(_count(layer_norms(layer)) for layer in layers),
+            ]
+        ),
+        "head": _count(model.head),
+        "other": _add([_count(model.others), _stem(model.encoder), *map(_others, layers)]),
+    }
+    return ParameterCount(
+        **{name: size.total for name, size in parts.items()}, biases=_add(parts.values()).biases
+    )
+
+
+def active_parameters(model: Model) -> int:
+    """Parameters that one token meets: all but the experts that it is not routed to."""
+    idle = 0
+    for layer in (*model.layers, *(model.encoder.layers if model.encoder else ())):
+        for part in layer.feed_forward:
+            if isinstance(part, Experts):
+                idle += (part.count - part.active) * _count(part.expert.linears).total
+    return model_parameters(model).total - idle
+
+
+def layer_norms(layer: Layer) -> tuple[Norm, ...]:
+    """Every learned normalisation of a block, those inside its attention included."""
+    crossing = () if layer.cross is None else layer.cross.norms
+    return (*layer.norms, *layer.attention.norms, *crossing)
+
+
+def _projected(attention: ProjectedAttention) -> Size:
+    config = attention.config
+    variant, head_dim, heads = config.variant, config.size_per_head, config.num_heads
+    own: list[Source] = [
+        source
+        for source in variant.projections
+        if attention.reads_layer is None or source not in variant.cached
+    ]
+    parts = [
+        Size(size.weights, 0 if source in attention.unbiased else size.biases)
+        for source, size in ((source, projection_parameters(config, source)) for source in own)
+    ]
     parts.append(Size(heads * head_dim * config.d_model, config.d_model if config.out_bias else 0))
     if variant.query_form == "map":
         parts.append(Size(heads * head_dim**2))
@@ -83,67 +176,29 @@ def attention_parameters(config: AttentionConfig) -> Size:
     if variant.positions == "relative":
         reach = config.position.relative_distance
         parts.append(Size(heads * (reach + 1 if config.causal else 2 * reach + 1)))
-    return _sum(parts)
+    return _add([*parts, Size(attention.entries)])
 
 
-def feed_forward_parameters(config: BlockConfig, d_model: int) -> Size:
-    """One feed-forward network: two matrices, or the three of SwiGLU."""
-    matrices = 3 if config.activation == "swiglu" else 2
-    biases = config.d_ff + d_model if config.has_feed_forward_bias else 0
-    return Size(matrices * d_model * config.d_ff, biases)
+def _layer_attention(layer: Layer) -> Size:
+    crossing = [] if layer.cross is None else [_projected(layer.cross)]
+    return _add([layer_attention_parameters(layer.attention), *crossing])
 
 
-def norm_parameters(config: BlockConfig, d_model: int) -> Size:
-    """One normalisation: a gain, and a bias where LayerNorm has one."""
-    return Size(d_model, d_model if config.norm == "layernorm" and config.bias else 0)
+def _others(layer: Layer) -> Size:
+    return _add([_count(layer.others), Size(layer.entries)])
 
 
-def network_parameters(config: NetworkConfig) -> ParameterCount:
-    """All parameters of a network by part.
+def _stem(encoder: Encoder | None) -> Size:
+    return Size(0) if encoder is None else _count(encoder.stem)
 
-    Args:
-        config: An encoder or a language model.
-    """
-    d_model, block = config.d_model, config.block
-    norm = norm_parameters(block, d_model)
-    parts = {
-        "embedding": _embedding(config),
-        "positions": Size(config.max_tokens * d_model if config.positions == "learned" else 0),
-        "attention": _sum([attention_parameters(layer) for layer in config.layers]),
-        "feed_forward": _sum([feed_forward_parameters(block, d_model)] * config.num_layers),
-        "norms": _sum([norm] * (2 * config.num_layers) + _output_norms(config)),
-        "head": _head(config),
-    }
-    return ParameterCount(
-        **{name: size.total for name, size in parts.items()}, biases=_sum(parts.values()).biases
+
+def _count(parts: Iterable[Linear | Table | Norm]) -> Size:
+    return _add(
+        Size(0 if isinstance(part, Linear) and part.tied else part.weights, part.biases)
+        for part in parts
     )
 
 
-def _embedding(config: NetworkConfig) -> Size:
-    biases = config.d_model if isinstance(config, EncoderConfig) else 0
-    return Size(config.vocabulary * config.d_model, biases)
-
-
-def _output_norms(config: NetworkConfig) -> list[Size]:
-    pre = config.block.norm_placement == "pre"
-    norms = [norm_parameters(config.block, config.d_model)] if pre else []
-    # The encoder's head has a LayerNorm of its own, whatever the blocks have.
-    return (
-        [*norms, Size(config.d_model, config.d_model)]
-        if isinstance(config, EncoderConfig)
-        else norms
-    )
-
-
-def _head(config: NetworkConfig) -> Size:
-    d_model = config.d_model
-    if isinstance(config, LanguageModelConfig):
-        weights = 0 if config.tied_head else d_model * config.vocabulary
-        return Size(weights, config.vocabulary if config.head_bias else 0)
-    hidden = Size(d_model * d_model, d_model)
-    return _sum([hidden, Size(d_model * config.classes, config.classes)])
-
-
-def _sum(parts: Iterable[Size]) -> Size:
+def _add(parts: Iterable[Size]) -> Size:
     sizes = tuple(parts)
     return Size(sum(size.weights for size in sizes), sum(size.biases for size in sizes))

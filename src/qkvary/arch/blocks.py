@@ -1,0 +1,342 @@
+"""The blocks that models are made of: kinds of attention, feed-forward networks and experts.
+
+Sizes only. Wider than what can be built here (``arch.networks``): latent and compressed attention,
+mixtures of experts, and layers that read another layer's cache.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.parts import Linear, Norm, check_sizes
+from qkvary.arch.sharing import Source
+from qkvary.arch.variants import Variant
+
+Memory = Literal["own", "encoder"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectedAttention:
+    """Attention whose queries, keys and values are projections of a layer input, or shared."""
+
+    config: AttentionConfig
+    """What is shared, sizes, window and rotation."""
+    norms: tuple[Norm, ...] = ()
+    """Learned normalisations of the heads of queries and keys."""
+    unbiased: tuple[Source, ...] = ()
+    """Sources without a bias in a layer that otherwise has them."""
+    entries: int = 0
+    """Other learned numbers: attention sinks, a table of relative positions."""
+    reads_layer: int | None = None
+    """The layer whose stored keys and values are read instead of own ones."""
+    memory: Memory = "own"
+    """Whose tokens keys and values come from: the layer's own, or an encoder's output."""
+
+    def with_variant(self, variant: Variant) -> "ProjectedAttention":
+        """The same layer sharing as ``variant`` says; window and positions stay the layer's own.
+
+        Raises:
+            ValueError: where the variant does not fit the layer's sizes or what it reads.
+        """
+        own = self.config.variant
+        given = dataclasses.replace(
+            variant,
+            window=own.window if variant.window is None else variant.window,
+            positions=own.positions if variant.positions == "none" else variant.positions,
+        )
+        if self.reads_layer is not None and given.sharing.query in given.cached:
+            raise ValueError(
+                "expected a query of its own in a layer that reads another layer's keys and "
+                f"values, got a query that reads {given.sharing.query}"
+            )
+        # A missing bias belongs to the layer's own projections; shared ones have theirs.
+        unbiased = self.unbiased if given.sharing == own.sharing else ()
+        config = dataclasses.replace(self.config, variant=given)
+        return dataclasses.replace(self, config=config, unbiased=unbiased)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA): keys and values are expanded from one stored latent.
+
+    Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.
+    """
+
+    d_model: int
+    """Width of the residual stream."""
+    num_heads: int
+    """Query heads."""
+    q_rank: int | None
+    """Inner width of the query's projection; ``None`` for a full one."""
+    kv_rank: int
+    """Channels of the stored latent."""
+    nope_dim: int
+    """Channels of a head that are not rotated."""
+    rope_dim: int
+    """Rotated channels, of which all heads share one key."""
+    value_dim: int
+    """Channels of a value head."""
+    bias: bool = False
+    """Biases on what leads into the latents and out of the layer."""
+
+    def __post_init__(self) -> None:
+        check_sizes(
+            self,
+            d_model=self.d_model,
+            num_heads=self.num_heads,
+            q_rank=1 if self.q_rank is None else self.q_rank,
+            kv_rank=self.kv_rank,
+            nope_dim=self.nope_dim,
+            rope_dim=self.rope_dim,
+            value_dim=self.value_dim,
+        )
+
+    @property
+    def key_dim(self) -> int:
+        """Channels that a query and a key are compared over, per head."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def stored_width(self) -> int:
+        """Channels kept of a token: the latent and the shared rotated key."""
+        return self.kv_rank + self.rope_dim
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """All projections, in the order query, latent, keys and values, output."""
+        heads, d_model, bias = self.num_heads, self.d_model, self.bias
+        into, queries = self.d_model, heads * self.key_dim
+        query = (
+            (Linear(inputs=into, outputs=queries),)
+            if self.q_rank is None
+            else (
+                Linear(inputs=into, outputs=self.q_rank, bias=bias),
+                Linear(inputs=self.q_rank, outputs=queries),
+            )
+        )
+        return (
+            *query,
+            Linear(inputs=d_model, outputs=self.stored_width, bias=bias),
+            Linear(inputs=self.kv_rank, outputs=heads * (self.nope_dim + self.value_dim)),
+            Linear(inputs=heads * self.value_dim, outputs=d_model, bias=bias),
+        )
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        """Of the latents."""
+        query = () if self.q_rank is None else (Norm(width=self.q_rank),)
+        return (*query, Norm(width=self.kv_rank))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compressor:
+    """What summarises past tokens for compressed attention.
+
+    Source: DeepSeek-AI 2026, "DeepSeek-V4", section 2.3, as implemented in transformers 5.23.
+    """
+
+    width: int
+    """Channels of a summary."""
+    rate: int
+    """Tokens per summary."""
+    overlapping: bool
+    """Whether a summary also sees the tokens of the one before, with projections twice as wide."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self, width=self.width, rate=self.rate)
+
+    @property
+    def projected_width(self) -> int:
+        """Channels that a token is projected to for content, and as many for the gate."""
+        return 2 * self.width if self.overlapping else self.width
+
+    def stored_numbers(self, tokens: int) -> int:
+        """Numbers kept after ``tokens`` tokens: summaries, what waits for one, and the overlap."""
+        summaries, waiting = divmod(tokens, self.rate)
+        overlap = 2 * self.rate * self.width if self.overlapping and summaries else 0
+        return summaries * self.width + waiting * 2 * self.projected_width + overlap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedAttention:
+    """Shared-KV attention with one KV head over a window and, where there is one, summaries.
+
+    Source: DeepSeek-AI 2026, "DeepSeek-V4", section 2.3, as implemented in transformers 5.23.
+    """
+
+    d_model: int
+    """Width of the residual stream."""
+    num_heads: int
+    """Query heads."""
+    head_dim: int
+    """Channels of a head, and of the one stored key that is also the value."""
+    q_rank: int
+    """Inner width of the query's projection."""
+    o_groups: int
+    """Groups of heads that the output projection takes apart."""
+    o_rank: int
+    """Channels that each group leaves."""
+    window: int
+    """Tokens that are kept as they are."""
+    compressor: Compressor | None = None
+    """What summarises the tokens beyond; ``None`` for a layer with a window only."""
+    indexer: Compressor | None = None
+    """The smaller compressor that picks summaries."""
+    index_heads: int = 0
+    """Query heads of the indexer."""
+    index_top: int = 0
+    """Summaries that the indexer picks for a query."""
+
+    def __post_init__(self) -> None:
+        check_sizes(
+            self,
+            d_model=self.d_model,
+            num_heads=self.num_heads,
+            head_dim=self.head_dim,
+            q_rank=self.q_rank,
+            o_groups=self.o_groups,
+            o_rank=self.o_rank,
+            window=self.window,
+        )
+        if self.num_heads * self.head_dim % self.o_groups:
+            raise ValueError(
+                f"expected o_groups that divide {self.num_heads * self.head_dim} channels, "
+                f"got {self.o_groups}"
+            )
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """All projections of a token, those of compressor and indexer included."""
+        width, out = self.num_heads * self.head_dim, self.o_groups * self.o_rank
+        linears = [
+            Linear(inputs=self.d_model, outputs=self.q_rank),
+            Linear(inputs=self.q_rank, outputs=width),
+            Linear(inputs=self.d_model, outputs=self.head_dim),
+            Linear(inputs=width, outputs=out, groups=self.o_groups),
+            Linear(inputs=out, outputs=self.d_model),
+        ]
+        for part in self.compressors:
+            linears += [Linear(inputs=self.d_model, outputs=part.projected_width)] * 2
+        if self.indexer:
+            queries = self.index_heads * self.indexer.width
+            linears += [
+                Linear(inputs=self.q_rank, outputs=queries),
+                Linear(inputs=self.d_model, outputs=self.index_heads),
+            ]
+        return tuple(linears)
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        """Of the query's latent, the key, and the summaries."""
+        own = (Norm(width=self.q_rank), Norm(width=self.head_dim))
+        return (*own, *(Norm(width=part.width) for part in self.compressors))
+
+    @property
+    def entries(self) -> int:
+        """Attention sinks and the positions inside a summary."""
+        return self.num_heads + sum(part.rate * part.projected_width for part in self.compressors)
+
+    @property
+    def compressors(self) -> tuple[Compressor, ...]:
+        """Compressor and indexer, where the layer has them."""
+        return tuple(part for part in (self.compressor, self.indexer) if part)
+
+
+AttentionLayer = ProjectedAttention | LatentAttention | CompressedAttention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedForward:
+    """A feed-forward network of two matrices, or of three with a gate."""
+
+    d_model: int
+    """Width of the residual stream."""
+    d_ff: int
+    """Inner width."""
+    gated: bool = False
+    """Whether a third matrix gates the inner channels (SwiGLU, GeGLU)."""
+    bias: bool = False
+    """Biases on all matrices."""
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """The matrices."""
+        up = Linear(inputs=self.d_model, outputs=self.d_ff, bias=self.bias)
+        down = Linear(inputs=self.d_ff, outputs=self.d_model, bias=self.bias)
+        return (up, up, down) if self.gated else (up, down)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A mixture of experts: each token passes through a few of many feed-forward networks."""
+
+    expert: FeedForward
+    """One routed expert."""
+    count: int
+    """Routed experts."""
+    active: int
+    """Routed experts that a token passes through."""
+    shared: FeedForward | None = None
+    """What every token passes through besides."""
+    router: Linear | None = None
+    """The matrix that scores the experts; ``None`` where a table decides."""
+    entries: int = 0
+    """Other learned numbers of the router."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self, count=self.count, active=self.active)
+        if self.active > self.count:
+            raise ValueError(f"expected at most {self.count} active experts, got {self.active}")
+
+    @property
+    def always(self) -> tuple[Linear, ...]:
+        """The matrices that every token passes through."""
+        router = () if self.router is None else (self.router,)
+        return router if self.shared is None else (*router, *self.shared.linears)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One block of a stack."""
+
+    attention: AttentionLayer
+    """What mixes tokens."""
+    feed_forward: tuple[FeedForward | Experts, ...]
+    """What follows it; more than one where a dense network stands beside experts."""
+    norms: tuple[Norm, ...]
+    """Normalisations around them."""
+    cross: ProjectedAttention | None = None
+    """Attention over an encoder's output."""
+    others: tuple[Linear, ...] = ()
+    """Further matrices that every token passes through."""
+    entries: int = 0
+    """Further learned numbers."""
+
+
+def attention_width(attention: AttentionLayer) -> int:
+    """Width of the residual stream around an attention layer."""
+    if isinstance(attention, ProjectedAttention):
+        return attention.config.d_model
+    return attention.d_model
+
+
+def decodes(attention: AttentionLayer) -> bool:
+    """Whether a token sees only itself and the past."""
+    return not isinstance(attention, ProjectedAttention) or attention.config.causal
+
+
+def share_layer(layer: Layer, variant: Variant) -> Layer:
+    """The same block sharing as ``variant`` says, its cross attention likewise.
+
+    Raises:
+        ValueError: where the variant does not fit, or the layer has no projections to share.
+    """
+    if not isinstance(layer.attention, ProjectedAttention):
+        kind = "latent" if isinstance(layer.attention, LatentAttention) else "compressed"
+        raise ValueError(  # noqa: TRY004 - a choice that does not fit, not a type that is wrong
+            f"expected layers with projections of their own to share, got {kind} attention, which "
+            "already stores one tensor for keys and values"
+        )
+    cross = layer.cross.with_variant(variant) if layer.cross else None
+    return dataclasses.replace(layer, attention=layer.attention.with_variant(variant), cross=cross)

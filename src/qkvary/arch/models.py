@@ -1,0 +1,149 @@
+"""A whole model as a value: everything that costs parameters, arithmetic or memory, per layer.
+
+Wider than the networks that can be built here (``arch.networks``), which are models too. Costs are
+derived from it; families of published models are read into it.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+from qkvary.arch.blocks import (
+    FeedForward,
+    Layer,
+    ProjectedAttention,
+    attention_width,
+    decodes,
+    share_layer,
+)
+from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig, NetworkConfig
+from qkvary.arch.parts import Linear, Norm, Table, check_sizes
+from qkvary.arch.variants import Variant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model, whether or not it can be built here."""
+
+    name: str
+    """What it is called in tables."""
+    layers: tuple[Layer, ...]
+    """The blocks; of a model with an encoder, the decoder's."""
+    vocabulary: int
+    """Distinct output tokens."""
+    tables: tuple[Table, ...]
+    """Token embeddings."""
+    positions: tuple[Table, ...] = ()
+    """Learned absolute positions."""
+    norms: tuple[Norm, ...] = ()
+    """Normalisations outside the blocks."""
+    head: tuple[Linear, ...] = ()
+    """What makes logits of features; a tied matrix where the embedding does."""
+    others: tuple[Linear, ...] = ()
+    """Further matrices outside the blocks that every token passes through."""
+    encoder: "Encoder | None" = None
+    """The encoder of a model that has both."""
+    max_tokens: int | None = None
+    """The longest context it was made for, where something limits it."""
+    notes: tuple[str, ...] = ()
+    """What the reader of the figures must know, such as parts that are not counted."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self, vocabulary=self.vocabulary)
+        if not self.layers:
+            raise ValueError("expected at least one layer, got none")
+
+    @property
+    def d_model(self) -> int:
+        """Width of the residual stream."""
+        return attention_width(self.layers[0].attention)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether it decodes token by token, so that a cache has a meaning."""
+        return all(decodes(layer.attention) for layer in self.layers)
+
+    def with_variant(self, variant: Variant) -> "Model":
+        """The same model with every attention layer sharing as ``variant`` says.
+
+        Windows, rotation and the reading of other layers stay. Cross attention shares likewise.
+
+        Raises:
+            ValueError: where the variant does not fit a layer, or the layer has no projections of
+                its own to share.
+        """
+        layers = tuple(share_layer(layer, variant) for layer in self.layers)
+        if self.encoder is None:
+            return dataclasses.replace(self, layers=layers)
+        stack = tuple(share_layer(layer, variant) for layer in self.encoder.layers)
+        return dataclasses.replace(
+            self, layers=layers, encoder=dataclasses.replace(self.encoder, layers=stack)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    """The bidirectional stack of an encoder-decoder."""
+
+    layers: tuple[Layer, ...]
+    """Its blocks."""
+    norms: tuple[Norm, ...] = ()
+    """Normalisations outside them."""
+    tokens: int | None = None
+    """Tokens that it always sees, such as 1,500 of Whisper; ``None`` where the input decides."""
+    stem: tuple[Linear, ...] = ()
+    """What makes tokens of the input, per token that leaves it."""
+    positions: tuple[Table, ...] = ()
+    """Learned or stored absolute positions."""
+
+
+def as_model(network: NetworkConfig, name: str = "network") -> Model:
+    """A network of this package as a model, of which all costs are derived.
+
+    Args:
+        network: An encoder or a language model.
+        name: What it is called in tables.
+    """
+    d_model, block = network.d_model, network.block
+    norm = _block_norm(block, d_model)
+    pre = (norm,) if block.norm_placement == "pre" else ()
+    feed_forward = FeedForward(
+        d_model=d_model,
+        d_ff=block.d_ff,
+        gated=block.activation == "swiglu",
+        bias=block.has_feed_forward_bias,
+    )
+    is_encoder = isinstance(network, EncoderConfig)
+    learned = network.positions == "learned"
+    return Model(
+        name=name,
+        layers=tuple(
+            Layer(
+                attention=ProjectedAttention(config=layer),
+                feed_forward=(feed_forward,),
+                norms=(norm, norm),
+            )
+            for layer in network.layers
+        ),
+        vocabulary=network.classes if is_encoder else network.vocabulary,
+        tables=(Table(rows=network.vocabulary, width=d_model, bias=is_encoder),),
+        positions=(Table(rows=network.max_tokens, width=d_model),) if learned else (),
+        # The encoder's head has a LayerNorm of its own, whatever the blocks have.
+        norms=(*pre, Norm(width=d_model, bias=True)) if is_encoder else pre,
+        head=_head(network),
+        max_tokens=network.max_tokens,
+    )
+
+
+def _head(network: NetworkConfig) -> tuple[Linear, ...]:
+    d_model = network.d_model
+    if isinstance(network, LanguageModelConfig):
+        tied, bias = network.tied_head, network.head_bias
+        return (Linear(inputs=d_model, outputs=network.vocabulary, bias=bias, tied=tied),)
+    return (
+        Linear(inputs=d_model, outputs=d_model, bias=True),
+        Linear(inputs=d_model, outputs=network.classes, bias=True),
+    )
+
+
+def _block_norm(block: BlockConfig, d_model: int) -> Norm:
+    return Norm(width=d_model, bias=block.norm == "layernorm" and block.bias)
