@@ -1,0 +1,1 @@
+"""Published families of models, read from their Hugging Face configurations into ``Model``."""

@@ -1,0 +1,171 @@
+"""The fields of a configuration file, read one by one, each checked as it is read.
+
+A configuration comes from somebody else: every value may be missing, of a wrong type, or absurd.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from qkvary.arch.parts import LARGEST_SIZE
+
+MOST_LAYERS = 10_000
+"""More layers than this are a mistake, and would take long to count."""
+
+
+class Fields:
+    """The content of one configuration, with the family's name for messages.
+
+    Every reader takes a name and its older spellings, of which the first that is present counts;
+    a null counts as absent, as it does in the files themselves.
+    """
+
+    def __init__(self, content: Mapping[str, object], family: str) -> None:
+        """Wrap the content of a configuration file.
+
+        Args:
+            content: Decoded JSON.
+            family: For messages, such as ``llama``.
+        """
+        self.content = content
+        self.family = family
+
+    def has(self, *names: str) -> bool:
+        """Whether one of the names is present and not null."""
+        return any(self.content.get(name) is not None for name in names)
+
+    def size(self, *names: str, default: int | None = None) -> int:
+        """A positive whole number.
+
+        Raises:
+            ValueError: if it is missing without a default, or is not a size.
+        """
+        found = self.optional_size(*names)
+        if found is not None:
+            return found
+        if default is not None:
+            return default
+        raise self._missing(names)
+
+    def optional_size(self, *names: str) -> int | None:
+        """A positive whole number, or ``None`` where it is absent."""
+        value = self._find(names)
+        if value is None:
+            return None
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_SIZE:
+            raise self._wrong(names, "a whole number in 1 ... 2^40", value)
+        return value
+
+    def count(self, *names: str, default: int = 0) -> int:
+        """A whole number that may be zero."""
+        value = self._find(names)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST_SIZE:
+            raise self._wrong(names, "a whole number in 0 ... 2^40", value)
+        return value
+
+    def layers(self, *names: str) -> int:
+        """A number of layers.
+
+        Raises:
+            ValueError: if it is missing or implausible.
+        """
+        found = self.size(*names)
+        if found > MOST_LAYERS:
+            raise self._wrong(names, f"at most {MOST_LAYERS:,} layers", found)
+        return found
+
+    def flag(self, *names: str, default: bool) -> bool:
+        """A yes or no."""
+        value = self._find(names)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self._wrong(names, "true or false", value)
+        return value
+
+    def number(self, *names: str, default: float) -> float:
+        """A finite number."""
+        value = self._find(names)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
+            raise self._wrong(names, "a number", value)
+        return float(value)
+
+    def text(self, *names: str, default: str) -> str:
+        """A word."""
+        value = self._find(names)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self._wrong(names, "a text", value)
+        return value
+
+    def items(self, *names: str) -> tuple[object, ...] | None:
+        """A list, or ``None`` where it is absent."""
+        value = self._find(names)
+        if value is None:
+            return None
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise self._wrong(names, "a list", value)
+        found = tuple(cast("Sequence[object]", value))
+        if len(found) > MOST_LAYERS:
+            raise self._wrong(names, f"at most {MOST_LAYERS:,} entries", f"{len(found):,} entries")
+        return found
+
+    def words(self, *names: str, choices: Sequence[str], length: int) -> tuple[str, ...] | None:
+        """A list of ``length`` words out of ``choices``, or ``None`` where it is absent."""
+        found = self.items(*names)
+        if found is None:
+            return None
+        for item in found:
+            if item not in choices:
+                raise self._wrong(names, f"words out of {', '.join(choices)}", item)
+        if len(found) != length:
+            raise self._wrong(names, f"{length} entries", f"{len(found)} entries")
+        return tuple(str(item) for item in found)
+
+    def section(self, *names: str) -> "Fields | None":
+        """A nested configuration, or ``None`` where it is absent."""
+        value = self._find(names)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self._wrong(names, "a nested configuration", value)
+        return Fields(cast("Mapping[str, object]", value), self.family)
+
+    def refuse(self, name: str, expected: str) -> ValueError:
+        """The error of a field whose value does not fit the others."""
+        return self._wrong((name,), expected, self.content.get(name))
+
+    def _find(self, names: Sequence[str]) -> object:
+        for name in names:
+            value = self.content.get(name)
+            if value is not None:
+                return value
+        return None
+
+    def _missing(self, names: Sequence[str]) -> ValueError:
+        spelled = " or ".join(names)
+        known = ", ".join(sorted(map(str, self.content))[:12]) or "nothing"
+        return ValueError(
+            f"expected the field {spelled} in a {self.family} configuration, got {known}"
+        )
+
+    def _wrong(self, names: Sequence[str], expected: str, value: object) -> ValueError:
+        shown = repr(value)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        return ValueError(
+            f"expected {expected} for {names[0]} of a {self.family} configuration, got {shown}"
+        )
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
