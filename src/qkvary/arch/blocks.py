@@ -157,6 +157,14 @@ class Compressor:
         overlap = 2 * self.rate * self.width if self.overlapping and summaries else 0
         return summaries * self.width + waiting * 2 * self.projected_width + overlap
 
+    def most_stored_numbers(self, tokens: int) -> int:
+        """The most numbers kept on the way to ``tokens`` tokens.
+
+        Closing a summary frees what waited for it, so that less is kept after it than before.
+        """
+        before_closing = tokens - tokens % self.rate - 1
+        return max(self.stored_numbers(tokens), self.stored_numbers(max(0, before_closing)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedAttention:

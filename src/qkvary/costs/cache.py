@@ -51,16 +51,22 @@ def cache_bytes_per_sequence(
     return model_cache_bytes(model, context=length, stored_as=dtype) if model.is_causal else None
 
 
-def layer_cache_bytes(attention: AttentionLayer, *, context: int, stored_as: Format | str) -> int:
+def layer_cache_bytes(
+    attention: AttentionLayer, *, context: int, stored_as: Format | str, peak: bool = False
+) -> int:
     """Bytes that one layer keeps of one sequence after ``context`` tokens.
 
-    A layer that reads another layer's keys and values keeps none.
+    A layer that reads another layer's keys and values keeps none. With ``peak``, the most that it
+    kept on the way there, which differs for compressed attention only.
     """
     form = _format(stored_as)
     if isinstance(attention, CompressedAttention):
         own = _kept_tokens(attention.window, context) * form.row_bytes(attention.head_dim)
         return own + sum(
-            form.row_bytes(part.stored_numbers(context)) for part in attention.compressors
+            form.row_bytes(
+                part.most_stored_numbers(context) if peak else part.stored_numbers(context)
+            )
+            for part in attention.compressors
         )
     if isinstance(attention, LatentAttention):
         return context * token_bytes(attention, form)
@@ -114,6 +120,7 @@ def layerwise_cache_bytes(
     context: int,
     stored_as: Format | str = "bf16",
     encoder_tokens: int | None = None,
+    peak: bool = False,
 ) -> Sequence[int]:
     """What :func:`model_cache_bytes` sums: bytes of each layer, its cross attention included."""
     if context < 0:
@@ -121,7 +128,7 @@ def layerwise_cache_bytes(
     form = _format(stored_as)
     seen = count_encoder_tokens(model, encoder_tokens, context)
     return [
-        layer_cache_bytes(layer.attention, context=context, stored_as=form)
+        layer_cache_bytes(layer.attention, context=context, stored_as=form, peak=peak)
         + (0 if layer.cross is None else seen * token_bytes(layer.cross, form))
         for layer in model.layers
     ]

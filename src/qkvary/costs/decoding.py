@@ -1,0 +1,165 @@
+"""One decoding step: the bytes that move, the arithmetic, and the least time that both allow.
+
+The roofline: a step takes at least the time of its bytes at the device's bandwidth, and at least
+the time of its products at the device's matrix rate. Real kernels take longer; ratios between
+variants are what it is good for.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from qkvary.arch.blocks import Experts, Layer
+from qkvary.arch.models import Model
+from qkvary.arch.parts import Linear
+from qkvary.costs.cache import model_cache_bytes, read_bytes
+from qkvary.costs.devices import Device
+from qkvary.costs.formats import Format
+from qkvary.costs.macs import decode_macs
+from qkvary.costs.parameters import (
+    layer_attention_parameters,
+    layer_norms,
+    model_parameters,
+    projection_parameters,
+)
+
+Bound = Literal["weights", "cache", "arithmetic"]
+"""What takes most of the time of a step: reading weights, reading the cache, or the products."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeStep:
+    """One token for each of ``batch`` sequences."""
+
+    batch: int
+    """Sequences that get a token."""
+    context: int
+    """Tokens that each attends to, the new one included."""
+    weight_bytes: float
+    """Weights read; of a mixture the experts that are expected to be hit."""
+    cache_bytes: int
+    """Cache read."""
+    written_bytes: int
+    """Cache written."""
+    macs: int
+    """Multiply-accumulates."""
+
+    @property
+    def moved_bytes(self) -> float:
+        """Everything read and written."""
+        return self.weight_bytes + self.cache_bytes + self.written_bytes
+
+    @property
+    def flops_per_byte(self) -> float:
+        """Arithmetic intensity: twice the MACs over the bytes moved."""
+        return 2 * self.macs / self.moved_bytes
+
+    def seconds(self, device: Device, *, devices: int = 1) -> float | None:
+        """The roofline time on a device, or on several that share the work without loss."""
+        memory, arithmetic = self._times(device)
+        if memory is None or arithmetic is None:
+            return None
+        return max(memory, arithmetic) / devices
+
+    def tokens_per_second(self, device: Device, *, devices: int = 1) -> float | None:
+        """Tokens of all sequences a second, at the roofline."""
+        seconds = self.seconds(device, devices=devices)
+        return None if seconds is None else self.batch / seconds
+
+    def bound(self, device: Device) -> Bound | None:
+        """What takes most of the time."""
+        memory, arithmetic = self._times(device)
+        if memory is None or arithmetic is None:
+            return None
+        if arithmetic >= memory:
+            return "arithmetic"
+        return "weights" if self.weight_bytes >= self.cache_bytes else "cache"
+
+    def _times(self, device: Device) -> tuple[float | None, float | None]:
+        bandwidth, rate = device.bandwidth_bytes_per_second, device.flops_per_second_16_bit
+        memory = None if bandwidth is None else self.moved_bytes / bandwidth
+        arithmetic = None if rate is None else 2 * self.macs / rate
+        return memory, arithmetic
+
+
+def decode_step(
+    model: Model,
+    *,
+    batch: int,
+    context: int,
+    weights: Format,
+    cache: Format,
+    encoder_tokens: int | None = None,
+) -> DecodeStep:
+    """What one decoding step moves and computes.
+
+    Args:
+        model: Any model that decodes.
+        batch: Sequences.
+        context: Tokens that each attends to, the new one included.
+        weights: How weights are stored.
+        cache: How the cache is stored; each stored tensor is read once.
+        encoder_tokens: Tokens of the encoder, where the model does not fix them.
+
+    Raises:
+        ValueError: for a batch or a context that is not positive.
+    """
+    if batch < 1:
+        raise ValueError(f"expected a batch of at least 1 sequence, got {batch}")
+    macs = decode_macs(model, context=context, encoder_tokens=encoder_tokens).total
+    read = read_bytes(model, context=context, stored_as=cache, encoder_tokens=encoder_tokens)
+    written = model_cache_bytes(model, context=1, stored_as=cache, encoder_tokens=1)
+    return DecodeStep(
+        batch=batch,
+        context=context,
+        weight_bytes=read_weights(model, batch=batch) * weights.row_bytes(2**20) / 2**20,
+        cache_bytes=batch * read,
+        written_bytes=batch * written,
+        macs=batch * macs,
+    )
+
+
+def weight_bytes(model: Model, weights: Format) -> int:
+    """Bytes of all parameters, every one stored in the same format."""
+    return weights.row_bytes(model_parameters(model).total)
+
+
+def read_weights(model: Model, *, batch: int) -> float:
+    """Parameters that a decoding step of ``batch`` tokens reads.
+
+    Embedding rows are looked up and not counted; a tied head is read as the matrix that it is. The
+    encoder and the keys and values of its output are done with. Of experts, those are counted that
+    a batch is expected to hit if tokens choose evenly and independently.
+    """
+    layers = sum(_read_layer(layer, batch) for layer in model.layers)
+    outside = sum(linear.weights + linear.biases for linear in (*model.head, *model.others))
+    return layers + outside + sum(norm.weights + norm.biases for norm in model.norms)
+
+
+def expected_experts(part: Experts, batch: int) -> float:
+    """Distinct experts that ``batch`` tokens are expected to hit, choosing evenly."""
+    return part.count * (1 - (1 - part.active / part.count) ** batch)
+
+
+def _read_layer(layer: Layer, batch: int) -> float:
+    read: float = layer_attention_parameters(layer.attention).total + layer.entries
+    read += sum(norm.weights + norm.biases for norm in layer_norms(layer))
+    read += _numbers(layer.others)
+    if layer.cross is not None:
+        config = layer.cross.config
+        read += layer_attention_parameters(layer.cross).total
+        read -= sum(
+            projection_parameters(config, source).weights
+            for source in config.variant.projections
+            if source in config.variant.cached
+        )
+    for part in layer.feed_forward:
+        if isinstance(part, Experts):
+            read += expected_experts(part, batch) * _numbers(part.expert.linears)
+            read += _numbers(part.always) + part.entries
+        else:
+            read += _numbers(part.linears)
+    return read
+
+
+def _numbers(linears: tuple[Linear, ...]) -> int:
+    return sum(linear.weights + linear.biases for linear in linears)

@@ -1,0 +1,123 @@
+"""Devices that models run on: memory, bandwidth and matrix rates, each with its source.
+
+Figures are the vendors' own peaks, without sparsity. Their GB are read as 10^9 bytes, the cautious
+reading: what a driver reports is often a few percent more.
+"""
+
+import difflib
+from dataclasses import dataclass
+
+GB = 10**9
+TERA = 10**12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device."""
+
+    name: str
+    """As it is typed."""
+    title: str
+    """As its vendor calls it."""
+    memory_bytes: int
+    """Memory."""
+    bandwidth_bytes_per_second: float | None = None
+    """Peak rate of reading memory; ``None`` where it is not known."""
+    flops_per_second_16_bit: float | None = None
+    """Peak rate of dense bf16 or fp16 matrix products with 32-bit sums; ``None`` if not known."""
+    source: str = ""
+    """Where the figures are from."""
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes < 1:
+            raise ValueError(f"expected a positive memory, got {self.memory_bytes} bytes")
+        for name in ("bandwidth_bytes_per_second", "flops_per_second_16_bit"):
+            rate = getattr(self, name)
+            if rate is not None and not 0 < rate < float("inf"):
+                raise ValueError(f"expected a positive {name} or None, got {rate}")
+
+
+def _device(
+    name: str, title: str, memory: float, bandwidth: float, teraflops: float, source: str
+) -> Device:
+    return Device(
+        name=name,
+        title=title,
+        memory_bytes=round(memory * GB),
+        bandwidth_bytes_per_second=bandwidth * GB,
+        flops_per_second_16_bit=teraflops * TERA,
+        source=source,
+    )
+
+
+DEVICES: dict[str, Device] = {
+    device.name: device
+    for device in (
+        _device("t4", "NVIDIA T4", 16, 320, 65, "NVIDIA T4 datasheet"),
+        _device(
+            "v100-32gb",
+            "NVIDIA V100 SXM2 32GB",
+            32,
+            900,
+            125,
+            "NVIDIA V100 datasheet (tensor cores, fp16)",
+        ),
+        _device("a10", "NVIDIA A10", 24, 600, 125, "NVIDIA A10 datasheet"),
+        _device("a100-40gb", "NVIDIA A100 40GB", 40, 1_555, 312, "NVIDIA A100 datasheet"),
+        _device("a100-80gb", "NVIDIA A100 SXM 80GB", 80, 2_039, 312, "NVIDIA A100 datasheet"),
+        _device("l4", "NVIDIA L4", 24, 300, 121, "NVIDIA L4 datasheet (half of the sparse rate)"),
+        _device(
+            "l40s",
+            "NVIDIA L40S",
+            48,
+            864,
+            362.05,
+            "NVIDIA L40S datasheet (without sparsity)",
+        ),
+        _device(
+            "h100-80gb",
+            "NVIDIA H100 SXM 80GB",
+            80,
+            3_350,
+            989.5,
+            "NVIDIA H100 datasheet (half of the sparse rate)",
+        ),
+        _device(
+            "h100-pcie",
+            "NVIDIA H100 PCIe 80GB",
+            80,
+            2_000,
+            756.5,
+            "NVIDIA H100 datasheet (half of the sparse rate)",
+        ),
+        _device(
+            "h200",
+            "NVIDIA H200 SXM 141GB",
+            141,
+            4_800,
+            989.5,
+            "NVIDIA H200 datasheet (half of the sparse rate)",
+        ),
+        _device(
+            "mi300x", "AMD Instinct MI300X", 192, 5_300, 1_307.4, "AMD Instinct MI300X datasheet"
+        ),
+    )
+}
+"""By the name that is typed."""
+
+
+def find_device(name: str) -> Device:
+    """The device of a name.
+
+    Raises:
+        ValueError: for an unknown one, with the nearest and all choices.
+    """
+    key = name.strip().lower().replace("_", "-").replace(" ", "-")
+    if key in DEVICES:
+        return DEVICES[key]
+    near = difflib.get_close_matches(key, DEVICES, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise ValueError(
+        f"expected a device out of {', '.join(DEVICES)}, got {name!r}; {hint}"
+        "for any other give --memory, and --bandwidth and --flops for its speed"
+    )
