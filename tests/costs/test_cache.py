@@ -6,9 +6,9 @@ import pytest
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
+from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
 from qkvary.costs.cache import cache_bytes_per_sequence, cache_bytes_per_token
 from qkvary.costs.formats import dtype_bytes
-from tests.costs.published_networks import gpt_300m, synthetic_encoder
 
 
 @pytest.mark.parametrize(

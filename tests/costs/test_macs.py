@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.labels import parse_variant
+from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
 from qkvary.arch.variants import QKV
 from qkvary.costs.macs import (
     attention_projection_macs_per_token,
@@ -15,7 +16,6 @@ from qkvary.costs.macs import (
     score_macs,
     visible_pairs,
 )
-from tests.costs.published_networks import gpt_300m, synthetic_encoder
 
 
 @pytest.mark.parametrize(

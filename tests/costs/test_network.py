@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
 from qkvary.costs.network import network_costs
-from tests.costs.published_networks import gpt_300m, synthetic_encoder
 
 
 def test_costs_name_both_conventions() -> None:

@@ -1,0 +1,101 @@
+"""The networks whose costs the papers print.
+
+Sizes as the papers' texts and their public code agree on them; where code and text differ, the
+function says so.
+"""
+
+from qkvary.arch.attention import AttentionConfig, Initialization, ScaleConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from qkvary.arch.variants import Variant
+
+GPT2_VOCABULARY = 50_304
+"""Tokens of the GPT-2 tokenizer, padded to a multiple of 64."""
+
+_GPT2_INIT = Initialization(scheme="normal", std=0.02)
+
+
+def gpt_300m(variant: Variant | str = "QKV") -> LanguageModelConfig:
+    """The language model of 300M parameters of "Do Transformers Need Three Projections?".
+
+    Source: its section 3.3 and its poster; biases everywhere, as in its public code and Table 5.
+    """
+    return _three_projections(variant, d_model=1024, num_heads=16, num_layers=20)
+
+
+def gpt_1200m(variant: Variant | str = "QKV") -> LanguageModelConfig:
+    """The language model of 1.2B parameters of the same paper.
+
+    Source: its section 3.3, its Table 10 and its poster.
+    """
+    return _three_projections(variant, d_model=2048, num_heads=32, num_layers=22)
+
+
+def gpt_124m(
+    variant: Variant | str = "QKV", *, d_model: int = 768, d_ff: int | None = None
+) -> LanguageModelConfig:
+    """The GPT of 124M parameters of "[Key,Value] is probably all you need": nanoGPT without biases.
+
+    Args:
+        variant: Its attention; ``I-K-V`` is the paper's identity query.
+        d_model: 768, or 744 for the paper's narrower baseline (12 heads of 62 channels).
+        d_ff: Width of the feed-forward networks; ``None`` means four times ``d_model``.
+
+    Source: its section 5.1 and Table 2, and its public configurations.
+    """
+    attention = AttentionConfig(
+        d_model=d_model,
+        num_heads=12,
+        causal=True,
+        bias=False,
+        out_bias=False,
+        variant=_variant(variant),
+        scale=ScaleConfig(identity="published"),
+        init=Initialization(scheme="normal", std=0.02, output_std=0.02 / 24**0.5),
+    )
+    return LanguageModelConfig(
+        attention=attention,
+        block=BlockConfig(d_ff=4 * d_model if d_ff is None else d_ff, bias=False),
+        num_layers=12,
+        vocabulary=GPT2_VOCABULARY,
+        max_tokens=1024,
+        init=attention.init,
+    )
+
+
+def synthetic_encoder(variant: Variant | str = "QKV") -> EncoderConfig:
+    """The encoder of the synthetic experiments at d 64, 2 layers and 2 heads.
+
+    Source: the public code of "Key-Value Transformer".
+    """
+    return EncoderConfig(
+        attention=AttentionConfig(d_model=64, num_heads=2, variant=_variant(variant)),
+        block=BlockConfig(d_ff=128, activation="relu", norm_placement="post"),
+        num_layers=2,
+        vocabulary=10,
+        max_tokens=64,
+        classes=10,
+    )
+
+
+def _three_projections(
+    variant: Variant | str, *, d_model: int, num_heads: int, num_layers: int
+) -> LanguageModelConfig:
+    return LanguageModelConfig(
+        attention=AttentionConfig(
+            d_model=d_model,
+            num_heads=num_heads,
+            causal=True,
+            variant=_variant(variant),
+            init=_GPT2_INIT,
+        ),
+        block=BlockConfig(d_ff=4 * d_model, dropout=0.1),
+        num_layers=num_layers,
+        vocabulary=GPT2_VOCABULARY,
+        max_tokens=2048,
+        init=_GPT2_INIT,
+    )
+
+
+def _variant(given: Variant | str) -> Variant:
+    return parse_variant(given) if isinstance(given, str) else given

@@ -1,0 +1,41 @@
+"""The papers' networks have the papers' sizes."""
+
+import pytest
+
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.arch.published_networks import gpt_124m, gpt_300m, gpt_1200m, synthetic_encoder
+
+
+@pytest.mark.parametrize(
+    ("network", "sizes"),
+    [
+        (gpt_300m(), (20, 1024, 16, 64, 4096, 2048)),
+        (gpt_1200m(), (22, 2048, 32, 64, 8192, 2048)),
+        (gpt_124m(), (12, 768, 12, 64, 3072, 1024)),
+        (gpt_124m(d_model=744), (12, 744, 12, 62, 2976, 1024)),
+        (gpt_124m(d_ff=2688), (12, 768, 12, 64, 2688, 1024)),
+    ],
+)
+def test_sizes(network: LanguageModelConfig, sizes: tuple[int, ...]) -> None:
+    layer = network.layers[0]
+    found = (network.num_layers, layer.d_model, layer.num_heads, layer.size_per_head)
+    assert (*found, network.block.d_ff, network.max_tokens) == sizes
+    assert network.vocabulary == 50_304
+    assert network.tied_head
+    assert layer.causal
+
+
+def test_a_variant_is_a_value_or_a_label() -> None:
+    assert gpt_300m(parse_variant("Q-GQA-4")) == gpt_300m("Q-GQA-4")
+    assert gpt_1200m("MQA").layers[0].num_kv_heads == 1
+    assert gpt_124m("I-K-V").layers[0].score_scale == 1 / 16
+    assert synthetic_encoder("(Q=K-V)+").layers[0].variant.plus
+
+
+def test_biases_are_those_of_the_public_codes() -> None:
+    assert gpt_300m().layers[0].bias
+    assert gpt_300m().block.bias
+    assert not gpt_124m().layers[0].bias
+    assert not gpt_124m().layers[0].out_bias
+    assert not gpt_124m().block.bias
