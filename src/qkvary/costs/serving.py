@@ -172,8 +172,8 @@ def device_cache_bytes(
 ) -> int:
     """Bytes of one sequence's cache on the fullest device of a replica.
 
-    The most on the way to ``context`` tokens. KV heads are divided among the devices and never split,
-    so that a single KV head is on every device.
+    The most on the way to ``context`` tokens. KV heads are divided among the devices and never
+    split, so that a single KV head is on every device.
     """
     layers = layerwise_cache_bytes(
         model, context=context, stored_as=cache, encoder_tokens=encoder_tokens, peak=True
