@@ -134,6 +134,21 @@ def layerwise_cache_bytes(
     ]
 
 
+def entry_bytes(model: Model, stored_as: Format | str = "bf16") -> float:
+    """Bytes that one token adds in all layers while no window is full.
+
+    Of compressed attention the entry itself and the token's part of its summaries, which need not
+    be a whole number.
+    """
+    return sum(_growth(layer.attention, _format(stored_as), context=1) for layer in model.layers)
+
+
+def growth_bytes(model: Model, *, context: int, stored_as: Format | str = "bf16") -> float:
+    """Bytes that a further token adds after ``context`` tokens, where full windows add nothing."""
+    form = _format(stored_as)
+    return sum(_growth(layer.attention, form, context=context) for layer in model.layers)
+
+
 def read_bytes(
     model: Model,
     *,
@@ -162,6 +177,17 @@ def read_bytes(
         if layer.cross is not None:
             total += seen * token_bytes(layer.cross, form)
     return total
+
+
+def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
+    if isinstance(attention, CompressedAttention):
+        own = form.row_bytes(attention.head_dim) if context < attention.window else 0
+        return own + sum(form.row_bytes(part.width) / part.rate for part in attention.compressors)
+    if isinstance(attention, LatentAttention):
+        return token_bytes(attention, form)
+    window = attention.config.variant.window
+    is_full = window is not None and context >= window
+    return 0 if is_full or attention.reads_layer is not None else token_bytes(attention, form)
 
 
 def _kept_tokens(window: int | None, context: int) -> int:

@@ -162,7 +162,7 @@ def find_savings(
         if isinstance(layer.attention, ProjectedAttention):
             found += _search(layer.attention, index, context, stored_as)
     found += _search_encoder(model, context, stored_as, encoder_tokens)
-    methods = dict.fromkeys(one.method for one in found)
+    methods: dict[Method, None] = {one.method: None for one in found}
     savings = [
         _collect(method, [one for one in found if one.method == method], engine)
         for method in methods
