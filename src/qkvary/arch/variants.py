@@ -16,6 +16,9 @@ DiagonalNorm = Literal["none", "mean", "norm"]
 IDENTITY_WEIGHT_DECAY_FACTOR = 0.3125
 """2^-5 / 0.1: paper 3 trains with weight decay 0.03125 where its baseline has 0.1."""
 
+MOST_HEADS = 1024
+"""Numbers of heads beyond this are not suggested."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rank:
@@ -188,7 +191,9 @@ class Variant:
         """
         heads = num_heads if self.num_kv_heads is None else self.num_kv_heads
         if num_heads % heads:
-            divisors = ", ".join(str(n) for n in range(1, num_heads + 1) if num_heads % n == 0)
+            # Sizes come from files: a number of heads may be absurd, and the list must stay short.
+            few = range(1, min(num_heads, MOST_HEADS) + 1)
+            divisors = ", ".join(str(n) for n in few if num_heads % n == 0)
             raise ValueError(
                 f"expected KV heads that divide {num_heads} query heads, got {heads}; "
                 f"choices: {divisors}"

@@ -34,6 +34,10 @@ class Fields:
         """Whether one of the names is present and not null."""
         return any(self.content.get(name) is not None for name in names)
 
+    def mentions(self, name: str) -> bool:
+        """Whether the name is present, be it as null: where leaving it out means something else."""
+        return name in self.content
+
     def size(self, *names: str, default: int | None = None) -> int:
         """A positive whole number.
 

@@ -1,0 +1,114 @@
+"""How configurations spell heads, windows and rotation, and the attention layer made of them.
+
+What most families have in common; what only one has stands with that family.
+"""
+
+import dataclasses
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
+
+from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.families.fields import Fields
+from qkvary.arch.sharing import share
+from qkvary.arch.variants import ScorePosition, Variant
+
+LAYER_TYPES = ("full_attention", "sliding_attention")
+
+Kind = TypeVar("Kind", bound=Hashable)
+Made = TypeVar("Made")
+
+_SEPARATE = Variant(sharing=share("q", "k", "v"))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """The sizes of an attention layer."""
+
+    d_model: int
+    """Width of the residual stream."""
+    count: int
+    """Query heads."""
+    kv_count: int
+    """Heads of keys and values."""
+    dim: int | None = None
+    """Channels of a head; ``None`` means ``d_model / count``."""
+
+    def attend(
+        self,
+        *,
+        window: int | None = None,
+        positions: ScorePosition = "none",
+        rotation: PositionConfig | None = None,
+        bias: bool = False,
+        out_bias: bool = False,
+    ) -> AttentionConfig:
+        """A causal layer of these sizes with separate queries, keys and values.
+
+        Args:
+            window: Tokens that a query sees, itself included; ``None`` for all.
+            positions: What the scores know of positions.
+            rotation: Base and fraction of rotary positions.
+            bias: Biases on the input projections.
+            out_bias: Bias on the output projection.
+
+        Raises:
+            ValueError: where the sizes do not fit each other.
+        """
+        variant = dataclasses.replace(
+            _SEPARATE,
+            num_kv_heads=None if self.kv_count == self.count else self.kv_count,
+            window=window,
+            positions=positions,
+        )
+        return AttentionConfig(
+            d_model=self.d_model,
+            num_heads=self.count,
+            head_dim=self.dim,
+            variant=variant,
+            causal=True,
+            bias=bias,
+            out_bias=out_bias,
+            position=PositionConfig() if rotation is None else rotation,
+        )
+
+
+def read_rotation(
+    fields: Fields, *, fraction: float = 1.0, base: float = 10_000.0
+) -> PositionConfig:
+    """Base and fraction of rotary positions, from the top level or from ``rope_parameters``.
+
+    Args:
+        fields: The configuration.
+        fraction: The share of rotated channels where the configuration says nothing.
+        base: Likewise.
+
+    Raises:
+        ValueError: if a value makes no sense.
+    """
+    nested = fields.section("rope_parameters", "rope_scaling") or Fields({}, fields.family)
+    names = ("partial_rotary_factor", "rotary_pct")
+    bases = ("rope_theta", "rotary_emb_base")
+    return PositionConfig(
+        rotary_fraction=nested.number(names[0], default=fields.number(*names, default=fraction)),
+        rotary_base=nested.number(bases[0], default=fields.number(*bases, default=base)),
+    )
+
+
+def read_windows(fields: Fields, layers: int, window: int | None) -> tuple[int | None, ...]:
+    """The window of each layer: the one given for all, or for those that ``layer_types`` marks.
+
+    Raises:
+        ValueError: if ``layer_types`` does not fit, or asks for a window that is not there.
+    """
+    types = fields.words("layer_types", choices=LAYER_TYPES, length=layers)
+    if types is None:
+        return (window,) * layers
+    if window is None and LAYER_TYPES[1] in types:
+        raise fields.refuse("layer_types", "full_attention everywhere without a sliding window")
+    return tuple(window if kind == LAYER_TYPES[1] else None for kind in types)
+
+
+def build_each(kinds: Sequence[Kind], build: Callable[[Kind], Made]) -> tuple[Made, ...]:
+    """One value per entry of ``kinds``, each distinct kind built once."""
+    built = {kind: build(kind) for kind in dict.fromkeys(kinds)}
+    return tuple(built[kind] for kind in kinds)

@@ -1,0 +1,199 @@
+"""The families with LayerNorm: GPT-2, GPT-NeoX, OPT, Bloom, Falcon and Phi.
+
+Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
+"""
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention, attention_width
+from qkvary.arch.families.attention_fields import Heads, read_rotation
+from qkvary.arch.families.family import Family
+from qkvary.arch.families.fields import Fields
+from qkvary.arch.models import Model
+from qkvary.arch.parts import Linear, Norm, Table
+
+NEOX_ROTATED = 0.25
+"""The share of rotated channels where a GPT-NeoX configuration does not say."""
+PHI_ROTATED = 0.5
+"""Likewise for Phi."""
+OPT_OFFSET = 2
+"""Rows of OPT's learned positions that no token uses."""
+
+
+def _read_gpt2(fields: Fields, name: str) -> Model:
+    if fields.flag("add_cross_attention", default=False):
+        raise fields.refuse("add_cross_attention", "false")
+    heads = _equal_heads(fields, ("n_embd", "hidden_size"), ("n_head", "num_attention_heads"))
+    d_model = heads.d_model
+    layer = _build_layer(
+        heads.attend(bias=True, out_bias=True), d_ff=fields.size("n_inner", default=4 * d_model)
+    )
+    tokens = fields.size("n_positions", "max_position_embeddings")
+    vocabulary, tied = _read_vocabulary(fields, tied=True)
+    return Model(
+        name=name,
+        layers=(layer,) * fields.layers("n_layer", "num_hidden_layers"),
+        vocabulary=vocabulary,
+        tables=(Table(rows=vocabulary, width=d_model),),
+        positions=(Table(rows=tokens, width=d_model),),
+        norms=(Norm(width=d_model, bias=True),),
+        head=(Linear(inputs=d_model, outputs=vocabulary, tied=tied),),
+        max_tokens=tokens,
+    )
+
+
+def _read_gpt_neox(fields: Fields, name: str) -> Model:
+    bias = fields.flag("attention_bias", default=True)
+    rotation = read_rotation(fields, fraction=NEOX_ROTATED)
+    config = _equal_heads(fields).attend(
+        positions="rotary", rotation=rotation, bias=bias, out_bias=bias
+    )
+    layer = _build_layer(config, d_ff=fields.size("intermediate_size"))
+    return _build(fields, name, layer, tied=False)
+
+
+def _read_opt(fields: Fields, name: str) -> Model:
+    heads = _equal_heads(fields)
+    d_model = heads.d_model
+    bias = fields.flag("enable_bias", default=True)
+    learned = fields.flag("layer_norm_elementwise_affine", default=True)
+    norm = (Norm(width=d_model, bias=True),) if learned else ()
+    layer = Layer(
+        attention=ProjectedAttention(config=heads.attend(bias=bias, out_bias=bias)),
+        feed_forward=(FeedForward(d_model=d_model, d_ff=fields.size("ffn_dim"), bias=bias),),
+        norms=norm * 2,
+    )
+    ends_normed = fields.flag("do_layer_norm_before", default=True) and not fields.flag(
+        "_remove_final_layer_norm", default=False
+    )
+    width = fields.size("word_embed_proj_dim", default=d_model)
+    into, out = Linear(inputs=width, outputs=d_model), Linear(inputs=d_model, outputs=width)
+    tokens = fields.size("max_position_embeddings")
+    vocabulary, tied = _read_vocabulary(fields, tied=True)
+    return Model(
+        name=name,
+        layers=(layer,) * fields.layers("num_hidden_layers"),
+        vocabulary=vocabulary,
+        tables=(Table(rows=vocabulary, width=width),),
+        positions=(Table(rows=tokens + OPT_OFFSET, width=d_model),),
+        norms=norm if ends_normed else (),
+        head=(Linear(inputs=width, outputs=vocabulary, tied=tied),),
+        others=() if width == d_model else (into, out),
+        max_tokens=tokens,
+    )
+
+
+def _read_bloom(fields: Fields, name: str) -> Model:
+    heads = _equal_heads(fields, ("n_embed", "hidden_size"), ("n_head", "num_attention_heads"))
+    config = heads.attend(positions="alibi", bias=True, out_bias=True)
+    layer = _build_layer(config, d_ff=4 * heads.d_model)
+    # The second norm stands behind the embedding.
+    return _build(fields, name, layer, tied=True, norms=2)
+
+
+def _read_falcon(fields: Fields, name: str) -> Model:
+    new = fields.flag("new_decoder_architecture", default=False)
+    heads = _read_falcon_heads(fields, new=new)
+    bias = fields.flag("bias", default=False)
+    config = heads.attend(
+        positions="alibi" if fields.flag("alibi", default=False) else "rotary",
+        rotation=read_rotation(fields),
+        bias=bias,
+        out_bias=bias,
+    )
+    parallel = new or fields.flag("parallel_attn", default=True)
+    norms = fields.size("num_ln_in_parallel_attn", default=2 if new else 1) if parallel else 2
+    if norms > 2:
+        raise fields.refuse("num_ln_in_parallel_attn", "1 or 2")
+    d_ff = fields.size("ffn_hidden_size", default=4 * heads.d_model)
+    layer = _build_layer(config, d_ff=d_ff, bias=bias, norms=norms)
+    shared = heads.count // heads.kv_count
+    note = f"transformers stores keys and values {shared} times, once for every query head"
+    return _build(fields, name, layer, tied=True, notes=(note,) if new and shared > 1 else ())
+
+
+def _read_falcon_heads(fields: Fields, *, new: bool) -> Heads:
+    count = fields.size("num_attention_heads")
+    kv_count = fields.size("num_kv_heads", default=count)
+    if not new and fields.flag("multi_query", default=True):
+        kv_count = 1
+    elif not new and kv_count != count:
+        raise fields.refuse("num_kv_heads", f"{count}, as many as query heads, or multi_query")
+    return Heads(d_model=fields.size("n_embed", "hidden_size"), count=count, kv_count=kv_count)
+
+
+def _read_phi(fields: Fields, name: str) -> Model:
+    count = fields.size("num_attention_heads")
+    heads = Heads(
+        d_model=fields.size("hidden_size"),
+        count=count,
+        kv_count=fields.size("num_key_value_heads", default=count),
+    )
+    rotation = read_rotation(fields, fraction=PHI_ROTATED)
+    layer = _build_layer(
+        heads.attend(positions="rotary", rotation=rotation, bias=True, out_bias=True),
+        d_ff=fields.size("intermediate_size"),
+        norms=1,
+        head_norms=2 if fields.flag("qk_layernorm", default=False) else 0,
+    )
+    return _build(fields, name, layer, tied=False, head_bias=True)
+
+
+def _equal_heads(
+    fields: Fields,
+    width: tuple[str, ...] = ("hidden_size",),
+    heads: tuple[str, ...] = ("num_attention_heads",),
+) -> Heads:
+    """Sizes of a family without head sharing, with the names that they have there."""
+    count = fields.size(*heads)
+    return Heads(d_model=fields.size(*width), count=count, kv_count=count)
+
+
+def _read_vocabulary(fields: Fields, *, tied: bool) -> tuple[int, bool]:
+    """The tokens, and whether the head is their table; ``tied`` where nothing is said."""
+    return fields.size("vocab_size"), fields.flag("tie_word_embeddings", default=tied)
+
+
+def _build_layer(
+    config: AttentionConfig, *, d_ff: int, bias: bool = True, norms: int = 2, head_norms: int = 0
+) -> Layer:
+    head_norm = Norm(width=config.size_per_head, bias=True)
+    return Layer(
+        attention=ProjectedAttention(config=config, norms=(head_norm,) * head_norms),
+        feed_forward=(FeedForward(d_model=config.d_model, d_ff=d_ff, bias=bias),),
+        norms=(Norm(width=config.d_model, bias=True),) * norms,
+    )
+
+
+def _build(
+    fields: Fields,
+    name: str,
+    layer: Layer,
+    *,
+    tied: bool,
+    norms: int = 1,
+    head_bias: bool = False,
+    notes: tuple[str, ...] = (),
+) -> Model:
+    """A stack of equal layers, and what stands around it in families without learned positions."""
+    d_model = attention_width(layer.attention)
+    vocabulary, is_tied = _read_vocabulary(fields, tied=tied)
+    return Model(
+        name=name,
+        layers=(layer,) * fields.layers("n_layer", "num_hidden_layers"),
+        vocabulary=vocabulary,
+        tables=(Table(rows=vocabulary, width=d_model),),
+        norms=(Norm(width=d_model, bias=True),) * norms,
+        head=(Linear(inputs=d_model, outputs=vocabulary, bias=head_bias, tied=is_tied),),
+        max_tokens=fields.optional_size("max_position_embeddings", "seq_length"),
+        notes=notes,
+    )
+
+
+FAMILIES_OF_FILE = (
+    Family(model_type="gpt2", title="GPT-2", read=_read_gpt2),
+    Family(model_type="gpt_neox", title="GPT-NeoX and Pythia", read=_read_gpt_neox),
+    Family(model_type="opt", title="OPT", read=_read_opt),
+    Family(model_type="bloom", title="Bloom", read=_read_bloom),
+    Family(model_type="falcon", title="Falcon", read=_read_falcon),
+    Family(model_type="phi", title="Phi 1 and 2", read=_read_phi),
+)
