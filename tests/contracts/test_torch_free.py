@@ -22,6 +22,7 @@ MODULES = (
     "qkvary.studies.summary",
     "qkvary.studies.analysis",
     "qkvary.studies.figures",
+    "qkvary.studies.quality",
 )
 
 SCRIPT = """
