@@ -113,6 +113,17 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
     )
 
 
+def bar(value: float, most: float, *, width: int) -> str:
+    """A bar as long as a value's share of the largest; ASCII where the stream knows no more."""
+    if most <= 0 or value <= 0:
+        return ""
+    if not _knows(sys.stdout, "█▏"):
+        return "#" * max(1, round(width * value / most))
+    eighths = max(1, round(8 * width * value / most))
+    full, rest = divmod(eighths, 8)
+    return "█" * full + ("▏▎▍▌▋▊▉"[rest - 1] if rest else "")
+
+
 def _escape(text: str) -> str:
     return text.replace("[", r"\[")
 

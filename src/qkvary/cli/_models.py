@@ -1,0 +1,127 @@
+"""What the planning commands share: the model, its variants, formats, and how rows are drawn."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import Parameter, Token
+
+from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer
+from qkvary.arch.families.sizes import name_sizes
+from qkvary.arch.labels import spell_label
+from qkvary.arch.models import Model
+from qkvary.checkpoints.errors import UsageError
+from qkvary.cli._options import parse_count
+from qkvary.costs.candidates import Candidates
+from qkvary.costs.formats import Format, parse_format
+
+LONGEST_DEFAULT = 8192
+"""Tokens that are planned for where neither the person nor the model says less."""
+
+
+def complete_model(_context: object) -> Sequence[str]:
+    """The names of models, for the shell."""
+    return name_sizes()
+
+
+def _convert_count(_kind: object, tokens: Sequence[Token]) -> int:
+    return parse_count(tokens[0].value)
+
+
+ModelName = Annotated[
+    str,
+    Parameter(
+        help="A named size (gpt2, llama-3.1-8b, 300M), a config.json or its folder, or a hub id.",
+        completer=complete_model,
+    ),
+]
+VariantLabels = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name=("--variant", "--variants"),
+        negative=(),
+        consume_multiple=True,
+        help="Compare these variants, in any spelling (Q-K=V, q,k=v, MQA).",
+    ),
+]
+Context = Annotated[
+    int | None,
+    Parameter(
+        name="--context",
+        converter=_convert_count,
+        help="Tokens of a sequence: 2048, 32k (32,768), 1M. The model's own longest, at most 8k.",
+    ),
+]
+EncoderTokens = Annotated[
+    int | None,
+    Parameter(
+        name="--encoder-tokens",
+        converter=_convert_count,
+        help="Tokens that an encoder reads; as many as --context if not given.",
+    ),
+]
+WeightFormat = Annotated[
+    str, Parameter(name="--weights", help="How weights are stored: fp32, bf16, fp8, int8, int4.")
+]
+Decimal = Annotated[
+    bool,
+    Parameter(
+        name="--decimal", negative=(), help="Print kB, MB and GB (10^3 ...), not KiB, MiB, GiB."
+    ),
+]
+
+
+def choose_context(model: Model, asked: int | None) -> int:
+    """The tokens that a command is about.
+
+    Raises:
+        UsageError: for fewer than 1.
+    """
+    if asked is not None and asked < 1:
+        raise UsageError(f"expected a --context of at least 1 token, got {asked}")
+    if asked is not None:
+        return asked
+    return min(model.max_tokens or LONGEST_DEFAULT, LONGEST_DEFAULT)
+
+
+def read_formats(text: str) -> tuple[Format, ...]:
+    """Formats separated by commas.
+
+    Raises:
+        ValueError: for an unknown one.
+    """
+    return tuple(dict.fromkeys(parse_format(part) for part in text.split(",")))
+
+
+def describe_layers(model: Model) -> str:
+    """The kinds of attention of a model and how many layers have each."""
+    counts: dict[str, int] = {}
+    for layer in model.layers:
+        kind = _describe_layer(layer)
+        counts[kind] = counts.get(kind, 0) + 1
+    return "; ".join(f"{count} x {kind}" for kind, count in counts.items())
+
+
+def notes_of(model: Model, candidates: Candidates, context: int) -> list[str]:
+    """What a reader of the figures must know."""
+    notes = list(model.notes)
+    if model.max_tokens is not None and context > model.max_tokens:
+        notes.append(
+            f"{model.name} was made for {model.max_tokens:,} tokens: at {context:,} the bytes are "
+            "right, the model is not"
+        )
+    return [*notes, *candidates.refused]
+
+
+def _describe_layer(layer: Layer) -> str:
+    attention = layer.attention
+    if isinstance(attention, LatentAttention):
+        return f"latent {attention.kv_rank} + {attention.rope_dim}"
+    if isinstance(attention, CompressedAttention):
+        rate = attention.compressor.rate if attention.compressor else None
+        summaries = f", a summary of every {rate}" if rate else ""
+        return f"K=V, 1 head of {attention.head_dim}, window {attention.window}{summaries}"
+    config = attention.config
+    shared = f", reads layer {attention.reads_layer}" if attention.reads_layer is not None else ""
+    crossed = ", cross attention" if layer.cross is not None else ""
+    heads = f"{config.num_kv_heads} of {config.num_heads} heads of {config.size_per_head}"
+    return f"{spell_label(config.variant)} ({heads}{shared}{crossed})"

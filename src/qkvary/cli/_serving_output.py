@@ -1,0 +1,299 @@
+"""How a serving plan is printed, and written as JSON."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from qkvary.cli._models import describe_layers
+from qkvary.cli._output import grouped, printable, table
+from qkvary.cli._plans import Question
+from qkvary.cli._units import format_bytes, format_count, format_tokens
+from qkvary.costs.cache import model_cache_bytes
+from qkvary.costs.decoding import weight_bytes
+from qkvary.costs.devices import Device
+from qkvary.costs.exact_savings import Saving, SavingsReport
+from qkvary.costs.formats import parse_format
+from qkvary.costs.macs import count_encoder_tokens
+from qkvary.studies.advice import ServedVariant
+from qkvary.studies.quality import Quality
+
+WIDE = 118
+"""Columns from which on a row shows everything."""
+LOSSY = ("fp8", "int8", "int4")
+"""Formats that are shown as an alternative to sharing anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingAnswer:
+    """Everything that is said about serving."""
+
+    savings: SavingsReport
+    """What can be saved with the weights as they are."""
+    rows: tuple[ServedVariant, ...]
+    """Every variant in every format."""
+    advice: tuple[str, ...]
+    """What follows."""
+    caveats: tuple[str, ...]
+    """What must be known about the figures."""
+
+
+def print_head(screen: Console, question: Question, *, decimal: bool) -> None:
+    """Say what is planned: model, device, load."""
+    model, load, device = question.model, question.load, question.device
+    screen.print(Text(printable(model.name), style="bold"))
+    screen.print(Text(f"{len(model.layers)} layers: {describe_layers(model)}", style="dim"))
+    weights = format_bytes(weight_bytes(model, question.weights), decimal=decimal)
+    usable = format_bytes(question.demand.usable_bytes, decimal=decimal)
+    users = "1 user" if load.users == 1 else f"{load.users:,} users"
+    screen.print(
+        Text(
+            f"{users} of {question.context:,} tokens on {device.title}: "
+            f"{format_bytes(device.memory_bytes, decimal=decimal)}, {usable} after the reserve of "
+            f"{question.reserve:.0%}; weights {weights} in {question.weights.name}"
+        )
+    )
+
+
+def print_savings(
+    screen: Console, question: Question, *, report: SavingsReport, decimal: bool
+) -> None:
+    """Say what the weights as they are allow to save, exact methods first, lossy ones marked."""
+    first = question.formats[0]
+    screen.print(Text("\nWith the weights as they are", style="bold"))
+    held = format_bytes(report.engine_bytes, decimal=decimal)
+    screen.print(Text(f"  now: {held} of cache a user in {first.name}"))
+    for saving in report.savings:
+        then = format_bytes(saving.model_bytes_then, decimal=decimal)
+        where = _layers(saving, len(question.model.layers))
+        saved = f"-{saving.share_of_model:.1%}"
+        if len(saving.layers) < len(question.model.layers):
+            saved += f"; -{saving.share_of_layers:.1%} of those layers"
+        screen.print(Text(f"  {_certainty(saving)}: {saving.method}, {where}: {then} ({saved})"))
+        screen.print(Text(f"    {saving.explanation}; {saving.price}", style="dim"))
+    if not report.savings:
+        screen.print(Text("  exact: nothing"))
+    for sentence in (*report.already, *report.obstacles):
+        screen.print(Text(f"    {sentence}", style="dim"))
+    screen.print(Text(f"  lossy: {_quantised(question, decimal=decimal)}"))
+
+
+def print_serving(
+    screen: Console, question: Question, rows: Sequence[ServedVariant], *, decimal: bool
+) -> None:
+    """Print the table of variants and formats."""
+    screen.print(Text("\nVariants (all but * would have to be trained)", style="bold"))
+    if screen.width < WIDE:
+        for row in rows:
+            screen.print(Text(f"{_label(row)}, {row.cache.name}", style="bold"))
+            for name, value in _lines(row, question, decimal=decimal):
+                screen.print(Text(f"  {name}: {value}"))
+        return
+    priced = question.price is not None
+    columns = [
+        ("variant", "left"),
+        ("cache", "left"),
+        ("per user", "right"),
+        ("users/device", "right"),
+        ("devices", "right"),
+        *([("price", "right")] if priced else []),
+        ("longest", "right"),
+        ("tokens/s", "right"),
+        ("bound", "left"),
+        ("published change", "right"),
+        ("standing", "left"),
+    ]
+    screen.print(table(columns, (_cells(row, priced=priced, decimal=decimal) for row in rows)))
+    screen.print(
+        Text(
+            "longest: tokens of one user alone; tokens/s: of one replica as full as this demand "
+            "makes it, at the roofline; published change: perplexity against all heads and "
+            "projections, trained from scratch",
+            style="dim",
+        )
+    )
+
+
+def serving_to_dict(answer: ServingAnswer) -> dict[str, Any]:
+    """The answer as JSON-ready data."""
+    report = answer.savings
+    return {
+        "savings": {
+            "engine_cache_bytes": report.engine_bytes,
+            "methods": [
+                {
+                    "method": saving.method,
+                    "certainty": saving.certainty,
+                    "layers": saving.layers,
+                    "bytes_now": saving.bytes_now,
+                    "bytes_then": saving.bytes_then,
+                    "model_bytes_then": saving.model_bytes_then,
+                    "share_of_layers": saving.share_of_layers,
+                    "share_of_model": saving.share_of_model,
+                    "explanation": saving.explanation,
+                    "price": saving.price,
+                }
+                for saving in report.savings
+            ],
+            "already": report.already,
+            "obstacles": report.obstacles,
+        },
+        "rows": [_row_to_dict(row) for row in answer.rows],
+        "advice": answer.advice,
+        "caveats": answer.caveats,
+    }
+
+
+def question_to_dict(question: Question) -> dict[str, Any]:
+    """What was asked, as JSON-ready data."""
+    model, load = question.model, question.load
+    return {
+        "model": model.name,
+        "layers": describe_layers(model),
+        "goal": question.purpose.goal,
+        "task": load.task,
+        "context": question.context,
+        "encoder_tokens": (
+            count_encoder_tokens(model, load.encoder_tokens, question.context) or None
+        ),
+        "users": load.users,
+        "weights": question.weights.name,
+        "weight_bytes": weight_bytes(model, question.weights),
+        "reserve": question.reserve,
+        "price": question.price,
+        "device": device_to_dict(question.device),
+    }
+
+
+def device_to_dict(device: Device) -> dict[str, Any]:
+    """A device as JSON-ready data."""
+    return {
+        "name": device.name,
+        "title": device.title,
+        "memory_bytes": device.memory_bytes,
+        "bandwidth_bytes_per_second": device.bandwidth_bytes_per_second,
+        "flops_per_second_16_bit": device.flops_per_second_16_bit,
+        "source": device.source,
+    }
+
+
+def quality_to_dict(quality: Quality | None) -> dict[str, Any] | None:
+    """A published change as JSON-ready data."""
+    if quality is None:
+        return None
+    return {
+        "variant": quality.variant,
+        "size": quality.size,
+        "change_percent": quality.change_percent,
+        "low": quality.low,
+        "high": quality.high,
+        "printed": quality.printed,
+        "seeds": quality.seeds,
+        "source": quality.source,
+        "caveats": quality.caveats,
+    }
+
+
+def describe_change(quality: Quality | None) -> str:
+    """A published change with the interval that its printed digits leave."""
+    if quality is None:
+        return "-"
+    if quality.low == quality.high == 0:
+        return "baseline"
+    return f"{quality.change_percent:+.1f} % [{quality.low:.1f}, {quality.high:.1f}]"
+
+
+def _certainty(saving: Saving) -> str:
+    return saving.certainty if saving.certainty == "exact" else f"possible, {saving.certainty}"
+
+
+def _layers(saving: Saving, total: int) -> str:
+    count = len(saving.layers)
+    return f"all {total} layers" if count == total else f"{count} of {total} layers"
+
+
+def _quantised(question: Question, *, decimal: bool) -> str:
+    parts: list[str] = []
+    for name in LOSSY:
+        held = model_cache_bytes(
+            question.model,
+            context=question.context,
+            stored_as=parse_format(name),
+            encoder_tokens=question.load.encoder_tokens,
+        )
+        parts.append(f"{name} {format_bytes(held, decimal=decimal)}")
+    return f"{', '.join(parts)} a user (scales counted); changes the function, to be measured"
+
+
+def _label(row: ServedVariant) -> str:
+    return row.label + (" *" if row.is_original else "")
+
+
+def _cells(row: ServedVariant, *, priced: bool, decimal: bool) -> list[str]:
+    plan = row.plan
+    cells = [_label(row), row.cache.name, format_bytes(plan.user_bytes, decimal=decimal)]
+    cells.append(f"{plan.users_per_device:,.4g}" if plan.fits else "none")
+    cells.append(_devices(row))
+    if priced:
+        cells.append(grouped(plan.price_per_month))
+    cells.append(format_tokens(plan.longest_context))
+    cells.append(format_count(plan.tokens_per_second))
+    cells.append(plan.bound or "-")
+    return [*cells, describe_change(row.quality), _standing(row)]
+
+
+def _lines(row: ServedVariant, question: Question, *, decimal: bool) -> Iterator[tuple[str, str]]:
+    plan = row.plan
+    yield "cache per user", format_bytes(plan.user_bytes, decimal=decimal)
+    yield "users per device", f"{plan.users_per_device:,.4g}" if plan.fits else "none"
+    yield "devices", _devices(row)
+    if question.price is not None:
+        yield "price per month", grouped(plan.price_per_month)
+    yield "longest context of one user", format_tokens(plan.longest_context)
+    yield (
+        "tokens/s at the roofline",
+        f"{format_count(plan.tokens_per_second)} ({plan.bound or '-'})",
+    )
+    yield "published change", f"{describe_change(row.quality)}, {_standing(row)}"
+
+
+def _devices(row: ServedVariant) -> str:
+    plan = row.plan
+    if plan.devices is None:
+        return "none"
+    together = plan.devices_per_replica or 1
+    return f"{plan.devices:,}" + (f" ({together} together)" if together > 1 else "")
+
+
+def _standing(row: ServedVariant) -> str:
+    return f"dominated by {', '.join(row.dominated_by)}" if row.dominated_by else row.standing
+
+
+def _row_to_dict(row: ServedVariant) -> dict[str, Any]:
+    plan, step = row.plan, row.plan.step
+    return {
+        "variant": row.label,
+        "original": row.is_original,
+        "cache": plan.cache.name,
+        "lossy": plan.cache.is_lossy,
+        "cache_bytes_per_user": plan.user_bytes,
+        "fits": plan.fits,
+        "users_per_replica": plan.users_per_replica,
+        "users_per_device": plan.users_per_device,
+        "devices_per_replica": plan.devices_per_replica,
+        "devices": plan.devices,
+        "price_per_month": plan.price_per_month,
+        "longest_context": plan.longest_context,
+        "fills": plan.fills,
+        "batch": None if step is None else step.batch,
+        "moved_bytes_per_step": None if step is None else step.moved_bytes,
+        "flops_per_byte": None if step is None else step.flops_per_byte,
+        "tokens_per_second": plan.tokens_per_second,
+        "tokens_per_second_and_user": plan.tokens_per_second_and_user,
+        "bound": plan.bound,
+        "quality": quality_to_dict(row.quality),
+        "standing": row.standing,
+        "dominated_by": row.dominated_by,
+    }

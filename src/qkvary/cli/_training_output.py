@@ -1,0 +1,107 @@
+"""How a training plan is printed, and written as JSON."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from qkvary.cli._output import grouped, table
+from qkvary.cli._plans import Question
+from qkvary.cli._serving_output import describe_change, quality_to_dict
+from qkvary.cli._units import format_bytes, format_change, format_count
+from qkvary.studies.training_advice import TrainedVariant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingAnswer:
+    """Everything that is said about training."""
+
+    rows: tuple[TrainedVariant, ...]
+    """Every variant."""
+    advice: tuple[str, ...]
+    """What follows."""
+    caveats: tuple[str, ...]
+    """What must be known about the figures."""
+
+
+def print_training(
+    screen: Console, question: Question, rows: Sequence[TrainedVariant], *, decimal: bool
+) -> None:
+    """Print the table of variants."""
+    base = rows[0]
+    screen.print(
+        Text(
+            f"\nTraining on sequences of {question.context:,} tokens, "
+            f"{question.purpose.precision} precision, at {question.utilization:.0%} of the matrix "
+            "rate",
+            style="bold",
+        )
+    )
+    columns = (
+        ("variant", "left"),
+        ("parameters", "right"),
+        ("weights + optimizer", "right"),
+        ("per sequence", "right"),
+        ("batch", "right"),
+        ("MACs/token", "right"),
+        ("tokens/s", "right"),
+        ("published tokens/s", "right"),
+        ("published change", "right"),
+    )
+    screen.print(
+        table(
+            columns,
+            (
+                (
+                    row.label + (" *" if row.is_original else ""),
+                    format_count(row.parameters),
+                    format_bytes(row.plan.state_bytes, decimal=decimal),
+                    format_bytes(row.plan.sequence_bytes, decimal=decimal),
+                    grouped(row.plan.largest_batch),
+                    _macs(row, base),
+                    format_count(row.plan.tokens_per_second),
+                    grouped(row.published_tokens_per_second),
+                    describe_change(row.quality),
+                )
+                for row in rows
+            ),
+        )
+    )
+    screen.print(
+        Text(
+            "per sequence: activations of a fused softmax core and logits in 32 bits; batch: "
+            "sequences beside weights and optimizer on one device; published tokens/s: paper 1's "
+            "own machines, its 300M networks",
+            style="dim",
+        )
+    )
+
+
+def _macs(row: TrainedVariant, base: TrainedVariant) -> str:
+    own, first = row.plan.macs_per_token, base.plan.macs_per_token
+    return f"{format_count(own)} ({format_change(own, first)})"
+
+
+def training_to_dict(answer: TrainingAnswer) -> dict[str, Any]:
+    """The answer as JSON-ready data."""
+    return {
+        "rows": [
+            {
+                "variant": row.label,
+                "original": row.is_original,
+                "parameters": {"total": row.parameters},
+                "state_bytes": row.plan.state_bytes,
+                "sequence_bytes": row.plan.sequence_bytes,
+                "largest_batch": row.plan.largest_batch,
+                "macs_per_token": row.plan.macs_per_token,
+                "tokens_per_second": row.plan.tokens_per_second,
+                "published_tokens_per_second": row.published_tokens_per_second,
+                "quality": quality_to_dict(row.quality),
+            }
+            for row in answer.rows
+        ],
+        "advice": answer.advice,
+        "caveats": answer.caveats,
+    }

@@ -1,0 +1,110 @@
+"""Amounts as people type and read them: bytes, rates, shares; one system of units at a time."""
+
+import re
+
+from qkvary.checkpoints.errors import UsageError
+
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_FLOPS = {"flops": 1, "gflops": 10**9, "tflops": 10**12, "pflops": 10**15}
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
+
+
+def parse_bytes(text: str) -> int:
+    """Read an amount of memory such as ``24GiB``, ``40GB`` or ``512MiB``.
+
+    Raises:
+        UsageError: for anything else; a bare G could mean either and is refused.
+    """
+    return round(_parse(text, _BYTES, "memory such as 24GiB (2^30) or 40GB (10^9)"))
+
+
+def parse_bandwidth(text: str) -> float:
+    """Read a rate of memory such as ``900GB/s``; the ``/s`` may be left out.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    return _parse(re.sub(r"/s$", "", text.strip()), _BYTES, "a bandwidth such as 900GB/s")
+
+
+def parse_flops(text: str) -> float:
+    """Read a rate of arithmetic such as ``121TFLOPS``.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    return _parse(re.sub(r"/s$", "", text.strip()), _FLOPS, "a matrix rate such as 121TFLOPS")
+
+
+def parse_share(text: str) -> float:
+    """Read a share such as ``10%`` or ``0.1``.
+
+    Raises:
+        UsageError: for anything that is not a share.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%?)", text.strip())
+    value = -1.0 if match is None else float(match[1]) / (100 if match[2] else 1)
+    if not 0 <= value <= 1:
+        raise UsageError(f"expected a share such as 10% or 0.1, got {text!r}")
+    return value
+
+
+def format_bytes(amount: float | None, *, decimal: bool = False) -> str:
+    """An amount of memory in the largest unit that leaves at least 1, or a dash for none."""
+    if amount is None:
+        return "-"
+    step, names = (1000, _DECIMAL) if decimal else (1024, _BINARY)
+    value, place = float(amount), 0
+    while abs(value) >= step and place < len(names) - 1:
+        value, place = value / step, place + 1
+    if place == 0:
+        return f"{value:,.4g} {names[0]}" if value % 1 else f"{value:,.0f} {names[0]}"
+    digits = 2 if value < 100 else 1 if value < 1000 else 0
+    return f"{value:.{digits}f} {names[place]}"
+
+
+def format_count(amount: float | None) -> str:
+    """A large number in thousands (k), millions (M), billions (G) or trillions (T)."""
+    if amount is None:
+        return "-"
+    value, place = float(amount), 0
+    names = ("", " k", " M", " G", " T", " P", " E")
+    while abs(value) >= 1000 and place < len(names) - 1:
+        value, place = value / 1000, place + 1
+    return f"{value:.0f}" if place == 0 else f"{value:.4g}{names[place]}"
+
+
+def format_tokens(amount: int | None) -> str:
+    """Tokens with thousands separated; no limit where there is none."""
+    return "no limit" if amount is None else f"{amount:,}"
+
+
+def format_change(value: float, base: float) -> str:
+    """A difference to a base in percent, with its sign."""
+    if base == 0:
+        return "" if value == 0 else "new"
+    change = 100 * (value / base - 1)
+    return "=" if value == base else f"{change:+.3g} %"
+
+
+def _parse(text: str, units: dict[str, int], expected: str) -> float:
+    match = _AMOUNT.fullmatch(text.strip().replace(",", "").replace("_", ""))
+    factor = None if match is None else units.get(match[2].lower())
+    if match is None or factor is None or not float(match[1]) * factor >= 1:
+        raise UsageError(f"expected {expected}, got {text!r}")
+    if float(match[1]) * factor > 1e30:
+        raise UsageError(f"expected {expected} of a plausible size, got {text!r}")
+    return float(match[1]) * factor

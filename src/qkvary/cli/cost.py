@@ -1,0 +1,262 @@
+"""Count what a model costs in every variant: parameters, arithmetic, weights and cache."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from qkvary.arch.models import Model
+from qkvary.cli._models import (
+    Context,
+    Decimal,
+    EncoderTokens,
+    ModelName,
+    VariantLabels,
+    WeightFormat,
+    choose_context,
+    describe_layers,
+    notes_of,
+)
+from qkvary.cli._options import Json
+from qkvary.cli._output import bar, console, print_json, printable, table
+from qkvary.cli._units import format_bytes, format_change, format_count
+from qkvary.costs.candidates import choose_candidates
+from qkvary.costs.comparison import CostRow, compare_costs
+from qkvary.costs.formats import Format, parse_format
+from qkvary.costs.macs import count_encoder_tokens
+from qkvary.data.model_configs import resolve_model
+
+NARROW = 110
+"""Columns below which the table is a list."""
+CONVENTIONS = {
+    "macs_per_token": "one decoded token that attends to the whole context",
+    "prefill_macs": "a prompt as long as the context, pairs that no mask hides, one token's logits",
+    "square_macs": "a forward pass over the context, every pair of tokens, all logits (the papers)",
+    "training_macs_per_token": "forward and backward (3 x forward), pairs that no mask hides",
+    "cache_bytes_per_token": "what one token adds while no window is full",
+    "cache_growth_bytes_per_token": "what a further token adds at the end of the context",
+    "cache_bytes": "the whole batch at the full context: what keys and values need",
+    "engine_cache_bytes": "the same stored as rotated keys and values apart, as engines do",
+    "moved_bytes_per_token": "weights, cache and writes of one decoding step over its tokens",
+}
+
+Batch = Annotated[int, Parameter(name="--batch", help="Sequences at once.")]
+CacheFormat = Annotated[
+    str,
+    Parameter(
+        name=("--dtype", "--cache"),
+        help="How the cache is stored: fp32, bf16, fp16, fp8, int8, int4, int4-g32 (groups of 32).",
+    ),
+]
+
+
+def command(
+    model: ModelName,
+    /,
+    *,
+    variant: VariantLabels = (),
+    context: Context = None,
+    batch: Batch = 1,
+    dtype: CacheFormat = "bf16",
+    weights: WeightFormat = "bf16",
+    encoder_tokens: EncoderTokens = None,
+    decimal: Decimal = False,
+    json_output: Json = False,
+) -> None:
+    """Count what a model costs in every variant: parameters, arithmetic, weights and cache.
+
+    The first row is the model as it is, the others what it would cost with its projections shared
+    in another way: those would have to be trained.
+    """
+    known = resolve_model(model)
+    tokens = choose_context(known, context)
+    chosen = choose_candidates(known, variant, all_sharings=True)
+    cache = parse_format(dtype)
+    rows = compare_costs(
+        chosen.rows,
+        context=tokens,
+        batch=batch,
+        weights=parse_format(weights),
+        cache=cache,
+        encoder_tokens=encoder_tokens,
+    )
+    notes = notes_of(known, chosen, tokens)
+    if json_output:
+        print_json(
+            {
+                "model": known.name,
+                "layers": describe_layers(known),
+                "context": tokens,
+                "encoder_tokens": count_encoder_tokens(known, encoder_tokens, tokens) or None,
+                "batch": batch,
+                "dtype": cache.name,
+                "weights": parse_format(weights).name,
+                "conventions": CONVENTIONS,
+                "rows": [_to_dict(row, rows[0]) for row in rows],
+                "notes": notes,
+            }
+        )
+        return
+    screen = console()
+    _print_head(screen, known, tokens, batch, cache, weights)
+    if screen.width >= NARROW:
+        _print_table(screen, rows, decimal=decimal)
+    else:
+        _print_list(screen, rows, decimal=decimal)
+    for note in notes:
+        screen.print(Text(f"note: {printable(note)}", style="dim"))
+
+
+def _print_head(
+    screen: Console, model: Model, tokens: int, batch: int, cache: Format, weights: str
+) -> None:
+    sequences = "1 sequence" if batch == 1 else f"{batch:,} sequences"
+    screen.print(Text(printable(model.name), style="bold"))
+    screen.print(Text(f"{len(model.layers)} layers: {describe_layers(model)}", style="dim"))
+    screen.print(
+        Text(f"{tokens:,} tokens, {sequences}, cache in {cache.name}, weights in {weights}\n")
+    )
+
+
+def _print_table(screen: Console, rows: Sequence[CostRow], *, decimal: bool) -> None:
+    base = rows[0]
+    most = max((row.cache_bytes or 0) for row in rows)
+    columns = (
+        ("variant", "left"),
+        ("parameters", "right"),
+        ("attention", "right"),
+        ("MACs/token", "right"),
+        ("weights", "right"),
+        ("cache/token", "right"),
+        ("cache", "right"),
+        ("", "left"),
+    )
+    screen.print(
+        table(
+            columns,
+            (
+                (
+                    row.label + (" *" if row.is_original else ""),
+                    _with_change(
+                        format_count(row.parameters.total),
+                        row.parameters.total,
+                        base.parameters.total,
+                    ),
+                    format_count(row.parameters.attention),
+                    _with_change(
+                        format_count(row.decode_macs.total),
+                        row.decode_macs.total,
+                        base.decode_macs.total,
+                    ),
+                    format_bytes(row.weight_bytes, decimal=decimal),
+                    format_bytes(row.cache_bytes_per_token, decimal=decimal),
+                    _with_change(
+                        format_bytes(row.cache_bytes, decimal=decimal),
+                        row.cache_bytes or 0,
+                        base.cache_bytes or 0,
+                    ),
+                    bar(row.cache_bytes or 0, most, width=12),
+                )
+                for row in rows
+            ),
+        )
+    )
+    screen.print(Text(_legend(rows, decimal=decimal), style="dim"))
+
+
+def _print_list(screen: Console, rows: Sequence[CostRow], *, decimal: bool) -> None:
+    base = rows[0]
+    most = max((row.cache_bytes or 0) for row in rows)
+    for row in rows:
+        screen.print(Text(row.label + (" *" if row.is_original else ""), style="bold"))
+        for name, value in _lines(row, base, decimal=decimal):
+            screen.print(Text(f"  {name}: {value}"))
+        drawn = bar(row.cache_bytes or 0, most, width=24)
+        if drawn:
+            screen.print(Text(f"  {drawn}"))
+    screen.print(Text(_legend(rows, decimal=decimal), style="dim"))
+
+
+def _lines(row: CostRow, base: CostRow, *, decimal: bool) -> Iterator[tuple[str, str]]:
+    total, first = row.parameters.total, base.parameters.total
+    yield "parameters", _with_change(format_count(total), total, first)
+    macs = row.decode_macs.total
+    yield "MACs per token", _with_change(format_count(macs), macs, base.decode_macs.total)
+    yield "weights", format_bytes(row.weight_bytes, decimal=decimal)
+    if row.cache_bytes is not None:
+        held = format_bytes(row.cache_bytes, decimal=decimal)
+        yield "cache", _with_change(held, row.cache_bytes, base.cache_bytes or 0)
+
+
+def _legend(rows: Sequence[CostRow], *, decimal: bool) -> str:
+    base = rows[0]
+    parts = [
+        "* the model as it is; the others would have to be trained; changes in brackets are to it;",
+        "MACs of one decoded token at the full context.",
+    ]
+    if base.cache_bytes is None:
+        parts.append("Nothing is decoded from a bidirectional network, so there is no cache.")
+    elif base.engine_cache_bytes != base.cache_bytes:
+        stored = format_bytes(base.engine_cache_bytes, decimal=decimal)
+        parts.append(
+            f"Key and value of the model itself are one tensor in places: engines that store both "
+            f"take {stored} (see `qkvary plan`)."
+        )
+    if base.step is not None:
+        parts.append(
+            f"A decoding step of the model as it is moves "
+            f"{format_bytes(base.step.moved_bytes, decimal=decimal)} for "
+            f"{base.step.flops_per_byte:.3g} FLOPs a byte."
+        )
+    return "\n" + " ".join(parts)
+
+
+def _with_change(text: str, value: float, base: float) -> str:
+    change = format_change(value, base)
+    return text if change in ("", "=") else f"{text} ({change})"
+
+
+def _to_dict(row: CostRow, base: CostRow) -> dict[str, Any]:
+    parameters = row.parameters
+    step = row.step
+    return {
+        "variant": row.label,
+        "original": row.is_original,
+        "parameters": {
+            "total": parameters.total,
+            "embedding": parameters.embedding,
+            "positions": parameters.positions,
+            "attention": parameters.attention,
+            "mlp": parameters.feed_forward,
+            "norm": parameters.norms,
+            "head": parameters.head,
+            "other": parameters.other,
+            "active": row.active_parameters,
+        },
+        "weight_bytes": row.weight_bytes,
+        "macs_per_token": row.decode_macs.total,
+        "prefill_macs": row.prefill_macs.to_dict(),
+        "square_macs": row.square_macs.to_dict(),
+        "training_macs_per_token": row.training_macs_per_token,
+        "cache_bytes_per_token": _whole(row.cache_bytes_per_token),
+        "cache_growth_bytes_per_token": _whole(row.cache_growth_bytes_per_token),
+        "cache_bytes": row.cache_bytes,
+        "engine_cache_bytes": row.engine_cache_bytes,
+        "moved_bytes_per_token": None if step is None else step.moved_bytes / step.batch,
+        "flops_per_byte": None if step is None else step.flops_per_byte,
+        "change": {
+            "parameters": parameters.total - base.parameters.total,
+            "macs_per_token": row.decode_macs.total - base.decode_macs.total,
+            "cache_bytes": (
+                None
+                if row.cache_bytes is None or base.cache_bytes is None
+                else row.cache_bytes - base.cache_bytes
+            ),
+        },
+    }
+
+
+def _whole(value: float | None) -> float | int | None:
+    return int(value) if value is not None and float(value).is_integer() else value

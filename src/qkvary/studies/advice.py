@@ -1,0 +1,233 @@
+"""Which variant to serve or train: what it costs here, joined with what was published about it.
+
+A variant is dominated by one that takes no more cache and is no worse by the published figures.
+Those rest on one seed and two digits, so that each carries its rounding interval, and a change that
+nobody published is never guessed. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from qkvary.costs.candidates import PUBLISHED_GROUP, Candidate
+from qkvary.costs.formats import Format
+from qkvary.costs.serving import Demand, ServingPlan, plan_serving
+from qkvary.studies.quality import Quality, Size, quality_of
+
+TaskKind = Literal["causal", "set", "image"]
+Goal = Literal["serving", "training"]
+Standing = Literal[
+    "frontier", "dominated", "dominated by the printed digits only", "no published figure"
+]
+
+SMALL = 600_000_000
+"""Parameters below which a model is compared with the papers' 300M, above with their 1.2B."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedVariant:
+    """One variant with its cache in one format."""
+
+    label: str
+    """The variant."""
+    is_original: bool
+    """Whether it is the model as it was given."""
+    plan: ServingPlan
+    """How it meets the demand."""
+    quality: Quality | None
+    """The published change of perplexity against the same network with all heads and projections."""
+    standing: Standing
+    """Where it stands among the variants of the same format."""
+    dominated_by: tuple[str, ...]
+    """The variants that take no more cache and are no worse."""
+
+    @property
+    def cache(self) -> Format:
+        """How its cache is stored."""
+        return self.plan.cache
+
+
+def serve_variants(
+    candidates: Sequence[Candidate], demand: Demand, formats: Sequence[Format], *, size: Size
+) -> tuple[ServedVariant, ...]:
+    """Plan every candidate in every format, the candidates of one format together.
+
+    Args:
+        candidates: A model in several variants.
+        demand: What is asked.
+        formats: How the cache may be stored.
+        size: Which of the papers' models published changes are taken from.
+    """
+    served: list[ServedVariant] = []
+    for form in formats:
+        plans = [plan_serving(candidate.model, demand, form) for candidate in candidates]
+        qualities = [published_change(candidate, size) for candidate in candidates]
+        points = list(zip(candidates, plans, qualities, strict=True))
+        for candidate, plan, quality in points:
+            above = [
+                (other.label, better)
+                for other, against, better in points
+                if quality is not None
+                and better is not None
+                and _dominates(against, better, plan, quality)
+            ]
+            served.append(
+                ServedVariant(
+                    label=candidate.label,
+                    is_original=candidate.is_original,
+                    plan=plan,
+                    quality=quality,
+                    standing=_standing(quality, [better for _, better in above]),
+                    dominated_by=tuple(label for label, _ in above),
+                )
+            )
+    return tuple(served)
+
+
+def published_change(candidate: Candidate, size: Size) -> Quality | None:
+    """What was published about a variant, or ``None``.
+
+    Published head sharing is looked up by its group, four query heads to a KV head, not by the
+    number of KV heads: GQA-4 of 16 heads and GQA-8 of 32 are one choice.
+    """
+    match = re.fullmatch(r"(Q-)?GQA-(\d+)", candidate.label)
+    if match is None:
+        return quality_of(candidate.label, size)
+    attention = candidate.model.layers[0].attention
+    config = getattr(attention, "config", None)
+    if config is None or config.num_heads != PUBLISHED_GROUP * int(match[2]):
+        return None
+    return quality_of(f"{match[1] or ''}GQA-{4 if size == '300M' else 8}", size)
+
+
+def nearest_size(parameters: int) -> Size:
+    """The papers' model that a model of this many parameters is compared with."""
+    return "300M" if parameters < SMALL else "1.2B"
+
+
+def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
+    """What follows for who serves the model, in sentences, the first format's figures first."""
+    first = [row for row in served if row.cache == served[0].cache]
+    original = first[0]
+    yield _as_it_is(original)
+    frontier = sorted(
+        (row for row in first if row.standing == "frontier" and row.plan.fits),
+        key=lambda row: (row.plan.devices or 0, row.quality.change_percent if row.quality else 0.0),
+    )
+    if frontier:
+        yield _fewest(frontier[0])
+        rest = [row for row in frontier[1:] if not row.is_original]
+        if rest:
+            yield "Also on the frontier: " + "; ".join(map(_in_short, rest)) + "."
+    for row in first:
+        if row.dominated_by:
+            yield (
+                f"{row.label} is {row.standing}: {_join(row.dominated_by)} "
+                f"{'takes' if len(row.dominated_by) == 1 else 'take'} no more cache and "
+                f"{'is' if len(row.dominated_by) == 1 else 'are'} no worse by the published figures."
+            )
+    yield from _due_to_the_authors(first)
+
+
+def advise_task(kind: TaskKind) -> Iterator[str]:
+    """What the kind of task changes, as paper 1 says in section 2.5, and what its figures say."""
+    if kind == "causal":
+        yield (
+            "Causal tasks: the query must stay apart from the key; Q=K variants lose most where "
+            "order matters (Q=K=V +25.4 % perplexity at 300M)."
+        )
+        return
+    name = "Sets" if kind == "set" else "Images"
+    yield (
+        f"{name}: nothing is decoded, so there is no cache to save; sharing saves parameters and "
+        "projections only."
+    )
+    yield (
+        f"{name}: paper 1 (section 2.5) lets Q=K-V and Q=K=V suffice, because no temporal direction "
+        "has to be kept; the published differences are within the deviation over configurations."
+    )
+    if kind == "set":
+        yield (
+            "Sets: the published gain of the + forms on the anomaly task is suspect, since the "
+            "anomaly always stood last and the position term can see that."
+        )
+
+
+def caveats_of(found_qualities: Iterable[Quality | None]) -> tuple[str, ...]:
+    """What must be known about the published figures that were used, each once."""
+    qualities = [quality for quality in found_qualities if quality is not None]
+    found = [caveat for quality in qualities for caveat in quality.caveats]
+    sources = [f"Published changes: {quality.source}." for quality in qualities]
+    return tuple(dict.fromkeys((*sources, *found)))
+
+
+def _dominates(plan: ServingPlan, better: Quality, other: ServingPlan, worse: Quality) -> bool:
+    no_worse = better.change_percent <= worse.change_percent
+    no_more = plan.user_bytes <= other.user_bytes
+    strictly = better.change_percent < worse.change_percent or plan.user_bytes < other.user_bytes
+    return no_worse and no_more and strictly
+
+
+def _standing(quality: Quality | None, above: Sequence[Quality]) -> Standing:
+    if quality is None:
+        return "no published figure"
+    if not above:
+        return "frontier"
+    beyond = any(better.high <= quality.low for better in above)
+    return "dominated" if beyond else "dominated by the printed digits only"
+
+
+def _as_it_is(row: ServedVariant) -> str:
+    plan = row.plan
+    if not plan.fits or plan.devices is None:
+        return f"As it is ({row.label}) the demand does not fit: not one user beside the weights."
+    users = f"{plan.users_per_replica:,} users on {_devices(plan.devices_per_replica or 1)}"
+    return f"As it is ({row.label}): {users}, {_devices(plan.devices)} for all."
+
+
+def _fewest(row: ServedVariant) -> str:
+    devices = _devices(row.plan.devices or 0)
+    if row.is_original:
+        return (
+            f"Nothing that was published needs fewer devices at no worse quality than {row.label}."
+        )
+    return f"Fewest devices on the published frontier: {row.label}, {devices}, {_change(row)}."
+
+
+def _in_short(row: ServedVariant) -> str:
+    return f"{row.label} ({_devices(row.plan.devices or 0)}, {_change(row)})"
+
+
+def _change(row: ServedVariant) -> str:
+    quality = row.quality
+    if quality is None:
+        return "no published change"
+    if quality.change_percent == 0:
+        return "the baseline"
+    return (
+        f"{quality.change_percent:+.1f} % perplexity [{quality.low:.1f}, {quality.high:.1f}] "
+        "from rounding alone"
+    )
+
+
+def _due_to_the_authors(rows: Sequence[ServedVariant]) -> Iterator[str]:
+    """What K=V is good for, which the authors say themselves."""
+    by_label = {row.label: row for row in rows}
+    one_head, both = by_label.get("MQA"), by_label.get("Q-MQA")
+    if one_head is None or both is None:
+        return
+    yield (
+        "K=V stacks on head sharing, as its authors say: with one KV head left nothing else halves "
+        f"the cache again (Q-MQA, {_change(both)}). Per byte, sharing heads costs less until then."
+    )
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count:,} devices"
+
+
+def _join(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
