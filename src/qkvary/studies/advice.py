@@ -38,7 +38,7 @@ class ServedVariant:
     plan: ServingPlan
     """How it meets the demand."""
     quality: Quality | None
-    """The published change of perplexity against the same network with all heads and projections."""
+    """The published change of perplexity against all heads and projections."""
     standing: Standing
     """Where it stands among the variants of the same format."""
     dominated_by: tuple[str, ...]
@@ -124,10 +124,11 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
             yield "Also on the frontier: " + "; ".join(map(_in_short, rest)) + "."
     for row in first:
         if row.dominated_by:
+            one = len(row.dominated_by) == 1
             yield (
                 f"{row.label} is {row.standing}: {_join(row.dominated_by)} "
-                f"{'takes' if len(row.dominated_by) == 1 else 'take'} no more cache and "
-                f"{'is' if len(row.dominated_by) == 1 else 'are'} no worse by the published figures."
+                f"{'takes' if one else 'take'} no more cache and {'is' if one else 'are'} no worse "
+                "by the published figures."
             )
     yield from _due_to_the_authors(first)
 
@@ -146,8 +147,9 @@ def advise_task(kind: TaskKind) -> Iterator[str]:
         "projections only."
     )
     yield (
-        f"{name}: paper 1 (section 2.5) lets Q=K-V and Q=K=V suffice, because no temporal direction "
-        "has to be kept; the published differences are within the deviation over configurations."
+        f"{name}: paper 1 (section 2.5) lets Q=K-V and Q=K=V suffice, because no temporal "
+        "direction has to be kept; the published differences are within the deviation over "
+        "configurations."
     )
     if kind == "set":
         yield (
@@ -159,9 +161,20 @@ def advise_task(kind: TaskKind) -> Iterator[str]:
 def caveats_of(found_qualities: Iterable[Quality | None]) -> tuple[str, ...]:
     """What must be known about the published figures that were used, each once."""
     qualities = [quality for quality in found_qualities if quality is not None]
-    found = [caveat for quality in qualities for caveat in quality.caveats]
     sources = [f"Published changes: {quality.source}." for quality in qualities]
-    return tuple(dict.fromkeys((*sources, *found)))
+    changed = [quality for quality in qualities if quality.caveats]
+    everywhere = [
+        caveat
+        for caveat in (changed[0].caveats if changed else ())
+        if all(caveat in quality.caveats for quality in changed)
+    ]
+    of_one = [
+        f"{quality.variant}: {caveat}"
+        for quality in changed
+        for caveat in quality.caveats
+        if caveat not in everywhere
+    ]
+    return tuple(dict.fromkeys((*sources, *everywhere, *of_one)))
 
 
 def _dominates(plan: ServingPlan, better: Quality, other: ServingPlan, worse: Quality) -> bool:

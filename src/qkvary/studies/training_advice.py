@@ -91,9 +91,9 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
     base = rows[0]
     if base.plan.largest_batch < 1:
         yield (
-            f"As it is ({base.label}) not one sequence fits beside weights, gradients and optimizer "
-            "on one device: shard them, keep fewer activations (--checkpointing), or shorten "
-            "--context."
+            f"As it is ({base.label}) not one sequence fits beside weights, gradients and "
+            "optimizer on one device: shard them, keep fewer activations (--checkpointing), or "
+            "shorten --context."
         )
     known = [row for row in rows if row.quality is not None]
     better = [row for row in known if not _is_dominated(row, known)]
@@ -108,8 +108,8 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
     tied, one_head = by_label.get("Q-K=V"), by_label.get("MQA")
     if tied and one_head and tied.quality and one_head.quality:
         yield (
-            "Paper 1 recommends Q-K=V where training is the constraint (Table 9); by its own Table 4 "
-            "MQA trains faster (448k against 427k tokens/s) at a smaller change of perplexity "
+            "Paper 1 recommends Q-K=V where training is the constraint (Table 9); by its own "
+            "Table 4 MQA trains faster (448k against 427k tokens/s) at a smaller change of perplexity "
             f"({one_head.quality.change_percent:+.1f} % against "
             f"{tied.quality.change_percent:+.1f} %)."
         )
