@@ -109,8 +109,8 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
     if tied and one_head and tied.quality and one_head.quality:
         yield (
             "Paper 1 recommends Q-K=V where training is the constraint (Table 9); by its own "
-            "Table 4 MQA trains faster (448k against 427k tokens/s) at a smaller change of perplexity "
-            f"({one_head.quality.change_percent:+.1f} % against "
+            "Table 4 MQA trains faster (448k against 427k tokens/s) at a smaller change of "
+            f"perplexity ({one_head.quality.change_percent:+.1f} % against "
             f"{tied.quality.change_percent:+.1f} %)."
         )
 
