@@ -1,5 +1,6 @@
 """Any split of a sequence into chunks decodes through the cache like one forward."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -8,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qkvary.arch.attention import Kernel, ValueRope
+from qkvary.arch.attention import AttentionConfig, Kernel, ValueRope
+from qkvary.arch.networks import LanguageModelConfig, Positions
+from qkvary.costs.cache import cache_bytes_per_sequence
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.language_model import LanguageModel
@@ -26,7 +29,47 @@ from tests.contracts.variant_cases import (
     random_input,
     randomize,
 )
+from tests.reference.attention import attend
 from tests.reference.cache import decode
+from tests.reference.networks import language_model_logits
+
+WINDOWED = (
+    "QKV",
+    "Q-K=V@relative",
+    "Q=K-V@alibi",
+    "Q-GQA-2@rotary",
+    "Q=K=V@rotary",
+    "I-K=V@alibi",
+    "Q=V@relative",
+    "(Q-MQA)+",
+    "(Q=K-V)+@rotary",
+    "(GQA-2)+@relative",
+    "Q=K-V@diag-mean",
+    "(Q=K=V)+@diag-norm@alibi",
+)
+"""Every term of the scores, each to be met by windows of any length."""
+
+ROWS = BATCH * TOKENS
+
+
+def _rows(elements: st.SearchStrategy[int]) -> st.SearchStrategy[Tensor]:
+    values = st.lists(elements, min_size=ROWS, max_size=ROWS)
+    return values.map(lambda drawn: torch.tensor(drawn).view(BATCH, TOKENS))
+
+
+CALLS = st.fixed_dictionaries(
+    {},
+    optional={
+        # Padding may stand anywhere and documents may be interleaved.
+        "attention_mask": _rows(st.integers(0, 1)).map(Tensor.bool),
+        "document_ids": _rows(st.integers(0, 2)) | st.just(documents()),
+        "positions": _rows(st.integers(0, 16)),
+    },
+)
+"""What a caller may say about a batch, in any combination."""
+
+WINDOWS = st.integers(1, TOKENS + 2)
+"""From a token that sees only itself to a window that nothing leaves."""
 
 CUTS = st.sets(st.integers(1, TOKENS - 1)).map(lambda cuts: [0, *sorted(cuts), TOKENS])
 
@@ -90,6 +133,80 @@ def test_language_models_decode_like_one_forward(label: str, cuts: list[int]) ->
         assert distance(torch.cat(chunks, dim=1), model(tokens)) < GATE
 
 
+def with_window(config: AttentionConfig, window: int | None) -> AttentionConfig:
+    return dataclasses.replace(config, variant=dataclasses.replace(config.variant, window=window))
+
+
+@pytest.mark.parametrize("label", WINDOWED)
+@settings(max_examples=12)
+@given(window=WINDOWS, cuts=CUTS, kernel=st.sampled_from(["explicit", "sdpa"]), call=CALLS)
+def test_windows_drop_only_what_nobody_sees_again(
+    label: str, window: int, cuts: list[int], kernel: Kernel, call: dict[str, Tensor]
+) -> None:
+    config = with_window(make_config(label, causal=True, kernel=kernel), window)
+    layer = Attention(config).double()
+    randomize(layer, seed=67)
+    x = random_input(71)
+    real = call.get("attention_mask", torch.ones(BATCH, TOKENS, dtype=torch.bool))[..., None]
+    named = {"mask": "attention_mask", "documents": "document_ids", "positions": "positions"}
+    given_there = {name: call.get(argument) for name, argument in named.items()}
+    with torch.no_grad():
+        found, whole = decode_in_chunks(layer, x, cuts, **call), layer(x, **call)
+        expected = attend(config, dict(layer.named_parameters()), x, **given_there)
+    assert distance_of_real(found, expected, real) < GATE
+    assert distance_of_real(whole, expected, real) < GATE
+
+
+def distance_of_real(found: Tensor, expected: Tensor, real: Tensor) -> float:
+    """The distance over real tokens; none where everything is padding."""
+    return distance(found * real, expected * real) if real.any() else 0.0
+
+
+LAYERS = st.lists(
+    st.tuples(st.sampled_from(WINDOWED), st.none() | WINDOWS), min_size=1, max_size=4
+).map(lambda drawn: tuple(with_window(make_config(label, causal=True), w) for label, w in drawn))
+
+
+@settings(max_examples=60)
+@given(
+    layers=LAYERS,
+    cuts=CUTS,
+    positions=st.sampled_from(["none", "learned", "sinusoidal"]),
+    call=CALLS,
+)
+def test_layers_of_different_windows_decode_like_one_forward(
+    layers: tuple[AttentionConfig, ...],
+    cuts: list[int],
+    positions: Positions,
+    call: dict[str, Tensor],
+) -> None:
+    config: LanguageModelConfig = dataclasses.replace(
+        make_language_model_config("QKV", positions=positions),
+        attention=layers,
+        num_layers=len(layers),
+    )
+    model = LanguageModel(config).double()
+    randomize(model, seed=73)
+    tokens = (torch.arange(ROWS).view(BATCH, TOKENS) * 5) % config.vocabulary
+    real = call.get("attention_mask", torch.ones(BATCH, TOKENS, dtype=torch.bool))[..., None]
+    cache = KVCache(config.layers, max_tokens=TOKENS)
+    chunks: list[Tensor] = []
+    with torch.no_grad():
+        for start, stop in itertools.pairwise(cuts):
+            seen = {name: tensor[:, :stop] for name, tensor in call.items()}
+            chunks.append(model(tokens[:, start:stop], cache=cache, **seen))
+            assert cache.length == stop
+            kept = cache_bytes_per_sequence(config, length=stop, dtype="float64")
+            assert cache.nbytes == BATCH * (kept or 0)
+        whole = model(tokens, **call)
+        if "positions" not in call:
+            weights = dict(model.named_parameters())
+            named = {"mask": call.get("attention_mask"), "documents": call.get("document_ids")}
+            expected = language_model_logits(config, weights, tokens, **named)
+            assert distance_of_real(whole, expected, real) < GATE
+    assert distance_of_real(torch.cat(chunks, dim=1), whole, real) < GATE
+
+
 @pytest.mark.parametrize("label", LABELS)
 def test_the_cache_holds_what_the_plain_decoder_keeps(label: str) -> None:
     layer = Attention(make_config(label, causal=True)).double()
@@ -133,6 +250,28 @@ def test_what_does_not_fit_is_refused() -> None:
         model(tokens[:1, :1], cache=cache)
     with pytest.raises(ValueError, match="expected at most 17 tokens, got 3 cached and 15 new"):
         model(torch.zeros(2, 15, dtype=torch.long), cache=cache)
+
+
+def test_a_window_bounds_what_is_kept_and_not_what_was_seen() -> None:
+    config = with_window(make_config("Q-K=V", causal=True), 4)
+    layer, x = Attention(config), random_input(71).float()
+    cache = LayerCache(config, max_tokens=6)
+    layer(x[:, :5], cache=cache)
+    assert (cache.length, cache.kept, cache.nbytes) == (5, 3, BATCH * 3 * 20 * 4)
+    layer(x[:, 5:6], cache=cache)
+    with pytest.raises(ValueError, match="expected at most 6 tokens, got 7"):
+        layer(x[:, 6:], cache=cache)
+    assert (cache.length, cache.kept) == (6, 3)
+
+
+def test_a_token_that_sees_only_itself_leaves_nothing_behind() -> None:
+    config = with_window(make_config("QKV", causal=True), 1)
+    layer, x = Attention(config), random_input(71).float()
+    cache = LayerCache(config)
+    layer(x[:, :3], cache=cache)
+    assert (cache.length, cache.kept, cache.nbytes) == (3, 0, 0)
+    with pytest.raises(ValueError, match=f"expected a batch of {BATCH} as stored, got 1"):
+        layer(x[:1, 3:], cache=cache)
 
 
 @pytest.mark.parametrize("name", ["attention_mask", "positions", "document_ids"])

@@ -238,6 +238,36 @@ def _share_cache_between_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LayerCache, "append", mutant)
 
 
+def _keep_one_too_few(patch: pytest.MonkeyPatch) -> None:
+    keep = LayerCache._keep
+    patch.setattr(LayerCache, "_keep", lambda self, tensor: keep(self, tensor)[:, :, 1:])
+
+
+def _count_from_what_is_kept(patch: pytest.MonkeyPatch) -> None:
+    """Positions that start at the first stored token, as if nothing had been dropped."""
+    end = Layout.end
+
+    def mutant(self: Layout, num_keys: int) -> Layout:
+        shorter = end(self, num_keys)
+        shorter.key_positions = self.key_positions[:, :num_keys]
+        return shorter
+
+    patch.setattr(Layout, "end", mutant)
+
+
+def _mask_the_first(patch: pytest.MonkeyPatch) -> None:
+    """The padding of the first tokens, where the last ones are stored."""
+    end = Layout.end
+
+    def mutant(self: Layout, num_keys: int) -> Layout:
+        shorter = end(self, num_keys)
+        mask = self.attention_mask
+        shorter.attention_mask = None if mask is None else mask[:, :num_keys]
+        return shorter
+
+    patch.setattr(Layout, "end", mutant)
+
+
 def _diagonal_of_everything(patch: pytest.MonkeyPatch) -> None:
     """The published normalisation, over all tokens, in a causal layer."""
     normalise = nn_attention.normalise_diagonal
@@ -279,6 +309,9 @@ MUTANTS: dict[str, tuple[Patch, str, bool]] = {
     "turned on": (_turn(lambda t, r, x, b: t(r, x, back=b and False)), "Q=K=V@rotary", False),
     "stale cache": (_forget_first_token, "Q-MQA", False),
     "cache shared between rows": (_share_cache_between_rows, "QKV", False),
+    "window keeps one too few": (_keep_one_too_few, "MQA@w3", False),
+    "positions counted from what is kept": (_count_from_what_is_kept, "(I-K=V/1)+@w3", False),
+    "padding of what is dropped": (_mask_the_first, "QKV@w3", True),
     "diagonal over the future": (_diagonal_of_everything, "Q=K-V@diag-mean", False),
 }
 """The mistake, a case in which it must show, and whether that case has masks."""

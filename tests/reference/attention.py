@@ -223,9 +223,8 @@ def scaled_product(
 def diagonal_size(
     config: AttentionConfig, tokens: Sequence[Token], row: Row, head: int, i: int
 ) -> Tensor:
-    """The mean or the norm of the diagonal over the document's real tokens, causal: so far."""
-    last = i + 1 if config.causal else len(tokens)
-    members = [j for j in range(last) if row.real[j] and row.documents[j] == row.documents[i]]
+    """The mean or the norm of the diagonal over what token i sees."""
+    members = [j for j in range(len(tokens)) if is_visible(config, row, i, j)]
     own = torch.stack([scaled_product(config, tokens, head, j, j) for j in members])
     if config.variant.diagonal == "mean":
         return own.sum() / len(members)

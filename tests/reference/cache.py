@@ -1,4 +1,7 @@
-"""Decoding one token at a time with plain lists, keeping only what key and value read."""
+"""Decoding one token at a time with plain lists, keeping only what key and value read.
+
+Of a layer with a window only what the next token will see is kept.
+"""
 
 import torch
 from torch import Tensor
@@ -6,8 +9,10 @@ from torch import Tensor
 from qkvary.arch.attention import AttentionConfig
 from tests.reference.attention import (
     Sources,
+    Token,
     Weights,
     attend_token,
+    is_visible,
     read_sources,
     read_token,
     rows_of,
@@ -23,22 +28,25 @@ def decode(config: AttentionConfig, weights: Weights, x: Tensor) -> tuple[Tensor
     sharing = config.variant.sharing
     outputs: list[Tensor] = []
     numbers = 0
-    for sequence, row in zip(x, rows_of(x.shape[1], x.shape[0]), strict=True):
-        kept: list[Sources] = []
+    # One token more than there are: after the last one, what the next would see is kept.
+    for sequence, row in zip(x, rows_of(x.shape[1] + 1, x.shape[0]), strict=True):
+        kept: dict[int, Sources] = {}
         steps: list[Tensor] = []
         for i, vector in enumerate(sequence):
+            # A token that is not kept has no heads, and looking at it fails.
+            tokens = [Token([], [], [], position) for position in row.positions[: i + 1]]
+            for j, stored in kept.items():
+                tokens[j] = read_token(config, weights, None, stored, row.positions[j])
             sources = read_sources(config, weights, vector)
-            kept.append({name: sources[name] for name in (sharing.key, sharing.value)})
-            tokens = [
-                read_token(config, weights, None, stored, position)
-                for stored, position in zip(kept, row.positions, strict=False)
-            ]
             tokens[i] = read_token(config, weights, vector, sources, row.positions[i])
+            kept[i] = {name: sources[name] for name in (sharing.key, sharing.value)}
+            kept = {j: kept[j] for j in kept if is_visible(config, row, i + 1, j)}
             if config.variant.diagonal != "none":
                 # Diagonals are normalised only where the query is the key.
                 for token in tokens:
                     token.query = token.key
             steps.append(attend_token(config, weights, tokens, row, i))
         outputs.append(torch.stack(steps))
-        numbers += sum(len(head) for stored in kept for heads in stored.values() for head in heads)
+        held = [head for stored in kept.values() for heads in stored.values() for head in heads]
+        numbers += sum(len(head) for head in held)
     return torch.stack(outputs), numbers

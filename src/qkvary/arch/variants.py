@@ -75,7 +75,8 @@ class Variant:
     window: int | None = None
     """Keys this many tokens or more behind the query (bidirectional: away from it) are masked."""
     diagonal: DiagonalNorm = "none"
-    """Divide the diagonal of K K^T by its mean or by its norm (paper 1, appendix A.2)."""
+    """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees
+    (paper 1, appendix A.2)."""
     temperature: float = 1.0
     """Scores are divided by this before the softmax."""
 

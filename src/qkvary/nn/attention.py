@@ -109,13 +109,13 @@ class Attention(nn.Module):
             x: The layer's input, for the tokens after those in the cache.
             cache: What earlier calls stored; the new tokens are appended.
             layout: Positions and masks of the call, where a network computed them already.
-            attention_mask: Instead of a layout: True for real tokens, all keys.
-            positions: Instead of a layout: positions of all keys.
-            document_ids: Instead of a layout: the document of each key.
+            attention_mask: Instead of a layout: True for real tokens, of all seen and new ones.
+            positions: Instead of a layout: positions of all seen and new tokens.
+            document_ids: Instead of a layout: the document of each of them.
 
         Raises:
             ValueError: if a bidirectional layer is given a cache, or a tensor does not cover all
-                cached and new tokens.
+                seen and new tokens.
         """
         if cache is not None and not self.config.causal:
             raise ValueError("expected a causal layer with a cache, got a bidirectional one")
@@ -128,6 +128,8 @@ class Attention(nn.Module):
                 positions=positions,
                 document_ids=document_ids,
             )
+        if cache is not None:
+            layout = layout.end(cache.kept + x.shape[1])
         query, key, value, rotation = self.roles(x, cache=cache, layout=layout)
         mixed = self.mix(query, key, value, layout)
         if rotation is not None and self._counter_rotates:

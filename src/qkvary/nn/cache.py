@@ -1,7 +1,8 @@
 """What decoding keeps: for each layer the distinct sources that key and value read, and no more.
 
 The cache belongs to the caller. It stores sources before any rotation, so that what is stored does
-not depend on positions and one tensor serves both roles.
+not depend on positions and one tensor serves both roles. Of a layer with a window it stores the
+tokens that a later one can still see.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,22 +18,35 @@ Sources = Mapping[Source, Float[Tensor, "batch heads tokens head_dim"]]
 
 
 class LayerCache:
-    """The stored sources of one layer: K alone where the value reads K."""
+    """The stored sources of one layer: K alone where the value reads K.
+
+    A layer with a window of w tokens keeps the last w - 1. Windows go by the order of the tokens,
+    padding included, and not by the positions that a call may give them, so that what is dropped
+    is the same in every row and never needed again.
+    """
 
     def __init__(self, config: AttentionConfig, max_tokens: int | None = None) -> None:
         """Start empty.
 
         Args:
             config: The layer.
-            max_tokens: Refuse to grow beyond this many tokens.
+            max_tokens: Refuse to see more than this many tokens, kept or not.
         """
+        window = config.variant.window
         self.sources = config.variant.cached
         self.max_tokens = max_tokens
+        self._most_kept = None if window is None else window - 1
+        self._length = 0
         self._stored: dict[Source, Tensor] = {}
 
     @property
     def length(self) -> int:
-        """Tokens stored."""
+        """Tokens seen, which masks and positions have to cover."""
+        return self._length
+
+    @property
+    def kept(self) -> int:
+        """Tokens stored: the last of those seen."""
         return next(iter(self._stored.values())).shape[2] if self._stored else 0
 
     @property
@@ -41,9 +55,10 @@ class LayerCache:
         return sum(tensor.untyped_storage().nbytes() for tensor in self._stored.values())
 
     def append(self, new: Sources) -> dict[Source, Tensor]:
-        """Store the tokens just seen and return everything stored so far.
+        """Store the tokens just seen and return them behind everything stored before.
 
-        Keeps only what key and value read: K alone for ``Q-K=V``.
+        Keeps only what key and value read, K alone for ``Q-K=V``, and only what a later token can
+        see: the first of many new tokens may be returned without being kept.
 
         Args:
             new: The sources of the new tokens; those that are not kept are ignored.
@@ -57,15 +72,24 @@ class LayerCache:
                 raise ValueError(
                     f"expected a batch of {old.shape[0]} as stored, got {tensor.shape[0]}"
                 )
-            total = tensor.shape[2] + (0 if old is None else old.shape[2])
+            total = self._length + tensor.shape[2]
             if self.max_tokens is not None and total > self.max_tokens:
                 raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
+        joined: dict[Source, Tensor] = {}
         for source in self.sources:
             old, tensor = self._stored.get(source), new[source]
             parts = (tensor,) if old is None else (old, tensor)
             # cat copies: what is kept must not hold on to the projections' whole output.
-            self._stored[source] = torch.cat(parts, dim=2).contiguous()
-        return dict(self._stored)
+            joined[source] = torch.cat(parts, dim=2).contiguous()
+        self._length += new[self.sources[0]].shape[2]
+        self._stored = {source: self._keep(tensor) for source, tensor in joined.items()}
+        return joined
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        dropped = 0 if self._most_kept is None else max(0, tensor.shape[2] - self._most_kept)
+        # A view would hold on to the memory of what is dropped.
+        last = tensor[:, :, dropped:]
+        return last.clone(memory_format=torch.contiguous_format) if dropped else tensor
 
 
 class KVCache:
@@ -76,13 +100,13 @@ class KVCache:
 
         Args:
             layers: The attention layers of the network: ``model.config.layers``.
-            max_tokens: Refuse to grow beyond this many tokens.
+            max_tokens: Refuse to see more than this many tokens, kept or not.
         """
         self.layers = [LayerCache(config, max_tokens) for config in layers]
 
     @property
     def length(self) -> int:
-        """Tokens stored."""
+        """Tokens seen, as many by every layer."""
         return self.layers[0].length
 
     @property

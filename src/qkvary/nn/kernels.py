@@ -127,9 +127,10 @@ def normalise_diagonal(
     valid: Bool[Tensor, "batch keys"] | None,
     documents: Int[Tensor, "batch keys"] | None,
 ) -> Float[Tensor, "batch heads queries keys"]:
-    """Divide the diagonal of K K^T by its mean or by its norm over the tokens.
+    """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees.
 
-    Over all tokens this would leak the future, so causal layers use the running mean or norm.
+    Over all tokens this would leak the future, so causal layers use the running mean or norm. A
+    window bounds it too, so that nothing beyond the window is needed again.
 
     Args:
         scores: Scaled content scores.
@@ -145,8 +146,9 @@ def normalise_diagonal(
     squares = squares.to(torch.promote_types(squares.dtype, torch.float32))
     present = torch.ones_like(squares) if valid is None else valid[:, None].to(squares.dtype)
     terms = (squares.square() if by_norm else squares) * present
-    total = _sum_diagonal(terms, documents, causal=config.causal)
-    count = _sum_diagonal(present, documents, causal=config.causal)
+    members = _find_members(squares, documents, config)
+    total = _sum_diagonal(terms, members, causal=config.causal)
+    count = _sum_diagonal(present, members, causal=config.causal)
     # Where no real token was seen yet there is nothing to divide by, and the pair is blocked.
     total = torch.where(count > 0, total, 1.0).clamp(min=torch.finfo(squares.dtype).tiny)
     ratio = squares / (total.sqrt() if by_norm else total / count.clamp(min=1.0))
@@ -155,14 +157,30 @@ def normalise_diagonal(
     return torch.where(own, ratio[..., None, :].to(scores.dtype), scores)
 
 
+def _find_members(
+    squares: Float[Tensor, "batch heads keys"],
+    documents: Int[Tensor, "batch keys"] | None,
+    config: AttentionConfig,
+) -> Float[Tensor, "rows 1 keys keys"] | None:
+    """Ones for the tokens of each token's document and window, ``None`` where these are all."""
+    window, keys = config.variant.window, squares.shape[-1]
+    members: Tensor | None = None
+    if documents is not None:
+        members = documents[:, None, :, None] == documents[:, None, None, :]
+    if window is not None and window < keys:
+        index = torch.arange(keys, device=squares.device)
+        near = ((index[:, None] - index).abs() < window)[None, None]
+        members = near if members is None else members & near
+    return None if members is None else members.to(squares.dtype)
+
+
 def _sum_diagonal(
     terms: Float[Tensor, "batch heads keys"],
-    documents: Int[Tensor, "batch keys"] | None,
+    members: Float[Tensor, "rows 1 keys keys"] | None,
     *,
     causal: bool,
 ) -> Float[Tensor, "batch heads sums"]:
-    """The sum over the tokens of each token's document, causal layers: so far."""
-    if documents is None:
+    """The sum over each token's members, causal layers: so far."""
+    if members is None:
         return terms.cumsum(dim=-1) if causal else terms.sum(dim=-1, keepdim=True)
-    same = (documents[:, None, :, None] == documents[:, None, None, :]).to(terms.dtype)
-    return (terms[..., None, :] * (same.tril() if causal else same)).sum(dim=-1)
+    return (terms[..., None, :] * (members.tril() if causal else members)).sum(dim=-1)

@@ -73,14 +73,14 @@ class LanguageModel(nn.Module):
         Args:
             tokens: Ids of the tokens after those in the cache.
             cache: What earlier calls stored; the new tokens are appended.
-            attention_mask: True for real tokens, over cached and new ones.
-            positions: Positions of cached and new tokens, where they are not counted from the
-                first real token of each document.
-            document_ids: A number per cached and new token; tokens see their own document only.
+            attention_mask: True for real tokens, over all that the cache has seen and new ones.
+            positions: Positions of seen and new tokens, where they are not counted from the first
+                real token of each document.
+            document_ids: A number per seen and new token; tokens see their own document only.
 
         Raises:
             ValueError: if the sequence is longer than ``max_tokens``, or an argument does not
-                cover cached and new tokens.
+                cover seen and new tokens.
         """
         cached = 0 if cache is None else cache.length
         check_length(self.config, cached=cached, new=tokens.shape[1])

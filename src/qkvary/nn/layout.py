@@ -14,8 +14,9 @@ AttentionMask = Bool[Tensor, "batch keys"] | Int[Tensor, "batch keys"]
 class Layout:
     """The positions of queries and keys of one forward call, and the masks that follow.
 
-    Keys are all tokens so far (cached and new), queries are the new ones: the last keys.
-    Visibility goes by index; score terms go by position.
+    Keys are all tokens so far (seen before and new), queries are the new ones: the last keys.
+    Visibility goes by index; score terms go by position. So a window counts tokens in their order,
+    padding included, whatever positions are given.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class Layout:
 
         Args:
             new_tokens: Tokens of this call.
-            cached_tokens: Tokens before them.
+            cached_tokens: Tokens before them, whether or not a layer still stores them.
             device: Where masks are built.
             attention_mask: True or 1 for real tokens, False or 0 for padding, [batch, keys].
             positions: Positions of all tokens, [batch or 1, keys]; by default counted from the
@@ -62,11 +63,32 @@ class Layout:
         self.key_positions = self._count_positions() if positions is None else positions
         self._blocked: dict[tuple[bool, int | None], Tensor | None] = {}
         self._penalties: dict[tuple[bool, int | None, torch.dtype], Tensor | None] = {}
+        self._ends: dict[int, Layout] = {}
 
     @property
     def query_positions(self) -> Int[Tensor, "batch queries"]:
         """Positions of the new tokens."""
         return self.key_positions[:, self.num_keys - self.num_queries :]
+
+    def end(self, num_keys: int) -> "Layout":
+        """The same call over its last ``num_keys`` keys, for layers that store no others.
+
+        Made once for all layers of one length; positions stay those of the whole sequence.
+        """
+        first = self.num_keys - num_keys
+        if first == 0:
+            return self
+        if num_keys not in self._ends:
+            mask, documents = self.attention_mask, self.document_ids
+            self._ends[num_keys] = Layout(
+                new_tokens=self.num_queries,
+                cached_tokens=num_keys - self.num_queries,
+                device=self.device,
+                attention_mask=None if mask is None else mask[:, first:],
+                positions=self.key_positions[:, first:],
+                document_ids=None if documents is None else documents[:, first:],
+            )
+        return self._ends[num_keys]
 
     def is_plain_causal(self, *, causal: bool, window: int | None) -> bool:
         """Whether the mask is the full lower triangle, which kernels have built in."""
