@@ -15,6 +15,12 @@ from qkvary.arch.variants import Variant
 
 Memory = Literal["own", "encoder"]
 
+Storage = Literal["needed", "both", "value and slice", "input", "input elsewhere", "keys"]
+"""What a cache keeps of a token: each source that key and value read, once (``needed``); rotated
+keys and values, also where they are one source (``both``, as engines do); the value and the rotated
+channels of the key; the layer input, or one that another layer keeps; or keys, of which values are
+made."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectedAttention:
@@ -32,6 +38,8 @@ class ProjectedAttention:
     """The layer whose stored keys and values are read instead of own ones."""
     memory: Memory = "own"
     """Whose tokens keys and values come from: the layer's own, or an encoder's output."""
+    storage: Storage = "needed"
+    """What its cache keeps of a token."""
 
     def with_variant(self, variant: Variant) -> "ProjectedAttention":
         """The same layer sharing as ``variant`` says; window and positions stay the layer's own.
@@ -53,7 +61,7 @@ class ProjectedAttention:
         # A missing bias belongs to the layer's own projections; shared ones have theirs.
         unbiased = self.unbiased if given.sharing == own.sharing else ()
         config = dataclasses.replace(self.config, variant=given)
-        return dataclasses.replace(self, config=config, unbiased=unbiased)
+        return dataclasses.replace(self, config=config, unbiased=unbiased, storage="needed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ def print_savings(
     """Say what the weights as they are allow to save, exact methods first, lossy ones marked."""
     first = question.formats[0]
     screen.print(Text("\nWith the weights as they are", style="bold"))
-    held = format_bytes(report.engine_bytes, decimal=decimal)
+    held = format_bytes(report.bytes_now, decimal=decimal)
     screen.print(Text(f"  now: {held} of cache a user in {first.name}"))
     for saving in report.savings:
         then = format_bytes(saving.model_bytes_then, decimal=decimal)
@@ -121,7 +121,7 @@ def serving_to_dict(answer: ServingAnswer) -> dict[str, Any]:
     report = answer.savings
     return {
         "savings": {
-            "engine_cache_bytes": report.engine_bytes,
+            "cache_bytes_now": report.bytes_now,
             "methods": [
                 {
                     "method": saving.method,
@@ -228,7 +228,7 @@ def _quantised(question: Question, *, decimal: bool) -> str:
 
 
 def _label(row: ServedVariant) -> str:
-    return row.label + (" *" if row.is_original else "")
+    return row.name + (" *" if row.is_original else "")
 
 
 def _cells(row: ServedVariant, *, priced: bool, decimal: bool) -> list[str]:
@@ -276,6 +276,7 @@ def _row_to_dict(row: ServedVariant) -> dict[str, Any]:
     return {
         "variant": row.label,
         "original": row.is_original,
+        "stored": row.saving,
         "cache": plan.cache.name,
         "lossy": plan.cache.is_lossy,
         "cache_bytes_per_user": plan.user_bytes,

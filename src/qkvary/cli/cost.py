@@ -37,8 +37,8 @@ CONVENTIONS = {
     "training_macs_per_token": "forward and backward (3 x forward), pairs that no mask hides",
     "cache_bytes_per_token": "what one token adds while no window is full",
     "cache_growth_bytes_per_token": "what a further token adds at the end of the context",
-    "cache_bytes": "the whole batch at the full context: what keys and values need",
-    "engine_cache_bytes": "the same stored as rotated keys and values apart, as engines do",
+    "cache_bytes": "the whole batch at the full context",
+    "stored": "how the weights of the model itself allow to store less, exactly",
     "moved_bytes_per_token": "weights, cache and writes of one decoding step over its tokens",
 }
 
@@ -138,7 +138,7 @@ def _print_table(screen: Console, rows: Sequence[CostRow], *, decimal: bool) -> 
             columns,
             (
                 (
-                    row.label + (" *" if row.is_original else ""),
+                    row.name + (" *" if row.is_original else ""),
                     _with_change(
                         format_count(row.parameters.total),
                         row.parameters.total,
@@ -170,7 +170,7 @@ def _print_list(screen: Console, rows: Sequence[CostRow], *, decimal: bool) -> N
     base = rows[0]
     most = max((row.cache_bytes or 0) for row in rows)
     for row in rows:
-        screen.print(Text(row.label + (" *" if row.is_original else ""), style="bold"))
+        screen.print(Text(row.name + (" *" if row.is_original else ""), style="bold"))
         for name, value in _lines(row, base, decimal=decimal):
             screen.print(Text(f"  {name}: {value}"))
         drawn = bar(row.cache_bytes or 0, most, width=24)
@@ -193,17 +193,11 @@ def _lines(row: CostRow, base: CostRow, *, decimal: bool) -> Iterator[tuple[str,
 def _legend(rows: Sequence[CostRow], *, decimal: bool) -> str:
     base = rows[0]
     parts = [
-        "* the model as it is; the others would have to be trained; changes in brackets are to it;",
+        "* the weights as they are; the others would have to be trained; changes are to the first row;",
         "MACs of one decoded token at the full context.",
     ]
     if base.cache_bytes is None:
         parts.append("Nothing is decoded from a bidirectional network, so there is no cache.")
-    elif base.engine_cache_bytes != base.cache_bytes:
-        stored = format_bytes(base.engine_cache_bytes, decimal=decimal)
-        parts.append(
-            f"Key and value of the model itself are one tensor in places: engines that store both "
-            f"take {stored} (see `qkvary plan`)."
-        )
     if base.step is not None:
         parts.append(
             f"A decoding step of the model as it is moves "
@@ -224,6 +218,7 @@ def _to_dict(row: CostRow, base: CostRow) -> dict[str, Any]:
     return {
         "variant": row.label,
         "original": row.is_original,
+        "stored": row.saving,
         "parameters": {
             "total": parameters.total,
             "embedding": parameters.embedding,
@@ -243,7 +238,6 @@ def _to_dict(row: CostRow, base: CostRow) -> dict[str, Any]:
         "cache_bytes_per_token": _whole(row.cache_bytes_per_token),
         "cache_growth_bytes_per_token": _whole(row.cache_growth_bytes_per_token),
         "cache_bytes": row.cache_bytes,
-        "engine_cache_bytes": row.engine_cache_bytes,
         "moved_bytes_per_token": None if step is None else step.moved_bytes / step.batch,
         "flops_per_byte": None if step is None else step.flops_per_byte,
         "change": {

@@ -125,7 +125,7 @@ def _answer_serving(question: Question) -> ServingAnswer:
 
 def _answer_training(question: Question) -> TrainingAnswer:
     rows = train_variants(
-        question.candidates.rows,
+        [row for row in question.candidates.rows if row.saving is None],
         device=question.device,
         tokens=question.context,
         precision=question.purpose.precision,

@@ -11,6 +11,7 @@ from qkvary.arch.blocks import (
     AttentionLayer,
     CompressedAttention,
     LatentAttention,
+    Layer,
     ProjectedAttention,
 )
 from qkvary.arch.models import Model, as_model
@@ -85,7 +86,16 @@ def token_bytes(attention: ProjectedAttention | LatentAttention, stored_as: Form
         return form.row_bytes(attention.kv_rank) + form.row_bytes(attention.rope_dim)
     config = attention.config
     row = form.row_bytes(config.size_per_head)
-    return sum(config.heads(source) * row for source in config.variant.cached)
+    heads = [config.heads(source) for source in config.variant.cached]
+    if attention.storage in ("input", "input elsewhere"):
+        return form.row_bytes(config.d_model)
+    if attention.storage == "keys":
+        return heads[0] * row
+    if attention.storage == "both":
+        return sum(heads) * row * (2 if len(heads) == 1 else 1)
+    rotated = config.position.rotary_dim(config.size_per_head)
+    extra = heads[0] * form.row_bytes(rotated) if attention.storage == "value and slice" else 0
+    return sum(heads) * row + extra
 
 
 def model_cache_bytes(
@@ -129,7 +139,7 @@ def layerwise_cache_bytes(
     seen = count_encoder_tokens(model, encoder_tokens, context)
     return [
         layer_cache_bytes(layer.attention, context=context, stored_as=form, peak=peak)
-        + (0 if layer.cross is None else seen * token_bytes(layer.cross, form))
+        + _crossing_bytes(layer, seen, form)
         for layer in model.layers
     ]
 
@@ -188,6 +198,12 @@ def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
     window = attention.config.variant.window
     is_full = window is not None and context >= window
     return 0 if is_full or attention.reads_layer is not None else token_bytes(attention, form)
+
+
+def _crossing_bytes(layer: Layer, encoder_tokens: int, form: Format) -> int:
+    if layer.cross is None or layer.cross.storage == "input elsewhere":
+        return 0
+    return encoder_tokens * token_bytes(layer.cross, form)
 
 
 def _kept_tokens(window: int | None, context: int) -> int:

@@ -8,11 +8,15 @@ from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.labels import parse_variant, spell_label
 from qkvary.arch.models import Model
 from qkvary.arch.variants import QKV, Variant
+from qkvary.costs.exact_savings import Method, apply_saving, exact_methods
 
 AS_IT_IS = "as it is"
 """The name of a model whose layers are not all of one variant."""
 SHARINGS = ("Q=K-V", "Q-K=V", "Q=K=V", "I-K-V", "I-K=V")
 """Sharings that are compared besides head sharing, where all costs are of interest."""
+
+PUBLISHED_GROUP = 4
+"""Query heads per KV head of the papers' GQA, at both sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +28,19 @@ class Candidate:
     model: Model
     """The model in this variant."""
     is_original: bool
-    """Whether it is the model as it was given."""
+    """Whether it has the weights of the model as it was given."""
+    saving: Method | None = None
+    """How it stores less with these weights, where it does."""
+
+    @property
+    def name(self) -> str:
+        """What a row is called: the label, and what is stored where that is not as usual."""
+        return self.label if self.saving is None else f"{self.label}, {self.saving}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The rows of a comparison, the model as it was given first."""
+    """The rows of a comparison: the model as it was given, storing less, and other variants."""
 
     rows: tuple[Candidate, ...]
     """What fits the model."""
@@ -61,14 +72,14 @@ def choose_candidates(
     Args:
         model: Any model.
         labels: Variants in any spelling; if none, head sharing with and without K=V.
-        all_sharings: Whether sharings that do not change the cache are compared too, if none were
-            asked for.
+        all_sharings: Whether sharings that do not change the cache and more numbers of heads are
+            compared too, if none were asked for.
 
     Raises:
         ValueError: for a label that cannot be read.
     """
     label = own_label(model)
-    rows = [Candidate(label=label, model=model, is_original=True)]
+    rows = [Candidate(label=label, model=model, is_original=True), *_store_less(model, label)]
     refused: list[str] = []
     asked = [parse_variant(text) for text in labels]
     for variant in asked or _suggest(model, all_sharings=all_sharings):
@@ -81,6 +92,14 @@ def choose_candidates(
             if asked:
                 refused.append(f"{name} does not fit {model.name}: {error}")
     return Candidates(rows=tuple(rows), refused=tuple(refused))
+
+
+def _store_less(model: Model, label: str) -> Iterator[Candidate]:
+    """The same weights with every exact way to store less."""
+    for method in exact_methods(model):
+        changed = apply_saving(model, method)
+        if changed is not None and model.is_causal:
+            yield Candidate(label=label, model=changed, is_original=True, saving=method)
 
 
 def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
@@ -96,12 +115,20 @@ def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
         yield from map(parse_variant, SHARINGS)
     else:
         yield parse_variant("Q-K=V")
-    first = own if own < queries else own // 2
-    steps = [heads for heads in (first, first // 2, first // 4) if heads > 1 and first % heads == 0]
-    for heads in dict.fromkeys((*steps, 1)):
+    for heads in (*_head_counts(queries, own, many=all_sharings), 1):
         if heads < queries:
             yield dataclasses.replace(QKV, num_kv_heads=heads)
             yield dataclasses.replace(parse_variant("Q-K=V"), num_kv_heads=heads)
+
+
+def _head_counts(queries: int, own: int, *, many: bool) -> Iterator[int]:
+    """KV heads between all and one: the model's own, or groups of four as the papers have."""
+    if own == 1:
+        return
+    first = own if own < queries else queries // 2 if many else queries // PUBLISHED_GROUP
+    for heads in (first, first // 2, first // 4) if many else (first,):
+        if heads > 1 and queries % heads == 0:
+            yield heads
 
 
 def _bare(variant: Variant, num_heads: int) -> Variant:

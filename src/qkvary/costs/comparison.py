@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from qkvary.costs.cache import entry_bytes, growth_bytes, model_cache_bytes
 from qkvary.costs.candidates import Candidate
 from qkvary.costs.decoding import DecodeStep, decode_step, weight_bytes
-from qkvary.costs.exact_savings import engine_cache_bytes
+from qkvary.costs.exact_savings import Method
 from qkvary.costs.formats import Format
 from qkvary.costs.macs import TRAINING_FACTOR, MacCount, decode_macs, forward_macs
 from qkvary.costs.parameters import ParameterCount, active_parameters, model_parameters
@@ -18,8 +18,12 @@ class CostRow:
 
     label: str
     """The variant."""
+    name: str
+    """The variant, and what is stored where that is not as usual."""
     is_original: bool
-    """Whether it is the model as it was given."""
+    """Whether it has the weights of the model as it was given."""
+    saving: Method | None
+    """How it stores less with these weights, where it does."""
     parameters: ParameterCount
     """By part."""
     active_parameters: int
@@ -39,9 +43,7 @@ class CostRow:
     cache_growth_bytes_per_token: float | None
     """What a further token adds at the end of the context."""
     cache_bytes: int | None
-    """Of the whole batch at the full context: what keys and values need."""
-    engine_cache_bytes: int | None
-    """The same as engines store it that keep keys and values apart."""
+    """Of the whole batch at the full context."""
     step: DecodeStep | None
     """One decoded token for each sequence of the batch."""
 
@@ -96,11 +98,10 @@ def _row(
     decodes = model.is_causal
     forward = forward_macs(model, tokens=context, encoder_tokens=encoder_tokens)
     held = model_cache_bytes(model, context=context, stored_as=cache, encoder_tokens=encoder_tokens)
-    engine = engine_cache_bytes(
-        model, context=context, stored_as=cache, encoder_tokens=encoder_tokens
-    )
     return CostRow(
         label=candidate.label,
+        name=candidate.name,
+        saving=candidate.saving,
         is_original=candidate.is_original,
         parameters=model_parameters(model),
         active_parameters=active_parameters(model),
@@ -118,7 +119,6 @@ def _row(
             growth_bytes(model, context=context, stored_as=cache) if decodes else None
         ),
         cache_bytes=batch * held if decodes else None,
-        engine_cache_bytes=batch * engine if decodes else None,
         step=(
             decode_step(
                 model,

@@ -1,22 +1,27 @@
 """What can be saved with the weights that a model already has: the same function, fewer bytes.
 
 "Exact" means equal in exact arithmetic. What rounding does to it depends on the method and on the
-weights, which are not looked at here; each entry says what has to be checked. Compared with engines
-as they are, which store rotated keys and values apart, also where one could be made of the other.
+weights, which are not looked at here; each entry says what has to be checked.
 
 Sources: Graef and Wasielewski 2025, "Slim attention"; the K=V layers of Gemma 4.
 """
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer, ProjectedAttention
+from qkvary.arch.blocks import (
+    CompressedAttention,
+    LatentAttention,
+    Layer,
+    ProjectedAttention,
+    Storage,
+)
 from qkvary.arch.models import Model
 from qkvary.arch.sharing import IDENTITY
-from qkvary.costs.cache import layer_cache_bytes, token_bytes
+from qkvary.costs.cache import layerwise_cache_bytes
 from qkvary.costs.formats import Format
-from qkvary.costs.macs import count_encoder_tokens
 
 Certainty = Literal["exact", "needs the weights"]
 """``exact`` by construction, or exact if the weights are conditioned well enough."""
@@ -41,11 +46,11 @@ class Saving:
     layers: tuple[int, ...]
     """Layers that it applies to, from 0."""
     bytes_now: int
-    """Cache of one sequence in those layers, as engines store it."""
+    """Cache of one sequence in those layers, as it is stored now."""
     bytes_then: int
     """The same with this method."""
     model_bytes_now: int
-    """Cache of one sequence in all layers, as engines store it."""
+    """Cache of one sequence in all layers, as it is stored now."""
     explanation: str
     """Why it is exact."""
     price: str
@@ -73,24 +78,14 @@ class SavingsReport:
 
     context: int
     """Tokens of the sequence."""
-    engine_bytes: int
-    """Its cache as engines store it: rotated keys and values apart."""
+    bytes_now: int
+    """Its cache as it is stored now."""
     savings: tuple[Saving, ...]
     """The ways to store less, exact ones first."""
     already: tuple[str, ...]
     """What the model saves by its construction already."""
     obstacles: tuple[str, ...]
     """Why other layers have no exact saving."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """A method in one layer."""
-
-    method: Method
-    layer: int
-    now: int
-    then: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,114 +149,113 @@ def find_savings(
         stored_as: How the cache stores numbers, before and after.
         encoder_tokens: Tokens of the encoder, where the model does not fix them.
     """
-    engine = engine_cache_bytes(
-        model, context=context, stored_as=stored_as, encoder_tokens=encoder_tokens
-    )
-    found: list[_Found] = []
-    for index, layer in enumerate(model.layers):
-        if isinstance(layer.attention, ProjectedAttention):
-            found += _search(layer.attention, index, context, stored_as)
-    found += _search_encoder(model, context, stored_as, encoder_tokens)
-    methods: dict[Method, None] = {one.method: None for one in found}
-    savings = [
-        _collect(method, [one for one in found if one.method == method], engine)
-        for method in methods
-    ]
+
+    def count(one: Model) -> Sequence[int]:
+        return layerwise_cache_bytes(
+            one, context=context, stored_as=stored_as, encoder_tokens=encoder_tokens
+        )
+
+    now = count(model)
+    savings: list[Saving] = []
+    for method, text in _TEXTS.items():
+        changed = apply_saving(model, method)
+        if changed is None:
+            continue
+        then = count(changed)
+        layers = tuple(
+            index
+            for index, (own, other) in enumerate(zip(model.layers, changed.layers, strict=True))
+            if own != other
+        )
+        if sum(then) >= sum(now):
+            continue
+        savings.append(
+            Saving(
+                method=method,
+                certainty=text.certainty,
+                layers=layers,
+                bytes_now=sum(now[index] for index in layers),
+                bytes_then=sum(then[index] for index in layers),
+                model_bytes_now=sum(now),
+                explanation=text.explanation,
+                price=text.price,
+            )
+        )
     savings.sort(key=lambda one: (one.certainty != "exact", -one.share_of_model))
     return SavingsReport(
         context=context,
-        engine_bytes=engine,
+        bytes_now=sum(now),
         savings=tuple(savings),
         already=tuple(dict.fromkeys(_already(model.layers))),
         obstacles=tuple(dict.fromkeys(_obstacles(model.layers))),
     )
 
 
-def engine_cache_bytes(
-    model: Model, *, context: int, stored_as: Format, encoder_tokens: int | None = None
-) -> int:
-    """Cache of one sequence as engines store it: keys and values apart, also where they are one.
-
-    Latent and compressed attention are stored as they are; so is what reads another layer's cache.
-    """
-    seen = count_encoder_tokens(model, encoder_tokens, context)
-    total = 0
-    for layer in model.layers:
-        attention = layer.attention
-        own = layer_cache_bytes(attention, context=context, stored_as=stored_as)
-        total += own if not isinstance(attention, ProjectedAttention) else own * _copies(attention)
-        if layer.cross is not None:
-            total += seen * token_bytes(layer.cross, stored_as) * _copies(layer.cross)
-    return total
+def exact_methods(model: Model) -> tuple[Method, ...]:
+    """The methods that are exact by construction and apply to some layer of a model."""
+    return tuple(
+        method
+        for method, text in _TEXTS.items()
+        if text.certainty == "exact" and apply_saving(model, method) is not None
+    )
 
 
-def _copies(attention: ProjectedAttention) -> int:
-    """How many tensors an engine stores for each that is needed."""
-    return 2 if len(attention.config.variant.cached) == 1 else 1
+def apply_saving(model: Model, method: Method) -> Model | None:
+    """The same model storing less by one method wherever it applies, or ``None`` if nowhere."""
+    if method == "encoder output once":
+        return _store_encoder_once(model)
+    layers = [_store_less(layer, method) for layer in model.layers]
+    changed = [
+        own if less is None else less for own, less in zip(model.layers, layers, strict=True)
+    ]
+    if all(less is None for less in layers):
+        return None
+    return dataclasses.replace(model, layers=tuple(changed))
 
 
-def _search(
-    attention: ProjectedAttention, index: int, context: int, stored_as: Format
-) -> Iterable[_Found]:
-    """The methods that apply to one layer, with its bytes now and then."""
-    needed = layer_cache_bytes(attention, context=context, stored_as=stored_as)
-    if needed == 0:
-        return
-    now = needed * _copies(attention)
+def _store_less(layer: Layer, method: Method) -> Layer | None:
+    attention = layer.attention
+    if not isinstance(attention, ProjectedAttention) or attention.reads_layer is not None:
+        return None
+    storage = _storage(attention, method)
+    if storage is None or storage == attention.storage:
+        return None
+    return dataclasses.replace(layer, attention=dataclasses.replace(attention, storage=storage))
+
+
+def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
+    """What a layer stores by a method, or ``None`` where it does not apply."""
     config = attention.config
     variant = config.variant
-    tokens = needed // token_bytes(attention, stored_as)
     if len(variant.cached) == 1:
-        if variant.positions != "rotary" or config.position.value_rope != "none":
-            yield _Found(method="one tensor for both", layer=index, now=now, then=needed)
-            return
-        rotated = stored_as.row_bytes(config.position.rotary_dim(config.size_per_head))
-        then = needed + tokens * config.heads(variant.cached[0]) * rotated
-        if then < now:
-            yield _Found(method="value and rotated slice", layer=index, now=now, then=then)
-        yield _Found(method="rotate when read", layer=index, now=now, then=needed)
-        return
-    input_bytes = tokens * stored_as.row_bytes(config.d_model)
-    if IDENTITY in variant.cached or input_bytes < now:
-        yield _Found(method="layer input", layer=index, now=now, then=input_bytes)
-    key = config.width("k")
-    if variant.rank("k") is None and key >= config.d_model and key == config.width("v"):
-        yield _Found(method="keys alone", layer=index, now=now, then=now // 2)
+        turned = variant.positions == "rotary" and config.position.value_rope == "none"
+        if not turned:
+            return "needed" if method == "one tensor for both" else None
+        if method == "rotate when read":
+            return "needed"
+        narrow = 2 * config.position.rotary_dim(config.size_per_head) < 2 * config.size_per_head
+        return "value and slice" if method == "value and rotated slice" and narrow else None
+    stored = sum(config.width(source) for source in variant.cached)
+    if method == "layer input" and (IDENTITY in variant.cached or stored > config.d_model):
+        return "input"
+    wide = variant.rank("k") is None and config.width("k") >= config.d_model
+    projected = IDENTITY not in variant.cached and config.width("k") == config.width("v")
+    return "keys" if method == "keys alone" and wide and projected else None
 
 
-def _search_encoder(
-    model: Model, context: int, stored_as: Format, encoder_tokens: int | None
-) -> Iterable[_Found]:
-    seen = count_encoder_tokens(model, encoder_tokens, context)
-    crossing = [
-        (index, layer.cross) for index, layer in enumerate(model.layers) if layer.cross is not None
-    ]
+def _store_encoder_once(model: Model) -> Model | None:
+    """Every cross attention reads the encoder's output, which the first of them keeps."""
+    crossing = [index for index, layer in enumerate(model.layers) if layer.cross is not None]
     if not crossing:
-        return
-    nows = [
-        (index, seen * token_bytes(cross, stored_as) * _copies(cross)) for index, cross in crossing
-    ]
-    once = seen * stored_as.row_bytes(crossing[0][1].config.d_model)
-    if once < sum(now for _, now in nows):
-        # The first layer pays for the one tensor that all of them read.
-        for place, (index, now) in enumerate(nows):
-            yield _Found(
-                method="encoder output once", layer=index, now=now, then=once if place == 0 else 0
-            )
-
-
-def _collect(method: Method, found: list[_Found], engine: int) -> Saving:
-    text = _TEXTS[method]
-    return Saving(
-        method=method,
-        certainty=text.certainty,
-        layers=tuple(one.layer for one in found),
-        bytes_now=sum(one.now for one in found),
-        bytes_then=sum(one.then for one in found),
-        model_bytes_now=engine,
-        explanation=text.explanation,
-        price=text.price,
-    )
+        return None
+    layers: list[Layer] = []
+    for index, layer in enumerate(model.layers):
+        cross = layer.cross
+        if cross is not None:
+            storage: Storage = "input" if index == crossing[0] else "input elsewhere"
+            cross = dataclasses.replace(cross, storage=storage)
+        layers.append(dataclasses.replace(layer, cross=cross))
+    return dataclasses.replace(model, layers=tuple(layers))
 
 
 def _already(layers: Iterable[Layer]) -> Iterable[str]:

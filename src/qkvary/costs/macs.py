@@ -241,6 +241,7 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
         config = attention.config
         projections = _query_and_output_macs(config) + _stored_macs(attention)
         scores = _content_macs(config, keys) + _plus_macs(config, 1, keys)
+        scores += _expansion_macs(attention, keys)
     else:
         # Absorbed, the expansion of the latent is moved to the query and the output: as many
         # products as expanding one token.
@@ -252,6 +253,7 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     if layer.cross is not None:
         projections += _query_and_output_macs(layer.cross.config)
         scores += _content_macs(layer.cross.config, encoder_tokens)
+        scores += _expansion_macs(layer.cross, encoder_tokens)
     return MacCount(
         projections=projections,
         scores=scores,
@@ -259,6 +261,25 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
         head=0,
         other=sum(linear.weights for linear in layer.others),
     )
+
+
+def _expansion_macs(attention: ProjectedAttention, keys: int) -> int:
+    """What a step adds that makes keys and values of something smaller which is stored.
+
+    Stored inputs are projected again, or query and output absorb the projections and meet inputs of
+    the layer's whole width, whichever takes fewer products and is possible.
+    """
+    config = attention.config
+    if attention.storage == "keys":
+        return keys * config.width("k") * config.width("v")
+    if attention.storage not in ("input", "input elsewhere"):
+        return 0
+    again = keys * sum(projection_macs_per_token(config, source) for source in _stored(config))
+    if config.variant.positions == "rotary" or attention.norms:
+        return again
+    width = config.num_heads * config.size_per_head
+    absorbed = 2 * (width * config.d_model + keys * config.num_heads * config.d_model)
+    return min(again, absorbed - _content_macs(config, keys))
 
 
 def _stored_pair_macs(attention: LatentAttention | CompressedAttention) -> int:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from qkvary.costs.candidates import PUBLISHED_GROUP, Candidate
+from qkvary.costs.candidates import AS_IT_IS, PUBLISHED_GROUP, Candidate
+from qkvary.costs.exact_savings import Method
 from qkvary.costs.formats import Format
 from qkvary.costs.serving import Demand, ServingPlan, plan_serving
 from qkvary.studies.quality import Quality, Size, quality_of
@@ -20,7 +21,11 @@ from qkvary.studies.quality import Quality, Size, quality_of
 TaskKind = Literal["causal", "set", "image"]
 Goal = Literal["serving", "training"]
 Standing = Literal[
-    "frontier", "dominated", "dominated by the printed digits only", "no published figure"
+    "same function",
+    "frontier",
+    "dominated",
+    "dominated by the printed digits only",
+    "no published figure",
 ]
 
 SMALL = 600_000_000
@@ -33,8 +38,12 @@ class ServedVariant:
 
     label: str
     """The variant."""
+    name: str
+    """The variant, and what is stored where that is not as usual."""
     is_original: bool
-    """Whether it is the model as it was given."""
+    """Whether it has the weights of the model as it was given."""
+    saving: Method | None
+    """How it stores less with these weights, where it does."""
     plan: ServingPlan
     """How it meets the demand."""
     quality: Quality | None
@@ -70,17 +79,25 @@ def serve_variants(
             above = [
                 (other.label, better)
                 for other, against, better in points
-                if quality is not None
+                if candidate.saving is None
+                and other.saving is None
+                and quality is not None
                 and better is not None
                 and _dominates(against, better, plan, quality)
             ]
             served.append(
                 ServedVariant(
                     label=candidate.label,
+                    name=candidate.name,
                     is_original=candidate.is_original,
+                    saving=candidate.saving,
                     plan=plan,
                     quality=quality,
-                    standing=_standing(quality, [better for _, better in above]),
+                    standing=(
+                        "same function"
+                        if candidate.saving is not None
+                        else _standing(quality, [better for _, better in above])
+                    ),
                     dominated_by=tuple(label for label, _ in above),
                 )
             )
@@ -93,6 +110,8 @@ def published_change(candidate: Candidate, size: Size) -> Quality | None:
     Published head sharing is looked up by its group, four query heads to a KV head, not by the
     number of KV heads: GQA-4 of 16 heads and GQA-8 of 32 are one choice.
     """
+    if candidate.label == AS_IT_IS:
+        return None
     match = re.fullmatch(r"(Q-)?GQA-(\d+)", candidate.label)
     if match is None:
         return quality_of(candidate.label, size)
@@ -113,6 +132,13 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
     first = [row for row in served if row.cache == served[0].cache]
     original = first[0]
     yield _as_it_is(original)
+    for row in first:
+        if row.saving is not None and row.plan.fits and row.plan.devices != original.plan.devices:
+            yield (
+                f"Exact, without training: {row.saving}, {_devices(row.plan.devices or 0)} for all "
+                f"({row.plan.users_per_replica:,} users on "
+                f"{_devices(row.plan.devices_per_replica or 1)})."
+            )
     frontier = sorted(
         (row for row in first if row.standing == "frontier" and row.plan.fits),
         key=lambda row: (row.plan.devices or 0, row.quality.change_percent if row.quality else 0.0),
@@ -196,9 +222,13 @@ def _standing(quality: Quality | None, above: Sequence[Quality]) -> Standing:
 def _as_it_is(row: ServedVariant) -> str:
     plan = row.plan
     if not plan.fits or plan.devices is None:
-        return f"As it is ({row.label}) the demand does not fit: not one user beside the weights."
+        return f"{_own_name(row)} the demand does not fit: not one user beside the weights."
     users = f"{plan.users_per_replica:,} users on {_devices(plan.devices_per_replica or 1)}"
-    return f"As it is ({row.label}): {users}, {_devices(plan.devices)} for all."
+    return f"{_own_name(row)}: {users}, {_devices(plan.devices)} for all."
+
+
+def _own_name(row: ServedVariant) -> str:
+    return "As it is" if row.label == AS_IT_IS else f"As it is ({row.label})"
 
 
 def _fewest(row: ServedVariant) -> str:
