@@ -60,10 +60,12 @@ class Heads:
             window=window,
             positions=positions,
         )
+        # One spelling for the usual size, whether or not a file names it.
+        usual = self.dim is None or self.dim * self.count == self.d_model
         return AttentionConfig(
             d_model=self.d_model,
             num_heads=self.count,
-            head_dim=self.dim,
+            head_dim=None if usual else self.dim,
             variant=variant,
             causal=True,
             bias=bias,

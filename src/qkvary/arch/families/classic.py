@@ -112,7 +112,7 @@ def _read_falcon(fields: Fields, name: str) -> Model:
 
 
 def _read_falcon_heads(fields: Fields, *, new: bool) -> Heads:
-    count = fields.size("num_attention_heads")
+    count = fields.size("num_attention_heads", "n_head")
     kv_count = fields.size("num_kv_heads", default=count)
     if not new and fields.flag("multi_query", default=True):
         kv_count = 1

@@ -4,6 +4,7 @@ A configuration comes from somebody else: every value may be missing, of a wrong
 """
 
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -11,6 +12,12 @@ from qkvary.arch.parts import LARGEST_SIZE
 
 MOST_LAYERS = 10_000
 """More layers than this are a mistake, and would take long to count."""
+
+# Values may be long, deep, or both; a message is neither.
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 40
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 3
+_SHORT.maxlevel = 2
 
 
 class Fields:
@@ -155,16 +162,15 @@ class Fields:
 
     def _missing(self, names: Sequence[str]) -> ValueError:
         spelled = " or ".join(names)
-        known = ", ".join(sorted(map(str, self.content))[:12]) or "nothing"
+        known = ", ".join(name[:40] for name in sorted(map(str, self.content))[:12]) or "nothing"
         return ValueError(
             f"expected the field {spelled} in a {self.family} configuration, got {known}"
         )
 
     def _wrong(self, names: Sequence[str], expected: str, value: object) -> ValueError:
-        shown = repr(value)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
         return ValueError(
-            f"expected {expected} for {names[0]} of a {self.family} configuration, got {shown}"
+            f"expected {expected} for {names[0]} of a {self.family} configuration, "
+            f"got {_SHORT.repr(value)}"
         )
 
 

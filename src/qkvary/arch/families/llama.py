@@ -13,6 +13,10 @@ from qkvary.arch.families.fields import Fields
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
+ROTARY_BASE = 10_000.0
+"""Of the rotary frequencies, where a configuration does not say."""
+MIXTRAL_BASE = 1_000_000.0
+"""Likewise for Mixtral."""
 QWEN_WINDOW = 4096
 """The window of Qwen configurations that switch it on without saying how long it is."""
 QWEN_FULL_LAYERS = 28
@@ -62,7 +66,7 @@ def _read_mistral(fields: Fields, name: str) -> Model:
 def _read_mixtral(fields: Fields, name: str) -> Model:
     window = fields.optional_size("sliding_window")
     experts = _experts(fields, fields.size("intermediate_size"), "num_local_experts", "num_experts")
-    return _build(fields, name, _windowed(fields, window), experts)
+    return _build(fields, name, _windowed(fields, window), experts, base=MIXTRAL_BASE)
 
 
 def _read_phi3(fields: Fields, name: str) -> Model:
@@ -187,10 +191,14 @@ def _experts(fields: Fields, width: int, *count_names: str) -> Experts:
 
 
 def _build(
-    fields: Fields, name: str, attention: _Attention, *networks: FeedForward | Experts
+    fields: Fields,
+    name: str,
+    attention: _Attention,
+    *networks: FeedForward | Experts,
+    base: float = ROTARY_BASE,
 ) -> Model:
     """The model with these layers; one network is that of all."""
-    d_model, rotation = attention.heads.d_model, read_rotation(fields)
+    d_model, rotation = attention.heads.d_model, read_rotation(fields, base=base)
     norm = Norm(width=d_model)
 
     def build_layer(kind: tuple[int | None, FeedForward | Experts]) -> Layer:
