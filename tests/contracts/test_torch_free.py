@@ -14,6 +14,8 @@ FOLDERS = ("arch", "costs", "studies/definitions")
 MODULES = (
     "qkvary",
     "qkvary.cli.main",
+    "qkvary.data.downloads",
+    "qkvary.data.model_configs",
     "qkvary.tasks.config",
     "qkvary.training.config",
     "qkvary.studies.study",

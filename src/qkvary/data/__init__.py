@@ -1,1 +1,1 @@
-"""Where do *examples* come from? One file per data set; the only room that would download."""
+"""Where do *examples* come from? One file per source; the only room that downloads."""

@@ -1,0 +1,187 @@
+"""Configurations of published models: from a file, a folder, or a repository of the hub.
+
+They come from somebody else: whatever is wrong with one ends in a ``ValueError`` of one sentence.
+Knows how they are stored, not what their fields mean.
+"""
+
+import json
+import re
+import stat
+from pathlib import Path
+from typing import cast
+
+from qkvary.arch.families.sizes import has_size, load_size, suggest_sizes
+from qkvary.arch.families.table import read_model
+from qkvary.arch.models import Model
+from qkvary.data.downloads import Keep, cache_directory, fetch, is_offline
+
+HUB = "https://huggingface.co"
+CONFIG_NAME = "config.json"
+LARGEST_CONFIG = 1_000_000
+"""Bytes; the configurations of published models have some thousands."""
+
+_HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
+
+
+def resolve_model(reference: str, *, keep: Keep | None = None) -> Model:
+    """The model that a person means: a named size first, then a configuration.
+
+    Args:
+        reference: A named size, or what :func:`load_config` takes.
+        keep: See there.
+
+    Raises:
+        ValueError: if it is none of these, or the configuration cannot be read.
+        DownloadError: if the hub cannot be reached.
+    """
+    if has_size(reference):
+        return load_size(reference)
+    name, config = load_config(reference, keep=keep)
+    return read_model(config, name)
+
+
+def load_config(reference: str, *, keep: Keep | None = None) -> tuple[str, dict[str, object]]:
+    """The configuration of a published model, and a name for the model.
+
+    What exists on this machine wins over a repository of the same name.
+
+    Args:
+        reference: A file, a folder with a ``config.json``, or ``owner/name`` of the hub.
+        keep: Stores what is downloaded, so that the next call needs no net; ``None`` keeps nothing.
+
+    Raises:
+        ValueError: if there is no such thing, or it is not a configuration.
+        DownloadError: if the hub cannot be reached.
+    """
+    path = _find(reference)
+    if path is not None:
+        return _name_of(path), parse_config(_read(path), str(path))
+    if _HUB_ID.fullmatch(reference) and ".." not in reference:
+        return reference, _load_from_hub(reference, keep)
+    raise ValueError(
+        "expected a named size, a configuration file, a folder with one, or a hub id owner/name, "
+        f"got {_shorten(reference)!r}{_hint(reference)}"
+    )
+
+
+def parse_config(data: bytes, source: str) -> dict[str, object]:
+    """Decode a configuration strictly: one JSON object, no key twice, no NaN.
+
+    Args:
+        data: The bytes of the file.
+        source: Where they come from, for messages.
+
+    Raises:
+        ValueError: if they are anything else.
+    """
+    if len(data) > LARGEST_CONFIG:
+        raise ValueError(f"expected a configuration of at most 1 MB in {source}, got more")
+    try:
+        content = json.loads(
+            data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
+        )
+    except UnicodeDecodeError as error:
+        raise _not_json(source, f"bytes that are not UTF-8 (at {error.start})") from error
+    except RecursionError as error:
+        raise _not_json(source, "too many levels of nesting") from error
+    except ValueError as error:
+        raise _not_json(source, f"something else: {error}") from error
+    if not isinstance(content, dict):
+        raise _not_json(source, f"a {type(content).__name__}")
+    return cast("dict[str, object]", content)
+
+
+def _not_json(source: str, found: str) -> ValueError:
+    return ValueError(f"expected one JSON object in {source}, got {found}")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the key {_shorten(name)!r} stands there twice")
+        found[name] = value
+    return found
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is no number")
+
+
+def _find(reference: str) -> Path | None:
+    """The file or folder of that name on this machine, or ``None``."""
+    try:
+        path = Path(reference).expanduser()
+        path.stat()
+    except (RuntimeError, ValueError, FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if isinstance(error, PermissionError):
+            raise _unreadable(reference, error) from error
+        # Too long for a name, or links that lead round in a circle.
+        return None
+    return path if reference else None
+
+
+def _read(path: Path) -> bytes:
+    target = path / CONFIG_NAME if path.is_dir() else path
+    try:
+        # A pipe or a device would never end.
+        if not stat.S_ISREG(target.stat().st_mode):
+            raise ValueError(f"expected a file, got {target}, which is none")
+        with target.open("rb") as file:
+            return file.read(LARGEST_CONFIG + 1)
+    except FileNotFoundError as error:
+        raise ValueError(f"expected a {CONFIG_NAME} in the folder {path}, got none") from error
+    except OSError as error:
+        raise _unreadable(str(target), error) from error
+
+
+def _unreadable(name: str, error: OSError) -> ValueError:
+    return ValueError(f"expected a readable file, got {name}: {error.strerror or error}")
+
+
+def _name_of(path: Path) -> str:
+    """What people would call the model: the folder's name, or the file's where it has its own."""
+    full = path.absolute()
+    folder = full if path.is_dir() else full.parent
+    own = full.stem if path.is_file() and full.name != CONFIG_NAME else folder.resolve().name
+    return own or "model"
+
+
+def _load_from_hub(reference: str, keep: Keep | None) -> dict[str, object]:
+    folder = cache_directory()
+    stored = folder / "configs" / f"{reference.replace('/', '--')}.json" if folder else None
+    if stored is not None and stored.is_file():
+        return parse_config(_read(stored), str(stored))
+    if is_offline():
+        raise ValueError(
+            f"expected a local configuration while HF_HUB_OFFLINE is set, got the hub id "
+            f"{reference}{_hint(reference)}"
+        )
+    url = f"{HUB}/{reference}/resolve/main/{CONFIG_NAME}"
+    try:
+        data = fetch(url, limit=LARGEST_CONFIG)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"expected a repository with a {CONFIG_NAME}, got {reference}, which the hub does not "
+            f"know{_hint(reference)}"
+        ) from error
+    except PermissionError as error:
+        raise ValueError(
+            f"expected a configuration that everybody may read, got {reference}: give the path of "
+            f"a downloaded {CONFIG_NAME} instead{_hint(reference)}"
+        ) from error
+    config = parse_config(data, url)
+    if keep is not None and stored is not None:
+        keep(stored, data)
+    return config
+
+
+def _hint(reference: str) -> str:
+    near = suggest_sizes(_shorten(reference.rpartition("/")[2]))
+    return f"; did you mean the named size {near[0]}?" if near else ""
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
