@@ -193,7 +193,7 @@ def _lines(row: CostRow, base: CostRow, *, decimal: bool) -> Iterator[tuple[str,
 def _legend(rows: Sequence[CostRow], *, decimal: bool) -> str:
     base = rows[0]
     parts = [
-        "* the weights as they are; the others would have to be trained; changes are to the first row;",
+        "* the weights as they are; others would have to be trained; changes are to the first row;",
         "MACs of one decoded token at the full context.",
     ]
     if base.cache_bytes is None:

@@ -20,7 +20,7 @@ from qkvary.arch.blocks import (
 )
 from qkvary.arch.models import Model
 from qkvary.arch.sharing import IDENTITY
-from qkvary.costs.cache import layerwise_cache_bytes
+from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
 from qkvary.costs.formats import Format
 
 Certainty = Literal["exact", "needs the weights"]
@@ -33,6 +33,10 @@ Method = Literal[
     "keys alone",
     "encoder output once",
 ]
+
+
+LONG = 2**16
+"""Tokens at which two ways of storing are compared where nobody said how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +200,18 @@ def exact_methods(model: Model) -> tuple[Method, ...]:
     return tuple(
         method
         for method, text in _TEXTS.items()
-        if text.certainty == "exact" and apply_saving(model, method) is not None
+        if text.certainty == "exact" and _saves(model, apply_saving(model, method))
     )
+
+
+def _saves(model: Model, changed: Model | None) -> bool:
+    """Whether a changed model keeps less of a long sequence."""
+    if changed is None:
+        return False
+    now, then = (
+        model_cache_bytes(one, context=LONG, encoder_tokens=LONG) for one in (model, changed)
+    )
+    return then < now
 
 
 def apply_saving(model: Model, method: Method) -> Model | None:
