@@ -14,6 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Read when transformers is imported: nothing is looked up or reported.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+
 # What a developer's shell says about colours and widths is not what is tested.
 for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"):
     os.environ.pop(name, None)
