@@ -53,19 +53,20 @@ def read(family: str, config: Config) -> Model:
 
 
 def build(family: str, config: Config) -> nn.Module:
-    """The model that transformers builds, with random weights."""
+    """The model that transformers builds, with random weights; of several modalities, the text's.
+
+    The grouped kernel for experts asks for sizes that no test should have: it is not taken.
+    """
     made = make_config(family, config)
-    kind = next(
-        auto
-        for auto in (
-            transformers.AutoModelForCausalLM,
-            transformers.AutoModelForSeq2SeqLM,
-            transformers.AutoModelForSpeechSeq2Seq,
-        )
-        if type(made) in auto._model_mapping
+    if FAMILIES[family].text_section:
+        made = made.get_text_config()
+    kinds = (
+        (transformers.AutoModelForSeq2SeqLM, transformers.AutoModelForSpeechSeq2Seq)
+        if made.is_encoder_decoder
+        else (transformers.AutoModelForCausalLM,)
     )
+    kind = next(kind for kind in kinds if type(made) in kind._model_mapping)
     torch.manual_seed(1)
-    # The grouped kernel for experts asks for sizes that no test should have.
     return kind.from_config(made, experts_implementation="eager").eval()
 
 
