@@ -5,7 +5,10 @@ derived from it; families of published models are read into it.
 """
 
 import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from qkvary.arch.blocks import (
     FeedForward,
@@ -18,6 +21,8 @@ from qkvary.arch.blocks import (
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig, NetworkConfig
 from qkvary.arch.parts import Linear, Norm, Table, check_sizes
 from qkvary.arch.variants import Variant
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +76,10 @@ class Model:
             ValueError: where the variant does not fit a layer, or the layer has no projections of
                 its own to share.
         """
-        layers = tuple(share_layer(layer, variant) for layer in self.layers)
+        layers = tuple(map_layers(self.layers, lambda layer: share_layer(layer, variant)))
         if self.encoder is None:
             return dataclasses.replace(self, layers=layers)
-        stack = tuple(share_layer(layer, variant) for layer in self.encoder.layers)
+        stack = tuple(map_layers(self.encoder.layers, lambda layer: share_layer(layer, variant)))
         return dataclasses.replace(
             self, layers=layers, encoder=dataclasses.replace(self.encoder, layers=stack)
         )
@@ -96,6 +101,26 @@ class Encoder:
     """Learned or stored absolute positions."""
 
 
+def map_layers(layers: Sequence[Layer], make: Callable[[Layer], Made]) -> list[Made]:
+    """What ``make`` makes of each layer, where one layer stands in many places made only once."""
+    made = {number: make(layer) for number, layer in _by_identity(layers).items()}
+    return [made[id(layer)] for layer in layers]
+
+
+def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
+    """Each layer once, and in how many places it stands.
+
+    By identity: a configuration may ask for thousands of layers, and comparing them all by value
+    would take longer than counting each.
+    """
+    found = _by_identity(layers)
+    return [(found[number], count) for number, count in Counter(map(id, layers)).items()]
+
+
+def _by_identity(layers: Sequence[Layer]) -> dict[int, Layer]:
+    return {id(layer): layer for layer in layers}
+
+
 def as_model(network: NetworkConfig, name: str = "network") -> Model:
     """A network of this package as a model, of which all costs are derived.
 
@@ -114,16 +139,17 @@ def as_model(network: NetworkConfig, name: str = "network") -> Model:
     )
     is_encoder = isinstance(network, EncoderConfig)
     learned = network.positions == "learned"
+    kinds = {
+        id(config): Layer(
+            attention=ProjectedAttention(config=config),
+            feed_forward=(feed_forward,),
+            norms=(norm, norm),
+        )
+        for config in network.layers
+    }
     return Model(
         name=name,
-        layers=tuple(
-            Layer(
-                attention=ProjectedAttention(config=layer),
-                feed_forward=(feed_forward,),
-                norms=(norm, norm),
-            )
-            for layer in network.layers
-        ),
+        layers=tuple(kinds[id(config)] for config in network.layers),
         vocabulary=network.classes if is_encoder else network.vocabulary,
         tables=(Table(rows=network.vocabulary, width=d_model, bias=is_encoder),),
         positions=(Table(rows=network.max_tokens, width=d_model),) if learned else (),

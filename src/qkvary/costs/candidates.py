@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.labels import parse_variant, spell_label
-from qkvary.arch.models import Model
+from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.variants import QKV, Variant
 from qkvary.costs.exact_savings import Method, apply_saving, exact_methods
 
@@ -59,7 +59,7 @@ def own_label(model: Model) -> str:
         spell_label(_bare(layer.attention.config.variant, layer.attention.config.num_heads))
         if isinstance(layer.attention, ProjectedAttention)
         else AS_IT_IS
-        for layer in model.layers
+        for layer, _ in count_kinds(model.layers)
     }
     return labels.pop() if len(labels) == 1 else AS_IT_IS
 
@@ -104,7 +104,7 @@ def _store_less(model: Model, label: str) -> Iterator[Candidate]:
 
 def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
     """All heads and halves of what the model has, each with and without K=V."""
-    layers = [layer.attention for layer in model.layers]
+    layers = [layer.attention for layer, _ in count_kinds(model.layers)]
     if not all(isinstance(layer, ProjectedAttention) for layer in layers):
         return
     configs = [layer.config for layer in layers if isinstance(layer, ProjectedAttention)]

@@ -18,7 +18,7 @@ from qkvary.arch.blocks import (
     ProjectedAttention,
     Storage,
 )
-from qkvary.arch.models import Model
+from qkvary.arch.models import Model, count_kinds, map_layers
 from qkvary.arch.sharing import IDENTITY
 from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
 from qkvary.costs.formats import Format
@@ -186,12 +186,13 @@ def find_savings(
             )
         )
     savings.sort(key=lambda one: (one.certainty != "exact", -one.share_of_model))
+    kinds = [layer for layer, _ in count_kinds(model.layers)]
     return SavingsReport(
         context=context,
         bytes_now=sum(now),
         savings=tuple(savings),
-        already=tuple(dict.fromkeys(_already(model.layers))),
-        obstacles=tuple(dict.fromkeys(_obstacles(model.layers))),
+        already=tuple(dict.fromkeys(_already(kinds))),
+        obstacles=tuple(dict.fromkeys(_obstacles(kinds))),
     )
 
 
@@ -218,22 +219,19 @@ def apply_saving(model: Model, method: Method) -> Model | None:
     """The same model storing less by one method wherever it applies, or ``None`` if nowhere."""
     if method == "encoder output once":
         return _store_encoder_once(model)
-    layers = [_store_less(layer, method) for layer in model.layers]
-    changed = [
-        own if less is None else less for own, less in zip(model.layers, layers, strict=True)
-    ]
-    if all(less is None for less in layers):
+    changed = tuple(map_layers(model.layers, lambda layer: _store_less(layer, method)))
+    if all(own is less for own, less in zip(model.layers, changed, strict=True)):
         return None
-    return dataclasses.replace(model, layers=tuple(changed))
+    return dataclasses.replace(model, layers=changed)
 
 
-def _store_less(layer: Layer, method: Method) -> Layer | None:
+def _store_less(layer: Layer, method: Method) -> Layer:
     attention = layer.attention
     if not isinstance(attention, ProjectedAttention) or attention.reads_layer is not None:
-        return None
+        return layer
     storage = _storage(attention, method)
     if storage is None or storage == attention.storage:
-        return None
+        return layer
     return dataclasses.replace(layer, attention=dataclasses.replace(attention, storage=storage))
 
 

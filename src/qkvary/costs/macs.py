@@ -19,7 +19,7 @@ from qkvary.arch.blocks import (
     Layer,
     ProjectedAttention,
 )
-from qkvary.arch.models import Model, as_model
+from qkvary.arch.models import Model, as_model, map_layers
 from qkvary.arch.networks import NetworkConfig
 from qkvary.arch.sharing import Source
 
@@ -154,10 +154,12 @@ def forward_macs(
     """
     _check(tokens)
     seen = count_encoder_tokens(model, encoder_tokens, tokens)
-    layers = [_forward_layer(layer, tokens, seen, pairs) for layer in model.layers]
+    layers = map_layers(model.layers, lambda layer: _forward_layer(layer, tokens, seen, pairs))
     outside = tokens * sum(linear.weights for linear in model.others)
     if model.encoder is not None:
-        layers += [_forward_layer(layer, seen, 0, pairs) for layer in model.encoder.layers]
+        layers += map_layers(
+            model.encoder.layers, lambda layer: _forward_layer(layer, seen, 0, pairs)
+        )
         outside += seen * sum(linear.weights for linear in model.encoder.stem)
     return _sum(layers, head=_head_macs(model) * (tokens if logits == "all" else 1), other=outside)
 
@@ -177,7 +179,7 @@ def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None
     """
     _check(context)
     seen = count_encoder_tokens(model, encoder_tokens, context)
-    layers = [_decode_layer(layer, context, seen) for layer in model.layers]
+    layers = map_layers(model.layers, lambda layer: _decode_layer(layer, context, seen))
     outside = sum(linear.weights for linear in model.others)
     return _sum(layers, head=_head_macs(model), other=outside)
 
@@ -240,7 +242,8 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     if isinstance(attention, ProjectedAttention):
         config = attention.config
         projections = _query_and_output_macs(config) + _stored_macs(attention)
-        scores = _content_macs(config, keys) + _plus_macs(config, 1, keys)
+        # The bias of "+" is not stored: it is made again for every key.
+        scores = _content_macs(config, keys) + _plus_macs(config, keys, keys)
         scores += _expansion_macs(attention, keys)
     else:
         # Absorbed, the expansion of the latent is moved to the query and the output: as many

@@ -17,7 +17,7 @@ from qkvary.arch.blocks import (
     Layer,
     ProjectedAttention,
 )
-from qkvary.arch.models import Encoder, Model, as_model
+from qkvary.arch.models import Encoder, Model, as_model, count_kinds
 from qkvary.arch.networks import NetworkConfig
 from qkvary.arch.parts import Linear, Norm, Table
 from qkvary.arch.sharing import Source
@@ -114,25 +114,33 @@ def network_parameters(config: NetworkConfig) -> ParameterCount:
 
 def model_parameters(model: Model) -> ParameterCount:
     """All parameters of a model by part, an encoder's included."""
-    layers = (*model.layers, *(model.encoder.layers if model.encoder else ()))
+    kinds = count_kinds((*model.layers, *(model.encoder.layers if model.encoder else ())))
     parts = {
         "embedding": _count(model.tables),
         "positions": _count(
             (*model.positions, *(model.encoder.positions if model.encoder else ()))
         ),
-        "attention": _add(_layer_attention(layer) for layer in layers),
+        "attention": _add(_times(_layer_attention(layer), count) for layer, count in kinds),
         "feed_forward": _add(
-            feed_forward_parameters(part) for layer in layers for part in layer.feed_forward
+            _times(feed_forward_parameters(part), count)
+            for layer, count in kinds
+            for part in layer.feed_forward
         ),
         "norms": _add(
             [
                 _count(model.norms),
                 _count(model.encoder.norms if model.encoder else ()),
-                *(_count(layer_norms(layer)) for layer in layers),
+                *(_times(_count(layer_norms(layer)), count) for layer, count in kinds),
             ]
         ),
         "head": _count(model.head),
-        "other": _add([_count(model.others), _stem(model.encoder), *map(_others, layers)]),
+        "other": _add(
+            [
+                _count(model.others),
+                _stem(model.encoder),
+                *(_times(_others(layer), count) for layer, count in kinds),
+            ]
+        ),
     }
     return ParameterCount(
         **{name: size.total for name, size in parts.items()}, biases=_add(parts.values()).biases
@@ -142,10 +150,11 @@ def model_parameters(model: Model) -> ParameterCount:
 def active_parameters(model: Model) -> int:
     """Parameters that one token meets: all but the experts that it is not routed to."""
     idle = 0
-    for layer in (*model.layers, *(model.encoder.layers if model.encoder else ())):
+    every = (*model.layers, *(model.encoder.layers if model.encoder else ()))
+    for layer, count in count_kinds(every):
         for part in layer.feed_forward:
             if isinstance(part, Experts):
-                idle += (part.count - part.active) * _count(part.expert.linears).total
+                idle += count * (part.count - part.active) * _count(part.expert.linears).total
     return model_parameters(model).total - idle
 
 
@@ -197,6 +206,10 @@ def _count(parts: Iterable[Linear | Table | Norm]) -> Size:
         Size(0 if isinstance(part, Linear) and part.tied else part.weights, part.biases)
         for part in parts
     )
+
+
+def _times(size: Size, count: int) -> Size:
+    return Size(count * size.weights, count * size.biases)
 
 
 def _add(parts: Iterable[Size]) -> Size:

@@ -15,7 +15,7 @@ from qkvary.arch.blocks import (
     Layer,
     ProjectedAttention,
 )
-from qkvary.arch.models import Model
+from qkvary.arch.models import Model, map_layers
 from qkvary.costs.devices import Device
 from qkvary.costs.macs import TRAINING_FACTOR, forward_macs
 from qkvary.costs.parameters import model_parameters
@@ -100,7 +100,7 @@ def activation_bytes(
 ) -> int:
     """Bytes that one sequence keeps for the backward pass, its logits included."""
     each = ACTIVATION_BYTES[precision]
-    layers = [activation_numbers(layer, model.d_model) for layer in model.layers]
+    layers = map_layers(model.layers, lambda layer: activation_numbers(layer, model.d_model))
     kept = len(layers) * model.d_model + max(layers) if checkpointing else sum(layers)
     # The last norm keeps its input and the head its own.
     kept += 2 * model.d_model
