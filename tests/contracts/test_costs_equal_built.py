@@ -10,9 +10,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from qkvary.arch.attention import Kernel, PositionConfig
+from qkvary.arch.models import as_model
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.costs.formats import Dtype
-from qkvary.costs.macs import attention_projection_macs_per_token, score_macs
+from qkvary.costs.macs import attention_projection_macs_per_token, decode_macs, score_macs
 from qkvary.costs.network import network_costs
 from qkvary.costs.parameters import ParameterCount, attention_parameters
 from qkvary.nn.attention import Attention
@@ -79,6 +80,17 @@ def test_language_models(label: str) -> None:
     cache = KVCache(config.layers)
     model(TOKENS, cache=cache)
     assert cache.nbytes == costs.cache_bytes_per_sequence
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_decoded_tokens(label: str) -> None:
+    config = make_language_model_config(label)
+    model, cache = LanguageModel(config), KVCache(config.layers)
+    for index in range(TOKENS.shape[1]):
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(TOKENS[:, index : index + 1], cache=cache)
+        macs = decode_macs(as_model(config), context=index + 1)
+        assert counter.get_total_flops() == 2 * macs.total
 
 
 @pytest.mark.parametrize("label", LABELS)

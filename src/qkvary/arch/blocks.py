@@ -159,19 +159,23 @@ class Compressor:
         """Channels that a token is projected to for content, and as many for the gate."""
         return 2 * self.width if self.overlapping else self.width
 
-    def stored_numbers(self, tokens: int) -> int:
-        """Numbers kept after ``tokens`` tokens: summaries, what waits for one, and the overlap."""
-        summaries, waiting = divmod(tokens, self.rate)
-        overlap = 2 * self.rate * self.width if self.overlapping and summaries else 0
-        return summaries * self.width + waiting * 2 * self.projected_width + overlap
+    def stored_rows(self, tokens: int) -> tuple[tuple[int, int], ...]:
+        """What is kept after ``tokens`` tokens, as pairs of a number of rows and their width.
 
-    def most_stored_numbers(self, tokens: int) -> int:
-        """The most numbers kept on the way to ``tokens`` tokens.
-
-        Closing a summary frees what waited for it, so that less is kept after it than before.
+        Summaries, content and gate of the tokens that wait for one, and those that the next summary
+        sees of the tokens of the last one.
         """
-        before_closing = tokens - tokens % self.rate - 1
-        return max(self.stored_numbers(tokens), self.stored_numbers(max(0, before_closing)))
+        summaries, waiting = divmod(tokens, self.rate)
+        overlap = 2 * self.rate if self.overlapping and summaries else 0
+        return (
+            (summaries, self.width),
+            (2 * waiting, self.projected_width),
+            (overlap, self.width),
+        )
+
+    def last_closing(self, tokens: int) -> int:
+        """The tokens after which the last of the summaries closed, 0 where none did."""
+        return tokens - tokens % self.rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +223,13 @@ class CompressedAttention:
             raise ValueError(
                 f"expected o_groups that divide {self.num_heads * self.head_dim} channels, "
                 f"got {self.o_groups}"
+            )
+        rates = {part.rate for part in self.compressors}
+        if len(rates) > 1 or (self.indexer and not self.compressor):
+            raise ValueError(
+                "expected an indexer that has a key for each summary, got rates "
+                f"{self.compressor and self.compressor.rate} and "
+                f"{self.indexer and self.indexer.rate}"
             )
 
     @property

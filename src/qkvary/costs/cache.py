@@ -14,7 +14,7 @@ from qkvary.arch.blocks import (
     Layer,
     ProjectedAttention,
 )
-from qkvary.arch.models import Model, as_model
+from qkvary.arch.models import Model, as_model, map_layers
 from qkvary.arch.networks import NetworkConfig
 from qkvary.costs.formats import Dtype, Format, dtype_bytes, parse_format
 from qkvary.costs.macs import count_encoder_tokens, visible_keys
@@ -62,13 +62,11 @@ def layer_cache_bytes(
     """
     form = _format(stored_as)
     if isinstance(attention, CompressedAttention):
-        own = _kept_tokens(attention.window, context) * form.row_bytes(attention.head_dim)
-        return own + sum(
-            form.row_bytes(
-                part.most_stored_numbers(context) if peak else part.stored_numbers(context)
-            )
-            for part in attention.compressors
-        )
+        now = _compressed_bytes(attention, context, form)
+        # Closing a summary frees what waited for it, so that before it more was kept.
+        before = [max(0, part.last_closing(context) - 1) for part in attention.compressors]
+        most = max((_compressed_bytes(attention, time, form) for time in before), default=0)
+        return max(now, most) if peak else now
     if isinstance(attention, LatentAttention):
         return context * token_bytes(attention, form)
     if attention.reads_layer is not None:
@@ -137,11 +135,13 @@ def layerwise_cache_bytes(
         raise ValueError(f"expected a context of at least 0 tokens, got {context}")
     form = _format(stored_as)
     seen = count_encoder_tokens(model, encoder_tokens, context)
-    return [
-        layer_cache_bytes(layer.attention, context=context, stored_as=form, peak=peak)
-        + _crossing_bytes(layer, seen, form)
-        for layer in model.layers
-    ]
+    return map_layers(
+        model.layers,
+        lambda layer: (
+            layer_cache_bytes(layer.attention, context=context, stored_as=form, peak=peak)
+            + _crossing_bytes(layer, seen, form)
+        ),
+    )
 
 
 def entry_bytes(model: Model, stored_as: Format | str = "bf16") -> float:
@@ -150,13 +150,15 @@ def entry_bytes(model: Model, stored_as: Format | str = "bf16") -> float:
     Of compressed attention the entry itself and the token's part of its summaries, which need not
     be a whole number.
     """
-    return sum(_growth(layer.attention, _format(stored_as), context=1) for layer in model.layers)
+    return growth_bytes(model, context=0, stored_as=stored_as)
 
 
 def growth_bytes(model: Model, *, context: int, stored_as: Format | str = "bf16") -> float:
     """Bytes that a further token adds after ``context`` tokens, where full windows add nothing."""
     form = _format(stored_as)
-    return sum(_growth(layer.attention, form, context=context) for layer in model.layers)
+    return sum(
+        map_layers(model.layers, lambda layer: _growth(layer.attention, form, context=context))
+    )
 
 
 def read_bytes(
@@ -173,31 +175,35 @@ def read_bytes(
     """
     form = _format(stored_as)
     seen = count_encoder_tokens(model, encoder_tokens, context)
-    total = 0
-    for layer in model.layers:
-        attention = layer.attention
-        keys = visible_keys(attention, context)
-        if isinstance(attention, CompressedAttention):
-            total += keys * form.row_bytes(attention.head_dim)
-            if attention.indexer:
-                closed = context // attention.indexer.rate
-                total += closed * form.row_bytes(attention.indexer.width)
-        else:
-            total += keys * token_bytes(attention, form)
-        if layer.cross is not None:
-            total += seen * token_bytes(layer.cross, form)
-    return total
+    return sum(map_layers(model.layers, lambda layer: _read_layer(layer, context, seen, form)))
+
+
+def _read_layer(layer: Layer, context: int, encoder_tokens: int, form: Format) -> int:
+    attention = layer.attention
+    keys = visible_keys(attention, context)
+    crossed = 0 if layer.cross is None else encoder_tokens * token_bytes(layer.cross, form)
+    if not isinstance(attention, CompressedAttention):
+        return crossed + keys * token_bytes(attention, form)
+    indexed = 0
+    if attention.indexer:
+        closed = context // attention.indexer.rate
+        indexed = closed * form.row_bytes(attention.indexer.width)
+    return crossed + indexed + keys * form.row_bytes(attention.head_dim)
+
+
+def _compressed_bytes(attention: CompressedAttention, context: int, form: Format) -> int:
+    own = _kept_tokens(attention.window, context) * form.row_bytes(attention.head_dim)
+    rows = (row for part in attention.compressors for row in part.stored_rows(context))
+    return own + sum(count * form.row_bytes(width) for count, width in rows)
 
 
 def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
     if isinstance(attention, CompressedAttention):
-        own = form.row_bytes(attention.head_dim) if context < attention.window else 0
+        kept = [_kept_tokens(attention.window, tokens) for tokens in (context, context + 1)]
+        own = (kept[1] - kept[0]) * form.row_bytes(attention.head_dim)
         return own + sum(form.row_bytes(part.width) / part.rate for part in attention.compressors)
-    if isinstance(attention, LatentAttention):
-        return token_bytes(attention, form)
-    window = attention.config.variant.window
-    is_full = window is not None and context >= window
-    return 0 if is_full or attention.reads_layer is not None else token_bytes(attention, form)
+    after = layer_cache_bytes(attention, context=context + 1, stored_as=form)
+    return after - layer_cache_bytes(attention, context=context, stored_as=form)
 
 
 def _crossing_bytes(layer: Layer, encoder_tokens: int, form: Format) -> int:

@@ -5,13 +5,14 @@ the time of its products at the device's matrix rate. Real kernels take longer; 
 variants are what it is good for.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
 from qkvary.arch.blocks import Experts, Layer
-from qkvary.arch.models import Model
+from qkvary.arch.models import Model, map_layers
 from qkvary.arch.parts import Linear
-from qkvary.costs.cache import model_cache_bytes, read_bytes
+from qkvary.costs.cache import layer_cache_bytes, read_bytes
 from qkvary.costs.devices import Device
 from qkvary.costs.formats import Format
 from qkvary.costs.macs import decode_macs
@@ -19,7 +20,6 @@ from qkvary.costs.parameters import (
     layer_attention_parameters,
     layer_norms,
     model_parameters,
-    projection_parameters,
 )
 
 Bound = Literal["weights", "cache", "arithmetic"]
@@ -107,7 +107,10 @@ def decode_step(
         raise ValueError(f"expected a batch of at least 1 sequence, got {batch}")
     macs = decode_macs(model, context=context, encoder_tokens=encoder_tokens).total
     read = read_bytes(model, context=context, stored_as=cache, encoder_tokens=encoder_tokens)
-    written = model_cache_bytes(model, context=1, stored_as=cache, encoder_tokens=1)
+    # What the encoder left behind was written before the first step.
+    written = sum(
+        layer_cache_bytes(layer.attention, context=1, stored_as=cache) for layer in model.layers
+    )
     return DecodeStep(
         batch=batch,
         context=context,
@@ -130,7 +133,7 @@ def read_weights(model: Model, *, batch: int) -> float:
     encoder and the keys and values of its output are done with. Of experts, those are counted that
     a batch is expected to hit if tokens choose evenly and independently.
     """
-    layers = sum(_read_layer(layer, batch) for layer in model.layers)
+    layers = sum(map_layers(model.layers, lambda layer: _read_layer(layer, batch)))
     outside = sum(linear.weights + linear.biases for linear in (*model.head, *model.others))
     return layers + outside + sum(norm.weights + norm.biases for norm in model.norms)
 
@@ -145,13 +148,9 @@ def _read_layer(layer: Layer, batch: int) -> float:
     read += sum(norm.weights + norm.biases for norm in layer_norms(layer))
     read += _numbers(layer.others)
     if layer.cross is not None:
-        config = layer.cross.config
-        read += layer_attention_parameters(layer.cross).total
-        read -= sum(
-            projection_parameters(config, source).weights
-            for source in config.variant.projections
-            if source in config.variant.cached
-        )
+        # Like a layer that reads another's keys and values: it has no own ones to make.
+        reading = dataclasses.replace(layer.cross, reads_layer=0)
+        read += layer_attention_parameters(reading).total
     for part in layer.feed_forward:
         if isinstance(part, Experts):
             read += expected_experts(part, batch) * _numbers(part.expert.linears)
