@@ -1,6 +1,7 @@
 """What the planning commands share: the model, its variants, formats, and how rows are drawn."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter, Token
@@ -9,10 +10,12 @@ from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer
 from qkvary.arch.families.sizes import name_sizes
 from qkvary.arch.labels import spell_label
 from qkvary.arch.models import Model
+from qkvary.checkpoints.durable import atomic_write_file, make_directory
 from qkvary.checkpoints.errors import UsageError
 from qkvary.cli._options import parse_count
 from qkvary.costs.candidates import Candidates
 from qkvary.costs.formats import Format, parse_format
+from qkvary.data.model_configs import resolve_model
 
 LONGEST_DEFAULT = 8192
 """Tokens that are planned for where neither the person nor the model says less."""
@@ -68,6 +71,21 @@ Decimal = Annotated[
         name="--decimal", negative=(), help="Print kB, MB and GB (10^3 ...), not KiB, MiB, GiB."
     ),
 ]
+
+
+def find_model(reference: str) -> Model:
+    """The model that a person means; what is downloaded is kept.
+
+    Raises:
+        ValueError: if there is none, or its configuration cannot be read.
+        DownloadError: if the hub cannot be reached.
+    """
+    return resolve_model(reference, keep=_keep)
+
+
+def _keep(path: Path, data: bytes) -> None:
+    make_directory(path.parent)
+    atomic_write_file(path, data)
 
 
 def choose_context(model: Model, asked: int | None) -> int:

@@ -20,8 +20,10 @@ from qkvary.costs.macs import count_encoder_tokens
 from qkvary.studies.advice import ServedVariant
 from qkvary.studies.quality import Quality
 
-WIDE = 118
+WIDE = 116
 """Columns from which on a row shows everything."""
+COARSE = 0.2
+"""Percentage points of a rounding interval from which on one digit says enough."""
 LOSSY = ("fp8", "int8", "int4")
 """Formats that are shown as an alternative to sharing anything."""
 
@@ -94,25 +96,35 @@ def print_serving(
     priced = question.price is not None
     columns = [
         ("variant", "left"),
-        ("cache", "left"),
         ("per user", "right"),
-        ("users/device", "right"),
+        ("users", "right"),
         ("devices", "right"),
         *([("price", "right")] if priced else []),
         ("longest", "right"),
         ("tokens/s", "right"),
         ("bound", "left"),
-        ("published change", "right"),
+        ("published %", "right"),
         ("standing", "left"),
     ]
-    screen.print(table(columns, (_cells(row, priced=priced, decimal=decimal) for row in rows)))
-    screen.print(
-        Text(
-            "longest: tokens of one user alone; tokens/s: of one replica as full as this demand "
-            "makes it, at the roofline; published change: perplexity against all heads and "
-            "projections, trained from scratch",
-            style="dim",
-        )
+    for form in dict.fromkeys(row.cache for row in rows):
+        lossy = ", lossy" if form.is_lossy else ""
+        screen.print(Text(f"cache in {form.name}{lossy}", style="italic"))
+        own = [row for row in rows if row.cache == form]
+        screen.print(table(columns, (_cells(row, priced=priced, decimal=decimal) for row in own)))
+    screen.print(Text(_legend(question), style="dim"))
+
+
+def _legend(question: Question) -> str:
+    """What the columns mean."""
+    speed = (
+        "tokens/s: of one replica as full as this demand makes it, at the roofline"
+        if question.device.bandwidth_bytes_per_second and question.device.flops_per_second_16_bit
+        else "tokens/s: give --bandwidth and --flops of the device"
+    )
+    return (
+        f"users: on one device; longest: tokens of one user alone; {speed}; published: change of "
+        "perplexity against all heads and projections, trained from scratch, and what its printed "
+        "digits leave open"
     )
 
 
@@ -202,7 +214,9 @@ def describe_change(quality: Quality | None) -> str:
         return "-"
     if quality.low == quality.high == 0:
         return "baseline"
-    return f"{quality.change_percent:+.1f} % [{quality.low:.1f}, {quality.high:.1f}]"
+    digits = 1 if quality.high - quality.low >= COARSE else 2
+    interval = f"[{quality.low:.{digits}f}, {quality.high:.{digits}f}]"
+    return f"{quality.change_percent:+.{digits}f} {interval}"
 
 
 def _certainty(saving: Saving) -> str:
@@ -233,12 +247,12 @@ def _label(row: ServedVariant) -> str:
 
 def _cells(row: ServedVariant, *, priced: bool, decimal: bool) -> list[str]:
     plan = row.plan
-    cells = [_label(row), row.cache.name, format_bytes(plan.user_bytes, decimal=decimal)]
-    cells.append(f"{plan.users_per_device:,.4g}" if plan.fits else "none")
+    cells = [_label(row), format_bytes(plan.user_bytes, decimal=decimal), _users(row)]
     cells.append(_devices(row))
     if priced:
         cells.append(grouped(plan.price_per_month))
-    cells.append(format_tokens(plan.longest_context))
+    longest = plan.longest_context
+    cells.append("no limit" if longest is None else format_count(longest))
     cells.append(format_count(plan.tokens_per_second))
     cells.append(plan.bound or "-")
     return [*cells, describe_change(row.quality), _standing(row)]
@@ -247,7 +261,7 @@ def _cells(row: ServedVariant, *, priced: bool, decimal: bool) -> list[str]:
 def _lines(row: ServedVariant, question: Question, *, decimal: bool) -> Iterator[tuple[str, str]]:
     plan = row.plan
     yield "cache per user", format_bytes(plan.user_bytes, decimal=decimal)
-    yield "users per device", f"{plan.users_per_device:,.4g}" if plan.fits else "none"
+    yield "users per device", _users(row)
     yield "devices", _devices(row)
     if question.price is not None:
         yield "price per month", grouped(plan.price_per_month)
@@ -264,7 +278,14 @@ def _devices(row: ServedVariant) -> str:
     if plan.devices is None:
         return "none"
     together = plan.devices_per_replica or 1
-    return f"{plan.devices:,}" + (f" ({together} together)" if together > 1 else "")
+    return f"{plan.devices:,}" + (f" by {together}" if together > 1 else "")
+
+
+def _users(row: ServedVariant) -> str:
+    users = row.plan.users_per_device
+    if not row.plan.fits:
+        return "none"
+    return f"{users:,.0f}" if users >= 100 or users % 1 == 0 else f"{users:,.3g}"
 
 
 def _standing(row: ServedVariant) -> str:

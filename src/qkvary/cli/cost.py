@@ -17,6 +17,7 @@ from qkvary.cli._models import (
     WeightFormat,
     choose_context,
     describe_layers,
+    find_model,
     notes_of,
 )
 from qkvary.cli._options import Json
@@ -26,7 +27,6 @@ from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.comparison import CostRow, compare_costs
 from qkvary.costs.formats import Format, parse_format
 from qkvary.costs.macs import count_encoder_tokens
-from qkvary.data.model_configs import resolve_model
 
 NARROW = 110
 """Columns below which the table is a list."""
@@ -70,7 +70,7 @@ def command(
     The first row is the model as it is, the others what it would cost with its projections shared
     in another way: those would have to be trained.
     """
-    known = resolve_model(model)
+    known = find_model(model)
     tokens = choose_context(known, context)
     chosen = choose_candidates(known, variant, all_sharings=True)
     cache = parse_format(dtype)

@@ -12,6 +12,7 @@ from qkvary.cli._models import (
     ModelName,
     VariantLabels,
     choose_context,
+    find_model,
     notes_of,
     read_formats,
 )
@@ -32,7 +33,6 @@ from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.exact_savings import find_savings
 from qkvary.costs.formats import parse_format
 from qkvary.costs.parameters import model_parameters
-from qkvary.data.model_configs import resolve_model
 from qkvary.studies.advice import (
     advise_serving,
     advise_task,
@@ -91,7 +91,7 @@ def _resolve(
     if load.users < 1:
         raise UsageError(f"expected --users of at least 1, got {load.users}")
     device = choose_device(hardware)
-    model = resolve_model(name)
+    model = find_model(name)
     return Question(
         model=model,
         candidates=choose_candidates(model, labels),

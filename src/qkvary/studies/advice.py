@@ -156,6 +156,7 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
                 f"{'takes' if one else 'take'} no more cache and {'is' if one else 'are'} no worse "
                 "by the published figures."
             )
+    yield from _at_equal_cost(first)
     yield from _due_to_the_authors(first)
 
 
@@ -250,10 +251,26 @@ def _change(row: ServedVariant) -> str:
         return "no published change"
     if quality.change_percent == 0:
         return "the baseline"
-    return (
-        f"{quality.change_percent:+.1f} % perplexity [{quality.low:.1f}, {quality.high:.1f}] "
-        "from rounding alone"
+    digits = 1 if quality.high - quality.low >= 0.2 else 2
+    return f"{quality.change_percent:+.{digits}f} % perplexity"
+
+
+def _at_equal_cost(rows: Sequence[ServedVariant]) -> Iterator[str]:
+    """The comparison that would decide: K=V against head sharing of equal bytes and parameters."""
+    tied = next((row for row in rows if row.label == "Q-K=V" and row.quality), None)
+    if tied is None or tied.quality is None:
+        return
+    yield (
+        "At equal cache and equal parameters the rival of K=V is half as many KV heads "
+        "(Q-K=V against GQA with half the heads): nobody published that run."
     )
+    queries = quality_of("Q=K-V", tied.quality.size)
+    if queries is not None:
+        yield (
+            "At equal parameters K=V is the better projection to share: "
+            f"{tied.quality.change_percent:+.1f} % against {queries.change_percent:+.1f} % for "
+            "Q=K-V, which saves no cache."
+        )
 
 
 def _due_to_the_authors(rows: Sequence[ServedVariant]) -> Iterator[str]:
