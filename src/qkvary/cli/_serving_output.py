@@ -1,7 +1,6 @@
 """How a serving plan is printed, and written as JSON."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -18,6 +17,7 @@ from qkvary.costs.exact_savings import Saving, SavingsReport
 from qkvary.costs.formats import parse_format
 from qkvary.costs.macs import count_encoder_tokens
 from qkvary.studies.advice import ServedVariant
+from qkvary.studies.plans import ServingAnswer
 from qkvary.studies.quality import Quality
 
 WIDE = 116
@@ -26,20 +26,6 @@ COARSE = 0.2
 """Percentage points of a rounding interval from which on one digit says enough."""
 LOSSY = ("fp8", "int8", "int4")
 """Formats that are shown as an alternative to sharing anything."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingAnswer:
-    """Everything that is said about serving."""
-
-    savings: SavingsReport
-    """What can be saved with the weights as they are."""
-    rows: tuple[ServedVariant, ...]
-    """Every variant in every format."""
-    advice: tuple[str, ...]
-    """What follows."""
-    caveats: tuple[str, ...]
-    """What must be known about the figures."""
 
 
 def print_head(screen: Console, question: Question, *, decimal: bool) -> None:

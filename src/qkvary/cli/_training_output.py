@@ -1,7 +1,6 @@
 """How a training plan is printed, and written as JSON."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -11,19 +10,8 @@ from qkvary.cli._output import grouped, table
 from qkvary.cli._plans import Question
 from qkvary.cli._serving_output import describe_change, quality_to_dict
 from qkvary.cli._units import format_bytes, format_change, format_count
+from qkvary.studies.plans import TrainingAnswer
 from qkvary.studies.training_advice import TrainedVariant
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingAnswer:
-    """Everything that is said about training."""
-
-    rows: tuple[TrainedVariant, ...]
-    """Every variant."""
-    advice: tuple[str, ...]
-    """What follows."""
-    caveats: tuple[str, ...]
-    """What must be known about the figures."""
 
 
 def print_training(

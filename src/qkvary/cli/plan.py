@@ -20,27 +20,17 @@ from qkvary.cli._options import Json
 from qkvary.cli._output import console, print_json, printable
 from qkvary.cli._plans import Load, Purpose, Question
 from qkvary.cli._serving_output import (
-    ServingAnswer,
     print_head,
     print_savings,
     print_serving,
     question_to_dict,
     serving_to_dict,
 )
-from qkvary.cli._training_output import TrainingAnswer, print_training, training_to_dict
+from qkvary.cli._training_output import print_training, training_to_dict
 from qkvary.cli._units import parse_share
 from qkvary.costs.candidates import choose_candidates
-from qkvary.costs.exact_savings import find_savings
 from qkvary.costs.formats import parse_format
-from qkvary.costs.parameters import model_parameters
-from qkvary.studies.advice import (
-    advise_serving,
-    advise_task,
-    caveats_of,
-    nearest_size,
-    serve_variants,
-)
-from qkvary.studies.training_advice import advise_training, train_variants
+from qkvary.studies.plans import Regime, TrainingAnswer, answer_serving, answer_training
 
 DEFAULT_HARDWARE = Hardware()
 DEFAULT_LOAD = Load()
@@ -76,7 +66,9 @@ def command(
         print_training(screen, question, trained.rows, decimal=decimal)
         _print_words(screen, trained.advice, (*trained.caveats, *notes))
         return
-    served = _answer_serving(question)
+    served = answer_serving(
+        question.candidates, question.demand, question.formats, task=question.load.task
+    )
     if screen is None:
         print_json({**question_to_dict(question), **serving_to_dict(served), "notes": notes})
         return
@@ -107,38 +99,13 @@ def _resolve(
     )
 
 
-def _answer_serving(question: Question) -> ServingAnswer:
-    size = nearest_size(model_parameters(question.model).total)
-    rows = serve_variants(question.candidates.rows, question.demand, question.formats, size=size)
-    return ServingAnswer(
-        savings=find_savings(
-            question.model,
-            context=question.context,
-            stored_as=question.formats[0],
-            encoder_tokens=question.load.encoder_tokens,
-        ),
-        rows=rows,
-        advice=(*advise_serving(rows), *advise_task(question.load.task)),
-        caveats=caveats_of(row.quality for row in rows),
-    )
-
-
 def _answer_training(question: Question) -> TrainingAnswer:
-    rows = train_variants(
-        [row for row in question.candidates.rows if row.saving is None],
-        device=question.device,
-        tokens=question.context,
+    regime = Regime(
         precision=question.purpose.precision,
         checkpointing=question.purpose.checkpointing,
-        reserve=question.reserve,
         utilization=question.utilization,
-        size=nearest_size(model_parameters(question.model).total),
     )
-    return TrainingAnswer(
-        rows=rows,
-        advice=(*advise_training(rows), *advise_task(question.load.task)),
-        caveats=caveats_of(row.quality for row in rows),
-    )
+    return answer_training(question.candidates, question.demand, regime, task=question.load.task)
 
 
 def _print_words(screen: Console, advice: Iterable[str], caveats: Iterable[str]) -> None:
