@@ -20,6 +20,8 @@ Storage = Literal["needed", "both", "value and slice", "input", "input elsewhere
 keys and values, also where they are one source (``both``, as engines do); the value and the rotated
 channels of the key; the layer input, or one that another layer keeps; or keys, of which values are
 made."""
+INPUT_STORED: tuple[Storage, ...] = ("input", "input elsewhere")
+"""What is stored where keys and values are made of it in every step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,6 +341,8 @@ class Layer:
     """Further matrices that every token passes through."""
     entries: int = 0
     """Further learned numbers."""
+    products: int = 0
+    """Multiply-accumulates of a token with matrices that are computed instead of learned."""
 
 
 def attention_width(attention: AttentionLayer) -> int:

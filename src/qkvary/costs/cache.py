@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import (
+    INPUT_STORED,
     AttentionLayer,
     CompressedAttention,
     LatentAttention,
@@ -85,7 +86,7 @@ def token_bytes(attention: ProjectedAttention | LatentAttention, stored_as: Form
     config = attention.config
     row = form.row_bytes(config.size_per_head)
     heads = [config.heads(source) for source in config.variant.cached]
-    if attention.storage in ("input", "input elsewhere"):
+    if attention.storage in INPUT_STORED:
         return form.row_bytes(config.d_model)
     if attention.storage == "keys":
         return heads[0] * row
@@ -139,7 +140,7 @@ def layerwise_cache_bytes(
         model.layers,
         lambda layer: (
             layer_cache_bytes(layer.attention, context=context, stored_as=form, peak=peak)
-            + _crossing_bytes(layer, seen, form)
+            + crossing_bytes(layer, encoder_tokens=seen, stored_as=form)
         ),
     )
 
@@ -175,20 +176,40 @@ def read_bytes(
     """
     form = _format(stored_as)
     seen = count_encoder_tokens(model, encoder_tokens, context)
-    return sum(map_layers(model.layers, lambda layer: _read_layer(layer, context, seen, form)))
+    return sum(
+        map_layers(
+            model.layers,
+            lambda layer: (
+                layer_read_bytes(layer.attention, context=context, stored_as=form)
+                + crossing_read_bytes(layer, encoder_tokens=seen, stored_as=form)
+            ),
+        )
+    )
 
 
-def _read_layer(layer: Layer, context: int, encoder_tokens: int, form: Format) -> int:
-    attention = layer.attention
+def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Format | str) -> int:
+    """What :func:`read_bytes` sums, without cross attention."""
+    form = _format(stored_as)
     keys = visible_keys(attention, context)
-    crossed = 0 if layer.cross is None else encoder_tokens * token_bytes(layer.cross, form)
     if not isinstance(attention, CompressedAttention):
-        return crossed + keys * token_bytes(attention, form)
+        return keys * token_bytes(attention, form)
     indexed = 0
     if attention.indexer:
         closed = context // attention.indexer.rate
         indexed = closed * form.row_bytes(attention.indexer.width)
-    return crossed + indexed + keys * form.row_bytes(attention.head_dim)
+    return indexed + keys * form.row_bytes(attention.head_dim)
+
+
+def crossing_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
+    """Bytes that a layer keeps of the encoder's tokens; none without cross attention."""
+    if layer.cross is None or layer.cross.storage == "input elsewhere":
+        return 0
+    return encoder_tokens * token_bytes(layer.cross, stored_as)
+
+
+def crossing_read_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
+    """Bytes of the encoder's tokens that a layer reads, also where another layer keeps them."""
+    return 0 if layer.cross is None else encoder_tokens * token_bytes(layer.cross, stored_as)
 
 
 def _compressed_bytes(attention: CompressedAttention, context: int, form: Format) -> int:
@@ -204,12 +225,6 @@ def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
         return own + sum(form.row_bytes(part.width) / part.rate for part in attention.compressors)
     after = layer_cache_bytes(attention, context=context + 1, stored_as=form)
     return after - layer_cache_bytes(attention, context=context, stored_as=form)
-
-
-def _crossing_bytes(layer: Layer, encoder_tokens: int, form: Format) -> int:
-    if layer.cross is None or layer.cross.storage == "input elsewhere":
-        return 0
-    return encoder_tokens * token_bytes(layer.cross, form)
 
 
 def _kept_tokens(window: int | None, context: int) -> int:

@@ -5,14 +5,13 @@ the time of its products at the device's matrix rate. Real kernels take longer; 
 variants are what it is good for.
 """
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from qkvary.arch.blocks import Experts, Layer
-from qkvary.arch.models import Model, map_layers
+from qkvary.arch.blocks import INPUT_STORED, Experts, Layer, ProjectedAttention
+from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.parts import Linear
-from qkvary.costs.cache import layer_cache_bytes, read_bytes
+from qkvary.costs.cache import layer_cache_bytes
 from qkvary.costs.devices import Device
 from qkvary.costs.formats import Format
 from qkvary.costs.macs import decode_macs
@@ -20,7 +19,9 @@ from qkvary.costs.parameters import (
     layer_attention_parameters,
     layer_norms,
     model_parameters,
+    projection_parameters,
 )
+from qkvary.costs.replicas import device_read_bytes
 
 Bound = Literal["weights", "cache", "arithmetic"]
 """What takes most of the time of a step: reading weights, reading the cache, or the products."""
@@ -37,7 +38,7 @@ class DecodeStep:
     weight_bytes: float
     """Weights read; of a mixture the experts that are expected to be hit."""
     cache_bytes: int
-    """Cache read."""
+    """Cache read; on several devices as many times the fullest one's part."""
     written_bytes: int
     """Cache written."""
     macs: int
@@ -54,7 +55,7 @@ class DecodeStep:
         return 2 * self.macs / self.moved_bytes
 
     def seconds(self, device: Device, *, devices: int = 1) -> float | None:
-        """The roofline time on a device, or on several that share the work without loss."""
+        """The roofline time on a device, or on those that share one copy of the model."""
         memory, arithmetic = self._times(device)
         if memory is None or arithmetic is None:
             return None
@@ -88,6 +89,7 @@ def decode_step(
     context: int,
     weights: Format,
     cache: Format,
+    devices: int = 1,
     encoder_tokens: int | None = None,
 ) -> DecodeStep:
     """What one decoding step moves and computes.
@@ -98,6 +100,7 @@ def decode_step(
         context: Tokens that each attends to, the new one included.
         weights: How weights are stored.
         cache: How the cache is stored; each stored tensor is read once.
+        devices: Devices that share one copy of the model; what several hold is read by each.
         encoder_tokens: Tokens of the encoder, where the model does not fix them.
 
     Raises:
@@ -106,10 +109,14 @@ def decode_step(
     if batch < 1:
         raise ValueError(f"expected a batch of at least 1 sequence, got {batch}")
     macs = decode_macs(model, context=context, encoder_tokens=encoder_tokens).total
-    read = read_bytes(model, context=context, stored_as=cache, encoder_tokens=encoder_tokens)
+    # No step is over before the device that holds most is done.
+    read = devices * device_read_bytes(
+        model, context=context, stored_as=cache, devices=devices, encoder_tokens=encoder_tokens
+    )
     # What the encoder left behind was written before the first step.
     written = sum(
-        layer_cache_bytes(layer.attention, context=1, stored_as=cache) for layer in model.layers
+        count * layer_cache_bytes(layer.attention, context=1, stored_as=cache)
+        for layer, count in count_kinds(model.layers)
     )
     return DecodeStep(
         batch=batch,
@@ -133,9 +140,11 @@ def read_weights(model: Model, *, batch: int) -> float:
     encoder and the keys and values of its output are done with. Of experts, those are counted that
     a batch is expected to hit if tokens choose evenly and independently.
     """
-    layers = sum(map_layers(model.layers, lambda layer: _read_layer(layer, batch)))
+    kinds = count_kinds(model.layers)
+    layers = sum(count * _read_layer(layer, batch) for layer, count in kinds)
     outside = sum(linear.weights + linear.biases for linear in (*model.head, *model.others))
-    return layers + outside + sum(norm.weights + norm.biases for norm in model.norms)
+    outside += model.entries + sum(norm.weights + norm.biases for norm in model.norms)
+    return layers + outside
 
 
 def expected_experts(part: Experts, batch: int) -> float:
@@ -148,15 +157,29 @@ def _read_layer(layer: Layer, batch: int) -> float:
     read += sum(norm.weights + norm.biases for norm in layer_norms(layer))
     read += _numbers(layer.others)
     if layer.cross is not None:
-        # Like a layer that reads another's keys and values: it has no own ones to make.
-        reading = dataclasses.replace(layer.cross, reads_layer=0)
-        read += layer_attention_parameters(reading).total
+        read += _read_crossing(layer.cross)
     for part in layer.feed_forward:
         if isinstance(part, Experts):
             read += expected_experts(part, batch) * _numbers(part.expert.linears)
             read += _numbers(part.always) + part.entries
         else:
             read += _numbers(part.linears)
+    return read
+
+
+def _read_crossing(cross: ProjectedAttention) -> int:
+    """Parameters of cross attention less those that only keys and values of the encoder need.
+
+    Where the encoder's output is stored in their place, they are made in every step.
+    """
+    config = cross.config
+    read = layer_attention_parameters(cross).total
+    if cross.storage in INPUT_STORED:
+        return read
+    for source in config.variant.projections:
+        if source in config.variant.cached and source != config.variant.sharing.query:
+            size = projection_parameters(config, source)
+            read -= size.weights + (0 if source in cross.unbiased else size.biases)
     return read
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import (
+    INPUT_STORED,
     AttentionLayer,
     CompressedAttention,
     Experts,
@@ -210,7 +211,7 @@ def _forward_layer(layer: Layer, tokens: int, encoder_tokens: int, pairs: Pairs)
     projections, scores = _forward_attention(layer.attention, tokens, pairs)
     if layer.cross is not None:
         config = layer.cross.config
-        projections += tokens * _query_and_output_macs(config)
+        projections += tokens * _crossing_macs(config)
         projections += encoder_tokens * _stored_macs(layer.cross)
         scores += _content_macs(config, tokens * encoder_tokens)
     return MacCount(
@@ -218,7 +219,7 @@ def _forward_layer(layer: Layer, tokens: int, encoder_tokens: int, pairs: Pairs)
         scores=scores,
         feed_forward=tokens * sum(map(feed_forward_macs_per_token, layer.feed_forward)),
         head=0,
-        other=tokens * sum(linear.weights for linear in layer.others),
+        other=tokens * _other_macs(layer),
     )
 
 
@@ -241,7 +242,9 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     keys = visible_keys(attention, context)
     if isinstance(attention, ProjectedAttention):
         config = attention.config
-        projections = _query_and_output_macs(config) + _stored_macs(attention)
+        projections = _query_and_output_macs(config)
+        if attention.storage not in INPUT_STORED:
+            projections += _stored_macs(attention)
         # The bias of "+" is not stored: it is made again for every key.
         scores = _content_macs(config, keys) + _plus_macs(config, keys, keys)
         scores += _expansion_macs(attention, keys)
@@ -254,7 +257,7 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
         summaries = context // attention.indexer.rate
         scores += summaries * attention.index_heads * attention.indexer.width
     if layer.cross is not None:
-        projections += _query_and_output_macs(layer.cross.config)
+        projections += _crossing_macs(layer.cross.config)
         scores += _content_macs(layer.cross.config, encoder_tokens)
         scores += _expansion_macs(layer.cross, encoder_tokens)
     return MacCount(
@@ -262,20 +265,21 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
         scores=scores,
         feed_forward=sum(map(feed_forward_macs_per_token, layer.feed_forward)),
         head=0,
-        other=sum(linear.weights for linear in layer.others),
+        other=_other_macs(layer),
     )
 
 
 def _expansion_macs(attention: ProjectedAttention, keys: int) -> int:
     """What a step adds that makes keys and values of something smaller which is stored.
 
-    Stored inputs are projected again, or query and output absorb the projections and meet inputs of
-    the layer's whole width, whichever takes fewer products and is possible.
+    Stored inputs are projected again, the new token's among them, or query and output absorb the
+    projections and meet inputs of the layer's whole width, whichever takes fewer products and is
+    possible.
     """
     config = attention.config
     if attention.storage == "keys":
         return keys * config.width("k") * config.width("v")
-    if attention.storage not in ("input", "input elsewhere"):
+    if attention.storage not in INPUT_STORED:
         return 0
     again = keys * sum(projection_macs_per_token(config, source) for source in _stored(config))
     if config.variant.positions == "rotary" or attention.norms:
@@ -343,6 +347,16 @@ def _query_and_output_macs(config: AttentionConfig) -> int:
     return queries + query_map + heads * head_dim * config.d_model
 
 
+def _crossing_macs(config: AttentionConfig) -> int:
+    """One token of the decoder through cross attention, keys and values of the encoder left out.
+
+    A query that shares the key's projection multiplies it once more: its tokens are others.
+    """
+    query = config.variant.sharing.query
+    again = projection_macs_per_token(config, query) if query in _stored(config) else 0
+    return again + _query_and_output_macs(config)
+
+
 def _content_macs(config: AttentionConfig, pairs: int) -> int:
     return 2 * pairs * config.num_heads * config.size_per_head
 
@@ -360,6 +374,10 @@ def _plus_macs(config: AttentionConfig, length: int, pairs: int) -> int:
     if config.variant.diagonal != "none":
         return bias
     return bias + pairs * config.num_heads * max(1, maps // config.num_kv_heads)
+
+
+def _other_macs(layer: Layer) -> int:
+    return layer.products + sum(linear.weights for linear in layer.others)
 
 
 def _head_macs(model: Model) -> int:

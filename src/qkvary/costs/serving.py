@@ -1,19 +1,18 @@
 """Serving plans: how many users a device holds, how many devices they need, and what binds.
 
-A replica of the model spans one device or several. Over several, weights and KV heads are divided;
-a head is not, so that a device holds at least one KV head of every layer, and a latent entirely.
+A replica of the model spans one device or several, which divide it as ``costs.replicas`` says.
 """
 
 import math
 from dataclasses import dataclass
 from typing import Literal
 
-from qkvary.arch.blocks import AttentionLayer, ProjectedAttention
 from qkvary.arch.models import Model
 from qkvary.costs.cache import layerwise_cache_bytes
 from qkvary.costs.decoding import Bound, DecodeStep, decode_step, weight_bytes
 from qkvary.costs.devices import Device
 from qkvary.costs.formats import Format
+from qkvary.costs.replicas import device_cache_bytes
 
 Fills = Literal["weights", "cache"]
 REPLICA_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -42,6 +41,8 @@ class Demand:
     """Tokens of the encoder, where the model does not fix them."""
     count_weights: bool = True
     """Whether weights take memory; the papers' scenario leaves them out."""
+    replica_sizes: tuple[int, ...] = REPLICA_SIZES
+    """Devices that a replica may span, in rising order."""
 
     def __post_init__(self) -> None:
         if self.context < 1 or self.users < 1:
@@ -52,6 +53,9 @@ class Demand:
             raise ValueError(f"expected a reserve in [0, 1), got {self.reserve}")
         if self.price is not None and not 0 <= self.price < float("inf"):
             raise ValueError(f"expected a price of at least 0, got {self.price}")
+        sizes = self.replica_sizes
+        if not sizes or sizes[0] < 1 or list(sizes) != sorted(set(sizes)):
+            raise ValueError(f"expected rising replica sizes of at least 1, got {sizes}")
 
     @property
     def usable_bytes(self) -> int:
@@ -73,8 +77,6 @@ class ServingPlan:
     """Devices that share one copy of the model; ``None`` where no size is enough."""
     users_per_replica: int
     """The largest batch at the full context."""
-    users_per_device: float
-    """The same, over the devices of a replica."""
     devices: int | None
     """Devices for all users."""
     price_per_month: float | None
@@ -82,26 +84,43 @@ class ServingPlan:
     longest_context: int | None
     """Tokens of one user alone on one replica; ``None`` where memory sets no limit."""
     fills: Fills | None
-    """What takes most of a full replica's memory; ``None`` where nothing fits."""
+    """What takes most of a replica's memory at this demand; ``None`` where nothing fits."""
     step: DecodeStep | None
     """One decoding step of a replica that is as full as the demand makes it."""
-    tokens_per_second: float | None
-    """Of such a replica, at the roofline."""
-    tokens_per_second_and_user: float | None
-    """What one of its users sees."""
+    step_seconds: float | None
+    """Its roofline time; ``None`` where the device's rates are not known."""
     bound: Bound | None
-    """What takes most of the time of that step."""
+    """What takes most of that time."""
 
     @property
     def fits(self) -> bool:
         """Whether all users can be served."""
         return self.devices is not None
 
+    @property
+    def users_per_device(self) -> float:
+        """The largest batch over the devices of a replica."""
+        return self.users_per_replica / (self.devices_per_replica or 1)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of a replica that is as full as the demand makes it, at the roofline."""
+        if self.step is None or self.step_seconds is None:
+            return None
+        return self.step.batch / self.step_seconds
+
+    @property
+    def tokens_per_second_and_user(self) -> float | None:
+        """What one of its users sees."""
+        return None if self.step_seconds is None else 1 / self.step_seconds
+
 
 def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
     """Plan the serving of one model.
 
-    A replica has the size that needs the fewest devices in all, the smallest among equals.
+    A replica has the size that needs the fewest devices in all, the smallest among equals. More
+    memory never needs more devices; a replica of one size then never holds fewer users or tokens,
+    but the size that is chosen may be smaller.
 
     Args:
         model: Any model that decodes.
@@ -114,82 +133,48 @@ def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
     if not model.is_causal:
         raise ValueError("expected a causal model to plan a cache for, got a bidirectional one")
     weights = weight_bytes(model, demand.weights) if demand.count_weights else 0
-    best = _choose_replica(model, demand, cache, weights)
-    users = sum(_user_bytes(model, demand, cache, demand.context))
-    if best is None:
+    user = _user_bytes(model, demand, cache)
+    size, batch = _choose_replica(model, demand, cache, weights) or (None, 0)
+    longest = _longest_context(model, demand, cache, weights, size or demand.replica_sizes[-1])
+    if size is None:
         return ServingPlan(
             cache=cache,
             weight_bytes=weights,
-            user_bytes=users,
+            user_bytes=user,
             devices_per_replica=None,
             users_per_replica=0,
-            users_per_device=0.0,
             devices=None,
             price_per_month=None,
-            longest_context=_longest_context(model, demand, cache, weights, REPLICA_SIZES[-1]),
+            longest_context=longest,
             fills=None,
             step=None,
-            tokens_per_second=None,
-            tokens_per_second_and_user=None,
+            step_seconds=None,
             bound=None,
         )
-    size, batch = best
-    devices = size * math.ceil(demand.users / batch)
+    devices = size * _divide_up(demand.users, batch)
     step = decode_step(
         model,
         batch=min(batch, demand.users),
         context=demand.context,
         weights=demand.weights,
         cache=cache,
+        devices=size,
         encoder_tokens=demand.encoder_tokens,
     )
-    speed = step.tokens_per_second(demand.device, devices=size)
     return ServingPlan(
         cache=cache,
         weight_bytes=weights,
-        user_bytes=users,
+        user_bytes=user,
         devices_per_replica=size,
         users_per_replica=batch,
-        users_per_device=batch / size,
         devices=devices,
         price_per_month=None if demand.price is None else devices * demand.price,
-        longest_context=_longest_context(model, demand, cache, weights, size),
-        fills="weights" if weights >= min(batch, demand.users) * users else "cache",
+        longest_context=longest,
+        fills="weights" if weights >= step.batch * user else "cache",
         step=step,
-        tokens_per_second=speed,
-        tokens_per_second_and_user=None if speed is None else speed / step.batch,
+        step_seconds=step.seconds(demand.device, devices=size),
         bound=step.bound(demand.device),
     )
-
-
-def device_cache_bytes(
-    model: Model,
-    *,
-    context: int,
-    cache: Format,
-    devices: int,
-    encoder_tokens: int | None = None,
-) -> int:
-    """Bytes of one sequence's cache on the fullest device of a replica.
-
-    The most on the way to ``context`` tokens. KV heads are divided among the devices and never
-    split, so that a single KV head is on every device.
-    """
-    layers = layerwise_cache_bytes(
-        model, context=context, stored_as=cache, encoder_tokens=encoder_tokens, peak=True
-    )
-    return sum(
-        math.ceil(size * _share(layer.attention, devices))
-        for layer, size in zip(model.layers, layers, strict=True)
-    )
-
-
-def _share(attention: AttentionLayer, devices: int) -> float:
-    """The part of a layer's cache that the fullest device holds."""
-    if not isinstance(attention, ProjectedAttention):
-        return 1.0
-    heads = max(attention.config.heads(source) for source in attention.config.variant.cached)
-    return math.ceil(heads / devices) / heads
 
 
 def _choose_replica(
@@ -197,33 +182,31 @@ def _choose_replica(
 ) -> tuple[int, int] | None:
     """The devices of a replica and the users that it holds."""
     best: tuple[int, int, int] | None = None
-    for size in REPLICA_SIZES:
-        free = demand.usable_bytes - math.ceil(weights / size)
-        if free <= 0:
-            continue
+    for size in demand.replica_sizes:
+        if best is not None and size >= best[0]:
+            break
+        free = demand.usable_bytes - _divide_up(weights, size)
         one = device_cache_bytes(
             model,
             context=demand.context,
-            cache=cache,
+            stored_as=cache,
             devices=size,
             encoder_tokens=demand.encoder_tokens,
         )
-        batch = demand.users if one == 0 else free // one
-        if batch < 1:
+        if free < max(1, one):
             continue
-        devices = size * math.ceil(demand.users / batch)
+        batch = demand.users if one == 0 else free // one
+        devices = size * _divide_up(demand.users, batch)
         if best is None or devices < best[0]:
             best = (devices, size, batch)
-        if size >= devices:
-            break
     return None if best is None else best[1:]
 
 
-def _user_bytes(model: Model, demand: Demand, cache: Format, context: int) -> list[int]:
-    return list(
+def _user_bytes(model: Model, demand: Demand, cache: Format) -> int:
+    return sum(
         layerwise_cache_bytes(
             model,
-            context=context,
+            context=demand.context,
             stored_as=cache,
             encoder_tokens=demand.encoder_tokens,
             peak=True,
@@ -235,13 +218,13 @@ def _longest_context(
     model: Model, demand: Demand, cache: Format, weights: int, size: int
 ) -> int | None:
     """The most tokens whose cache fits beside the weights, by bisection; bytes grow with tokens."""
-    free = demand.usable_bytes - math.ceil(weights / size)
+    free = demand.usable_bytes - _divide_up(weights, size)
 
     def fits(tokens: int) -> bool:
         held = device_cache_bytes(
             model,
             context=tokens,
-            cache=cache,
+            stored_as=cache,
             devices=size,
             encoder_tokens=demand.encoder_tokens,
         )
@@ -251,10 +234,13 @@ def _longest_context(
         return 0
     if fits(MOST_TOKENS):
         return None
-    low, high = 1, 2
-    while fits(high):
-        low, high = high, 2 * high
+    low, high = 1, MOST_TOKENS
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def _divide_up(amount: int, parts: int) -> int:
+    """The quotient rounded up, exact for numbers of any size."""
+    return -(-amount // parts)

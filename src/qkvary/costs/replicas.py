@@ -1,0 +1,89 @@
+"""One copy of a model on several devices: which part of the cache is on each.
+
+Weights are divided evenly. KV heads are divided and never split, so that a single one is on every
+device; so is whatever the keys and values of all heads are made of: a latent, the layer input, or
+keys that values are computed from.
+"""
+
+from qkvary.arch.blocks import INPUT_STORED, AttentionLayer, Layer, ProjectedAttention
+from qkvary.arch.models import Model, count_kinds
+from qkvary.costs.cache import (
+    crossing_bytes,
+    crossing_read_bytes,
+    layer_cache_bytes,
+    layer_read_bytes,
+)
+from qkvary.costs.formats import Format
+from qkvary.costs.macs import count_encoder_tokens
+
+NEEDED_WHOLE = (*INPUT_STORED, "keys")
+"""What a layer may store of which no head needs only a part."""
+
+
+def device_cache_bytes(
+    model: Model,
+    *,
+    context: int,
+    stored_as: Format,
+    devices: int,
+    encoder_tokens: int | None = None,
+) -> int:
+    """Bytes of one sequence's cache on the fullest device, the most on the way to ``context``.
+
+    Args:
+        model: Any model that decodes.
+        context: Tokens seen so far; of a model with an encoder, the decoder's.
+        stored_as: How the cache stores numbers.
+        devices: Devices that share one copy of the model.
+        encoder_tokens: Tokens of the encoder, where the model does not fix them.
+    """
+    kinds = count_kinds(model.layers)
+    seen = count_encoder_tokens(model, encoder_tokens, context)
+    return sum(
+        count * _kept_bytes(layer, context, seen, stored_as, devices) for layer, count in kinds
+    )
+
+
+def device_read_bytes(
+    model: Model,
+    *,
+    context: int,
+    stored_as: Format,
+    devices: int,
+    encoder_tokens: int | None = None,
+) -> int:
+    """Bytes of one sequence's cache that the fullest device reads for one token.
+
+    For the arguments see :func:`device_cache_bytes`; the new token is the last of ``context``.
+    """
+    kinds = count_kinds(model.layers)
+    seen = count_encoder_tokens(model, encoder_tokens, context)
+    return sum(
+        count * _read_bytes(layer, context, seen, stored_as, devices) for layer, count in kinds
+    )
+
+
+def device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
+    """Of ``size`` bytes of a layer's cache those on the device that holds most heads."""
+    if not isinstance(attention, ProjectedAttention) or attention.storage in NEEDED_WHOLE:
+        return size
+    heads = max(attention.config.heads(source) for source in attention.config.variant.cached)
+    return -(-size * -(-heads // devices) // heads)
+
+
+def _kept_bytes(layer: Layer, context: int, seen: int, stored_as: Format, devices: int) -> int:
+    own = layer_cache_bytes(layer.attention, context=context, stored_as=stored_as, peak=True)
+    kept = device_bytes(layer.attention, own, devices)
+    if layer.cross is None:
+        return kept
+    crossed = crossing_bytes(layer, encoder_tokens=seen, stored_as=stored_as)
+    return kept + device_bytes(layer.cross, crossed, devices)
+
+
+def _read_bytes(layer: Layer, context: int, seen: int, stored_as: Format, devices: int) -> int:
+    own = layer_read_bytes(layer.attention, context=context, stored_as=stored_as)
+    read = device_bytes(layer.attention, own, devices)
+    if layer.cross is None:
+        return read
+    crossed = crossing_read_bytes(layer, encoder_tokens=seen, stored_as=stored_as)
+    return read + device_bytes(layer.cross, crossed, devices)
