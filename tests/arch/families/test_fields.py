@@ -1,0 +1,123 @@
+"""Every field is checked as it is read, and every message says what was expected."""
+
+import math
+import re
+
+import pytest
+
+from qkvary.arch.families.fields import MOST_LAYERS, Fields
+
+
+def fields(**content: object) -> Fields:
+    return Fields(content, "llama")
+
+
+def refuses(message: str) -> "pytest.RaisesExc[ValueError]":
+    return pytest.raises(ValueError, match=re.escape(message))
+
+
+def test_the_first_name_that_is_present_counts() -> None:
+    assert fields(n_layer=3, num_layers=5).size("num_layers", "n_layer") == 5
+    assert fields(n_layer=3, num_layers=None).size("num_layers", "n_layer") == 3
+    assert fields(a=None).size("a", default=7) == 7
+    assert fields(a=11.0).size("a") == 11
+
+
+def test_null_is_absent_but_mentioned() -> None:
+    config = fields(window=None)
+    assert not config.has("window")
+    assert config.mentions("window")
+    assert not config.mentions("heads")
+    assert config.optional_size("window") is None
+
+
+@pytest.mark.parametrize("value", [0, -1, True, "3", 2.5, math.nan, math.inf, [4], 2**41, 10**400])
+def test_a_size_is_a_positive_whole_number(value: object) -> None:
+    with refuses("expected a whole number in 1 ... 2^40 for hidden_size of a llama configuration"):
+        fields(hidden_size=value).size("hidden_size")
+
+
+def test_a_missing_size_names_its_spellings_and_what_is_there() -> None:
+    with refuses(
+        "expected the field n_layer or num_layers in a llama configuration, got heads, width"
+    ):
+        fields(width=3, heads=2).size("n_layer", "num_layers")
+    with refuses("in a llama configuration, got nothing"):
+        fields().size("n_layer")
+
+
+def test_a_message_stays_short() -> None:
+    deep: list[object] = []
+    for _ in range(900):
+        deep = [deep, "x" * 10_000]
+    with pytest.raises(ValueError, match="expected true or false") as caught:
+        fields(flag=[deep] * 1000).flag("flag", default=False)
+    assert len(str(caught.value)) < 500
+    with pytest.raises(ValueError, match="expected the field") as caught:
+        fields(**{"x" * 10_000 + str(index): 1 for index in range(100)}).size("a")
+    assert len(str(caught.value)) < 1000
+
+
+def test_counts_may_be_zero() -> None:
+    assert fields(a=0).count("a") == 0
+    assert fields().count("a", default=28) == 28
+    for value in (-1, True, 1.0, "1"):
+        with refuses("expected a whole number in 0 ... 2^40 for a of a llama configuration"):
+            fields(a=value).count("a")
+
+
+def test_layers_are_plausible() -> None:
+    assert fields(a=MOST_LAYERS).layers("a") == 10_000
+    with refuses("expected at most 10,000 layers for a of a llama configuration, got 10001"):
+        fields(a=MOST_LAYERS + 1).layers("a")
+
+
+def test_flags_are_true_or_false() -> None:
+    assert fields(a=False).flag("a", default=True) is False
+    assert fields(a=None).flag("a", default=True) is True
+    with refuses("expected true or false for a of a llama configuration, got 1"):
+        fields(a=1).flag("a", default=True)
+
+
+def test_numbers_are_finite() -> None:
+    assert fields(a=3).number("a", default=0.5) == 3.0
+    assert fields().number("a", default=0.5) == 0.5
+    for value in (math.inf, math.nan, "1", True, 10**400):
+        with refuses("expected a number for a of a llama configuration"):
+            fields(a=value).number("a", default=1.0)
+
+
+def test_texts_are_texts() -> None:
+    assert fields(a="gelu").text("a", default="relu") == "gelu"
+    with refuses("expected a text for a of a llama configuration, got 3"):
+        fields(a=3).text("a", default="relu")
+
+
+def test_lists_have_the_right_words_and_length() -> None:
+    config = fields(kinds=["b", "a"], number=3, long=[0] * (MOST_LAYERS + 1))
+    assert config.items("kinds") == ("b", "a")
+    assert config.items("absent") is None
+    assert config.words("kinds", choices="ab", length=2) == ("b", "a")
+    assert config.words("absent", choices="ab", length=2) is None
+    with refuses("expected words out of a, c for kinds of a llama configuration, got 'b'"):
+        config.words("kinds", choices="ac", length=2)
+    with refuses("expected 3 entries for kinds of a llama configuration, got '2 entries'"):
+        config.words("kinds", choices="ab", length=3)
+    with refuses("expected a list for number of a llama configuration, got 3"):
+        config.items("number")
+    with refuses("expected at most 10,000 entries for long of a llama configuration"):
+        config.items("long")
+
+
+def test_sections_are_configurations_of_the_same_family() -> None:
+    section = fields(rope={"theta": 7}).section("rope")
+    assert section is not None
+    assert (section.size("theta"), section.family) == (7, "llama")
+    assert fields(rope=None).section("rope") is None
+    with refuses("expected a nested configuration for rope of a llama configuration, got 'yarn'"):
+        fields(rope="yarn").section("rope")
+
+
+def test_a_value_that_does_not_fit_the_others_is_shown() -> None:
+    error = fields(kinds="odd").refuse("kinds", "even ones")
+    assert str(error) == "expected even ones for kinds of a llama configuration, got 'odd'"

@@ -1,0 +1,276 @@
+"""Llama and its descendants: published models, with the arithmetic written out.
+
+Cache bytes are those of 16-bit numbers; of a window of w tokens the last w - 1 are kept.
+"""
+
+import re
+
+import pytest
+
+from qkvary.arch.blocks import Experts, FeedForward, ProjectedAttention
+from qkvary.arch.families.table import read_model
+from qkvary.arch.labels import spell_label
+from qkvary.arch.models import Model
+from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
+from qkvary.costs.parameters import active_parameters, model_parameters
+from tests.arch.families.config_files import load, read, read_without
+
+
+def attention(model: Model, layer: int = 0) -> ProjectedAttention:
+    found = model.layers[layer].attention
+    assert isinstance(found, ProjectedAttention)
+    return found
+
+
+def windows(model: Model) -> list[int | None]:
+    return [attention(model, index).config.variant.window for index in range(len(model.layers))]
+
+
+def cache_bytes(model: Model, context: int) -> int:
+    return model_cache_bytes(model, context=context, stored_as="bf16")
+
+
+def total(model: Model) -> int:
+    return model_parameters(model).total
+
+
+def test_llama_3_1_8b() -> None:
+    model = read("llama-3.1-8b")
+    # 32 layers, keys and values, 8 KV heads of 128 channels, 2 bytes: 128 KiB a token.
+    assert 32 * 2 * 8 * 128 * 2 == 131_072 == 128 * 2**10
+    assert cache_bytes(model, 1) == 131_072
+    assert cache_bytes(model, 32_768) == 32_768 * 131_072 == 4 * 2**30
+    layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096
+    assert total(model) == 2 * 128256 * 4096 + 32 * layer + 4096 == 8_030_261_248
+    assert model_parameters(model).biases == 0
+    assert model.max_tokens == 131_072
+    config = attention(model).config
+    assert (config.position.rotary_base, config.position.rotary_fraction) == (500_000.0, 1.0)
+    assert spell_label(config.variant) == "GQA-8@rotary"
+
+
+def test_llama_3_2_1b_ties_its_head() -> None:
+    model = read("llama-3.2-1b")
+    # 16 layers, keys and values, 8 KV heads of 64 channels, 2 bytes.
+    assert cache_bytes(model, 8192) == 8192 * (16 * 2 * 8 * 64 * 2) == 268_435_456
+    layer = 2 * 2048 * 2048 + 2 * 2048 * 512 + 3 * 2048 * 8192 + 2 * 2048
+    assert total(model) == 128256 * 2048 + 16 * layer + 2048 == 1_235_814_400
+
+
+def test_llama_without_grouping_says_nothing_of_kv_heads() -> None:
+    model = read_without("llama-3.1-8b", "num_key_value_heads", "head_dim")
+    assert attention(model).config.variant.num_kv_heads is None
+    assert attention(model).config.head_dim is None
+    assert cache_bytes(model, 1) == 32 * 2 * 32 * 128 * 2
+
+
+def test_llama_biases_and_head_sizes() -> None:
+    plain = total(read("llama-3.1-8b"))
+    assert total(read("llama-3.1-8b", attention_bias=True)) == plain + 32 * (2 * 4096 + 2 * 1024)
+    assert total(read("llama-3.1-8b", mlp_bias=True)) == plain + 32 * (2 * 14336 + 4096)
+    wide = read("llama-3.1-8b", head_dim=160)
+    assert cache_bytes(wide, 1) == 32 * 2 * 8 * 160 * 2
+    assert total(wide) == plain + 32 * 2 * 4096 * (32 + 8) * 32
+
+
+def test_one_layer_is_made_for_all_that_are_equal() -> None:
+    model = read("llama-3.1-8b")
+    assert len({id(layer) for layer in model.layers}) == 1
+
+
+def test_mistral_7b_keeps_its_window() -> None:
+    model = read("mistral-7b")
+    # 32 layers, keys and values, 8 KV heads of 128 channels, 2 bytes; at most 4,095 tokens.
+    token = 32 * 2 * 8 * 128 * 2
+    assert cache_bytes(model, 1000) == 1000 * token == 131_072_000
+    assert cache_bytes(model, 4095) == 4095 * token
+    assert cache_bytes(model, 32_768) == 4095 * token == 536_739_840
+    assert total(model) == 7_241_732_096
+    assert windows(model) == [4096] * 32
+
+
+def test_mistral_without_a_window() -> None:
+    assert windows(read("mistral-7b", sliding_window=None)) == [None] * 32
+    # What the file does not mention is what the configuration class says.
+    assert windows(read_without("mistral-7b", "sliding_window")) == [4096] * 32
+    kinds = ["full_attention", "sliding_attention"] * 16
+    assert windows(read("mistral-7b", layer_types=kinds)) == [None, 4096] * 16
+
+
+def test_mixtral_8x7b_passes_through_two_experts_of_eight() -> None:
+    model = read("mixtral-8x7b")
+    # Of the cache experts know nothing: as Mistral without its window.
+    assert cache_bytes(model, 32_768) == 32_768 * (32 * 2 * 8 * 128 * 2) == 4 * 2**30
+    expert = 3 * 4096 * 14336
+    layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 8 * expert + 4096 * 8 + 2 * 4096
+    assert total(model) == 2 * 32000 * 4096 + 32 * layer + 4096 == 46_702_792_704
+    assert active_parameters(model) == 46_702_792_704 - 32 * 6 * expert == 12_879_925_248
+    assert attention(model).config.position.rotary_base == 1_000_000.0
+
+
+def test_qwen_2_5_0_5b() -> None:
+    model = read("qwen2.5-0.5b")
+    # 24 layers, keys and values, 2 KV heads of 64 channels, 2 bytes.
+    assert cache_bytes(model, 32_768) == 32_768 * (24 * 2 * 2 * 64 * 2) == 402_653_184
+    projections = (896 * 896 + 896) + 2 * (896 * 128 + 128) + 896 * 896
+    layer = projections + 3 * 896 * 4864 + 2 * 896
+    assert total(model) == 151936 * 896 + 24 * layer + 896 == 494_032_768
+    assert windows(model) == [None] * 24
+
+
+def test_qwen_windows_begin_behind_the_full_layers() -> None:
+    on = {"use_sliding_window": True, "sliding_window": 1000, "max_window_layers": 20}
+    model = read("qwen2.5-0.5b", **on)
+    assert windows(model) == [None] * 20 + [1000] * 4
+    # Keys and values, 2 KV heads of 64 channels, 2 bytes: 512 a token and layer.
+    assert list(layerwise_cache_bytes(model, context=5000)) == [5000 * 512] * 20 + [999 * 512] * 4
+    # 28 full layers are more than there are.
+    assert windows(read("qwen2.5-0.5b", **{**on, "max_window_layers": None})) == [None] * 24
+    assert windows(read("qwen2.5-0.5b", **{**on, "sliding_window": None})) == [None] * 24
+    assert windows(read("qwen2.5-0.5b", **{**on, "use_sliding_window": False})) == [None] * 24
+    kinds = ["sliding_attention"] * 3 + ["full_attention"] * 21
+    assert windows(read("qwen2.5-0.5b", **on, layer_types=kinds)) == [1000] * 3 + [None] * 21
+
+
+def test_qwen_with_a_window_of_no_given_length() -> None:
+    config = {**load("qwen2.5-0.5b"), "use_sliding_window": True, "max_window_layers": 23}
+    del config["sliding_window"]
+    assert windows(read_model(config, "qwen")) == [None] * 23 + [4096]
+
+
+def test_qwen3_8b_normalises_its_heads() -> None:
+    model = read("qwen3-8b")
+    # 36 layers, keys and values, 8 KV heads of 128 channels, 2 bytes: 144 KiB a token.
+    assert cache_bytes(model, 40_960) == 40_960 * (36 * 2 * 8 * 128 * 2) == 6_039_797_760
+    layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 12288 + 2 * 4096 + 2 * 128
+    assert total(model) == 2 * 151936 * 4096 + 36 * layer + 4096 == 8_190_735_360
+    # The size of its heads is not that of its width.
+    assert attention(read_without("qwen3-8b", "head_dim")).config.size_per_head == 128
+    small = read("qwen3-8b", hidden_size=1024)
+    assert cache_bytes(small, 1) == 36 * 2 * 8 * 128 * 2
+
+
+def test_qwen3_30b_has_experts_in_every_layer() -> None:
+    model = read("qwen3-30b-a3b")
+    # 48 layers, keys and values, 4 KV heads of 128 channels, 2 bytes.
+    assert cache_bytes(model, 32_768) == 32_768 * (48 * 2 * 4 * 128 * 2) == 3 * 2**30
+    expert = 3 * 2048 * 768
+    projections = 2 * 2048 * 4096 + 2 * 2048 * 512
+    layer = projections + 128 * expert + 2048 * 128 + 2 * 2048 + 2 * 128
+    assert total(model) == 2 * 151936 * 2048 + 48 * layer + 2048 == 30_532_122_624
+    assert active_parameters(model) == total(model) - 48 * 120 * expert == 3_353_032_704
+
+
+def test_dense_layers_among_experts() -> None:
+    changed = read("qwen3-30b-a3b", decoder_sparse_step=2, mlp_only_layers=[1, 47, 99])
+    dense = [isinstance(layer.feed_forward[0], FeedForward) for layer in changed.layers]
+    assert dense == [index % 2 == 0 or index in {1, 47} for index in range(48)]
+    # Files whose layers all have experts need no width of dense ones.
+    assert total(read_without("qwen3-30b-a3b", "intermediate_size")) == 30_532_122_624
+    assert isinstance(read("qwen3-30b-a3b").layers[7].feed_forward[0], Experts)
+    none = read("qwen3-30b-a3b", mlp_only_layers=list(range(48)), num_experts=None)
+    assert all(isinstance(layer.feed_forward[0], FeedForward) for layer in none.layers)
+
+
+def test_phi_3_mini_4k() -> None:
+    model = read("phi-3-mini-4k")
+    # 32 layers, keys and values, 32 heads of 96 channels, 2 bytes; at most 2,046 tokens.
+    assert cache_bytes(model, 4096) == 2046 * (32 * 2 * 32 * 96 * 2) == 804_519_936
+    layer = 4 * 3072 * 3072 + 3 * 3072 * 8192 + 2 * 3072
+    assert total(model) == 2 * 32064 * 3072 + 32 * layer + 3072 == 3_821_079_552
+    assert windows(read_without("phi-3-mini-4k", "sliding_window")) == [None] * 32
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        (
+            "llama-3.1-8b",
+            {"num_key_value_heads": 5},
+            "expected KV heads that divide 32 query heads, got 5; choices: 1, 2, 4, 8, 16, 32",
+        ),
+        (
+            "llama-3.1-8b",
+            {"num_attention_heads": 2**39, "num_key_value_heads": 3},
+            "expected KV heads that divide 549755813888 query heads, got 3; choices: 1, 2, 4, 8",
+        ),
+        (
+            "llama-3.1-8b",
+            {"head_dim": None, "hidden_size": 4097},
+            "expected d_model divisible by num_heads, got 4097 and 32",
+        ),
+        (
+            "llama-3.1-8b",
+            {"head_dim": 1},
+            "expected at least 2 channels a head for rotary, got 1",
+        ),
+        (
+            "llama-3.1-8b",
+            {"rope_scaling": "yarn"},
+            "expected a nested configuration for rope_parameters of a llama configuration",
+        ),
+        (
+            "qwen2.5-0.5b",
+            {"layer_types": ["sliding_attention"] * 24},
+            (
+                "expected full_attention everywhere without a sliding window for layer_types of a "
+                "qwen2 configuration"
+            ),
+        ),
+        (
+            "qwen2.5-0.5b",
+            {"layer_types": ["linear_attention"] * 24},
+            (
+                "expected words out of full_attention, sliding_attention for layer_types of a "
+                "qwen2 configuration, got 'linear_attention'"
+            ),
+        ),
+        (
+            "qwen2.5-0.5b",
+            {"layer_types": ["full_attention"] * 23},
+            "expected 24 entries for layer_types of a qwen2 configuration, got '23 entries'",
+        ),
+        (
+            "qwen3-30b-a3b",
+            {"mlp_only_layers": [3, "four"]},
+            "expected a list of layer numbers for mlp_only_layers of a qwen3_moe configuration",
+        ),
+        ("qwen3-30b-a3b", {"decoder_sparse_step": 0}, "expected a whole number in 1 ... 2^40"),
+        ("mixtral-8x7b", {"num_experts_per_tok": 9}, "expected at most 8 active experts, got 9"),
+        ("mistral-7b", {"sliding_window": 0}, "expected a whole number in 1 ... 2^40 for sliding_"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(
+    name: str, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read(name, **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("llama-3.1-8b", "hidden_size"),
+        ("llama-3.1-8b", "intermediate_size"),
+        ("llama-3.1-8b", "num_hidden_layers"),
+        ("llama-3.1-8b", "num_attention_heads"),
+        ("llama-3.1-8b", "vocab_size"),
+        ("mistral-7b", "num_key_value_heads"),
+        ("mixtral-8x7b", "num_local_experts"),
+        ("mixtral-8x7b", "num_experts_per_tok"),
+        ("qwen2.5-0.5b", "num_key_value_heads"),
+        ("qwen3-8b", "num_key_value_heads"),
+        ("qwen3-30b-a3b", "moe_intermediate_size"),
+        ("qwen3-30b-a3b", "num_experts"),
+        ("phi-3-mini-4k", "vocab_size"),
+    ],
+)
+def test_a_missing_size_is_named(name: str, field: str) -> None:
+    family = load(name)["model_type"]
+    with pytest.raises(ValueError, match=rf"expected the field .*{field}.* in a {family} config"):
+        read_without(name, field)
+
+
+def test_a_null_says_that_heads_are_not_grouped() -> None:
+    model = read("mistral-7b", num_key_value_heads=None)
+    assert attention(model).config.num_kv_heads == 32

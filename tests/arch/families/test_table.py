@@ -1,0 +1,152 @@
+"""The table of families: every published file is read, and whatever is not says why."""
+
+import copy
+import random
+import re
+from typing import Any
+
+import pytest
+
+from qkvary.arch.families import table
+from qkvary.arch.families.family import Family
+from qkvary.arch.families.table import FAMILIES, read_model
+from qkvary.arch.models import Model
+from qkvary.costs.parameters import model_parameters
+from tests.arch.families.config_files import FOLDER, NAMES, load, read
+
+NOTE = "counts the language model only: a vision or audio tower is not counted"
+
+
+def test_a_family_stands_under_its_own_name_once() -> None:
+    assert {name: family.model_type for name, family in FAMILIES.items()} == {
+        name: name for name in FAMILIES
+    }
+    assert all(family.title for family in FAMILIES.values())
+    files = [value for value in vars(table).values() if hasattr(value, "FAMILIES_OF_FILE")]
+    declared = [family for file in files for family in file.FAMILIES_OF_FILE]
+    assert len(declared) == len(FAMILIES)
+
+
+def test_every_file_that_declares_families_is_in_the_table() -> None:
+    sources = (FOLDER.parents[3] / "src" / "qkvary" / "arch" / "families").glob("*.py")
+    declaring = {path.stem for path in sources if "\nFAMILIES_OF_FILE" in path.read_text("utf-8")}
+    listed = {name for name, value in vars(table).items() if hasattr(value, "FAMILIES_OF_FILE")}
+    assert declaring == listed
+
+
+def test_every_family_has_a_published_file() -> None:
+    covered = {load(name)["model_type"] for name in NAMES}
+    assert covered <= set(FAMILIES)
+    assert {"gpt2", "gpt_neox", "opt", "bloom", "falcon", "phi"} <= covered
+    assert {"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi3"} <= covered
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_files_are_read_and_say_where_they_are_from(name: str) -> None:
+    assert re.match(
+        r"https://|defaults of \w+ in transformers 5\.23\.0", str(load(name)["_source"])
+    )
+    model = read(name)
+    assert model.name == name
+    assert model_parameters(model).total > 0
+
+
+def test_an_unknown_family_says_what_was_read_and_what_is_missing() -> None:
+    config = {"model_type": "lama", "hidden_size": 64, "n_layer": 3, "vocab_size": 97, "d_ff": True}
+    with pytest.raises(ValueError, match="expected a model_type") as caught:
+        read_model(config, "mine")
+    known = ", ".join(sorted(FAMILIES))
+    assert str(caught.value) == (
+        f"expected a model_type out of {known}, got 'lama' (did you mean llama?); read "
+        "hidden_size=64, n_layer=3, vocab_size=97; a Llama-like reading misses intermediate_size, "
+        "num_attention_heads"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "got"),
+    [
+        (None, "got none; read no sizes; a Llama-like reading misses hidden_size, "),
+        (3, "got a int; read no sizes"),
+        (["llama"], "got a list; read no sizes"),
+        ("x" * 1000, f"got '{'x' * 60}'; read no sizes"),
+    ],
+)
+def test_a_family_that_is_no_name(model_type: object, got: str) -> None:
+    with pytest.raises(ValueError, match="expected a model_type out of bloom, ") as caught:
+        read_model({"model_type": model_type}, "mine")
+    assert got in str(caught.value)
+
+
+def test_a_family_of_which_everything_is_known_but_the_name() -> None:
+    with pytest.raises(ValueError, match="a Llama-like reading misses nothing else"):
+        read_model({**load("llama-3.1-8b"), "model_type": "another"}, "mine")
+
+
+def test_the_text_of_an_unknown_multimodal_model_is_read() -> None:
+    model = read_model({"model_type": "seer", "text_config": load("llama-3.1-8b")}, "seer")
+    assert model.layers == read("llama-3.1-8b").layers
+    assert model.notes == (NOTE,)
+    with pytest.raises(ValueError, match="got 'seer'; read hidden_size=24; a Llama-like"):
+        read_model({"model_type": "seer", "text_config": {"hidden_size": 24}}, "seer")
+    with pytest.raises(ValueError, match="expected a nested configuration for text_config"):
+        read_model({"model_type": "seer", "text_config": "llama"}, "seer")
+
+
+def test_the_whole_says_whether_its_head_is_tied_where_the_text_does_not() -> None:
+    text = {key: value for key, value in load("llama-3.1-8b").items() if key[:3] != "tie"}
+    whole = {"model_type": "seer", "text_config": text}
+    assert model_parameters(read_model(whole, "seer")).head > 0
+    assert model_parameters(read_model({**whole, "tie_word_embeddings": True}, "seer")).head == 0
+    untied = {**whole, "tie_word_embeddings": True, "text_config": load("llama-3.1-8b")}
+    assert model_parameters(read_model(untied, "seer")).head > 0
+
+
+def test_a_family_may_say_where_its_text_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = FAMILIES["llama"].read
+    family = Family(model_type="seer", title="Seer", read=inner, text_section="language")
+    monkeypatch.setitem(FAMILIES, "seer", family)
+    model = read_model({"model_type": "seer", "language": load("llama-3.1-8b")}, "seer")
+    assert (model.layers, model.notes) == (read("llama-3.1-8b").layers, (NOTE,))
+    # Without the section the sizes stand at the top.
+    flat = read_model({**load("llama-3.1-8b"), "model_type": "seer"}, "seer")
+    assert (flat.layers, flat.notes) == (read("llama-3.1-8b").layers, ())
+
+
+VALUES: tuple[Any, ...] = (
+    None, True, False, 0, 1, -1, 3, 2**31, 2**39, 2**70, 0.5, -0.0, 1e300, float("nan"),
+    float("inf"), "", "llama", "full_attention", [], [1], ["full_attention"], {}, {"a": 1}, [[]],
+)  # fmt: skip
+
+
+def mutate(config: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    mutated = copy.deepcopy(config)
+    for _ in range(chance.randint(1, 3)):
+        key = chance.choice(list(mutated))
+        if chance.random() < 0.3:
+            del mutated[key]
+            mutated["padding"] = 1
+        elif isinstance(mutated[key], dict) and mutated[key] and chance.random() < 0.5:
+            mutated[key] = mutate(mutated[key], chance)
+        else:
+            mutated[key] = chance.choice(VALUES)
+    return mutated
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_changed_file_is_read_or_refused_in_one_sentence(name: str) -> None:
+    chance = random.Random(name)
+    refused = 0
+    for _ in range(150):
+        try:
+            model = read_model(mutate(load(name), chance), name)
+        except ValueError as error:
+            refused += 1
+            message = str(error)
+            assert message.startswith("expected ")
+            assert "\n" not in message
+            assert len(message) < 1000
+        else:
+            assert isinstance(model, Model)
+            assert model_parameters(model).total > 0
+    assert 0 < refused < 150
