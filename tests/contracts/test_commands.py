@@ -43,6 +43,7 @@ STUDY = Study(
 CALLS: dict[str, list[str]] = {
     "completion": ["bash"],
     "doctor": ["--out", "{runs}"],
+    "published": ["table-7"],
     "report": ["{study}", "--out", "{runs}", "--to", "{pages}", "--format", "html"],
     "show": ["{run}", "--out", "{runs}"],
     "status": ["{study}", "--out", "{runs}"],

@@ -25,6 +25,7 @@ MODULES = (
     "qkvary.studies.analysis",
     "qkvary.studies.figures",
     "qkvary.studies.quality",
+    "qkvary.studies.recomputation",
 )
 
 SCRIPT = """
@@ -55,7 +56,9 @@ def test_torch_free_modules_import_without_torch_and_touch_nothing(run_python: R
     assert result.stdout.splitlines() == ["heavy:", "audit:"]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["variants", "--json"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["variants", "--json"], ["published"]]
+)
 def test_command_line_answers_without_torch(run_python: Runner, arguments: list[str]) -> None:
     code = (
         "import sys; from qkvary.cli.main import main; status = main(sys.argv[1:]); "

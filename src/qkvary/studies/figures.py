@@ -1,7 +1,8 @@
-"""The papers' figures as data, with a verdict on each: does it follow from the paper's own inputs?
+"""The papers' figures as data, as they are printed.
 
-One JSON file per published table, in ``published/``, found by its file name. Never imports torch,
-numpy or scipy: the command line reads it.
+One JSON file per published table, in ``published/``, found by its file name. Whether a figure
+follows from the paper's own inputs is derived in ``recomputation``. Never imports torch, numpy or
+scipy: the command line reads it.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from qkvary.arch.labels import parse_variant, spell_label
-from qkvary.studies.summary import Recomputes
 
 SCHEMA_VERSION = 1
 
@@ -48,6 +48,8 @@ class PublishedColumn:
     ``steps``); empty for an average over all settings of the tasks."""
     variants: tuple[str, ...]
     """The variants that the column is about, where columns and not rows are variants."""
+    stated: bool
+    """Whether its figures are settings or claims without a source, neither measured nor derived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +66,8 @@ class PublishedFigure:
     value: float | None
     """The number, in the unit of the column; None for words and formulas."""
     std: float | None
-    recomputes: Recomputes
-    recomputed: float | None
     note: str
+    """What the print does not say about this figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +141,32 @@ def load_published(name: str) -> PublishedTable:
         raise ValueError(f"unknown published table {name!r}; {hint}")
     text = (resources.files("qkvary.studies.published") / f"{name}.json").read_text("utf-8")
     return decode_table(json.loads(text), name)
+
+
+def find_published(text: str) -> str:
+    """Return the name of the table that somebody means: a full name, or the end of just one.
+
+    Raises:
+        ValueError: if no table or more than one is meant, with what is near.
+    """
+    names = published_names()
+    if text in names:
+        return text
+    found = [name for name in names if name.endswith(f"-{text}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(f"expected one published table, got {text!r}, which is {_either(found)}")
+    ends = {name.split("-", count)[-1] for name in names for count in range(name.count("-") + 1)}
+    close = difflib.get_close_matches(text, sorted(ends), n=1)
+    near = [name for name in names if name.endswith(tuple(close))] if close else []
+    hint = f"did you mean {_either(near)}?" if near else f"choices: {', '.join(names)}"
+    raise ValueError(f"expected a published table, got {text!r}; {hint}")
+
+
+def _either(names: Sequence[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def decode_table(data: Mapping[str, Any], name: str) -> PublishedTable:
@@ -217,6 +244,7 @@ def _column(key: str, column: Mapping[str, Any], data: Mapping[str, Any]) -> Pub
         metric=column.get("metric"),
         where=tuple(column.get("where", {}).items()),
         variants=tuple(column.get("variants", ())),
+        stated=column.get("stated", False),
     )
 
 
@@ -227,19 +255,13 @@ def _figure(
     columns: Mapping[str, Mapping[str, Any]],
     data: Mapping[str, Any],
 ) -> PublishedFigure:
-    """Read one figure: a number or text alone, or with its verdict; columns give the defaults."""
+    """Read one figure: a number alone, or with how it is printed; columns give the note."""
     entry = row["figures"][key]
     if key not in columns:
         raise ValueError(f"published table {data['name']!r}: no column {key!r} (row {label!r})")
     detail: Mapping[str, Any] = entry if isinstance(entry, dict) else {"value": entry}
     value = detail.get("value")
     number = float(value) if isinstance(value, int | float) else None
-    recomputes = detail.get("recomputes", columns[key].get("recomputes", "not checkable"))
-    if recomputes not in get_args(Recomputes):
-        raise ValueError(
-            f"published table {data['name']!r}, row {label!r}, column {key!r}: recomputes must be "
-            f"one of {get_args(Recomputes)}, not {recomputes!r}"
-        )
     return PublishedFigure(
         row=label,
         variant=spell_label(parse_variant(row["variant"])) if row.get("variant") else None,
@@ -247,7 +269,5 @@ def _figure(
         printed=str(detail.get("printed", "-" if value is None else value)),
         value=number,
         std=detail.get("std"),
-        recomputes=recomputes,
-        recomputed=detail.get("recomputed"),
         note=detail.get("note", columns[key].get("note", "")),
     )

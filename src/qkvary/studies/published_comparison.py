@@ -6,11 +6,28 @@ metric; what has no counterpart is named, not dropped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from qkvary.studies.figures import PublishedColumn, PublishedFigure, PublishedTable
+from qkvary.studies.recomputation import FigureVerdict, recompute_figure
 from qkvary.studies.study import Setting, Study
-from qkvary.studies.summary import PublishedCell, PublishedComparison, ResultTable, VariantRow
+from qkvary.studies.summary import (
+    PublishedCell,
+    PublishedComparison,
+    Recomputes,
+    ResultTable,
+    VariantRow,
+)
+
+_RECOMPUTES: Mapping[FigureVerdict, Recomputes] = {
+    "equal": "yes",
+    "rounding": "rounding",
+    "other convention": "other convention",
+    "wrong": "no",
+    "measured": "not checkable",
+    "stated": "not checkable",
+}
+"""In the words of reports, where every figure stands beside one that was measured here."""
 
 
 def compare_published(
@@ -20,7 +37,7 @@ def compare_published(
     beside = {column.key: _counterpart(column, study, tables) for column in published.columns}
     variants = {row.variant for table in tables for row in table.rows}
     cells = [
-        _cell(figure, beside[figure.column])
+        _cell(published, figure, beside[figure.column])
         for figure in published.figures
         if beside[figure.column] is not None and figure.variant in variants
     ]
@@ -66,11 +83,15 @@ def _fits(setting: Setting, column: PublishedColumn) -> bool:
     return all(sizes[name] == size for name, size in column.where)
 
 
-def _cell(figure: PublishedFigure, table: ResultTable | None) -> PublishedCell:
+def _cell(
+    published: PublishedTable, figure: PublishedFigure, table: ResultTable | None
+) -> PublishedCell:
     row: VariantRow | None = None
     if table is not None and figure.variant is not None:
         row = table.row(figure.variant)
     ours = row.mean if row else None
+    found = recompute_figure(published, figure)
+    number = found.derivation.value if found.derivation else None
     return PublishedCell(
         variant=figure.variant or figure.row,
         column=figure.column,
@@ -79,7 +100,7 @@ def _cell(figure: PublishedFigure, table: ResultTable | None) -> PublishedCell:
         ours=ours,
         ours_std=row.std_settings if row else None,
         deviation=None if ours is None or figure.value is None else ours - figure.value,
-        recomputes=figure.recomputes,
-        recomputed=figure.recomputed,
-        note=figure.note,
+        recomputes=_RECOMPUTES[found.verdict],
+        recomputed=number if isinstance(number, float | int) else None,
+        note=found.why or figure.note,
     )

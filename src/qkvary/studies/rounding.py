@@ -11,6 +11,8 @@ import re
 from qkvary.studies.figures import PublishedFigure
 
 _NUMBER = re.compile(r"[-+]?(?P<whole>\d[\d,]*)(?:\.(?P<decimals>\d+))?")
+_RANGE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)%")
+_ABOUT = ("~", "about ")
 _SLACK = 1e-9
 """What floating point may add to a distance, relative to a step."""
 
@@ -42,13 +44,23 @@ def printed_interval(figure: PublishedFigure) -> tuple[float, float]:
 
 
 def coarse_step(figure: PublishedFigure) -> float:
-    """The step if the zeros at the end of a whole number were not measured: 100 for ``5,900``."""
+    """The step if the zeros at the end of a whole number were not measured: 100 for ``5,900``.
+
+    Two digits always count, and one where the print says "about": 10 for ``~30%``.
+    """
     match = _NUMBER.search(figure.printed)
     if match is None or match["decimals"]:
         return printed_step(figure)
     digits = match["whole"].replace(",", "")
     zeros = len(digits) - len(digits.rstrip("0"))
-    return printed_step(figure) * 10.0 ** min(zeros, len(digits) - 1)
+    kept = 1 if figure.printed.startswith(_ABOUT) else 2
+    return printed_step(figure) * 10.0 ** max(0, min(zeros, len(digits) - kept))
+
+
+def printed_range(figure: PublishedFigure) -> tuple[float, float] | None:
+    """The two ends of a figure such as ``40-50%``; ``None`` for any other."""
+    match = _RANGE.search(figure.printed)
+    return (float(match[1]), float(match[2])) if match else None
 
 
 def rounds_to(number: float, printed: float, step: float) -> bool:
