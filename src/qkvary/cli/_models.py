@@ -1,6 +1,7 @@
 """What the planning commands share: the model, its variants, formats, and how rows are drawn."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from qkvary.arch.families.sizes import name_sizes
 from qkvary.arch.labels import spell_label
 from qkvary.arch.models import Model
 from qkvary.checkpoints.durable import atomic_write_file, make_directory
-from qkvary.checkpoints.errors import UsageError
+from qkvary.checkpoints.errors import ResourceError, UsageError
 from qkvary.cli._options import parse_count
 from qkvary.costs.candidates import Candidates
 from qkvary.costs.formats import Format, parse_format
@@ -84,8 +85,10 @@ def find_model(reference: str) -> Model:
 
 
 def _keep(path: Path, data: bytes) -> None:
-    make_directory(path.parent)
-    atomic_write_file(path, data)
+    # It can be downloaded again: a cache that nobody can write is slow, not broken.
+    with suppress(ResourceError):
+        make_directory(path.parent)
+        atomic_write_file(path, data)
 
 
 def choose_context(model: Model, asked: int | None) -> int:

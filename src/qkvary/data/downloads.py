@@ -6,11 +6,11 @@ whoever has it passes a writer in.
 
 import http.client
 import os
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import ClassVar
 
 Keep = Callable[[Path, bytes], None]
@@ -75,7 +75,7 @@ def fetch(url: str, *, limit: int, timeout: float = TIMEOUT_SECONDS) -> bytes:
     for handler in HANDLERS:
         opener.add_handler(handler())
     opener.addheaders = [("User-Agent", "qkvary")]
-    end = time.monotonic() + timeout
+    end = monotonic() + timeout
     try:
         response = opener.open(url, timeout=timeout)
         if response is None:
@@ -96,7 +96,7 @@ def _read(response: http.client.HTTPResponse, url: str, limit: int, end: float) 
         data += chunk
         if len(data) > limit:
             raise ValueError(f"expected at most {limit:,} bytes at {url}, got more")
-        if time.monotonic() > end:
+        if monotonic() > end:
             raise TimeoutError("it takes too long")
     return bytes(data)
 

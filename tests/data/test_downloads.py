@@ -1,0 +1,142 @@
+"""Downloads from a server on this machine: what arrives, what is refused, and in which words."""
+
+import http.server
+import itertools
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qkvary.data import downloads
+from qkvary.data.downloads import DownloadError, cache_directory, fetch, is_offline
+
+ANSWERS: dict[str, tuple[int, bytes]] = {
+    "/good": (200, b"x" * 1000),
+    "/missing": (404, b""),
+    "/gone": (410, b""),
+    "/gated": (401, b""),
+    "/secret": (403, b""),
+    "/broken": (500, b""),
+}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path.startswith("/redirect/"):
+            self.send_response(302)
+            self.send_header("Location", self.path.removeprefix("/redirect/"))
+            self.end_headers()
+            return
+        status, body = ANSWERS[self.path]
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open http too, as only tests do, and through no proxy."""
+    monkeypatch.setattr(
+        downloads, "HANDLERS", (*downloads.HANDLERS[1:], urllib.request.HTTPHandler)
+    )
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_file_arrives_whole(server: str) -> None:
+    assert fetch(f"{server}/good", limit=1000) == b"x" * 1000
+    assert fetch(f"{server}/redirect/{server}/good", limit=1000) == b"x" * 1000
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_file_that_is_too_large_is_refused(server: str) -> None:
+    with pytest.raises(ValueError, match=r"expected at most 999 bytes at http.*/good, got more"):
+        fetch(f"{server}/good", limit=999)
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        ("missing", FileNotFoundError, "/missing"),
+        ("gone", FileNotFoundError, "/gone"),
+        ("gated", PermissionError, "/gated"),
+        ("secret", PermissionError, "/secret"),
+        ("broken", DownloadError, "cannot download .*: the server answers 500 Internal"),
+    ],
+)
+def test_what_the_server_refuses(
+    server: str, path: str, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        fetch(f"{server}/{path}", limit=1000)
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_server_that_is_not_there() -> None:
+    with pytest.raises(DownloadError, match=r"cannot download .*: .*refused") as caught:
+        fetch("http://127.0.0.1:1/config.json", limit=1000)
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_download_that_takes_too_long(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "monotonic", itertools.count(0, 16).__next__)
+    with pytest.raises(DownloadError, match=r"cannot download .*/good: it takes too long"):
+        fetch(f"{server}/good", limit=1000)
+
+
+def test_only_https_is_opened(server: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for url in (f"{server}/good", f"file://{tmp_path}/config.json", "ftp://127.0.0.1/config.json"):
+        with pytest.raises(DownloadError, match=r"cannot download .*: unknown url type: "):
+            fetch(url, limit=1000)
+
+
+@pytest.mark.usefixtures("plain")
+def test_no_redirect_leads_to_a_file(server: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(DownloadError, match=r"cannot download"):
+        fetch(f"{server}/redirect/file://{tmp_path}/config.json", limit=1000)
+
+
+def test_the_cache_has_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "shared"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_directory() == tmp_path / "own"
+    monkeypatch.delenv("QKVARY_CACHE")
+    assert cache_directory() == tmp_path / "shared" / "qkvary"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_directory() == tmp_path / "home" / ".cache" / "qkvary"
+
+    def homeless() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert cache_directory() is None
+
+
+@pytest.mark.parametrize(
+    ("value", "offline"), [("1", True), ("true", True), ("ON", True), ("0", False), ("", False)]
+)
+def test_the_hub_is_switched_off_as_its_tools_understand_it(
+    monkeypatch: pytest.MonkeyPatch, value: str, offline: bool
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", value)
+    assert is_offline() is offline

@@ -1,0 +1,279 @@
+"""Configurations from files, folders and the hub, and every way in which one can be bad."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from qkvary.data import model_configs
+from qkvary.data.downloads import DownloadError
+from qkvary.data.model_configs import LARGEST_CONFIG, load_config, parse_config, resolve_model
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 97,
+    "hidden_size": 44,
+    "intermediate_size": 37,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+}
+
+
+def write(path: Path, content: object = LLAMA) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), "utf-8")
+    return path
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, bytes | Exception]:
+    """A hub that answers with bytes or errors by address, and a cache of its own."""
+    answers: dict[str, bytes | Exception] = {}
+
+    def fetch(url: str, *, limit: int) -> bytes:
+        assert limit == LARGEST_CONFIG
+        answer = answers.pop(url)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(model_configs, "fetch", fetch)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    return answers
+
+
+def keep(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+ADDRESS = "https://huggingface.co/someone/small/resolve/main/config.json"
+
+
+def test_a_file_is_called_as_it_is_named_or_as_its_folder(tmp_path: Path) -> None:
+    assert load_config(str(write(tmp_path / "small" / "config.json"))) == ("small", LLAMA)
+    assert load_config(str(write(tmp_path / "mine.json"))) == ("mine", LLAMA)
+    assert load_config(str(tmp_path / "small")) == ("small", LLAMA)
+    assert load_config(str(tmp_path / "small") + "/") == ("small", LLAMA)
+
+
+def test_paths_may_be_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "small" / "config.json")
+    monkeypatch.chdir(tmp_path / "small")
+    assert load_config(".")[0] == load_config("config.json")[0] == "small"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_config("~/small")[0] == "small"
+
+
+def test_what_is_here_wins_over_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: dict[str, bytes | Exception]
+) -> None:
+    write(tmp_path / "someone" / "small" / "config.json")
+    monkeypatch.chdir(tmp_path)
+    assert load_config("someone/small") == ("small", LLAMA)
+    hub[ADDRESS] = json.dumps({**LLAMA, "vocab_size": 101}).encode()
+    monkeypatch.chdir(tmp_path / "someone")
+    assert load_config("someone/small")[1]["vocab_size"] == 101
+
+
+def test_a_download_is_kept_where_somebody_keeps_it(
+    tmp_path: Path, hub: dict[str, bytes | Exception]
+) -> None:
+    hub[ADDRESS] = json.dumps(LLAMA).encode()
+    assert load_config("someone/small") == ("someone/small", LLAMA)
+    assert not (tmp_path / "cache").exists()
+    hub[ADDRESS] = json.dumps(LLAMA).encode()
+    assert load_config("someone/small", keep=keep) == ("someone/small", LLAMA)
+    assert (tmp_path / "cache" / "configs" / "someone--small.json").is_file()
+    # The hub has nothing more to say.
+    assert hub == {}
+    assert load_config("someone/small") == ("someone/small", LLAMA)
+
+
+def test_a_bad_download_is_not_kept(tmp_path: Path, hub: dict[str, bytes | Exception]) -> None:
+    hub[ADDRESS] = b"<html>"
+    with pytest.raises(ValueError, match=r"expected one JSON object in https://huggingface.co/"):
+        load_config("someone/small", keep=keep)
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (
+            FileNotFoundError(),
+            (
+                "expected a repository with a config.json, got someone/small, which the hub does "
+                "not know"
+            ),
+        ),
+        (
+            PermissionError(),
+            (
+                "expected a configuration that everybody may read, got someone/small: give the "
+                "path of a downloaded config.json instead"
+            ),
+        ),
+        (ValueError("expected at most 1,000,000 bytes"), "expected at most 1,000,000 bytes"),
+    ],
+)
+def test_what_the_hub_refuses(
+    hub: dict[str, bytes | Exception], answer: Exception, message: str
+) -> None:
+    hub[ADDRESS] = answer
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_config("someone/small")
+
+
+def test_a_refused_repository_may_have_a_name_here(hub: dict[str, bytes | Exception]) -> None:
+    hub["https://huggingface.co/meta-llama/Llama-3.1-8B/resolve/main/config.json"] = (
+        PermissionError()
+    )
+    with pytest.raises(ValueError, match=r"; did you mean the named size llama-3\.1-8b\?"):
+        load_config("meta-llama/Llama-3.1-8B")
+
+
+def test_a_hub_that_cannot_be_reached(hub: dict[str, bytes | Exception]) -> None:
+    hub[ADDRESS] = DownloadError("cannot download it: no route")
+    with pytest.raises(DownloadError, match="cannot download it: no route"):
+        load_config("someone/small")
+
+
+def test_nothing_is_downloaded_offline(
+    monkeypatch: pytest.MonkeyPatch, hub: dict[str, bytes | Exception]
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(
+        ValueError,
+        match=r"while HF_HUB_OFFLINE is set, got the hub id someone/gpt-2; did you mean the named "
+        r"size gpt2\?",
+    ):
+        load_config("someone/gpt-2")
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "",
+        "gpt",
+        "a/b/c",
+        "a/..b",
+        "../b",
+        "a b/c",
+        "\0",
+        "x" * 10_000,
+        "a/" + "b" * 200,
+        "~nobody/x",
+    ],
+)
+def test_what_is_nothing_at_all(reference: str, hub: dict[str, bytes | Exception]) -> None:
+    with pytest.raises(ValueError, match="expected a named size, a configuration file") as caught:
+        load_config(reference)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "got something else: Expecting value: line 1 column 1"),
+        (b"\xff\xfe{}", "got bytes that are not UTF-8 (at 0)"),
+        (b"\xef\xbb\xbf{}", "got something else: Unexpected UTF-8 BOM"),
+        (b"[]", "got a list"),
+        (b"null", "got a NoneType"),
+        (b'"text"', "got a str"),
+        (b'{"a": 1, "a": 1}', "got something else: the key 'a' stands there twice"),
+        (b'{"b": {"a": 1, "a": 2}}', "got something else: the key 'a' stands there twice"),
+        (b'{"a": NaN}', "got something else: NaN is no number"),
+        (b'{"a": -Infinity}', "got something else: -Infinity is no number"),
+        (b'{"a": 1', "got something else: Expecting ',' delimiter"),
+        (b'{"a": 1} 2', "got something else: Extra data"),
+        (b"[" * 400_000, "got too many levels of nesting"),
+        (b'{"a":' * 150_000, "got too many levels of nesting"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "got something else: Exceeds the limit"),
+    ],
+)
+def test_what_is_not_a_json_object_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=r"expected one JSON object in mine.json, got ") as caught:
+        parse_config(data, "mine.json")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_large_file_is_refused_without_reading_it_all(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    with path.open("wb") as file:
+        file.truncate(2 * 10**9)
+    with pytest.raises(
+        ValueError, match=r"expected a configuration of at most 1 MB in .*, got more"
+    ):
+        load_config(str(path))
+    write(path, {**LLAMA, "padding": "x" * (LARGEST_CONFIG - 200)})
+    assert load_config(str(path))[1]["vocab_size"] == 97
+
+
+def test_a_folder_without_a_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"expected a config\.json in the folder .*, got none"):
+        load_config(str(tmp_path))
+
+
+def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        with pytest.raises(ValueError, match=f"expected a file, got {path}, which is none"):
+            load_config(str(path))
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(ValueError, match="which is none"):
+        load_config(str(tmp_path))
+
+
+def test_what_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "config.json")
+
+    def denied(self: Path, *args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", denied)
+        with pytest.raises(
+            ValueError, match=r"expected a readable file, got .*: Permission denied"
+        ):
+            load_config(str(path))
+    monkeypatch.setattr(Path, "stat", denied)
+    with pytest.raises(ValueError, match=r"expected a readable file, got .*: Permission denied"):
+        load_config(str(path))
+
+
+def test_links_that_lead_nowhere(tmp_path: Path, hub: dict[str, bytes | Exception]) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(ValueError, match="expected a named size, a configuration file"):
+        load_config(str(loop))
+
+
+def test_names_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "gpt2" / "config.json")
+    monkeypatch.chdir(tmp_path)
+    assert resolve_model("GPT2").vocabulary == 50257
+    assert resolve_model("./gpt2").vocabulary == 97
+    assert resolve_model("300M").max_tokens == 2048
+
+
+def test_a_configuration_becomes_a_model(tmp_path: Path, hub: dict[str, bytes | Exception]) -> None:
+    hub[ADDRESS] = json.dumps(LLAMA).encode()
+    model = resolve_model("someone/small", keep=keep)
+    assert (model.name, len(model.layers)) == ("someone/small", 3)
+    assert (tmp_path / "cache" / "configs" / "someone--small.json").is_file()
+    write(tmp_path / "config.json", {"model_type": "lama"})
+    with pytest.raises(ValueError, match="expected a model_type out of"):
+        resolve_model(str(tmp_path))
+
+
+@pytest.mark.network
+def test_the_real_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path))
+    assert resolve_model("openai-community/gpt2").layers == resolve_model("gpt2").layers
