@@ -50,6 +50,108 @@ FALCON: Config = {
 EXPERTS: Config = {**GROUPED, "num_experts_per_tok": 2}
 QWEN_EXPERTS: Config = {**EXPERTS, "num_experts": 5, "moe_intermediate_size": 7}
 
+GEMMA: Config = {**GROUPED, "head_dim": 14}
+GEMMA_TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
+GEMMA3: Config = {**GEMMA, "num_hidden_layers": 7, "sliding_window": 5}
+GEMMA4: Config = {
+    **GEMMA,
+    "num_hidden_layers": 7,
+    "sliding_window": 5,
+    "global_head_dim": 22,
+    "hidden_size_per_layer_input": 0,
+}
+GEMMA4_EQUAL: Config = {
+    **GEMMA4,
+    "attention_k_eq_v": True,
+    "num_global_key_value_heads": 2,
+    "layer_types": [*GEMMA_TYPES, *GEMMA_TYPES, "full_attention"],
+}
+GEMMA4_SMALL: Config = {
+    **GEMMA4,
+    "hidden_size_per_layer_input": 11,
+    "vocab_size_per_layer_input": 97,
+    "num_kv_shared_layers": 3,
+    "use_double_wide_mlp": True,
+    "layer_types": [*GEMMA_TYPES, *GEMMA_TYPES, "full_attention"],
+}
+LATENT: Config = {
+    "vocab_size": 97,
+    "hidden_size": 60,
+    "intermediate_size": 37,
+    "moe_intermediate_size": 7,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 14,
+    "q_lora_rank": 17,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 10,
+    "v_head_dim": 19,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "max_position_embeddings": 71,
+}
+COMPRESSED: Config = {
+    "vocab_size": 97,
+    "hidden_size": 26,
+    "moe_intermediate_size": 7,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "head_dim": 22,
+    "partial_rotary_factor": 4 / 22,
+    "q_lora_rank": 17,
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 2,
+    "layer_types": [
+        "sliding_attention",
+        "compressed_sparse_attention",
+        "heavily_compressed_attention",
+        "compressed_sparse_attention",
+    ],
+    "compress_rates": {"compressed_sparse_attention": 3, "heavily_compressed_attention": 5},
+    "mlp_layer_types": ["hash_moe", "moe", "moe", "moe"],
+    "hc_mult": 2,
+    "sliding_window": 4,
+    "o_groups": 3,
+    "o_lora_rank": 11,
+    "index_n_heads": 2,
+    "index_head_dim": 10,
+    "index_topk": 2,
+    "max_position_embeddings": 71,
+}
+T5: Config = {
+    "vocab_size": 97,
+    "d_model": 26,
+    "d_kv": 7,
+    "d_ff": 17,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 5,
+    "relative_attention_num_buckets": 12,
+    "decoder_start_token_id": 0,
+}
+WHISPER: Config = {
+    "vocab_size": 97,
+    "d_model": 26,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 13,
+    "encoder_ffn_dim": 17,
+    "decoder_ffn_dim": 11,
+    "num_mel_bins": 5,
+    "max_source_positions": 7,
+    "max_target_positions": 31,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "decoder_start_token_id": 1,
+}
+
 CASES: dict[str, list[Config]] = {
     "gpt2": [GPT2, {**GPT2, "n_inner": 17, "tie_word_embeddings": False}],
     "gpt_neox": [
@@ -143,11 +245,66 @@ CASES: dict[str, list[Config]] = {
             "tie_word_embeddings": True,
         },
     ],
+    "gemma": [GEMMA, {**GEMMA, "num_key_value_heads": 1, "attention_bias": True}],
+    "gemma2": [
+        {**GEMMA, "sliding_window": 5},
+        {**GEMMA, "sliding_window": 5, "layer_types": [*GEMMA_TYPES[1:], "full_attention"]},
+        GEMMA,
+    ],
+    "gemma3_text": [
+        GEMMA3,
+        {**GEMMA3, "sliding_window_pattern": 3, "attention_bias": True},
+        {**GEMMA3, "num_hidden_layers": 3, "layer_types": GEMMA_TYPES, "sliding_window": 67},
+    ],
+    "gemma4_text": [
+        GEMMA4,
+        GEMMA4_EQUAL,
+        {**GEMMA4_EQUAL, "attention_bias": True, "num_global_key_value_heads": None},
+        {**GEMMA4_SMALL, "attention_k_eq_v": True, "num_global_key_value_heads": 2},
+        GEMMA4_SMALL,
+        {
+            **GEMMA4,
+            "enable_moe_block": True,
+            "num_experts": 5,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 7,
+        },
+        {
+            **GEMMA4,
+            "num_hidden_layers": 6,
+            "per_layer_config": {5: {"head_dim": 10, "num_key_value_heads": 2}},
+            "tie_word_embeddings": False,
+        },
+    ],
+    "gemma4_unified_text": [
+        {**GEMMA4_EQUAL, "num_global_key_value_heads": 1},
+    ],
+    "deepseek_v2": [
+        {**LATENT, "topk_method": "group_limited_greedy"},
+        {
+            **LATENT,
+            "q_lora_rank": None,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "first_k_dense_replace": 0,
+            "tie_word_embeddings": True,
+        },
+    ],
+    "deepseek_v3": [LATENT, {**LATENT, "first_k_dense_replace": 3, "attention_bias": True}],
+    "deepseek_v4": [
+        COMPRESSED,
+        {**COMPRESSED, "mlp_bias": True, "tie_word_embeddings": True},
+    ],
+    "t5": [T5, {**T5, "feed_forward_proj": "gated-gelu", "num_decoder_layers": None}],
+    "whisper": [WHISPER, {**WHISPER, "decoder_attention_heads": 2}],
 }
 """Configurations by family."""
 
 HOLDS_MORE: dict[str, str] = {
     "falcon": "the new decoder repeats keys and values for every query head before it stores them",
+    "gemma4_text": "stores the keys and the values of layers where one follows from the other",
+    "gemma4_unified_text": "likewise",
+    "deepseek_v4": "stores the shared tensor of layers without summaries as keys and as values",
 }
 """Families where a cache holds entries that theory does not ask for; the test has the bytes."""
 

@@ -45,6 +45,8 @@ class Model:
     """What makes logits of features; a tied matrix where the embedding does."""
     others: tuple[Linear, ...] = ()
     """Further matrices outside the blocks that every token passes through."""
+    entries: int = 0
+    """Further learned numbers outside the blocks."""
     encoder: "Encoder | None" = None
     """The encoder of a model that has both."""
     max_tokens: int | None = None

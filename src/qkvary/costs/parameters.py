@@ -137,6 +137,7 @@ def model_parameters(model: Model) -> ParameterCount:
         "other": _add(
             [
                 _count(model.others),
+                Size(model.entries),
                 _stem(model.encoder),
                 *(_times(_others(layer), count) for layer, count in kinds),
             ]

@@ -4,15 +4,15 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qkvary.arch.families import classic, llama
+from qkvary.arch.families import classic, deepseek, encoder_decoder, gemma, llama
 from qkvary.arch.families.family import Family
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.models import Model
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for families in (classic.FAMILIES_OF_FILE, llama.FAMILIES_OF_FILE)
-    for family in families
+    for file in (classic, llama, gemma, deepseek, encoder_decoder)
+    for family in file.FAMILIES_OF_FILE
 }
 """Every family that can be read, by ``model_type``."""
 

@@ -1,0 +1,229 @@
+"""DeepSeek V2 and V3 with latent attention, and V4 with one shared, compressed tensor.
+
+What is not counted: the layer that predicts a further token, which transformers leaves out as well.
+
+Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from qkvary.arch.blocks import (
+    CompressedAttention,
+    Compressor,
+    Experts,
+    FeedForward,
+    LatentAttention,
+    Layer,
+)
+from qkvary.arch.families.attention_fields import build_each
+from qkvary.arch.families.family import Family
+from qkvary.arch.families.fields import Fields
+from qkvary.arch.models import Model
+from qkvary.arch.parts import Linear, Norm, Table
+
+WINDOWED = "sliding_attention"
+SPARSE = "compressed_sparse_attention"
+HEAVY = "heavily_compressed_attention"
+LAYER_TYPES = (WINDOWED, SPARSE, HEAVY)
+"""The layers of DeepSeek V4: a window, and summaries of a few or of many tokens beside it."""
+NETWORK_TYPES = ("hash_moe", "moe")
+"""Whether a table or the input chooses experts. Both score them with a matrix."""
+RATES = {SPARSE: 4, HEAVY: 128}
+"""Tokens per summary where a configuration does not say."""
+TYPE_OF_RATIO = {0: WINDOWED, 4: SPARSE, 128: HEAVY}
+"""How published files spell the type of a layer."""
+HASH_LAYERS = 3
+"""Layers whose experts a table chooses, where a configuration does not say."""
+STREAMS = 4
+"""Parallel residual streams of DeepSeek V4 where a configuration does not say."""
+SCALES = 3
+"""Learned factors of a hyper-connection: of what it reads, writes and mixes."""
+
+
+def _read_deepseek_v2(fields: Fields, name: str) -> Model:
+    bias = fields.flag("mlp_bias", default=False)
+    return _read_latent(fields, name, bias=bias, predicts=0)
+
+
+def _read_deepseek_v3(fields: Fields, name: str) -> Model:
+    return _read_latent(fields, name, bias=False, predicts=1)
+
+
+def _read_latent(fields: Fields, name: str, *, bias: bool, predicts: int) -> Model:
+    """DeepSeek V2 or V3.
+
+    Args:
+        fields: The configuration.
+        name: What the model is called.
+        bias: Biases on the dense networks and those of shared experts.
+        predicts: Layers that predict further tokens, where the configuration does not say.
+    """
+    if fields.size("moe_layer_freq", default=1) != 1:
+        raise fields.refuse("moe_layer_freq", "1, experts in every layer after the dense ones,")
+    layers, d_model = fields.layers("num_hidden_layers"), fields.size("hidden_size")
+    dense_layers = min(layers, fields.count("first_k_dense_replace", default=0))
+    attention = _read_attention(fields)
+    inner = fields.size("intermediate_size") if dense_layers else 1
+    dense = FeedForward(d_model=d_model, d_ff=inner, gated=True, bias=bias)
+    networks: list[FeedForward | Experts] = [dense] * dense_layers
+    if dense_layers < layers:
+        networks += [_read_experts(fields, bias=bias)] * (layers - dense_layers)
+    norm = Norm(width=d_model)
+    return _build(
+        fields,
+        name,
+        build_each(
+            networks,
+            lambda network: Layer(attention=attention, feed_forward=(network,), norms=(norm, norm)),
+        ),
+        predicts=predicts,
+    )
+
+
+def _read_attention(fields: Fields) -> LatentAttention:
+    return LatentAttention(
+        d_model=fields.size("hidden_size"),
+        num_heads=fields.size("num_attention_heads"),
+        q_rank=fields.optional_size("q_lora_rank"),
+        kv_rank=fields.size("kv_lora_rank"),
+        nope_dim=fields.size("qk_nope_head_dim"),
+        rope_dim=fields.size("qk_rope_head_dim"),
+        value_dim=fields.size("v_head_dim"),
+        bias=fields.flag("attention_bias", default=False),
+    )
+
+
+def _read_experts(fields: Fields, *, bias: bool) -> Experts:
+    d_model, inner = fields.size("hidden_size"), fields.size("moe_intermediate_size")
+    count, shared = fields.size("n_routed_experts"), fields.count("n_shared_experts")
+    return Experts(
+        expert=FeedForward(d_model=d_model, d_ff=inner, gated=True),
+        count=count,
+        active=fields.size("num_experts_per_tok"),
+        shared=FeedForward(d_model=d_model, d_ff=shared * inner, gated=True, bias=bias)
+        if shared
+        else None,
+        router=Linear(inputs=d_model, outputs=count),
+    )
+
+
+def _read_deepseek_v4(fields: Fields, name: str) -> Model:
+    if fields.size("n_shared_experts", default=1) != 1:
+        raise fields.refuse("n_shared_experts", "1")
+    if fields.size("num_key_value_heads", default=1) != 1:
+        raise fields.refuse("num_key_value_heads", "1, the one tensor that keys and values share,")
+    layers, d_model = fields.layers("num_hidden_layers"), fields.size("hidden_size")
+    streams = fields.size("hc_mult", default=STREAMS)
+    types, hashed = _read_layer_types(fields, layers), _read_network_types(fields, layers)
+    experts = _read_experts(
+        Fields({**fields.content, "n_shared_experts": 1}, fields.family),
+        bias=fields.flag("mlp_bias", default=False),
+    )
+    connection = Linear(inputs=streams * d_model, outputs=(2 + streams) * streams)
+    norm = Norm(width=d_model)
+
+    def build_layer(kind: str) -> Layer:
+        return Layer(
+            attention=_read_compressed(fields, kind),
+            feed_forward=(experts,),
+            norms=(norm, norm),
+            others=(connection, connection),
+            entries=2 * (connection.outputs + SCALES),
+            products=2 * streams**2 * d_model,
+        )
+
+    model = _build(fields, name, build_each(types, build_layer), predicts=1)
+    choice = Linear(inputs=streams * d_model, outputs=streams)
+    tables = fields.size("vocab_size") * experts.active * hashed
+    note = f"does not count {tables:,} numbers of experts, the tables of {hashed} layers that hash"
+    return dataclasses.replace(
+        model,
+        others=(choice,),
+        entries=streams + 1,
+        notes=(*model.notes, note) if hashed else model.notes,
+    )
+
+
+def _read_compressed(fields: Fields, kind: str) -> CompressedAttention:
+    width = fields.size("head_dim")
+    rate = None if kind == WINDOWED else _read_rate(fields, kind)
+    sparse = kind == SPARSE
+    return CompressedAttention(
+        d_model=fields.size("hidden_size"),
+        num_heads=fields.size("num_attention_heads"),
+        head_dim=width,
+        q_rank=fields.size("q_lora_rank"),
+        o_groups=fields.size("o_groups"),
+        o_rank=fields.size("o_lora_rank"),
+        window=fields.size("sliding_window"),
+        compressor=None if rate is None else Compressor(width=width, rate=rate, overlapping=sparse),
+        indexer=Compressor(width=fields.size("index_head_dim"), rate=rate, overlapping=True)
+        if sparse and rate is not None
+        else None,
+        index_heads=fields.size("index_n_heads") if sparse else 0,
+        index_top=fields.size("index_topk") if sparse else 0,
+    )
+
+
+def _read_rate(fields: Fields, kind: str) -> int:
+    older = {SPARSE: "compress_rate_csa", HEAVY: "compress_rate_hca"}[kind]
+    nested = fields.section("compress_rates") or Fields({}, fields.family)
+    return fields.size(older, default=nested.size(kind, default=RATES[kind]))
+
+
+def _read_layer_types(fields: Fields, layers: int) -> Sequence[str]:
+    if fields.has("layer_types"):
+        return _cut(fields, "layer_types", layers, LAYER_TYPES)
+    ratios = fields.items("compress_ratios")
+    if ratios is None:
+        # Two layers with many tokens to a summary, then few and many by turns.
+        return [HEAVY if index < 2 or index % 2 == 0 else SPARSE for index in range(layers)]
+    if len(ratios) < layers:
+        raise fields.refuse("compress_ratios", f"at least {layers} entries")
+    # Published files have an entry more, for the layer that predicts a further token.
+    kinds = [TYPE_OF_RATIO.get(ratio) for ratio in ratios[:layers] if isinstance(ratio, int)]
+    known = [kind for kind in kinds if kind is not None]
+    if len(known) < layers:
+        choices = ", ".join(map(str, TYPE_OF_RATIO))
+        raise fields.refuse("compress_ratios", f"numbers out of {choices}")
+    return known
+
+
+def _cut(fields: Fields, name: str, layers: int, choices: Sequence[str]) -> tuple[str, ...]:
+    """The first entries of a list of words, of which there may be more than layers."""
+    found = fields.items(name) or ()
+    if len(found) < layers:
+        raise fields.refuse(name, f"at least {layers} entries")
+    first = Fields({name: found[:layers]}, fields.family)
+    return first.words(name, choices=choices, length=layers) or ()
+
+
+def _read_network_types(fields: Fields, layers: int) -> int:
+    """How many layers have a table that chooses experts."""
+    if fields.has("mlp_layer_types"):
+        return _cut(fields, "mlp_layer_types", layers, NETWORK_TYPES).count(NETWORK_TYPES[0])
+    return min(layers, fields.count("num_hash_layers", default=HASH_LAYERS))
+
+
+def _build(fields: Fields, name: str, layers: tuple[Layer, ...], *, predicts: int) -> Model:
+    d_model, vocabulary = fields.size("hidden_size"), fields.size("vocab_size")
+    tied = fields.flag("tie_word_embeddings", default=False)
+    further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
+    return Model(
+        name=name,
+        layers=layers,
+        vocabulary=vocabulary,
+        tables=(Table(rows=vocabulary, width=d_model),),
+        norms=(Norm(width=d_model),),
+        head=(Linear(inputs=d_model, outputs=vocabulary, tied=tied),),
+        max_tokens=fields.optional_size("max_position_embeddings"),
+        notes=("does not count what predicts further tokens",) if further else (),
+    )
+
+
+FAMILIES_OF_FILE = (
+    Family(model_type="deepseek_v2", title="DeepSeek V2", read=_read_deepseek_v2),
+    Family(model_type="deepseek_v3", title="DeepSeek V3 and R1", read=_read_deepseek_v3),
+    Family(model_type="deepseek_v4", title="DeepSeek V4", read=_read_deepseek_v4),
+)

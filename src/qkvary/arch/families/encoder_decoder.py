@@ -1,0 +1,150 @@
+"""Encoder-decoders: T5 and Whisper.
+
+Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
+"""
+
+import dataclasses
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention
+from qkvary.arch.families.attention_fields import Heads
+from qkvary.arch.families.family import Family
+from qkvary.arch.families.fields import Fields
+from qkvary.arch.models import Encoder, Model
+from qkvary.arch.parts import Linear, Norm, Table
+
+T5_BUCKETS = 32
+"""Distances that T5 tells apart where a configuration does not say."""
+KERNEL = 3
+"""Frames that a convolution of Whisper's stem sees."""
+PLAIN_FORWARDS = ("relu", "gelu", "gelu_new", "silu", "swish", "tanh")
+"""Activations of T5; with ``gated-`` before them, a third matrix gates them."""
+
+
+def _read_t5(fields: Fields, name: str) -> Model:
+    count = fields.size("num_heads")
+    heads = Heads(
+        d_model=fields.size("d_model"),
+        count=count,
+        kv_count=count,
+        dim=fields.size("d_kv"),
+    )
+    d_model, encoder_layers = heads.d_model, fields.layers("num_layers")
+    decoder_layers = encoder_layers
+    if fields.has("num_decoder_layers"):
+        decoder_layers = fields.layers("num_decoder_layers")
+    # The first layer of a stack has the one table of relative positions that all of it reads.
+    buckets = fields.size("relative_attention_num_buckets", default=T5_BUCKETS) * count
+    feed_forward, norm = _read_t5_forward(fields), Norm(width=d_model)
+    causal, vocabulary = heads.attend(), fields.size("vocab_size")
+    every = _see_everything(causal)
+
+    def build(config: AttentionConfig, entries: int) -> Layer:
+        return Layer(
+            attention=ProjectedAttention(config=config, entries=entries),
+            feed_forward=(feed_forward,),
+            norms=(norm, norm),
+        )
+
+    def build_crossing(entries: int) -> Layer:
+        crossing = ProjectedAttention(config=every, memory="encoder")
+        return dataclasses.replace(build(causal, entries), norms=(norm,) * 3, cross=crossing)
+
+    return Model(
+        name=name,
+        layers=(build_crossing(buckets), *(build_crossing(0),) * (decoder_layers - 1)),
+        vocabulary=vocabulary,
+        tables=(Table(rows=vocabulary, width=d_model),),
+        norms=(norm,),
+        head=(
+            Linear(
+                inputs=d_model,
+                outputs=vocabulary,
+                tied=fields.flag("tie_word_embeddings", default=True),
+            ),
+        ),
+        encoder=Encoder(
+            layers=(build(every, buckets), *(build(every, 0),) * (encoder_layers - 1)),
+            norms=(norm,),
+        ),
+    )
+
+
+def _read_t5_forward(fields: Fields) -> FeedForward:
+    kind = fields.text("feed_forward_proj", default="relu")
+    if kind.removeprefix("gated-") not in PLAIN_FORWARDS:
+        choices = ", ".join(PLAIN_FORWARDS)
+        raise fields.refuse("feed_forward_proj", f"{choices}, or one of them after gated-,")
+    return FeedForward(
+        d_model=fields.size("d_model"), d_ff=fields.size("d_ff"), gated=kind.startswith("gated-")
+    )
+
+
+def _read_whisper(fields: Fields, name: str) -> Model:
+    d_model, vocabulary = fields.size("d_model"), fields.size("vocab_size")
+    tokens, heard = fields.size("max_target_positions"), fields.size("max_source_positions")
+    norm = Norm(width=d_model, bias=True)
+    causal = _attend(d_model, fields.size("decoder_attention_heads"))
+    decoder_layer = Layer(
+        attention=ProjectedAttention(config=causal, unbiased=("k",)),
+        feed_forward=(_forward(d_model, fields.size("decoder_ffn_dim")),),
+        norms=(norm,) * 3,
+        cross=ProjectedAttention(config=_see_everything(causal), unbiased=("k",), memory="encoder"),
+    )
+    seeing = _see_everything(_attend(d_model, fields.size("encoder_attention_heads")))
+    encoder_layer = Layer(
+        attention=ProjectedAttention(config=seeing, unbiased=("k",)),
+        feed_forward=(_forward(d_model, fields.size("encoder_ffn_dim")),),
+        norms=(norm, norm),
+    )
+    return Model(
+        name=name,
+        layers=(decoder_layer,) * fields.layers("decoder_layers"),
+        vocabulary=vocabulary,
+        tables=(Table(rows=vocabulary, width=d_model),),
+        positions=(Table(rows=tokens, width=d_model),),
+        norms=(norm,),
+        head=(
+            Linear(
+                inputs=d_model,
+                outputs=vocabulary,
+                tied=fields.flag("tie_word_embeddings", default=True),
+            ),
+        ),
+        encoder=Encoder(
+            layers=(encoder_layer,) * fields.layers("encoder_layers"),
+            norms=(norm,),
+            tokens=heard,
+            stem=_read_stem(fields),
+            # Sinusoids, stored with the weights.
+            positions=(Table(rows=heard, width=d_model),),
+        ),
+        max_tokens=tokens,
+    )
+
+
+def _read_stem(fields: Fields) -> tuple[Linear, ...]:
+    """Two convolutions, of which the second takes two frames to one token."""
+    d_model, bins = fields.size("d_model"), fields.size("num_mel_bins")
+    frame = Linear(inputs=KERNEL * bins, outputs=d_model, bias=True)
+    # The token's other frame passes through the same matrix.
+    other = Linear(inputs=frame.inputs, outputs=d_model, tied=True)
+    return (frame, other, Linear(inputs=KERNEL * d_model, outputs=d_model, bias=True))
+
+
+def _attend(d_model: int, heads: int) -> AttentionConfig:
+    return Heads(d_model=d_model, count=heads, kv_count=heads).attend(bias=True, out_bias=True)
+
+
+def _forward(d_model: int, d_ff: int) -> FeedForward:
+    return FeedForward(d_model=d_model, d_ff=d_ff, bias=True)
+
+
+def _see_everything(config: AttentionConfig) -> AttentionConfig:
+    return dataclasses.replace(config, causal=False)
+
+
+FAMILIES_OF_FILE = (
+    Family(model_type="t5", title="T5", read=_read_t5),
+    Family(model_type="whisper", title="Whisper", read=_read_whisper),
+)

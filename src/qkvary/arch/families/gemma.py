@@ -1,0 +1,379 @@
+"""Gemma 1 to 4: heads of their own width, windows between global layers, and K=V in Gemma 4.
+
+Gemma 4 takes the value of a global layer before the key is normalised with a gain and rotated, so
+that both follow from one tensor: ``Q-K=V`` with ``value_rope = "none"``.
+
+Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention
+from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_each, read_rotation
+from qkvary.arch.families.family import Family
+from qkvary.arch.families.fields import Fields
+from qkvary.arch.models import Model, map_layers
+from qkvary.arch.parts import Linear, Norm, Table
+from qkvary.arch.sharing import share
+
+GLOBAL, LOCAL = LAYER_TYPES
+
+GEMMA2_WINDOW = 4096
+"""The window where a Gemma 2 or 3 configuration does not say."""
+GEMMA2_PERIOD = 2
+"""Every second layer of Gemma 2 is global."""
+PERIOD = 6
+"""Every sixth layer of Gemma 3 and 4 is global, where nothing else is said."""
+GEMMA4_WINDOW = 512
+"""The window where a Gemma 4 configuration does not say."""
+UNIFIED_WINDOW = 1024
+"""Likewise for Gemma 4 without a vision tower."""
+HEADS, KV_HEADS, HEAD_DIM = 8, 4, 256
+"""Sizes of attention where a Gemma 3 or 4 configuration does not say, as published files do not."""
+GLOBAL_HEAD_DIM = 512
+"""Channels of a head of Gemma 4's global layers, where nothing is said."""
+GEMMA3_VOCABULARY = 262_208
+"""Tokens where a Gemma 3 configuration does not say."""
+GEMMA4_VOCABULARY = 262_144
+"""Likewise for Gemma 4, whose inputs per layer have as many rows."""
+PER_LAYER_WIDTH = 256
+"""Channels of Gemma 4's input to each layer, where nothing is said; 0 or a null is for none."""
+GLOBAL_ROTATED = 0.25
+"""The share of rotated channels in Gemma 4's global layers, where nothing is said."""
+BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
+"""Of the rotary frequencies of Gemma 3 and 4, where nothing is said."""
+
+_EQUAL_NOTE = (
+    "the cache of global layers is the one tensor that keys and values are made of; engines store "
+    "keys and values apart, which is twice as much"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """What separates one attention layer of a stack from another."""
+
+    heads: Heads
+    """Sizes."""
+    window: int | None
+    """Tokens that a query sees; ``None`` for a global layer."""
+    rotation: PositionConfig
+    """How keys are rotated."""
+    equal: bool = False
+    """Whether keys and values read one projection."""
+    reads_layer: int | None = None
+    """The layer whose keys and values it attends to instead of own ones."""
+
+
+def _read_gemma(fields: Fields, name: str) -> Model:
+    _refuse_bidirectional(fields)
+    kind = _Kind(heads=_read_heads(fields), window=None, rotation=read_rotation(fields))
+    kinds = (kind,) * fields.layers("num_hidden_layers")
+    return _build(fields, name, kinds, norms=2, head_norms=0)
+
+
+def _read_gemma2(fields: Fields, name: str) -> Model:
+    _refuse_bidirectional(fields)
+    heads, rotation = _read_heads(fields), read_rotation(fields)
+    window = fields.size("sliding_window", default=GEMMA2_WINDOW)
+    kinds = tuple(
+        _Kind(heads=heads, window=window if kind == LOCAL else None, rotation=rotation)
+        for kind in _read_types(fields, GEMMA2_PERIOD)
+    )
+    return _build(fields, name, kinds, norms=4, head_norms=0)
+
+
+def _read_gemma3(fields: Fields, name: str) -> Model:
+    _refuse_bidirectional(fields)
+    heads = _read_heads(fields, usual=True)
+    window = fields.size("sliding_window", default=GEMMA2_WINDOW)
+    period = fields.size("sliding_window_pattern", default=PERIOD)
+    older = {GLOBAL: "rope_theta", LOCAL: "rope_local_base_freq"}
+    kinds = tuple(
+        _Kind(
+            heads=heads,
+            window=window if kind == LOCAL else None,
+            rotation=PositionConfig(
+                rotary_fraction=1.0,
+                rotary_base=_nested_rotation(fields, kind).number(
+                    "rope_theta", default=fields.number(older[kind], default=BASES[kind])
+                ),
+            ),
+        )
+        for kind in _read_types(fields, period)
+    )
+    return _build(fields, name, kinds, norms=4, head_norms=2, vocabulary=GEMMA3_VOCABULARY)
+
+
+def _read_gemma4(fields: Fields, name: str) -> Model:
+    width = fields.count("hidden_size_per_layer_input", default=PER_LAYER_WIDTH)
+    if fields.mentions("hidden_size_per_layer_input") and not fields.has(
+        "hidden_size_per_layer_input"
+    ):
+        width = 0
+    experts = _read_experts(fields) if fields.flag("enable_moe_block", default=False) else None
+    kinds = _read_gemma4_kinds(fields, window=GEMMA4_WINDOW)
+    model = _build_gemma4(fields, name, kinds, experts)
+    return _add_inputs(fields, model, width) if width else model
+
+
+def _read_gemma4_unified(fields: Fields, name: str) -> Model:
+    return _build_gemma4(fields, name, _read_gemma4_kinds(fields, window=UNIFIED_WINDOW), None)
+
+
+def _refuse_bidirectional(fields: Fields) -> None:
+    if fields.flag("use_bidirectional_attention", default=False):
+        raise fields.refuse("use_bidirectional_attention", "false, for a model that decodes")
+
+
+def _read_types(fields: Fields, period: int) -> tuple[str, ...]:
+    layers = fields.layers("num_hidden_layers")
+    types = fields.words("layer_types", choices=LAYER_TYPES, length=layers)
+    if types is not None:
+        return types
+    return tuple(LOCAL if (index + 1) % period else GLOBAL for index in range(layers))
+
+
+def _read_heads(fields: Fields, *, usual: bool = False) -> Heads:
+    """Sizes of the heads; ``usual`` for a family whose published files leave them out."""
+    counts = (HEADS, KV_HEADS) if usual else (None, None)
+    return Heads(
+        d_model=fields.size("hidden_size"),
+        count=fields.size("num_attention_heads", default=counts[0]),
+        kv_count=fields.size("num_key_value_heads", default=counts[1]),
+        dim=fields.size("head_dim", default=HEAD_DIM),
+    )
+
+
+def _nested_rotation(fields: Fields, kind: str) -> Fields:
+    empty = Fields({}, fields.family)
+    return (fields.section("rope_parameters") or empty).section(kind) or empty
+
+
+def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
+    if fields.text("use_bidirectional_attention", default="vision") != "vision":
+        raise fields.refuse("use_bidirectional_attention", "null or vision, where text is causal")
+    # The last layer is global whatever is said, as it is in transformers.
+    types = (*_read_types(fields, PERIOD)[:-1], GLOBAL)
+    window = fields.size("sliding_window", default=window)
+    equal = fields.flag("attention_k_eq_v", default=False)
+    heads = _read_heads_of_layers(fields, types, equal=equal)
+    rotations = {kind: _read_gemma4_rotation(fields, kind) for kind in LAYER_TYPES}
+    kinds = tuple(
+        _Kind(
+            heads=heads[index],
+            window=window if kind == LOCAL else None,
+            rotation=rotations[kind],
+            equal=equal and kind == GLOBAL,
+            reads_layer=source,
+        )
+        for index, (kind, source) in enumerate(
+            zip(types, _find_sources(fields, types), strict=True)
+        )
+    )
+    for index, kind in enumerate(kinds):
+        if kind.reads_layer is not None and kind.heads != kinds[kind.reads_layer].heads:
+            raise fields.refuse(
+                "num_kv_shared_layers",
+                f"layer {index} to have the heads of layer {kind.reads_layer}, which it reads,",
+            )
+    return kinds
+
+
+def _read_gemma4_rotation(fields: Fields, kind: str) -> PositionConfig:
+    nested = _nested_rotation(fields, kind)
+    given = fields.has("rope_parameters")
+    usual = "proportional" if kind == GLOBAL and not given else "default"
+    fraction = 1.0
+    if nested.text("rope_type", default=usual) == "proportional":
+        fraction = nested.number("partial_rotary_factor", default=1.0 if given else GLOBAL_ROTATED)
+    return PositionConfig(
+        rotary_fraction=fraction,
+        rotary_base=nested.number("rope_theta", default=BASES[kind]),
+        value_rope="none",
+    )
+
+
+def _read_heads_of_layers(
+    fields: Fields, types: Sequence[str], *, equal: bool
+) -> tuple[Heads, ...]:
+    """The heads of each layer: those of ``per_layer_config``, or of global layers, or of all."""
+    usual = _read_heads(fields, usual=True)
+    overrides = fields.section("per_layer_config")
+    if overrides is not None:
+        return _override_heads(fields, overrides, usual, len(types))
+    kv_count = fields.optional_size("num_global_key_value_heads") if equal else None
+    wide = dataclasses.replace(
+        usual,
+        dim=fields.size("global_head_dim", default=GLOBAL_HEAD_DIM),
+        kv_count=usual.kv_count if kv_count is None else kv_count,
+    )
+    return tuple(wide if kind == GLOBAL else usual for kind in types)
+
+
+def _override_heads(
+    fields: Fields, overrides: Fields, usual: Heads, layers: int
+) -> tuple[Heads, ...]:
+    heads, name, known = [usual] * layers, "per_layer_config", ("head_dim", "num_key_value_heads")
+    for key, value in overrides.content.items():
+        # Whole numbers outside of JSON, where every key is a text.
+        index = str(key)
+        if not index.isdecimal() or len(index) > 9 or int(index) >= layers:
+            raise fields.refuse(name, f"numbers of layers below {layers}")
+        layer = Fields({name: value}, fields.family).section(name)
+        if layer is None:
+            continue
+        if set(layer.content) - set(known):
+            raise fields.refuse(name, f"nothing but {' and '.join(known)}")
+        heads[int(index)] = dataclasses.replace(
+            usual,
+            dim=layer.size(known[0], default=usual.dim),
+            kv_count=layer.size(known[1], default=usual.kv_count),
+        )
+    return tuple(heads)
+
+
+def _find_sources(fields: Fields, types: Sequence[str]) -> tuple[int | None, ...]:
+    """What each of the last ``num_kv_shared_layers`` reads: the last layer before of its type."""
+    own = len(types) - fields.count("num_kv_shared_layers")
+    latest = {kind: index for index, kind in enumerate(types[: max(0, own)])}
+    if set(latest) != set(types):
+        raise fields.refuse(
+            "num_kv_shared_layers", "a layer of each type before those that share keys and values"
+        )
+    return tuple(None if index < own else latest[kind] for index, kind in enumerate(types))
+
+
+def _read_experts(fields: Fields) -> Experts:
+    d_model, count = fields.size("hidden_size"), fields.size("num_experts")
+    inner = fields.size("moe_intermediate_size")
+    return Experts(
+        expert=FeedForward(d_model=d_model, d_ff=inner, gated=True),
+        count=count,
+        active=fields.size("top_k_experts"),
+        router=Linear(inputs=d_model, outputs=count),
+        # A gain on what enters the router, and one on what each expert answers.
+        entries=d_model + count,
+    )
+
+
+def _build_gemma4(
+    fields: Fields, name: str, kinds: Sequence[_Kind], experts: Experts | None
+) -> Model:
+    return _build(
+        fields,
+        name,
+        kinds,
+        norms=4 if experts is None else 7,
+        head_norms=2,
+        vocabulary=GEMMA4_VOCABULARY,
+        experts=experts,
+        notes=(_EQUAL_NOTE,) if any(kind.equal for kind in kinds) else (),
+    )
+
+
+def _add_inputs(fields: Fields, model: Model, width: int) -> Model:
+    """The model with a second embedding of each token, a part of which enters every layer."""
+    rows = fields.size("vocab_size_per_layer_input", default=GEMMA4_VOCABULARY)
+    d_model, total = model.d_model, len(model.layers) * width
+    into, out = Linear(inputs=d_model, outputs=width), Linear(inputs=width, outputs=d_model)
+    layers = map_layers(
+        model.layers,
+        lambda layer: dataclasses.replace(
+            layer, others=(into, out), norms=(*layer.norms, Norm(width=d_model))
+        ),
+    )
+    return dataclasses.replace(
+        model,
+        layers=tuple(layers),
+        tables=(*model.tables, Table(rows=rows, width=total)),
+        norms=(*model.norms, Norm(width=width)),
+        others=(Linear(inputs=d_model, outputs=total),),
+    )
+
+
+def _attend(fields: Fields, kind: _Kind) -> AttentionConfig:
+    bias = fields.flag("attention_bias", default=False)
+    config = kind.heads.attend(
+        window=kind.window, positions="rotary", rotation=kind.rotation, bias=bias, out_bias=bias
+    )
+    if not kind.equal:
+        return config
+    variant = dataclasses.replace(config.variant, sharing=share("q", "k", "k"))
+    return dataclasses.replace(config, variant=variant)
+
+
+def _build(
+    fields: Fields,
+    name: str,
+    kinds: Sequence[_Kind],
+    *,
+    norms: int,
+    head_norms: int,
+    vocabulary: int | None = None,
+    experts: Experts | None = None,
+    notes: tuple[str, ...] = (),
+) -> Model:
+    """The model with these layers.
+
+    Args:
+        fields: The configuration.
+        name: What the model is called.
+        kinds: What each attention layer is.
+        norms: Normalisations around each layer.
+        head_norms: Of queries, and of own keys.
+        vocabulary: Tokens where the configuration does not say.
+        experts: What stands beside each feed-forward network.
+        notes: What the reader of the figures must know.
+    """
+    d_model, d_ff = fields.size("hidden_size"), fields.size("intermediate_size")
+    widened = fields.flag("use_double_wide_mlp", default=False)
+
+    def build_layer(kind: _Kind) -> Layer:
+        config, reads = _attend(fields, kind), kind.reads_layer is not None
+        dense = FeedForward(
+            d_model=d_model, d_ff=2 * d_ff if widened and reads else d_ff, gated=True
+        )
+        own_norms = 1 if head_norms and reads else head_norms
+        return Layer(
+            attention=ProjectedAttention(
+                config=config,
+                norms=(Norm(width=config.size_per_head),) * own_norms,
+                reads_layer=kind.reads_layer,
+            ),
+            feed_forward=(dense,) if experts is None else (dense, experts),
+            norms=(Norm(width=d_model),) * norms,
+        )
+
+    tokens = fields.size("vocab_size", default=vocabulary)
+    tied = fields.flag("tie_word_embeddings", default=True)
+    return Model(
+        name=name,
+        layers=build_each(kinds, build_layer),
+        vocabulary=tokens,
+        tables=(Table(rows=tokens, width=d_model),),
+        norms=(Norm(width=d_model),),
+        head=(Linear(inputs=d_model, outputs=tokens, tied=tied),),
+        max_tokens=fields.optional_size("max_position_embeddings"),
+        notes=notes,
+    )
+
+
+FAMILIES_OF_FILE = (
+    Family(model_type="gemma", title="Gemma", read=_read_gemma),
+    Family(model_type="gemma2", title="Gemma 2", read=_read_gemma2),
+    Family(model_type="gemma3_text", title="Gemma 3, text", read=_read_gemma3),
+    Family(model_type="gemma3", title="Gemma 3", read=_read_gemma3, text_section="text_config"),
+    Family(model_type="gemma4_text", title="Gemma 4, text", read=_read_gemma4),
+    Family(model_type="gemma4", title="Gemma 4", read=_read_gemma4, text_section="text_config"),
+    Family(model_type="gemma4_unified_text", title="Gemma 4 12B, text", read=_read_gemma4_unified),
+    Family(
+        model_type="gemma4_unified",
+        title="Gemma 4 12B",
+        read=_read_gemma4_unified,
+        text_section="text_config",
+    ),
+)
