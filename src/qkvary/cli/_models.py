@@ -27,8 +27,16 @@ def complete_model(_context: object) -> Sequence[str]:
     return name_sizes()
 
 
-def _convert_count(_kind: object, tokens: Sequence[Token]) -> int:
-    return parse_count(tokens[0].value)
+def convert_count(_kind: object, tokens: Sequence[Token]) -> int:
+    """Read a count of tokens, users or sequences, at least 1.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    count = parse_count(tokens[0].value)
+    if count < 1:
+        raise UsageError("expected at least 1, got 0")
+    return count
 
 
 ModelName = Annotated[
@@ -51,7 +59,7 @@ Context = Annotated[
     int | None,
     Parameter(
         name="--context",
-        converter=_convert_count,
+        converter=convert_count,
         help="Tokens of a sequence: 2048, 32k (32,768), 1M. The model's own longest, at most 8k.",
     ),
 ]
@@ -59,7 +67,7 @@ EncoderTokens = Annotated[
     int | None,
     Parameter(
         name="--encoder-tokens",
-        converter=_convert_count,
+        converter=convert_count,
         help="Tokens that an encoder reads; as many as --context if not given.",
     ),
 ]
@@ -92,16 +100,8 @@ def _keep(path: Path, data: bytes) -> None:
 
 
 def choose_context(model: Model, asked: int | None) -> int:
-    """The tokens that a command is about.
-
-    Raises:
-        UsageError: for fewer than 1.
-    """
-    if asked is not None and asked < 1:
-        raise UsageError(f"expected a --context of at least 1 token, got {asked}")
-    if asked is not None:
-        return asked
-    return min(model.max_tokens or LONGEST_DEFAULT, LONGEST_DEFAULT)
+    """The tokens that a command is about: those asked for, or the model's own, up to a limit."""
+    return asked or min(model.max_tokens or LONGEST_DEFAULT, LONGEST_DEFAULT)
 
 
 def read_formats(text: str) -> tuple[Format, ...]:

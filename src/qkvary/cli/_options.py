@@ -13,6 +13,8 @@ from qkvary.studies.catalog import load_study, study_names
 from qkvary.studies.study import Study
 
 DEFAULT_OUT = Path("runs")
+LARGEST_COUNT = 2**40
+"""More tokens or users than this are a slip of the hand."""
 
 
 def complete_study(_context: object) -> Iterator[str]:
@@ -62,10 +64,12 @@ def parse_count(text: str) -> int:
     Raises:
         UsageError: for anything else.
     """
-    match = re.fullmatch(r"(\d+)([kKmM]?)", text.replace(",", "").replace("_", ""))
-    if match is None:
-        raise UsageError(f"expected a number of tokens such as 1024, 32k or 1M, got {text!r}")
-    return int(match[1]) * {"": 1, "k": 2**10, "m": 2**20}[match[2].lower()]
+    match = re.fullmatch(r"([0-9]{1,15})([kKmM]?)", text.replace(",", "").replace("_", ""))
+    factor = 0 if match is None else {"": 1, "k": 2**10, "m": 2**20}[match[2].lower()]
+    if match is None or int(match[1]) * factor > LARGEST_COUNT:
+        shown = text if len(text) <= 60 else text[:57] + "..."
+        raise UsageError(f"expected a whole number such as 1024, 32k or 1M, got {shown!r}")
+    return int(match[1]) * factor
 
 
 def _convert_count(_kind: object, tokens: Sequence[Token]) -> int:

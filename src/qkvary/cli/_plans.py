@@ -1,24 +1,18 @@
 """What a plan is asked, as it is typed and resolved, before anything is counted or printed."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from cyclopts import Parameter, Token
+from cyclopts import Parameter
 
 from qkvary.arch.models import Model
-from qkvary.cli._models import Context, EncoderTokens, WeightFormat
-from qkvary.cli._options import parse_count
+from qkvary.cli._models import Context, EncoderTokens, WeightFormat, convert_count
 from qkvary.costs.candidates import Candidates
 from qkvary.costs.devices import Device
 from qkvary.costs.formats import Format
 from qkvary.costs.serving import Demand
 from qkvary.costs.training import Precision
 from qkvary.studies.advice import Goal, TaskKind
-
-
-def _convert_count(_kind: object, tokens: Sequence[Token]) -> int:
-    return parse_count(tokens[0].value)
 
 
 @Parameter(name="*")
@@ -29,7 +23,7 @@ class Load:
     context: Context = None
     users: Annotated[
         int,
-        Parameter(name="--users", converter=_convert_count, help="Users at once, a sequence each."),
+        Parameter(name="--users", converter=convert_count, help="Users at once, a sequence each."),
     ] = 1
     encoder_tokens: EncoderTokens = None
     dtype: Annotated[

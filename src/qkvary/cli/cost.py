@@ -16,6 +16,7 @@ from qkvary.cli._models import (
     VariantLabels,
     WeightFormat,
     choose_context,
+    convert_count,
     describe_layers,
     find_model,
     notes_of,
@@ -42,7 +43,9 @@ CONVENTIONS = {
     "moved_bytes_per_token": "weights, cache and writes of one decoding step over its tokens",
 }
 
-Batch = Annotated[int, Parameter(name="--batch", help="Sequences at once.")]
+Batch = Annotated[
+    int, Parameter(name="--batch", converter=convert_count, help="Sequences at once.")
+]
 CacheFormat = Annotated[
     str,
     Parameter(
@@ -138,7 +141,7 @@ def _print_table(screen: Console, rows: Sequence[CostRow], *, decimal: bool) -> 
             columns,
             (
                 (
-                    row.name + (" *" if row.is_original else ""),
+                    _name(row),
                     _with_change(
                         format_count(row.parameters.total),
                         row.parameters.total,
@@ -170,7 +173,7 @@ def _print_list(screen: Console, rows: Sequence[CostRow], *, decimal: bool) -> N
     base = rows[0]
     most = max((row.cache_bytes or 0) for row in rows)
     for row in rows:
-        screen.print(Text(row.name + (" *" if row.is_original else ""), style="bold"))
+        screen.print(Text(_name(row), style="bold"))
         for name, value in _lines(row, base, decimal=decimal):
             screen.print(Text(f"  {name}: {value}"))
         drawn = bar(row.cache_bytes or 0, most, width=24)
@@ -207,6 +210,10 @@ def _legend(rows: Sequence[CostRow], *, decimal: bool) -> str:
     return "\n" + " ".join(parts)
 
 
+def _name(row: CostRow) -> str:
+    return row.candidate.name + (" *" if row.candidate.is_original else "")
+
+
 def _with_change(text: str, value: float, base: float) -> str:
     change = format_change(value, base)
     return text if change in ("", "=") else f"{text} ({change})"
@@ -217,8 +224,8 @@ def _to_dict(row: CostRow, base: CostRow) -> dict[str, Any]:
     step = row.step
     return {
         "variant": row.label,
-        "original": row.is_original,
-        "stored": row.saving,
+        "original": row.candidate.is_original,
+        "stored": row.candidate.saving,
         "parameters": {
             "total": parameters.total,
             "embedding": parameters.embedding,

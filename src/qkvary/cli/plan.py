@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.checkpoints.errors import UsageError
 from qkvary.cli._hardware import Hardware, choose_device
 from qkvary.cli._models import (
     Decimal,
@@ -55,23 +54,24 @@ def command(
     """
     question = _resolve(model, variant, hardware, load, purpose)
     notes = notes_of(question.model, question.candidates, question.context)
-    screen = None if json_output else console()
-    if screen is not None:
-        print_head(screen, question, decimal=decimal)
     if question.trains:
         trained = _answer_training(question)
-        if screen is None:
+        if json_output:
             print_json({**question_to_dict(question), **training_to_dict(trained), "notes": notes})
             return
+        screen = console()
+        print_head(screen, question, decimal=decimal)
         print_training(screen, question, trained.rows, decimal=decimal)
         _print_words(screen, trained.advice, (*trained.caveats, *notes))
         return
     served = answer_serving(
         question.candidates, question.demand, question.formats, task=question.load.task
     )
-    if screen is None:
+    if json_output:
         print_json({**question_to_dict(question), **serving_to_dict(served), "notes": notes})
         return
+    screen = console()
+    print_head(screen, question, decimal=decimal)
     print_savings(screen, question, report=served.savings, decimal=decimal)
     print_serving(screen, question, served.rows, decimal=decimal)
     _print_words(screen, served.advice, (*served.caveats, *notes))
@@ -80,8 +80,6 @@ def command(
 def _resolve(
     name: str, labels: Sequence[str], hardware: Hardware, load: Load, purpose: Purpose
 ) -> Question:
-    if load.users < 1:
-        raise UsageError(f"expected --users of at least 1, got {load.users}")
     device = choose_device(hardware)
     model = find_model(name)
     return Question(

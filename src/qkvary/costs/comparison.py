@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from qkvary.costs.cache import entry_bytes, growth_bytes, model_cache_bytes
 from qkvary.costs.candidates import Candidate
 from qkvary.costs.decoding import DecodeStep, decode_step, weight_bytes
-from qkvary.costs.exact_savings import Method
 from qkvary.costs.formats import Format
 from qkvary.costs.macs import TRAINING_FACTOR, MacCount, decode_macs, forward_macs
 from qkvary.costs.parameters import ParameterCount, active_parameters, model_parameters
@@ -16,14 +15,8 @@ from qkvary.costs.parameters import ParameterCount, active_parameters, model_par
 class CostRow:
     """One variant of a model. Figures of caches are ``None`` where nothing is decoded."""
 
-    label: str
-    """The variant."""
-    name: str
-    """The variant, and what is stored where that is not as usual."""
-    is_original: bool
-    """Whether it has the weights of the model as it was given."""
-    saving: Method | None
-    """How it stores less with these weights, where it does."""
+    candidate: Candidate
+    """The variant, and its model."""
     parameters: ParameterCount
     """By part."""
     active_parameters: int
@@ -46,6 +39,11 @@ class CostRow:
     """Of the whole batch at the full context."""
     step: DecodeStep | None
     """One decoded token for each sequence of the batch."""
+
+    @property
+    def label(self) -> str:
+        """The variant."""
+        return self.candidate.label
 
 
 def compare_costs(
@@ -99,10 +97,7 @@ def _row(
     forward = forward_macs(model, tokens=context, encoder_tokens=encoder_tokens)
     held = model_cache_bytes(model, context=context, stored_as=cache, encoder_tokens=encoder_tokens)
     return CostRow(
-        label=candidate.label,
-        name=candidate.name,
-        saving=candidate.saving,
-        is_original=candidate.is_original,
+        candidate=candidate,
         parameters=model_parameters(model),
         active_parameters=active_parameters(model),
         weight_bytes=weight_bytes(model, weights),
