@@ -33,6 +33,12 @@ MEANINGS = (
     "wrong: none of these. measured: an experiment. stated: words, settings, or nothing printed."
 )
 
+
+def complete_table(_context: object) -> Iterator[str]:
+    """The names of the tables, for the shell."""
+    yield from published_names()
+
+
 VerdictChoice = Literal["equal", "rounding", "other-convention", "wrong", "measured", "stated"]
 Name = Annotated[
     str,
@@ -40,6 +46,7 @@ Name = Annotated[
         name="TABLE",
         help="Tables to print row by row: a name, or its end (table-7, scenario). None: all, in "
         "short.",
+        completer=complete_table,
     ),
 ]
 Verdicts = Annotated[

@@ -1,0 +1,122 @@
+"""The recomputed tables on the command line: in short, row by row, by verdict, as JSON."""
+
+import json
+from typing import Any
+
+import pytest
+
+from qkvary.cli.main import main
+from qkvary.cli.published import complete_table
+from qkvary.studies.figures import published_names
+from qkvary.studies.recomputation import VERDICTS, count_verdicts, recompute, recompute_all
+
+
+def printed(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    assert main(["published", *options]) == 0
+    return capsys.readouterr().out
+
+
+def document(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    return json.loads(printed(capsys, *options, "--json"))
+
+
+def test_json_holds_every_figure_of_every_table(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys)
+    assert sorted(table["name"] for table in found["tables"]) == sorted(published_names())
+    assert len(found["rows"]) == len(recompute_all())
+    for table in found["tables"]:
+        assert table["counts"] == count_verdicts(table["name"])
+        assert table["title"]
+        assert table["source"]
+    for row in found["rows"]:
+        assert row["verdict"] in VERDICTS
+        assert (row["recomputed"] is None) == (row["verdict"] in ("measured", "stated"))
+        assert (row["formula"] is None) == (row["recomputed"] is None)
+        assert bool(row["why"]) == (row["verdict"] in ("rounding", "other convention", "wrong"))
+
+
+def test_one_row_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = document(capsys, "table-10")["rows"]
+    row = next(row for row in rows if (row["row"], row["column"]) == ("MQA", "cache"))
+    assert row["printed"] == "176"
+    assert row["value"] == 176
+    assert row["recomputed"] == pytest.approx(22 * 64 * 2 * 2 * 32_768 / 1e6)
+    assert row["formula"].startswith("layers x KV heads x head size")
+    assert row["convention"] == "MB of 10^6 bytes"
+    assert row["unit"] == "MB"
+    assert row["verdict"] == "other convention"
+    assert row["reading"] == {"value": 176.0, "convention": "MiB of 2^20 bytes"}
+    assert row["others"] == [row["reading"]]
+    change = next(row for row in rows if (row["row"], row["column"]) == ("MQA", "change"))
+    assert change["low"] < change["recomputed"] < change["high"]
+
+
+def test_verdicts_choose(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = document(capsys, "--verdict", "wrong", "--verdict", "other-convention")["rows"]
+    assert {row["verdict"] for row in rows} == {"wrong", "other convention"}
+    assert len(rows) == sum(one.verdict in ("wrong", "other convention") for one in recompute_all())
+    rows = document(capsys, "three-projections-table-5", "--verdict", "equal")["rows"]
+    assert len(rows) == len(recompute("three-projections-table-5"))
+    assert "no figure with this verdict" in printed(capsys, "table-5", "--verdict", "wrong")
+
+
+@pytest.mark.parametrize("width", ["60", "200"])
+def test_in_short_every_figure_that_is_not_equal(
+    width: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    text = printed(capsys)
+    assert max(map(len, text.splitlines())) <= int(width)
+    words = " ".join(text.split())
+    for name in published_names():
+        assert name in text
+    for one in recompute_all():
+        if one.needs_a_word and width == "60":
+            assert f"paper {one.figure.printed}, recomputed" in words
+            assert one.why in words
+            assert one.derivation is not None
+            assert one.derivation.formula in words
+    assert "53.437" in text
+    assert "305.53" not in text
+
+
+@pytest.mark.parametrize("width", ["60", "200"])
+def test_row_by_row(
+    width: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    text = printed(capsys, "table-8", "query-identity-table-2")
+    assert max(map(len, text.splitlines())) <= int(width)
+    for part in ("53.5%", "53.437", "wrong", "equal", "measured", "124.3738", "28.9%"):
+        assert part in text
+    assert "From the public code" in text
+
+
+def test_the_scenario_shows_the_other_readings(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(printed(capsys, "scenario").split())
+    assert "14 with 32,768 tokens, 40 x 10^9 bytes and 16-bit weights" in text
+    assert "15 with 32,768 tokens, 40 x 2^30 bytes and 16-bit weights" in text
+    assert "50 with 32,768 tokens" in text
+
+
+def test_tables_are_completed() -> None:
+    assert list(complete_table(None)) == list(published_names())
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["tabel-8"], "did you mean three-projections-table-8?"),
+        (["table-1"], "which is key-value-table-1 or three-projections-table-1"),
+        (["nothing-of-the-kind-zzz"], "choices: key-value-notebook-characters"),
+        (["--verdict", "wron"], "other-convention"),
+    ],
+)
+def test_bad_input_is_refused(
+    options: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["published", *options]) == 2
+    found = capsys.readouterr()
+    assert says in found.err
+    assert found.out == ""
+    assert len(found.err.splitlines()) == 1
