@@ -75,6 +75,8 @@ PUBLISHED_TOTALS = {
     "llama-3.2-1b": (1.23, 1e9),
     # The model card of Qwen/Qwen2.5-0.5B.
     "qwen2.5-0.5b": (0.49, 1e9),
+    # The model card of deepseek-ai/DeepSeek-V4-Flash.
+    "deepseek-v4-flash": (284, 1e9),
 }
 """Counts as they are printed: a number and its unit."""
 
