@@ -1,22 +1,17 @@
 """The page of a study: one HTML file that needs nothing else and says the same thing every time.
 
 Words and figures come from the summary, drawings from the chart modules, layout from ``template/``.
-No text reaches the page unescaped: the environment escapes, and ``svg`` escapes what it draws.
+No text reaches the page unescaped: ``documents`` escapes, and ``svg`` escapes what it draws.
 """
 
-import base64
 import dataclasses
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
-from jinja2 import FunctionLoader, StrictUndefined
-from jinja2.sandbox import SandboxedEnvironment
 from markupsafe import Markup
 
 from qkvary.studies.reports import contents, listings, wording
@@ -28,7 +23,8 @@ from qkvary.studies.reports.charts import (
     solving_chart,
 )
 from qkvary.studies.reports.curves import Panels, headline_quantities, panels
-from qkvary.studies.reports.families import FAMILIES, key_of_families, present
+from qkvary.studies.reports.documents import moment, render_document
+from qkvary.studies.reports.families import key_of_families, present
 from qkvary.studies.reports.maps import AttentionMaps, best, card_width, chance, drawing
 from qkvary.studies.reports.tables import Table
 from qkvary.studies.summary import (
@@ -111,70 +107,9 @@ def render_page(summary: Summary, attention: Sequence[AttentionMaps]) -> str:
     Returns:
         The HTML document; equal arguments give equal text.
     """
-    environment = _environment()
-    style = _template_file("style.css")
-    script = _template_file("script.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    text = environment.get_template("page.html.j2").render(
-        **_view(summary, attention),
-        style=Markup(style + _family_style()),  # noqa: S704 - our own files
-        script=Markup(script),  # noqa: S704
-        script_hash=digest,
-        data=Markup(_json(summary)),  # noqa: S704 - every <, > and & in it is escaped
-    )
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _template_file(name: str) -> str:
-    return resources.files("qkvary.studies.reports").joinpath("template", name).read_text("utf-8")
-
-
-def _environment() -> SandboxedEnvironment:
-    environment = SandboxedEnvironment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=FunctionLoader(_template_file),
-        finalize=_finalize,
-    )
-    filters: dict[str, Any] = {
-        "clip": wording.clip,
-        "count": wording.count,
-        "duration": wording.duration,
-        "listed": wording.listed,
-        "moment": _moment,
-        "unbroken": _unbroken,
-    }
-    environment.filters.update(filters)
-    return environment
-
-
-def _finalize(value: object) -> object:
-    """Clean every text on its way into the page; markup was cleaned when it was made."""
-    if isinstance(value, str) and not isinstance(value, Markup):
-        return wording.clean(value)
-    return value
-
-
-def _unbroken(sentence: str) -> str:
-    """Keep the labels in a sentence on one line: no break after the minus of ``Q-K=V``."""
-    return re.sub(r"(?<=[A-Z\])])-(?=[A-Z(\d])", "-\N{WORD JOINER}", sentence)
-
-
-def _moment(stamp: str) -> str:
-    """Write an ISO 8601 time for people."""
-    return wording.clip(stamp.replace("T", " ").replace("+00:00", " UTC"), 40)
-
-
-def _family_style() -> str:
-    light = "".join(f"--f-{family.key}:{family.light};" for family in FAMILIES)
-    dark = "".join(f"--f-{family.key}:{family.dark};" for family in FAMILIES)
-    rules = "".join(
-        f".f-{family.key}{{--c:var(--f-{family.key})}}.t-{family.key}{{fill:var(--f-{family.key})}}"
-        for family in FAMILIES
-    )
-    return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}{rules}\n"
+    view = _view(summary, attention)
+    # Every <, > and & in the data is escaped.
+    return render_document("page.html.j2", {**view, "data": Markup(_json(summary))})  # noqa: S704
 
 
 def _view(summary: Summary, attention: Sequence[AttentionMaps]) -> Mapping[str, Any]:
@@ -228,7 +163,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("training time", wording.duration(summary.training_seconds)),
     ]
     if summary.ended:
-        facts.append(("last run ended", _moment(summary.ended)))
+        facts.append(("last run ended", moment(summary.ended)))
     return facts
 
 
