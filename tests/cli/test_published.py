@@ -109,7 +109,7 @@ def test_tables_are_completed() -> None:
         (["tabel-8"], "did you mean three-projections-table-8?"),
         (["table-1"], "which is key-value-table-1 or three-projections-table-1"),
         (["nothing-of-the-kind-zzz"], "choices: key-value-notebook-characters"),
-        (["--verdict", "wron"], "other-convention"),
+        (["--verdict", "false"], "other-convention"),
     ],
 )
 def test_bad_input_is_refused(
