@@ -279,6 +279,9 @@ CASES: dict[str, list[Config]] = {
     "gemma4_unified_text": [
         {**GEMMA4_EQUAL, "num_global_key_value_heads": 1},
     ],
+    "gemma3": [{"text_config": GEMMA3}],
+    "gemma4": [{"text_config": GEMMA4_EQUAL}],
+    "gemma4_unified": [{"text_config": GEMMA4_EQUAL}],
     "deepseek_v2": [
         {**LATENT, "topk_method": "group_limited_greedy"},
         {
@@ -302,11 +305,6 @@ CASES: dict[str, list[Config]] = {
 
 HOLDS_MORE: dict[str, str] = {
     "falcon": "the new decoder repeats keys and values for every query head before it stores them",
-    "gemma4_text": "stores the keys and the values of layers where one follows from the other",
-    "gemma4_unified_text": "likewise",
     "deepseek_v4": "stores the shared tensor of layers without summaries as keys and as values",
 }
 """Families where a cache holds entries that theory does not ask for; the test has the bytes."""
-
-UNCOUNTED_MACS: dict[str, str] = {}
-"""Families whose forward pass multiplies what the cost model does not count, and what that is."""

@@ -1,7 +1,7 @@
 """Gemma 1 to 4: heads of their own width, windows between global layers, and K=V in Gemma 4.
 
 Gemma 4 takes the value of a global layer before the key is normalised with a gain and rotated, so
-that both follow from one tensor: ``Q-K=V`` with ``value_rope = "none"``.
+that both follow from one tensor: ``Q-K=V`` with ``value_rope = "none"``. Engines store both.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
@@ -47,8 +47,7 @@ BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
 """Of the rotary frequencies of Gemma 3 and 4, where nothing is said."""
 
 _EQUAL_NOTE = (
-    "the cache of global layers is the one tensor that keys and values are made of; engines store "
-    "keys and values apart, which is twice as much"
+    "keys and values of global layers follow from one tensor; counted as engines store them, apart"
 )
 
 
@@ -186,7 +185,8 @@ def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
 def _read_gemma4_rotation(fields: Fields, kind: str) -> PositionConfig:
     nested = _nested_rotation(fields, kind)
     given = fields.has("rope_parameters")
-    usual = "proportional" if kind == GLOBAL and not given else "default"
+    proportional = nested.has("partial_rotary_factor") or (kind == GLOBAL and not given)
+    usual = "proportional" if proportional else "default"
     fraction = 1.0
     if nested.text("rope_type", default=usual) == "proportional":
         fraction = nested.number("partial_rotary_factor", default=1.0 if given else GLOBAL_ROTATED)
@@ -343,6 +343,7 @@ def _build(
                 config=config,
                 norms=(Norm(width=config.size_per_head),) * own_norms,
                 reads_layer=kind.reads_layer,
+                storage="both" if kind.equal else "needed",
             ),
             feed_forward=(dense,) if experts is None else (dense, experts),
             norms=(Norm(width=d_model),) * norms,
