@@ -226,6 +226,11 @@ class CompressedAttention:
                 f"expected o_groups that divide {self.num_heads * self.head_dim} channels, "
                 f"got {self.o_groups}"
             )
+        if self.compressor and self.compressor.width != self.head_dim:
+            raise ValueError(
+                f"expected summaries as wide as a head, {self.head_dim}, which are read like keys, "
+                f"got {self.compressor.width}"
+            )
         rates = {part.rate for part in self.compressors}
         if len(rates) > 1 or (self.indexer and not self.compressor):
             raise ValueError(

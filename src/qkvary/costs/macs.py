@@ -168,7 +168,9 @@ def forward_macs(
 def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None) -> MacCount:
     """Multiply-accumulates of one decoded token, with everything before it in the cache.
 
-    Latent attention is counted absorbed: scores and values are taken in the latent itself.
+    The tokens of a sequence decoded one by one take as many as one causal forward pass over it,
+    with two exceptions. The bias g(j) of ``+`` is not stored and made again for every key. Latent
+    attention is counted absorbed: scores and values are taken in the latent itself.
 
     Args:
         model: Any model that decodes.
@@ -213,7 +215,9 @@ def _forward_layer(layer: Layer, tokens: int, encoder_tokens: int, pairs: Pairs)
         config = layer.cross.config
         projections += tokens * _crossing_macs(config)
         projections += encoder_tokens * _stored_macs(layer.cross)
-        scores += _content_macs(config, tokens * encoder_tokens)
+        pairs_across = tokens * encoder_tokens
+        scores += _content_macs(config, pairs_across)
+        scores += _plus_macs(config, encoder_tokens, pairs_across)
     return MacCount(
         projections=projections,
         scores=scores,
@@ -259,6 +263,7 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     if layer.cross is not None:
         projections += _crossing_macs(layer.cross.config)
         scores += _content_macs(layer.cross.config, encoder_tokens)
+        scores += _plus_macs(layer.cross.config, encoder_tokens, encoder_tokens)
         scores += _expansion_macs(layer.cross, encoder_tokens)
     return MacCount(
         projections=projections,

@@ -1,0 +1,447 @@
+"""What holds for the costs of any model, against plain loops and against each other."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkvary.arch.blocks import CompressedAttention, Experts, LatentAttention, ProjectedAttention
+from qkvary.arch.models import Model
+from qkvary.costs.cache import (
+    entry_bytes,
+    growth_bytes,
+    layerwise_cache_bytes,
+    model_cache_bytes,
+    read_bytes,
+    token_bytes,
+)
+from qkvary.costs.decoding import decode_step, read_weights
+from qkvary.costs.formats import parse_format
+from qkvary.costs.macs import MacCount, _closed_summaries, decode_macs, forward_macs
+from qkvary.costs.parameters import active_parameters, model_parameters
+from tests.costs.model_strategies import CONTEXTS, FORMATS, models
+from tests.reference import costs as reference
+
+ENCODED = st.integers(1, 9)
+"""Tokens of an encoder, where a model has one that does not fix them."""
+
+FEWER = settings(max_examples=50)
+"""Models for a relation; those that are counted by plain loops are more."""
+
+
+def encoder_tokens(model: Model, given_there: int) -> int:
+    """Tokens that an encoder sees."""
+    return 0 if model.encoder is None else model.encoder.tokens or given_there
+
+
+@settings(max_examples=150)
+@given(
+    model=models(), context=st.integers(0, 23), stored_as=st.sampled_from(FORMATS), encoded=ENCODED
+)
+def test_a_cache_is_what_plain_lists_keep(
+    model: Model, context: int, stored_as: str, encoded: int
+) -> None:
+    seen = encoder_tokens(model, encoded)
+    expected = reference.kept_bytes(model, context, stored_as, encoder_tokens=seen)
+    call = {"context": context, "stored_as": stored_as, "encoder_tokens": encoded}
+    assert layerwise_cache_bytes(model, **call) == expected  # type: ignore[arg-type]
+    assert model_cache_bytes(model, **call) == sum(expected)  # type: ignore[arg-type]
+
+
+@settings(max_examples=150)
+@given(model=models(), context=CONTEXTS, stored_as=st.sampled_from(FORMATS), encoded=ENCODED)
+def test_a_token_reads_what_plain_lists_read(
+    model: Model, context: int, stored_as: str, encoded: int
+) -> None:
+    seen = encoder_tokens(model, encoded)
+    expected = reference.read_bytes(model, context, stored_as, encoder_tokens=seen)
+    found = read_bytes(model, context=context, stored_as=stored_as, encoder_tokens=encoded)
+    assert found == expected
+
+
+@settings(max_examples=150)
+@given(model=models(), tokens=CONTEXTS, encoded=ENCODED)
+def test_products_are_those_that_plain_loops_count(model: Model, tokens: int, encoded: int) -> None:
+    seen = encoder_tokens(model, encoded)
+    step = reference.decode_products(model, tokens, encoder_tokens=seen)
+    assert decode_macs(model, context=tokens, encoder_tokens=encoded).total == step
+    for square in (False, True):
+        found = forward_macs(
+            model,
+            tokens=tokens,
+            pairs="square" if square else "visible",
+            encoder_tokens=encoded,
+        )
+        assert found.total == reference.forward_products(
+            model, tokens, encoder_tokens=seen, square=square
+        )
+
+
+@FEWER
+@given(model=models(), tokens=CONTEXTS, encoded=ENCODED)
+def test_logits_of_the_last_token_are_one_of_as_many(
+    model: Model, tokens: int, encoded: int
+) -> None:
+    every = forward_macs(model, tokens=tokens, encoder_tokens=encoded)
+    last = forward_macs(model, tokens=tokens, logits="last", encoder_tokens=encoded)
+    assert every.head == tokens * last.head
+    assert dataclasses.replace(every, head=last.head) == last
+
+
+@FEWER
+@given(
+    first=models(kinds=("projected", "latent", "compressed"), encoders=False),
+    second=models(kinds=("projected", "latent", "compressed"), encoders=False),
+    context=CONTEXTS,
+    stored_as=st.sampled_from(FORMATS),
+)
+def test_layers_add_up(first: Model, second: Model, context: int, stored_as: str) -> None:
+    """Widths of the residual stream differ here, which no figure of a layer looks at."""
+    both = dataclasses.replace(first, layers=(*first.layers, *second.layers))
+    parts = (first, dataclasses.replace(first, layers=second.layers))
+    outside = dataclasses.replace(first, layers=first.layers[:1])
+
+    def assert_additive(cost: Callable[[Model], int], *, of_layers_only: bool) -> None:
+        # What stands outside the layers is counted in each part, and once in the whole.
+        lone = dataclasses.replace(first, layers=first.layers[:1] * 2)
+        repeated = 0 if of_layers_only else 2 * cost(outside) - cost(lone)
+        assert cost(both) == sum(map(cost, parts)) - repeated
+
+    def cached(model: Model) -> int:
+        return model_cache_bytes(model, context=context, stored_as=stored_as)
+
+    def read(model: Model) -> int:
+        return read_bytes(model, context=context, stored_as=stored_as)
+
+    assert_additive(cached, of_layers_only=True)
+    assert_additive(read, of_layers_only=True)
+    assert_additive(lambda model: decode_macs(model, context=context).total, of_layers_only=False)
+    assert_additive(lambda model: forward_macs(model, tokens=context).total, of_layers_only=False)
+    assert_additive(lambda model: model_parameters(model).total, of_layers_only=False)
+    assert_additive(active_parameters, of_layers_only=False)
+
+
+@FEWER
+@given(
+    model=models(kinds=("projected", "latent", "reader")),
+    context=CONTEXTS,
+    stored_as=st.sampled_from(FORMATS),
+    encoded=ENCODED,
+)
+def test_caches_grow_with_the_context(
+    model: Model, context: int, stored_as: str, encoded: int
+) -> None:
+    call = {"stored_as": stored_as, "encoder_tokens": encoded}
+    now = layerwise_cache_bytes(model, context=context, **call)  # type: ignore[arg-type]
+    then = layerwise_cache_bytes(model, context=context + 1, **call)  # type: ignore[arg-type]
+    assert all(less <= more for less, more in zip(now, then, strict=True))
+    added = growth_bytes(model, context=context, stored_as=stored_as)
+    assert sum(then) - sum(now) == added
+    assert added <= entry_bytes(model, stored_as)
+    assert layerwise_cache_bytes(model, context=context, peak=True, **call) == now  # type: ignore[arg-type]
+
+
+@FEWER
+@given(
+    model=models(kinds=("compressed",), encoders=False),
+    context=CONTEXTS,
+    stored_as=st.sampled_from(FORMATS),
+)
+def test_compressed_caches_shrink_when_a_summary_closes(
+    model: Model, context: int, stored_as: str
+) -> None:
+    """So that it is the most on the way that grows with the context."""
+    kept = [
+        layerwise_cache_bytes(model, context=tokens, stored_as=stored_as)
+        for tokens in range(context + 1)
+    ]
+    most = layerwise_cache_bytes(model, context=context, stored_as=stored_as, peak=True)
+    assert most == [max(layer) for layer in zip(*kept, strict=True)]
+
+
+@FEWER
+@given(
+    model=models(kinds=("compressed",), encoders=False, max_layers=1),
+    periods=st.integers(2, 4),
+    stored_as=st.sampled_from(FORMATS),
+)
+def test_compressed_caches_grow_as_much_as_is_said_over_a_period(
+    model: Model, periods: int, stored_as: str
+) -> None:
+    attention = model.layers[0].attention
+    assert isinstance(attention, CompressedAttention)
+    rate = attention.compressor.rate if attention.compressor else 1
+    ends = (periods * rate, (periods + 1) * rate)
+    now, then = (model_cache_bytes(model, context=end, stored_as=stored_as) for end in ends)
+    said = sum(growth_bytes(model, context=tokens, stored_as=stored_as) for tokens in range(*ends))
+    assert then - now == pytest.approx(said)
+
+
+@FEWER
+@given(
+    model=models(kinds=("projected", "latent")),
+    context=CONTEXTS,
+    stored_as=st.sampled_from(FORMATS),
+    encoded=ENCODED,
+)
+def test_a_token_reads_what_was_kept_and_its_own_entry(
+    model: Model, context: int, stored_as: str, encoded: int
+) -> None:
+    call = {"stored_as": stored_as, "encoder_tokens": encoded}
+    before = model_cache_bytes(model, context=context - 1, **call)  # type: ignore[arg-type]
+    own = 0
+    for layer in model.layers:
+        assert not isinstance(layer.attention, CompressedAttention)
+        own += token_bytes(layer.attention, stored_as)
+    read = read_bytes(model, context=context, **call)  # type: ignore[arg-type]
+    assert read == before + own
+    assert read >= model_cache_bytes(model, context=context, **call)  # type: ignore[arg-type]
+
+
+@FEWER
+@given(
+    model=models(kinds=("projected", "latent"), without=("window",)),
+    context=CONTEXTS,
+    stored_as=st.sampled_from(FORMATS),
+    encoded=ENCODED,
+)
+def test_without_windows_and_other_layers_all_that_is_kept_is_read(
+    model: Model, context: int, stored_as: str, encoded: int
+) -> None:
+    call = {"context": context, "stored_as": stored_as, "encoder_tokens": encoded}
+    assert read_bytes(model, **call) == model_cache_bytes(model, **call)  # type: ignore[arg-type]
+
+
+@FEWER
+@given(
+    model=models(), context=CONTEXTS, stored_as=st.sampled_from(FORMATS), batch=st.integers(1, 9)
+)
+def test_a_batch_reads_and_writes_as_often_as_it_has_sequences(
+    model: Model, context: int, stored_as: str, batch: int
+) -> None:
+    form = parse_format(stored_as)
+    call = {"context": context, "weights": parse_format("bf16"), "cache": form}
+    one, many = (decode_step(model, batch=size, **call) for size in (1, batch))  # type: ignore[arg-type]
+    assert many.cache_bytes == batch * one.cache_bytes
+    assert many.written_bytes == batch * one.written_bytes
+    assert many.macs == batch * one.macs
+    assert one.weight_bytes <= many.weight_bytes <= batch * one.weight_bytes * (1 + 1e-9)
+    own = dataclasses.replace(
+        model, layers=tuple(dataclasses.replace(layer, cross=None) for layer in model.layers)
+    )
+    assert one.written_bytes == model_cache_bytes(own, context=1, stored_as=stored_as)
+
+
+@FEWER
+@given(
+    model=models(kinds=("projected", "reader"), without=("num_kv_heads",), encoders=False),
+    context=CONTEXTS,
+    stored_as=st.sampled_from(FORMATS),
+)
+def test_caches_and_arithmetic_grow_with_the_kv_heads(
+    model: Model, context: int, stored_as: str
+) -> None:
+    found: list[tuple[int, int, int, int, int]] = []
+    for heads in (1, 2, 3, 4, 6):
+        try:
+            narrow = _with_kv_heads(model, heads)
+        except ValueError:
+            # Heads that do not divide, or a layer whose query needs as many heads as its key.
+            continue
+        call = {"context": context, "stored_as": stored_as}
+        cached = model_cache_bytes(narrow, **call)  # type: ignore[arg-type]
+        read = read_bytes(narrow, **call)  # type: ignore[arg-type]
+        parameters = model_parameters(narrow).total
+        macs = decode_macs(narrow, context=context).projections
+        found.append((heads, cached, read, parameters, macs))
+    for less, more in itertools.pairwise(found):
+        assert more[1] * less[0] == less[1] * more[0]
+        assert more[2] * less[0] == less[2] * more[0]
+        assert more[3] > less[3] or all(map(_reads_another, model.layers))
+        assert more[4] >= less[4]
+
+
+def _with_kv_heads(model: Model, heads: int) -> Model:
+    layers = list(model.layers)
+    for index, layer in enumerate(layers):
+        attention = layer.attention
+        assert isinstance(attention, ProjectedAttention)
+        variant = dataclasses.replace(attention.config.variant, num_kv_heads=heads)
+        config = dataclasses.replace(attention.config, variant=variant)
+        changed = dataclasses.replace(attention, config=config)
+        layers[index] = dataclasses.replace(layer, attention=changed)
+    return dataclasses.replace(model, layers=tuple(layers))
+
+
+def _reads_another(layer: object) -> bool:
+    return getattr(getattr(layer, "attention", None), "reads_layer", None) is not None
+
+
+@FEWER
+@given(model=models(), context=CONTEXTS, encoded=ENCODED)
+def test_fewer_bits_are_fewer_bytes(model: Model, context: int, encoded: int) -> None:
+    """A row of n numbers is smaller in int8 than in bf16 if n > 4 ceil(n / 64): n of at least 5."""
+    sizes = [
+        model_cache_bytes(model, context=context, stored_as=name, encoder_tokens=encoded)
+        for name in ("int4", "int8", "bf16", "fp32", "fp64")
+    ]
+    # Some models keep nothing: each layer sees its own token only.
+    assert all(less < more for less, more in itertools.pairwise(sizes)) or not any(sizes)
+    assert sizes[4] == 2 * sizes[3] == 4 * sizes[2]
+
+
+@FEWER
+@given(numbers=st.integers(1, 300), group=st.integers(1, 300))
+def test_finer_groups_cost_more(numbers: int, group: int) -> None:
+    for name in ("int8", "int4"):
+        fine, coarse = (parse_format(f"{name}-g{size}") for size in (group, group + 1))
+        assert coarse.row_bytes(numbers) <= fine.row_bytes(numbers)
+        assert fine.row_bytes(numbers) == reference.bytes_of([numbers], f"{name}-g{group}")
+
+
+PLAIN = ("plus", "diagonal")
+
+
+def decode_all(model: Model, tokens: int, encoded: int) -> MacCount:
+    """The sum over all tokens of a sequence, decoded one by one."""
+    steps = [
+        decode_macs(model, context=context, encoder_tokens=encoded)
+        for context in range(1, tokens + 1)
+    ]
+    return MacCount(
+        **{
+            part.name: sum(getattr(step, part.name) for step in steps)
+            for part in dataclasses.fields(MacCount)
+        }
+    )
+
+
+@FEWER
+@given(
+    model=models(kinds=("projected", "reader", "compressed"), without=PLAIN, encoders=False),
+    tokens=CONTEXTS,
+)
+def test_decoding_multiplies_as_much_as_one_forward_pass(model: Model, tokens: int) -> None:
+    """Summaries are pooled elementwise, so that compression is no exception."""
+    assert decode_all(model, tokens, 1) == forward_macs(model, tokens=tokens)
+
+
+@FEWER
+@given(model=models(kinds=("projected",), encoders=False), tokens=CONTEXTS)
+def test_the_bias_of_plus_is_made_again_for_every_key(model: Model, tokens: int) -> None:
+    forward, again = forward_macs(model, tokens=tokens), 0
+    for layer in model.layers:
+        assert isinstance(layer.attention, ProjectedAttention)
+        config = layer.attention.config
+        if not config.variant.plus:
+            continue
+        one = config.position.plus_column_features
+        one *= config.num_heads if config.position.plus_per_head else 1
+        for context in range(1, tokens + 1):
+            for key in range(context - 1):
+                window = config.variant.window
+                again += one if window is None or context - 1 - key < window else 0
+    expected = dataclasses.replace(forward, scores=forward.scores + again)
+    assert decode_all(model, tokens, 1) == expected
+
+
+@FEWER
+@given(model=models(kinds=("latent",), encoders=False), tokens=CONTEXTS)
+def test_absorbed_latents_are_wider_than_heads(model: Model, tokens: int) -> None:
+    """Per pair and head 2 kv_rank + rope instead of nope + rope + value; elsewhere the same."""
+    forward, wider = forward_macs(model, tokens=tokens), 0
+    for layer in model.layers:
+        latent = layer.attention
+        assert isinstance(latent, LatentAttention)
+        for context in range(1, tokens + 1):
+            for _ in range(context):
+                absorbed = 2 * latent.kv_rank
+                wider += latent.num_heads * (absorbed - latent.nope_dim - latent.value_dim)
+    expected = dataclasses.replace(forward, scores=forward.scores + wider)
+    assert decode_all(model, tokens, 1) == expected
+
+
+@FEWER
+@given(model=models(kinds=("projected",), without=PLAIN), tokens=CONTEXTS, encoded=ENCODED)
+def test_the_encoder_is_read_by_a_forward_pass_only(
+    model: Model, tokens: int, encoded: int
+) -> None:
+    """Decoding leaves out the encoder, and the keys and values of its output."""
+    forward = forward_macs(model, tokens=tokens, encoder_tokens=encoded).total
+    decoded = decode_all(model, tokens, encoded).total
+    more = forward_macs(model, tokens=1, encoder_tokens=encoded).total
+    more -= decode_macs(model, context=1, encoder_tokens=encoded).total
+    assert forward - decoded == more
+    assert more >= 0
+
+
+@FEWER
+@given(rate=st.integers(1, 9), tokens=st.integers(0, 99), top=st.none() | st.integers(0, 12))
+def test_summaries_are_counted_in_closed_form(rate: int, tokens: int, top: int | None) -> None:
+    counted = 0
+    for seen in range(1, tokens + 1):
+        closed = len(range(rate, seen + 1, rate))
+        counted += closed if top is None else min(closed, top)
+    assert _closed_summaries(rate, tokens, top) == counted
+
+
+@FEWER
+@given(model=models())
+def test_parameters_add_up(model: Model) -> None:
+    found = model_parameters(model)
+    assert found.total == reference.learned_numbers(model)
+    parts = found.to_dict()
+    total, weights, biases = (parts.pop(name) for name in ("total", "weights", "biases"))
+    assert sum(parts.values()) == total == weights + biases == found.total
+    assert min(parts.values()) >= 0
+
+
+@FEWER
+@given(model=models())
+def test_active_parameters_leave_out_idle_experts(model: Model) -> None:
+    total, active = model_parameters(model).total, active_parameters(model)
+    layers = (*model.layers, *(model.encoder.layers if model.encoder else ()))
+    mixtures = [part for layer in layers for part in layer.feed_forward]
+    idle = any(isinstance(part, Experts) and part.active < part.count for part in mixtures)
+    assert (active < total) if idle else (active == total)
+    assert active > 0
+
+
+@FEWER
+@given(model=models(encoders=False), batch=st.integers(1, 9))
+def test_a_step_reads_at_least_what_one_token_meets(model: Model, batch: int) -> None:
+    """All experts that a token is routed to, and for many tokens not more than there are."""
+    tables = sum(table.weights for table in (*model.tables, *model.positions))
+    tied = sum(linear.weights for linear in model.head if linear.tied)
+    least = active_parameters(model) - tables + tied
+    most = model_parameters(model).total - tables + tied
+    assert least * (1 - 1e-9) <= read_weights(model, batch=batch) <= most * (1 + 1e-9)
+
+
+@FEWER
+@given(model=models(kinds=("projected", "reader"), encoders=False), context=CONTEXTS)
+def test_the_variant_of_a_model_changes_nothing(model: Model, context: int) -> None:
+    first = model.layers[0].attention
+    assert isinstance(first, ProjectedAttention)
+    variant = first.config.variant
+    layer = dataclasses.replace(model.layers[0], attention=first)
+    same = dataclasses.replace(model, layers=(layer,) * len(model.layers))
+    assert same.with_variant(variant) == same
+    try:
+        changed = model.with_variant(variant)
+    except ValueError:
+        # A layer that reads another's keys and values needs a query of its own.
+        return
+    assert changed.with_variant(variant) == changed
+    costs = [
+        (
+            model_parameters(one),
+            layerwise_cache_bytes(one, context=context),
+            decode_macs(one, context=context),
+        )
+        for one in (changed, changed.with_variant(variant))
+    ]
+    assert costs[0] == costs[1]

@@ -1,0 +1,432 @@
+"""What decoding keeps, reads and multiplies: token by token, with plain lists and loops.
+
+Written from what the fields of a model mean and shares no code with ``qkvary.costs``, nor with the
+properties of ``qkvary.arch`` that are derived.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.blocks import (
+    AttentionLayer,
+    CompressedAttention,
+    Compressor,
+    Experts,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    ProjectedAttention,
+)
+from qkvary.arch.models import Model
+
+Rows = list[int]
+"""Widths of the rows that one token leaves; numbers of a row are stored side by side."""
+
+BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "int4": 4}
+
+
+def bytes_of(rows: Sequence[int], stored_as: str) -> int:
+    """Pack every row by itself; each group that is begun brings a scale and a zero point."""
+    name, _, group = stored_as.partition("-g")
+    total = 0
+    for width in rows:
+        bits = 0
+        for index in range(width):
+            bits += BITS[name]
+            if name.startswith("int") and index % int(group or 64) == 0:
+                total += 2 + 2
+        total += math.ceil(bits / 8)
+    return total
+
+
+@dataclass
+class Summaries:
+    """What one compressor holds."""
+
+    part: Compressor
+    waiting: list[Rows] = field(default_factory=list[Rows])
+    overlap: list[Rows] = field(default_factory=list[Rows])
+    closed: list[Rows] = field(default_factory=list[Rows])
+
+    def add(self) -> None:
+        """One token more, whose content and gate wait until there are enough for a summary."""
+        width = self.part.width
+        self.waiting.append([width * (2 if self.part.overlapping else 1)] * 2)
+        if len(self.waiting) == self.part.rate:
+            self.closed.append([width])
+            # The next summary sees one half of each token's content and gate once more.
+            self.overlap = [[width, width] for _ in self.waiting] if self.part.overlapping else []
+            self.waiting = []
+
+    def rows(self) -> Rows:
+        """Everything held."""
+        return [row for rows in (*self.closed, *self.waiting, *self.overlap) for row in rows]
+
+
+@dataclass
+class Memory:
+    """What one layer holds of one sequence, and what its newest token looked at."""
+
+    kept: list[tuple[int, Rows]] = field(default_factory=list[tuple[int, Rows]])
+    summaries: list[Summaries] = field(default_factory=list[Summaries])
+    read: Rows = field(default_factory=Rows)
+
+    def rows(self) -> Rows:
+        """Everything held."""
+        own = [row for _, rows in self.kept for row in rows]
+        return own + [row for part in self.summaries for row in part.rows()]
+
+
+def remember(attention: AttentionLayer, tokens: int) -> Memory:
+    """Feed tokens one by one and drop at once what the next one cannot see."""
+    memory, window = Memory(), _window(attention)
+    if isinstance(attention, CompressedAttention):
+        parts = (attention.compressor, attention.indexer)
+        memory.summaries = [Summaries(part) for part in parts if part is not None]
+    for now in range(tokens):
+        memory.kept.append((now, _entry(attention)))
+        for part in memory.summaries:
+            part.add()
+        memory.read = [row for at, rows in memory.kept if now - at < window for row in rows]
+        memory.read += _chosen(attention, memory)
+        memory.kept = [(at, rows) for at, rows in memory.kept if now + 1 - at < window]
+    return memory
+
+
+def _window(attention: AttentionLayer) -> float:
+    if isinstance(attention, CompressedAttention):
+        return attention.window
+    given = None if isinstance(attention, LatentAttention) else attention.config.variant.window
+    return math.inf if given is None else given
+
+
+def _entry(attention: AttentionLayer) -> Rows:
+    if isinstance(attention, CompressedAttention):
+        return [attention.head_dim]
+    if isinstance(attention, LatentAttention):
+        return [attention.kv_rank, attention.rope_dim]
+    config, sharing = attention.config, attention.config.variant.sharing
+    rows: Rows = []
+    for source in {sharing.key, sharing.value}:
+        rows += [_head_dim(config)] * _heads(config, source)
+    return rows
+
+
+def _chosen(attention: AttentionLayer, memory: Memory) -> Rows:
+    """The summaries that the newest token reads: all, or all keys of the indexer and its picks."""
+    if not memory.summaries:
+        return []
+    assert isinstance(attention, CompressedAttention)
+    own, *index = memory.summaries
+    picked = own.closed if not index else own.closed[: attention.index_top]
+    return [row for rows in (*picked, *(r for part in index for r in part.closed)) for row in rows]
+
+
+def _head_dim(config: AttentionConfig) -> int:
+    return config.head_dim or config.d_model // config.num_heads
+
+
+def _heads(config: AttentionConfig, source: str) -> int:
+    sharing = config.variant.sharing
+    if source == "x" or source not in (sharing.key, sharing.value):
+        return config.num_heads
+    return config.variant.num_kv_heads or config.num_heads
+
+
+def kept_bytes(model: Model, tokens: int, stored_as: str, *, encoder_tokens: int) -> list[int]:
+    """What each layer holds of one sequence."""
+    found: list[int] = []
+    for layer in model.layers:
+        rows: Rows = []
+        if not _reads_another(layer.attention):
+            rows += remember(layer.attention, tokens).rows()
+        for _ in range(encoder_tokens if layer.cross else 0):
+            assert layer.cross is not None
+            rows += _entry(layer.cross)
+        found.append(bytes_of(rows, stored_as))
+    return found
+
+
+def read_bytes(model: Model, tokens: int, stored_as: str, *, encoder_tokens: int) -> int:
+    """What the newest token reads in all layers, of another layer's entries as of its own."""
+    total = 0
+    for layer in model.layers:
+        attention = layer.attention
+        if isinstance(attention, ProjectedAttention) and attention.reads_layer is not None:
+            attention = model.layers[attention.reads_layer].attention
+        total += bytes_of(remember(attention, tokens).read, stored_as)
+        for _ in range(encoder_tokens if layer.cross else 0):
+            assert layer.cross is not None
+            total += bytes_of(_entry(layer.cross), stored_as)
+    return total
+
+
+def _reads_another(attention: AttentionLayer) -> bool:
+    return isinstance(attention, ProjectedAttention) and attention.reads_layer is not None
+
+
+Matrix = tuple[int, int]
+"""Channels in and out."""
+
+
+def decode_products(model: Model, tokens: int, *, encoder_tokens: int) -> int:
+    """Multiply-accumulates of the newest of ``tokens`` tokens, all others being remembered."""
+    total = _matrix_products((part.inputs, part.outputs) for part in (*model.head, *model.others))
+    for layer in model.layers:
+        total += _rest_products(layer) + _step(layer.attention, tokens - 1, decoding=True)
+        if layer.cross is not None:
+            total += _cross_step(layer.cross, encoder_tokens, biases=encoder_tokens)
+    return total
+
+
+def forward_products(model: Model, tokens: int, *, encoder_tokens: int, square: bool) -> int:
+    """Multiply-accumulates of a whole sequence with logits for every token."""
+    total = 0
+    for now in range(tokens):
+        total += _matrix_products((p.inputs, p.outputs) for p in (*model.head, *model.others))
+        for layer in model.layers:
+            total += _rest_products(layer)
+            total += _step(layer.attention, now, decoding=False, whole=tokens if square else None)
+            if layer.cross is not None:
+                biases = encoder_tokens if now == 0 else 0
+                total += _cross_step(layer.cross, encoder_tokens, biases=biases)
+    for layer in model.layers:
+        if layer.cross is not None:
+            total += encoder_tokens * _matrix_products(_stored_matrices(layer.cross))
+    if model.encoder is not None:
+        for now in range(encoder_tokens):
+            total += _matrix_products((p.inputs, p.outputs) for p in model.encoder.stem)
+            for layer in model.encoder.layers:
+                total += _rest_products(layer)
+                total += _encoder_step(layer.attention, now, encoder_tokens, square=square)
+    return total
+
+
+def _matrix_products(matrices: Iterator[Matrix]) -> int:
+    return sum(inputs * outputs for inputs, outputs in matrices)
+
+
+def _rest_products(layer: Layer) -> int:
+    """What one token multiplies outside attention."""
+    total = _matrix_products((part.inputs, part.outputs // part.groups) for part in layer.others)
+    for part in layer.feed_forward:
+        if isinstance(part, Experts):
+            total += sum(_feed_forward(part.expert) for _ in range(part.active))
+            total += 0 if part.shared is None else _feed_forward(part.shared)
+            total += 0 if part.router is None else part.router.inputs * part.router.outputs
+        else:
+            total += _feed_forward(part)
+    return total + layer.products
+
+
+def _feed_forward(part: FeedForward) -> int:
+    return (3 if part.gated else 2) * part.d_model * part.d_ff
+
+
+def _step(attention: AttentionLayer, now: int, *, decoding: bool, whole: int | None = None) -> int:
+    """One token through one layer; of a square of ``whole`` tokens every pair counts."""
+    seen = [j for j in range(now + 1) if now - j < _window(attention)]
+    if whole is not None:
+        seen = list(range(whole))
+    if isinstance(attention, ProjectedAttention):
+        made = list(_query_matrices(attention.config))
+        if attention.reads_layer is None:
+            made += _stored_matrices(attention)
+        biases = len(seen) if decoding else 1
+        return _matrix_products(iter(made)) + _pair_products(attention.config, len(seen), biases)
+    if isinstance(attention, LatentAttention):
+        return _latent_step(attention, len(seen), absorbed=decoding)
+    tokens, top = (now + 1, attention.index_top) if whole is None else (whole, whole)
+    return _compressed_step(attention, len(seen), _closed(attention, tokens), top)
+
+
+def _encoder_step(attention: AttentionLayer, now: int, tokens: int, *, square: bool) -> int:
+    assert isinstance(attention, ProjectedAttention)
+    seen = [j for j in range(tokens) if square or abs(now - j) < _window(attention)]
+    made = [*_query_matrices(attention.config), *_stored_matrices(attention)]
+    return _matrix_products(iter(made)) + _pair_products(attention.config, len(seen), 1)
+
+
+def _cross_step(cross: ProjectedAttention, encoder_tokens: int, *, biases: int) -> int:
+    """One token of the decoder; what is stored of the encoder's tokens is made elsewhere."""
+    config, sharing = cross.config, cross.config.variant.sharing
+    made = list(_query_matrices(config))
+    if sharing.query in (sharing.key, sharing.value):
+        made += [m for source, m in _named_matrices(config) if source == sharing.query]
+    return _matrix_products(iter(made)) + _pair_products(config, encoder_tokens, biases)
+
+
+def _pair_products(config: AttentionConfig, keys: int, biases: int) -> int:
+    """Scores of one query with its keys, its mixture of values, and the bias of ``+``."""
+    heads, size, position = config.num_heads, _head_dim(config), config.position
+    total = 0
+    for _ in range(keys):
+        total += heads * size + heads * size
+    if not config.variant.plus:
+        return total
+    maps = heads if position.plus_per_head else 1
+    rows = 2 * math.ceil(position.plus_features / 4)
+    for _ in range(biases):
+        total += maps * max(0, position.plus_features - rows)
+    if config.variant.diagonal == "none":
+        # The bias is a further channel of a key, one for each query head that has its own.
+        group = heads // (config.variant.num_kv_heads or heads)
+        for _ in range(keys):
+            total += heads * (group if position.plus_per_head else 1)
+    return total
+
+
+def _named_matrices(config: AttentionConfig) -> Iterator[tuple[str, Matrix]]:
+    variant, d_model = config.variant, config.d_model
+    sharing = variant.sharing
+    ranks = {"k": variant.k_rank, "v": variant.v_rank}
+    for source in {sharing.query, sharing.key, sharing.value} - {"x"}:
+        width, rank = _heads(config, source) * _head_dim(config), ranks.get(source)
+        if rank is None:
+            yield source, (d_model, width)
+        else:
+            inner = d_model // rank.size if rank.of_width else rank.size
+            yield source, (d_model, inner)
+            yield source, (inner, width)
+
+
+def _stored_matrices(attention: ProjectedAttention) -> Iterator[Matrix]:
+    sharing = attention.config.variant.sharing
+    for source, matrix in _named_matrices(attention.config):
+        if source in (sharing.key, sharing.value):
+            yield matrix
+
+
+def _query_matrices(config: AttentionConfig) -> Iterator[Matrix]:
+    sharing, size = config.variant.sharing, _head_dim(config)
+    for source, matrix in _named_matrices(config):
+        if source not in (sharing.key, sharing.value):
+            yield matrix
+    if config.variant.query_form == "map":
+        for _ in range(config.num_heads):
+            yield size, size
+    yield config.num_heads * size, config.d_model
+
+
+def _latent_step(attention: LatentAttention, keys: int, *, absorbed: bool) -> int:
+    """Keys and values are expanded from the latent, or query and mixture taken into it."""
+    d_model, heads, latent = attention.d_model, attention.num_heads, attention.kv_rank
+    nope, rope, value = attention.nope_dim, attention.rope_dim, attention.value_dim
+    query, rank = heads * (nope + rope), attention.q_rank
+    total = d_model * query if rank is None else d_model * rank + rank * query
+    total += d_model * latent + d_model * rope + heads * value * d_model
+    if absorbed:
+        total += heads * nope * latent + heads * latent * value
+        for _ in range(keys):
+            total += heads * (latent + rope) + heads * latent
+    else:
+        total += latent * heads * nope + latent * heads * value
+        for _ in range(keys):
+            total += heads * (nope + rope) + heads * value
+    return total
+
+
+def _compressed_step(attention: CompressedAttention, near: int, closed: int, top: int) -> int:
+    d_model, width = attention.d_model, attention.num_heads * attention.head_dim
+    total = d_model * attention.q_rank + attention.q_rank * width + d_model * attention.head_dim
+    total += (width // attention.o_groups) * attention.o_rank * attention.o_groups
+    total += attention.o_groups * attention.o_rank * d_model
+    for part in (attention.compressor, attention.indexer):
+        if part is not None:
+            total += 2 * d_model * part.width * (2 if part.overlapping else 1)
+    picked = closed
+    if attention.indexer is not None:
+        queries = attention.index_heads * attention.indexer.width
+        total += attention.q_rank * queries + d_model * attention.index_heads
+        for _ in range(closed):
+            total += queries
+        picked = min(closed, top)
+    for _ in range(near + picked):
+        total += width + width
+    return total
+
+
+def _closed(attention: CompressedAttention, tokens: int) -> int:
+    """Summaries that are closed after ``tokens`` tokens."""
+    closed = waiting = 0
+    for _ in range(tokens if attention.compressor else 0):
+        waiting += 1
+        assert attention.compressor is not None
+        if waiting == attention.compressor.rate:
+            closed, waiting = closed + 1, 0
+    return closed
+
+
+def learned_numbers(model: Model) -> int:
+    """Entries of every matrix, table, bias and gain."""
+    encoder = model.encoder
+    total = model.entries
+    outside = [*model.tables, *model.positions, *model.norms]
+    outside += [] if encoder is None else [*encoder.positions, *encoder.norms]
+    for part in outside:
+        total += part.weights + part.biases
+    stem = [] if encoder is None else [*encoder.stem]
+    for linear in (*model.head, *model.others, *stem):
+        # The matrix of a tied head is the embedding's.
+        total += 0 if linear.tied else linear.inputs * linear.outputs // linear.groups
+        total += linear.outputs if linear.bias else 0
+    for layer in (*model.layers, *(() if encoder is None else encoder.layers)):
+        total += _learned_by(layer)
+    return total
+
+
+def _learned_by(layer: Layer) -> int:
+    total = layer.entries + _learned_attention(layer.attention)
+    total += 0 if layer.cross is None else _learned_attention(layer.cross)
+    for norm in (*layer.norms, *layer.attention.norms, *(layer.cross.norms if layer.cross else ())):
+        total += norm.width * (2 if norm.bias else 1)
+    for linear in layer.others:
+        total += linear.inputs * linear.outputs // linear.groups
+        total += linear.outputs if linear.bias else 0
+    for part in layer.feed_forward:
+        dense = [part] if isinstance(part, FeedForward) else [part.expert] * part.count
+        if isinstance(part, Experts):
+            dense += [] if part.shared is None else [part.shared]
+            total += part.entries
+            total += 0 if part.router is None else part.router.inputs * part.router.outputs
+        for network in dense:
+            total += _feed_forward(network)
+            up = 2 if network.gated else 1
+            total += up * network.d_ff + network.d_model if network.bias else 0
+    return total
+
+
+def _learned_attention(attention: AttentionLayer) -> int:
+    if isinstance(attention, ProjectedAttention):
+        return _learned_projected(attention)
+    if isinstance(attention, LatentAttention):
+        total = _latent_step(attention, 0, absorbed=False)
+        into = attention.kv_rank + attention.rope_dim + (attention.q_rank or 0)
+        return total + (into + attention.d_model if attention.bias else 0)
+    # What a token multiplies without any key, attention sinks, and positions inside a summary.
+    total = _compressed_step(attention, 0, 0, 0) + attention.num_heads
+    for part in (attention.compressor, attention.indexer):
+        if part is not None:
+            total += part.rate * part.width * (2 if part.overlapping else 1)
+    return total
+
+
+def _learned_projected(attention: ProjectedAttention) -> int:
+    config = attention.config
+    sharing, position = config.variant.sharing, config.position
+    total = attention.entries + _matrix_products(_query_matrices(config))
+    borrowed = {sharing.key, sharing.value} if attention.reads_layer is not None else set[str]()
+    if not borrowed:
+        total += _matrix_products(_stored_matrices(attention))
+    for source in {sharing.query, sharing.key, sharing.value} - {"x", *borrowed}:
+        if config.bias and source not in attention.unbiased:
+            total += _heads(config, source) * _head_dim(config)
+    total += config.d_model if config.out_bias else 0
+    if config.variant.plus:
+        total += (config.num_heads if position.plus_per_head else 1) * (position.plus_features + 1)
+    if config.variant.positions == "relative":
+        for distance in range(-position.relative_distance, position.relative_distance + 1):
+            total += config.num_heads if distance >= 0 or not config.causal else 0
+    return total
