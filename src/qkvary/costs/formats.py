@@ -14,7 +14,7 @@ transformers, ``q_group_size``)."""
 SCALE_BYTES = 4
 """Scale and zero point of a group, 16 bits each."""
 
-_GROUPED = re.compile(r"(int8|int4)(?:-g(\d+))?")
+_GROUPED = re.compile(r"(int8|int4)(?:-g([0-9]{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,8 @@ def parse_format(text: str) -> Format:
     match = _GROUPED.fullmatch(name)
     if match is None:
         choices = ", ".join(FORMATS)
-        raise ValueError(f"expected a format out of {choices}, int4-g32 ..., got {text!r}")
+        shown = text if len(text) <= 60 else text[:57] + "..."
+        raise ValueError(f"expected a format out of {choices}, int4-g32 ..., got {shown!r}")
     group = DEFAULT_GROUP if match[2] is None else int(match[2])
     if not 1 <= group <= 2**20:
         raise ValueError(f"expected groups of 1 to 1,048,576 numbers, got {group}")

@@ -1,0 +1,221 @@
+"""One decoding step: bytes and products written out by hand, and the roofline over them."""
+
+import random
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkvary.arch.families.sizes import load_size
+from qkvary.arch.models import Model
+from qkvary.costs.cache import model_cache_bytes, read_bytes
+from qkvary.costs.decoding import (
+    DecodeStep,
+    decode_step,
+    expected_experts,
+    read_weights,
+    weight_bytes,
+)
+from qkvary.costs.devices import Device, find_device
+from qkvary.costs.formats import parse_format
+from qkvary.costs.parameters import model_parameters
+from tests.costs.toy_models import (
+    ALL_KINDS,
+    compressed_model,
+    encoder_decoder_model,
+    experts_model,
+    language_model,
+    latent_model,
+    tied_rotary_model,
+)
+
+BF16, FP32, INT4 = map(parse_format, ("bf16", "fp32", "int4"))
+
+
+def step_of(model: Model, *, batch: int = 1, context: int = 1, devices: int = 1) -> DecodeStep:
+    return decode_step(
+        model, batch=batch, context=context, weights=BF16, cache=BF16, devices=devices
+    )
+
+
+def test_gpt2_by_hand() -> None:
+    d, layers, vocabulary, context, batch = 768, 12, 50_257, 1000, 7
+    block = (d * 3 * d + 3 * d) + (d * d + d) + (d * 4 * d + 4 * d) + (4 * d * d + d) + 4 * d
+    read = layers * block + 2 * d + vocabulary * d
+    macs = layers * (4 * d * d + 8 * d * d + 2 * context * d) + vocabulary * d
+    step = step_of(load_size("gpt2"), batch=batch, context=context)
+    assert step.weight_bytes == 2 * read
+    assert step.cache_bytes == batch * context * layers * 2 * d * 2
+    assert step.written_bytes == batch * layers * 2 * d * 2
+    assert step.macs == batch * macs
+    moved = 2 * read + batch * (context + 1) * layers * 4 * d
+    assert step.moved_bytes == moved
+    assert step.flops_per_byte == 2 * batch * macs / moved
+    # One sequence at a short context: about one product for each weight, that is for two bytes.
+    assert step_of(load_size("gpt2")).flops_per_byte == pytest.approx(1, abs=0.01)
+
+
+def test_llama_8b_by_hand() -> None:
+    d, kv, d_ff, layers, vocabulary, context, batch = 4096, 1024, 14_336, 32, 128_256, 32_768, 3
+    block = d * d + 2 * d * kv + d * d + 3 * d * d_ff
+    read = layers * (block + 2 * d) + d + d * vocabulary
+    step = step_of(load_size("llama-3.1-8b"), batch=batch, context=context)
+    assert step.weight_bytes == 2 * read == 15_009_849_344
+    assert step.cache_bytes == batch * 4 * 2**30
+    assert step.macs == batch * (layers * (block + 2 * context * d) + d * vocabulary)
+    device = find_device("a100-80gb")
+    moved = 2 * read + batch * 4 * 2**30 + batch * layers * 2 * kv * 2
+    assert step.seconds(device) == moved / 2_039e9
+    assert step.tokens_per_second(device) == batch / (moved / 2_039e9)
+
+
+@pytest.mark.parametrize("label", ["QKV", "Q-K=V", "GQA-2", "Q-MQA", "I-K-V", "(Q=K-V)+"])
+def test_plain_models_read_everything_but_their_tables(label: str) -> None:
+    model = language_model(label)
+    found = model_parameters(model)
+    tied_head = found.embedding
+    assert (
+        read_weights(model, batch=5) == found.total - found.embedding - found.positions + tied_head
+    )
+
+
+def test_a_head_of_its_own_is_read_and_its_table_is_not() -> None:
+    model = latent_model()
+    found = model_parameters(model)
+    assert read_weights(model, batch=1) == found.total - found.embedding
+
+
+def test_what_the_encoder_left_behind_is_not_made_again() -> None:
+    model = encoder_decoder_model()
+    found = model_parameters(model)
+    encoder = 4 * 24 * 24 + 3 * 24 * 50 + 2 * 24 + 24
+    crossing = 2 * (24 * 24 + 24 * 24)
+    assert read_weights(model, batch=1) == found.total - found.embedding - encoder - crossing
+    step = decode_step(model, batch=1, context=10, weights=BF16, cache=BF16, encoder_tokens=31)
+    assert step.cache_bytes == 2 * (10 + 31) * 48 * 2
+    assert step.written_bytes == 2 * 48 * 2
+
+
+def test_a_query_that_shares_the_keys_projection_needs_it_in_cross_attention() -> None:
+    shared, apart = encoder_decoder_model("Q=K-V"), encoder_decoder_model("QKV")
+    matrix = 24 * 24
+    # One matrix less in two layers, but the query of cross attention still reads one.
+    assert read_weights(apart, batch=1) - read_weights(shared, batch=1) == 2 * matrix
+    assert step_of(apart).macs - step_of(shared).macs == 2 * matrix
+
+
+@pytest.mark.parametrize("batch", [1, 4, 20])
+def test_expected_experts_by_drawing_them(batch: int) -> None:
+    part = experts_model(count=11, active=3).layers[0].feed_forward[0]
+    generator = random.Random(batch)
+    drawn = [
+        len({expert for _ in range(batch) for expert in generator.sample(range(11), 3)})
+        for _ in range(4000)
+    ]
+    error = statistics.stdev(drawn) / len(drawn) ** 0.5 if batch > 1 else 1e-9
+    assert expected_experts(part, batch) == pytest.approx(  # type: ignore[arg-type]
+        statistics.mean(drawn), abs=4 * error + 1e-9
+    )
+
+
+def test_a_large_batch_reads_every_expert() -> None:
+    model = experts_model()
+    found = model_parameters(model)
+    assert read_weights(model, batch=10**6) == pytest.approx(found.total - found.embedding)
+    idle = 2 * 8 * 3 * 24 * 13
+    assert read_weights(model, batch=1) == pytest.approx(found.total - found.embedding - idle)
+
+
+@given(
+    moved=st.floats(1, 1e15),
+    macs=st.integers(1, 10**18),
+    bandwidth=st.floats(1e9, 1e13),
+    flops=st.floats(1e9, 1e16),
+)
+def test_the_roofline_is_the_larger_of_both(
+    moved: float, macs: int, bandwidth: float, flops: float
+) -> None:
+    step = DecodeStep(
+        batch=2, context=1, weight_bytes=moved, cache_bytes=0, written_bytes=0, macs=macs
+    )
+    device = Device(
+        name="x",
+        title="x",
+        memory_bytes=1,
+        bandwidth_bytes_per_second=bandwidth,
+        flops_per_second_16_bit=flops,
+    )
+    memory, arithmetic = moved / bandwidth, 2 * macs / flops
+    assert step.seconds(device) == max(memory, arithmetic)
+    assert step.seconds(device, devices=4) == max(memory, arithmetic) / 4
+    assert step.bound(device) == ("arithmetic" if arithmetic >= memory else "weights")
+
+
+def test_what_binds_changes_with_batch_and_context() -> None:
+    model, device = load_size("llama-3.1-8b"), find_device("h100-80gb")
+    assert step_of(model, batch=1, context=1000).bound(device) == "weights"
+    assert step_of(model, batch=64, context=32_768).bound(device) == "cache"
+    assert step_of(model, batch=1000, context=1).bound(device) == "arithmetic"
+
+
+def test_without_rates_there_is_no_speed() -> None:
+    step, device = step_of(language_model()), Device(name="x", title="x", memory_bytes=10**9)
+    assert (step.seconds(device), step.tokens_per_second(device), step.bound(device)) == (None,) * 3
+
+
+def test_what_every_device_holds_is_read_by_each() -> None:
+    # Eight heads: divided among 2 and 8 devices; 1 head: on each of them; 16 devices: twice.
+    for label, devices, times in (
+        ("QKV", 1, 1),
+        ("QKV", 2, 1),
+        ("QKV", 8, 1),
+        ("QKV", 16, 2),
+        ("GQA-2", 8, 4),
+        ("MQA", 8, 8),
+        ("Q-MQA", 4, 4),
+    ):
+        model = language_model(label)
+        whole = read_bytes(model, context=29, stored_as=BF16)
+        assert step_of(model, context=29, devices=devices).cache_bytes == times * whole
+    for model in (latent_model(), compressed_model()):
+        whole = read_bytes(model, context=29, stored_as=BF16)
+        assert step_of(model, context=29, devices=8).cache_bytes == 8 * whole
+
+
+def test_one_device_reads_what_the_cache_model_says() -> None:
+    for model in ALL_KINDS:
+        for context in (1, 6, 29):
+            step = step_of(model, batch=3, context=context)
+            assert step.cache_bytes == 3 * read_bytes(model, context=context, stored_as=BF16)
+
+
+def test_a_window_bounds_what_is_read_but_not_what_is_written() -> None:
+    short, long = (step_of(language_model("QKV@w5"), context=context) for context in (5, 10**6))
+    assert short.cache_bytes == long.cache_bytes == 3 * 5 * 2 * 48 * 2
+    assert short.written_bytes == long.written_bytes == 3 * 2 * 48 * 2
+
+
+def test_formats_count_where_they_are_used() -> None:
+    model = tied_rotary_model()
+    plain, small = (
+        decode_step(model, batch=1, context=9, weights=weights, cache=cache)
+        for weights, cache in ((FP32, BF16), (INT4, FP32))
+    )
+    assert plain.weight_bytes == 4 * read_weights(model, batch=1)
+    assert small.weight_bytes == pytest.approx(read_weights(model, batch=1) * (0.5 + 4 / 64))
+    assert small.cache_bytes == 2 * plain.cache_bytes
+    assert weight_bytes(model, FP32) == 4 * model_parameters(model).total
+
+
+def test_a_step_writes_what_the_cache_grows_by() -> None:
+    for model in (language_model(), language_model("Q-GQA-2"), latent_model(), tied_rotary_model()):
+        one, two = (model_cache_bytes(model, context=tokens) for tokens in (1, 2))
+        assert step_of(model).written_bytes == two - one
+
+
+def test_an_empty_batch_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected a batch of at least 1 sequence, got 0"):
+        step_of(language_model(), batch=0)
+    with pytest.raises(ValueError, match="expected a length of at least 1 token, got 0"):
+        step_of(language_model(), context=0)
