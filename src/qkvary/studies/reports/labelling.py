@@ -68,6 +68,43 @@ def place(spots: Sequence[Spot], obstacles: Sequence[Box], area: Box) -> list[La
     return [found[index] for index in range(len(spots))]
 
 
+def stack(wanted: Sequence[tuple[float, float]], top: float, bottom: float) -> list[float]:
+    """Move boxes of one column apart, each as little as the others allow.
+
+    Args:
+        wanted: Where the middle of each box should be, and its height.
+        top: Where the first may begin.
+        bottom: Where the last should end; a column that is higher than the room goes beyond.
+
+    Returns:
+        The middles, in the order of the boxes.
+    """
+    # Blocks of boxes that touch: their members, height, and the sum of where each wants the block.
+    blocks: list[tuple[list[int], float, float]] = []
+    for index in sorted(range(len(wanted)), key=lambda i: wanted[i][0]):
+        middle, height = wanted[index]
+        members, tall, begins = [index], height, middle - height / 2
+        while blocks and _begin(blocks[-1], top, bottom) + blocks[-1][1] > _begin(
+            (members, tall, begins), top, bottom
+        ):
+            above, high, first = blocks.pop()
+            begins = first + begins - high * len(members)
+            members, tall = above + members, high + tall
+        blocks.append((members, tall, begins))
+    places = [0.0] * len(wanted)
+    for block in blocks:
+        edge = _begin(block, top, bottom)
+        for index in block[0]:
+            places[index] = edge + wanted[index][1] / 2
+            edge += wanted[index][1]
+    return places
+
+
+def _begin(block: tuple[list[int], float, float], top: float, bottom: float) -> float:
+    members, tall, begins = block
+    return max(top, min(begins / len(members), bottom - tall))
+
+
 def boxes_along(corners: Sequence[tuple[float, float]]) -> list[Box]:
     """Return boxes that keep names off a line of horizontal and vertical pieces."""
     return [

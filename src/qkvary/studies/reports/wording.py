@@ -109,14 +109,33 @@ def tick_bytes(value: float) -> str:
     return data_size(value)
 
 
-def data_size(value: float | None, digits: int = 3) -> str:
-    """Write a number of bytes in binary units."""
+_BINARY = (
+    (2**60, "EiB"),
+    (2**50, "PiB"),
+    (2**40, "TiB"),
+    (2**30, "GiB"),
+    (2**20, "MiB"),
+    (2**10, "KiB"),
+)
+_DECIMAL = ((1e18, "EB"), (1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def data_size(value: float | None, digits: int = 3, *, decimal: bool = False) -> str:
+    """Write a number of bytes in binary units, or in powers of ten."""
     if value is None or not math.isfinite(value):
         return real(value)
-    for size, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+    for size, unit in _DECIMAL if decimal else _BINARY:
         if abs(value) >= size:
             return f"{_trim(real(value / size, digits))} {unit}"
     return f"{_trim(real(value, digits))} B"
+
+
+def tokens(number: float) -> str:
+    """Write a number of tokens on an axis: 32k is 32,768."""
+    for size, letter in ((2**40, "T"), (2**30, "G"), (2**20, "M"), (2**10, "k")):
+        if number >= size and number % (size / 4) == 0:
+            return f"{number / size:g}{letter}"
+    return whole(number)
 
 
 def duration(seconds: float | None, digits: int = 3) -> str:
