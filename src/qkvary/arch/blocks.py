@@ -101,6 +101,8 @@ class LatentAttention:
             rope_dim=self.rope_dim,
             value_dim=self.value_dim,
         )
+        # Widths of several heads have to be sizes too.
+        tuple(self.linears)
 
     @property
     def key_dim(self) -> int:
@@ -238,6 +240,8 @@ class CompressedAttention:
                 f"{self.compressor and self.compressor.rate} and "
                 f"{self.indexer and self.indexer.rate}"
             )
+        # Widths of several heads have to be sizes too.
+        tuple(self.linears)
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -292,6 +296,9 @@ class FeedForward:
     """Whether a third matrix gates the inner channels (SwiGLU, GeGLU)."""
     bias: bool = False
     """Biases on all matrices."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self, d_model=self.d_model, d_ff=self.d_ff)
 
     @property
     def linears(self) -> tuple[Linear, ...]:
