@@ -125,7 +125,7 @@ def _read_gemma4_unified(fields: Fields, name: str) -> Model:
 
 def _refuse_bidirectional(fields: Fields) -> None:
     if fields.flag("use_bidirectional_attention", default=False):
-        raise fields.refuse("use_bidirectional_attention", "false, for a model that decodes")
+        raise fields.refuse("use_bidirectional_attention", "false, as in a model that decodes,")
 
 
 def _read_types(fields: Fields, period: int) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ def _nested_rotation(fields: Fields, kind: str) -> Fields:
 
 def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
     if fields.text("use_bidirectional_attention", default="vision") != "vision":
-        raise fields.refuse("use_bidirectional_attention", "null or vision, where text is causal")
+        raise fields.refuse("use_bidirectional_attention", "null or vision, where text is causal,")
     # The last layer is global whatever is said, as it is in transformers.
     types = (*_read_types(fields, PERIOD)[:-1], GLOBAL)
     window = fields.size("sliding_window", default=window)
