@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from qkvary.studies.reports import paper_figures
-from qkvary.studies.reports.paper_figures import Format, figure_files
+from qkvary.studies.reports.figure_style import Format
+from qkvary.studies.reports.paper_figures import figure_files
 from qkvary.studies.summary import Summary
 from tests.studies.reports.synthetic import make_attention, make_summary, renamed
 

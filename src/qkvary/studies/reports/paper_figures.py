@@ -1,16 +1,12 @@
-"""The charts as figures fit for a paper: SVG, PNG and PDF through matplotlib, fonts embedded.
+"""The charts of a study as figures fit for a paper: SVG, PNG and PDF through matplotlib.
 
-Equal summaries give equal bytes: no dates, no random ids.
+Equal summaries give equal bytes.
 """
 
-import io
 import math
-import warnings
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,6 +24,7 @@ from qkvary.studies.reports.charts import (
 )
 from qkvary.studies.reports.curves import headline_quantities
 from qkvary.studies.reports.families import Family, family_of
+from qkvary.studies.reports.figure_style import Format, paper_style, save_figure
 from qkvary.studies.reports.maps import AttentionMaps, best, shades
 from qkvary.studies.summary import (
     Frontier,
@@ -37,43 +34,6 @@ from qkvary.studies.summary import (
     Summary,
 )
 
-Format = Literal["svg", "png", "pdf"]
-
-_STYLE: Any = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 7,
-    "axes.titlesize": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "grid.color": "#e4e8ec",
-    "grid.linewidth": 0.5,
-    "lines.linewidth": 1.1,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "pdf.fonttype": 42,
-    "ps.fonttype": 42,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "qkvary",
-    "text.parse_math": False,
-    "savefig.dpi": 300,
-}
-_METADATA: dict[Format, dict[str, str | None]] = {
-    "svg": {"Date": None, "Creator": None},
-    "png": {"Software": None},
-    "pdf": {"CreationDate": None, "ModDate": None, "Creator": None, "Producer": None},
-}
-
-
-@contextmanager
-def _paper_style() -> Generator[None]:
-    with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        # A name may hold characters that no font has; a box in their place is the right answer.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        yield
-
 
 def figure_files(
     summary: Summary, attention: Sequence[AttentionMaps], formats: Sequence[Format]
@@ -82,12 +42,9 @@ def figure_files(
     files: dict[str, bytes] = {}
     if not formats:
         return files
-    with _paper_style():
+    with paper_style():
         for name, figure in _figures(summary, attention):
-            for kind in formats:
-                stream = io.BytesIO()
-                figure.savefig(stream, format=kind, metadata=_METADATA[kind])
-                files[f"{name}.{kind}"] = stream.getvalue()
+            files |= save_figure(figure, name, formats)
     return files
 
 

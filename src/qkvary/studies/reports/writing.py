@@ -6,9 +6,10 @@ from typing import Literal, get_args
 
 from qkvary.checkpoints.durable import atomic_write_file, make_directory
 from qkvary.studies.reports.export import csv_files, markdown_report
+from qkvary.studies.reports.figure_style import Format
 from qkvary.studies.reports.maps import AttentionMaps
 from qkvary.studies.reports.page import render_page
-from qkvary.studies.reports.paper_figures import Format, figure_files
+from qkvary.studies.reports.paper_figures import figure_files
 from qkvary.studies.summary import Summary
 
 ReportFormat = Literal["html", "csv", "markdown", "svg", "png", "pdf"]
