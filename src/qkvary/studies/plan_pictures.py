@@ -51,6 +51,8 @@ class Curve:
     """The rows of the plan that lie on it, as its tables call them."""
     label: str
     """The variant of the first of them, which decides the look."""
+    order: int
+    """The place of the first of them among the rows of the plan, for a dash of its own."""
     points: tuple[Point, ...]
     """From left to right."""
 
@@ -166,17 +168,19 @@ def draw_cache(plan: Plan) -> CachePicture | None:
         return None
     low, high = _context_range(model, demand.context)
     contexts = _sample_contexts(model, demand.context, low, high)
-    found: dict[tuple[int, ...], list[Candidate]] = {}
-    for row in plan.candidates.rows:
+    rows = plan.candidates.rows
+    found: dict[tuple[int, ...], list[int]] = {}
+    for order, row in enumerate(rows):
         held = tuple(_user_bytes(row.model, demand, form, tokens) for tokens in contexts)
-        found.setdefault(held, []).append(row)
+        found.setdefault(held, []).append(order)
     curves = [
         Curve(
-            names=tuple(map(name_row, rows)),
-            label=rows[0].label,
+            names=tuple(name_row(rows[order]) for order in same),
+            label=rows[same[0]].label,
+            order=same[0],
             points=tuple(zip(map(float, contexts), map(float, held), strict=True)),
         )
-        for held, rows in found.items()
+        for held, same in found.items()
         if min(held) > 0
     ]
     if not curves:
@@ -192,7 +196,10 @@ def draw_cache(plan: Plan) -> CachePicture | None:
         memory_bytes=demand.device.memory_bytes,
         free_bytes=demand.usable_bytes - _weights(model, demand),
         left_out=tuple(
-            name_row(row) for held, rows in found.items() if min(held) <= 0 for row in rows
+            name_row(rows[order])
+            for held, same in found.items()
+            if min(held) <= 0
+            for order in same
         ),
     )
 
@@ -214,19 +221,19 @@ def draw_users(plan: Plan) -> UsersPicture | None:
     memory = demand.device.memory_bytes
     firsts = [(weights + user) / usable for weights, user in loads if user]
     low, high = _memory_range(memory, firsts)
-    found: dict[tuple[int, int], list[Candidate]] = {}
-    for row, load in zip(rows, loads, strict=True):
-        found.setdefault(load, []).append(row)
+    found: dict[tuple[int, int], list[int]] = {}
+    for order, load in enumerate(loads):
+        found.setdefault(load, []).append(order)
     curves: list[tuple[Curve, tuple[int, int]]] = []
     left_out: list[str] = []
     for (weights, user), same in found.items():
         most = 0 if user == 0 else int((high * usable - weights) // user)
-        names = tuple(map(name_row, same))
+        names = tuple(name_row(rows[order]) for order in same)
         if most < 1:
             left_out.extend(names)
             continue
         steps = tuple(_steps(weights, user, usable, most, (low, high)))
-        curve = Curve(names=names, label=same[0].label, points=steps)
+        curve = Curve(names=names, label=rows[same[0]].label, order=same[0], points=steps)
         curves.append((curve, (weights, user)))
     if not curves:
         return None
@@ -313,8 +320,8 @@ def _windows(model: Model) -> set[int]:
 
 
 def _context_range(model: Model, context: int) -> tuple[int, int]:
-    """Powers of two around the context, the model's longest and half of its shortest window."""
-    shortest = min([USUAL_FIRST, context, *(window // 2 for window in _windows(model))])
+    """Powers of two around the context, the model's longest and its shortest window."""
+    shortest = min([USUAL_FIRST, context // 4, *(window // 2 for window in _windows(model))])
     low = 2 ** math.floor(math.log2(max(shortest, FEWEST_TOKENS)))
     high = 2 ** math.ceil(math.log2(max(2 * context, 2 * (model.max_tokens or 0), 16 * low)))
     return max(low, high >> MOST_DOUBLINGS), high

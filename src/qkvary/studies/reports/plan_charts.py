@@ -22,8 +22,8 @@ LINE = 13.0
 """Height of a line of a name."""
 NAME_LENGTH = 16
 """Letters of a line of a name."""
-DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 4", "12 4", "4 2 1 2")
-"""A dash for each line of a chart, the first one solid; more lines than these begin again."""
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 4", "12 4", "4 2 1 2", "1 2", "10 2 1 2 1 2")
+"""A dash for each row of a plan, the first one solid; more rows than these begin again."""
 FAR = 10.0
 """Percent from which a change is written at the edge of the picture instead of drawn to scale."""
 ABOVE = "above the scale"
@@ -83,7 +83,7 @@ def cache_chart(picture: CachePicture, name: str, *, decimal: bool = False) -> M
     parts = [
         _taken(up(max(picture.free_bytes, low)), area),
         svg.y_axis(up, area[0], area[2], size, 6),
-        svg.x_axis(across, area[3], wording.tokens, 6),
+        svg.x_axis(across, area[3], wording.tokens, _ticks(area, 40)),
         svg.text(8, 13, f"cache of one user, {picture.form.name}", "axis-title"),
         svg.text(area[2], height - 6, "context in tokens (1k = 1,024)", "axis-title end"),
         *_upright(picture.context, f"asked: {wording.tokens(picture.context)}", across, area, 1),
@@ -123,7 +123,7 @@ def users_chart(picture: UsersPicture, name: str, *, decimal: bool = False) -> M
     memory = f"{wording.short(picture.device, 26)}: {size(picture.memory_bytes)}"
     parts = [
         svg.y_axis(up, area[0], area[2], wording.tick, 5),
-        svg.x_axis(across, area[3], size, 5),
+        svg.x_axis(across, area[3], size, _ticks(area, 62)),
         svg.text(8, 13, f"users of {picture.context:,} tokens, {picture.form.name}", "axis-title"),
         svg.text(area[2], height - 6, "memory of the device", "axis-title end"),
         *_upright(picture.memory_bytes, memory, across, area, 1),
@@ -183,8 +183,8 @@ def cache_range(picture: CachePicture) -> tuple[float, float]:
 
 def users_range(picture: UsersPicture) -> tuple[float, float]:
     """The users between which lines are drawn: from below the first."""
-    most = max(value for curve in picture.curves for _, value in curve.points)
-    return 0.8, max(most * 1.5, 4.0)
+    values = [value for curve in picture.curves for _, value in curve.points]
+    return (0.8 if min(values) < 4 else min(values) / 2), max(max(values) * 1.5, 4.0)
 
 
 def quality_range(picture: QualityPicture) -> tuple[float, float]:
@@ -208,8 +208,18 @@ def _area(curves: Sequence[Curve]) -> tuple[float, labelling.Box]:
     """The height of a chart of lines, and where its lines are drawn."""
     pieces = [wrap_names(curve.names) for curve in curves]
     margin = max(labelling.text_width(piece) for lines in pieces for piece in lines) + 16
-    height = max(300.0, sum(len(lines) for lines in pieces) * (LINE + 2) + 90)
+    height = max(300.0, sum(len(lines) for lines in pieces) * (LINE + 7) + 100)
     return height, (62.0, 44.0, WIDTH - min(margin, 130.0), height - 44)
+
+
+def _ticks(area: labelling.Box, width: float) -> int:
+    """How many values find room below a chart."""
+    return max(2, int((area[2] - area[0]) / width))
+
+
+def dash_of(curve: Curve) -> str:
+    """The dash of a line, the same in every picture of a plan."""
+    return DASHES[curve.order % len(DASHES)]
 
 
 def _sizes(decimal: bool) -> Callable[[float], str]:
@@ -265,7 +275,7 @@ def _memory_line(
     free = size(picture.free_bytes) if picture.free_bytes > 0 else "nothing"
     words = (
         f"{wording.short(picture.device, 26)}: {size(picture.memory_bytes)}",
-        f"{free} beside weights, reserve",
+        f"{free} left for the cache",
     )
     # Estimated for bold letters; these are not.
     width = 0.92 * max(labelling.text_width(line) for line in words)
@@ -291,7 +301,7 @@ def _lines(
     parts: list[Markup] = []
     names: list[Markup] = []
     ends = end_names(curves, up, area[1], area[3])
-    for index, (curve, end) in enumerate(zip(curves, ends, strict=True)):
+    for curve, end in zip(curves, ends, strict=True):
         family = family_of(curve.label, BASELINE)
         places = [(across(x), up(value)) for x, value in curve.points]
         parts.append(
@@ -299,7 +309,7 @@ def _lines(
                 "path",
                 d=svg.path_data(places),
                 class_=f"curve f-{family.key}",
-                stroke_dasharray=DASHES[index % len(DASHES)] or None,
+                stroke_dasharray=dash_of(curve) or None,
             )
         )
         parts.append(svg.line(places[-1], (area[2] + 8, end.y), "leader"))
