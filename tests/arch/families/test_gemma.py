@@ -123,8 +123,8 @@ def test_gemma_4_31b() -> None:
     assert (model.max_tokens, model.vocabulary) == (262_144, 262_144)
     assert model.notes == (
         (
-            "keys and values of global layers follow from one tensor; counted as engines store them, "
-            "apart"
+            "keys and values of global layers follow from one tensor; counted as engines store "
+            "them, apart"
         ),
         TEXT_NOTE,
     )
@@ -311,8 +311,8 @@ TEXT_ERRORS: list[tuple[str, dict[str, object], str]] = [
         "gemma-4-31b",
         {"use_bidirectional_attention": "all"},
         (
-            "expected null or vision, where text is causal, for use_bidirectional_attention of a gemma4 "
-            "configuration, got 'all'"
+            "expected null or vision, where text is causal, for use_bidirectional_attention of a "
+            "gemma4 configuration, got 'all'"
         ),
     ),
     (
@@ -324,8 +324,8 @@ TEXT_ERRORS: list[tuple[str, dict[str, object], str]] = [
         "gemma-4-31b",
         {"global_head_dim": "wide"},
         (
-            "expected a whole number in 1 ... 2^40 for global_head_dim of a gemma4 configuration, got "
-            "'wide'"
+            "expected a whole number in 1 ... 2^40 for global_head_dim of a gemma4 configuration, "
+            "got 'wide'"
         ),
     ),
     (
@@ -360,8 +360,8 @@ TEXT_ERRORS: list[tuple[str, dict[str, object], str]] = [
         "gemma-4-e2b",
         {"per_layer_config": {"34": {"head_dim": 320}}},
         (
-            "expected layer 34 to have the heads of layer 14, which it reads, for num_kv_shared_layers "
-            "of a gemma4 configuration, got 20"
+            "expected layer 34 to have the heads of layer 14, which it reads, for "
+            "num_kv_shared_layers of a gemma4 configuration, got 20"
         ),
     ),
     (
@@ -378,8 +378,8 @@ TEXT_ERRORS: list[tuple[str, dict[str, object], str]] = [
         "gemma-4-31b",
         {"per_layer_config": {"5": {"intermediate_size": 320}}},
         (
-            "expected nothing but head_dim and num_key_value_heads for per_layer_config of a gemma4 "
-            "configuration"
+            "expected nothing but head_dim and num_key_value_heads for per_layer_config of a "
+            "gemma4 configuration"
         ),
     ),
     (
@@ -432,7 +432,7 @@ def test_what_has_no_meaning_in_gemma_4_is_refused(
         (
             "gemma-2-27b",
             {"use_bidirectional_attention": True},
-            "expected false, as in a model that decodes, for use_bidirectional_attention of a gemma2",
+            "expected false, as in a model that decodes, for use_bidirectional_attention of a gem",
         ),
         (
             "gemma-2b",

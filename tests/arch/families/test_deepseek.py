@@ -1,0 +1,343 @@
+"""DeepSeek V2 to V4: published models, with the arithmetic written out.
+
+Cache bytes are those of 16-bit numbers.
+"""
+
+import re
+
+import pytest
+
+from qkvary.arch.blocks import CompressedAttention, Experts, FeedForward, LatentAttention
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.models import Model
+from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
+from qkvary.costs.parameters import active_parameters, model_parameters
+from tests.arch.families.config_files import load, read, read_without
+
+FURTHER = "does not count what predicts further tokens"
+
+
+def total(model: Model) -> int:
+    return model_parameters(model).total
+
+
+def compressed(model: Model, layer: int) -> CompressedAttention:
+    found = model.layers[layer].attention
+    assert isinstance(found, CompressedAttention)
+    return found
+
+
+def rates(model: Model) -> list[int | None]:
+    """Tokens per summary in each layer."""
+    parts = [compressed(model, index).compressor for index in range(len(model.layers))]
+    return [None if part is None else part.rate for part in parts]
+
+
+def test_deepseek_v2_lite() -> None:
+    model = read("deepseek-v2-lite")
+    # 27 layers, a latent of 512 channels and a rotated key of 64, 2 bytes: 30.4 KiB a token.
+    assert model_cache_bytes(model, context=1) == 27 * (512 + 64) * 2 == 31_104
+    assert model_cache_bytes(model, context=32_768) == 32_768 * 31_104 == 1_019_215_872
+    query, latent = 2048 * 16 * 192, 2048 * (512 + 64)
+    heads, out = 512 * 16 * (128 + 128), 16 * 128 * 2048
+    attention = query + latent + heads + out + 512
+    expert = 3 * 2048 * 1408
+    mixture = 64 * expert + 2 * expert + 2048 * 64
+    layers = 27 * (attention + 2 * 2048) + 3 * 2048 * 10944 + 26 * mixture
+    assert total(model) == 2 * 102400 * 2048 + layers + 2048 == 15_706_484_224
+    assert active_parameters(model) == total(model) - 26 * 58 * expert == 2_661_150_208
+    assert isinstance(model.layers[0].feed_forward[0], FeedForward)
+    assert isinstance(model.layers[1].feed_forward[0], Experts)
+    assert (model.max_tokens, model.notes) == (163_840, ())
+
+
+def test_deepseek_v3_is_671_billion_of_which_37_are_active() -> None:
+    model = read("deepseek-v3")
+    # 61 layers, a latent of 512 channels and a rotated key of 64, 2 bytes.
+    assert model_cache_bytes(model, context=32_768) == 32_768 * 61 * (512 + 64) * 2
+    assert model_cache_bytes(model, context=32_768) == 2_302_672_896
+    query = 7168 * 1536 + 1536 + 1536 * 128 * 192
+    latent = 7168 * (512 + 64) + 512
+    attention = query + latent + 512 * 128 * (128 + 128) + 128 * 128 * 7168
+    expert = 3 * 7168 * 2048
+    mixture = 257 * expert + 7168 * 256
+    layers = 61 * (attention + 2 * 7168) + 3 * 3 * 7168 * 18432 + 58 * mixture
+    assert total(model) == 2 * 129280 * 7168 + layers + 7168 == 671_026_404_352
+    assert active_parameters(model) == total(model) - 58 * 248 * expert == 37_552_282_624
+    assert model.notes == (FURTHER,)
+    assert read("deepseek-v3", num_nextn_predict_layers=0).notes == ()
+    assert read_without("deepseek-v3", "num_nextn_predict_layers").notes == (FURTHER,)
+
+
+def test_latent_attention_and_experts_of_other_shapes() -> None:
+    plain = read("deepseek-v2-lite")
+    low = read("deepseek-v2-lite", q_lora_rank=96)
+    attention = low.layers[3].attention
+    assert isinstance(attention, LatentAttention)
+    assert (attention.q_rank, attention.key_dim, attention.stored_width) == (96, 192, 576)
+    change = 2048 * 96 + 96 + 96 * 16 * 192 - 2048 * 16 * 192
+    assert total(low) - total(plain) == 27 * change
+    # Of the latent and of the output; of dense networks and shared experts, not of routed ones.
+    biased = read("deepseek-v2-lite", attention_bias=True)
+    assert total(biased) - total(plain) == 27 * (576 + 2048)
+    biased = read("deepseek-v2-lite", mlp_bias=True)
+    assert total(biased) - total(plain) == (2 * 10944 + 2048) + 26 * (2 * 2 * 1408 + 2048)
+    assert total(read("deepseek-v3", mlp_bias=True)) == total(read("deepseek-v3"))
+    alone = read("deepseek-v2-lite", n_shared_experts=0)
+    assert total(plain) - total(alone) == 26 * 2 * 3 * 2048 * 1408
+    assert read("deepseek-v2-lite", n_shared_experts=None).layers == alone.layers
+    dense = read("deepseek-v2-lite", first_k_dense_replace=99, n_routed_experts=None)
+    assert all(isinstance(layer.feed_forward[0], FeedForward) for layer in dense.layers)
+    mixed = read("deepseek-v2-lite", first_k_dense_replace=0, intermediate_size=None)
+    assert all(isinstance(layer.feed_forward[0], Experts) for layer in mixed.layers)
+
+
+def test_deepseek_v4_flash_has_two_layers_with_a_window_only() -> None:
+    model = read("deepseek-v4-flash")
+    assert rates(model) == [None, None, *[4, 128] * 20, 4]
+    assert len({id(layer) for layer in model.layers}) == 3
+    attention = compressed(model, 2)
+    assert (attention.index_heads, attention.index_top) == (64, 512)
+    assert attention.indexer is not None
+    assert (attention.indexer.width, attention.indexer.rate) == (128, 4)
+    assert compressed(model, 3).indexer is None
+
+
+@pytest.mark.parametrize("context", [0, 1, 3, 4, 127, 128, 129, 1000, 32_768, 1_048_576])
+def test_deepseek_v4_flash_keeps_one_tensor_and_summaries(context: int) -> None:
+    """43 windows of 127 tokens of 512 channels; 21 layers with summaries of 4, 20 of 128 tokens."""
+    windows = 43 * min(context, 127) * 512
+    of_four, four_wait = divmod(context, 4)
+    # Content and gate of those that wait, twice as wide where the next summary sees them too; and
+    # of the 4 tokens of the last summary the half that the next one sees.
+    sparse = 21 * (512 + 128) * (of_four + four_wait * 2 * 2 + (2 * 4 if of_four else 0))
+    of_many, many_wait = divmod(context, 128)
+    heavy = 20 * 512 * (of_many + many_wait * 2)
+    assert model_cache_bytes(read("deepseek-v4-flash"), context=context) == 2 * (
+        windows + sparse + heavy
+    )
+
+
+def test_deepseek_v4_flash_in_numbers() -> None:
+    """At 32,768 tokens: 5.6 MB of windows, 220.4 MB of 8,192 and 5.2 MB of 256 summaries."""
+    model = read("deepseek-v4-flash")
+    windows, overlap = 43 * 127 * 512 * 2, 21 * 8 * 640 * 2
+    summaries = 21 * 8192 * 640 * 2 + 20 * 256 * 512 * 2
+    assert model_cache_bytes(model, context=32_768) == windows + overlap + summaries == 231_250_944
+    by_kind = [127 * 512 * 2] * 2
+    by_kind += [127 * 512 * 2 + (8192 + 8) * 640 * 2, 127 * 512 * 2 + 256 * 512 * 2] * 20
+    assert list(layerwise_cache_bytes(model, context=32_768))[:-1] == by_kind
+
+
+def test_deepseek_v4_flash_is_284_billion_of_which_13_are_active() -> None:
+    """By its model card: 284B, 13B activated."""
+    model = read("deepseek-v4-flash")
+    query = 4096 * 1024 + 1024 + 1024 * 64 * 512
+    out = 64 * 512 * 1024 + 8 * 1024 * 4096
+    attention = query + (4096 * 512 + 512) + out + 64
+    # Content and gate, positions inside a summary, and a norm.
+    many = 2 * 4096 * 512 + 128 * 512 + 512
+    four = 2 * 4096 * 1024 + 4 * 1024 + 512
+    indexer = 2 * 4096 * 256 + 4 * 256 + 128 + 1024 * 64 * 128 + 4096 * 64
+    expert = 3 * 4096 * 2048
+    mixture = 257 * expert + 4096 * 256
+    # Four streams, whose hyper-connection reads, writes and mixes around attention and experts.
+    connection = 4 * 4096 * 24 + 24 + 3
+    each = attention + mixture + 2 * connection + 2 * 4096
+    layers = 43 * each + 20 * many + 21 * (four + indexer)
+    choice = 4 * 4096 * 4 + 4 + 1
+    assert total(model) == 2 * 129280 * 4096 + layers + 4096 + choice == 284_332_230_231
+    assert active_parameters(model) == total(model) - 43 * 250 * expert == 13_799_622_231
+    assert model.notes == (
+        FURTHER,
+        "does not count 2,327,040 numbers of experts, the tables of 3 layers that hash",
+    )
+    assert 3 * 129280 * 6 == 2_327_040
+    assert read("deepseek-v4-flash", num_hash_layers=0).notes == (FURTHER,)
+
+
+def test_deepseek_v4_as_transformers_spells_it() -> None:
+    kinds = {None: "sliding_attention", 4: "compressed_sparse_attention"}
+    types = [kinds.get(rate, "heavily_compressed_attention") for rate in [None, None, 4, 128, 4]]
+    short = {"num_hidden_layers": 5, "compress_ratios": None}
+    model = read("deepseek-v4-flash", **short, layer_types=types)
+    assert rates(model) == [None, None, 4, 128, 4]
+    # Further entries are those of layers that predict further tokens.
+    longer = read("deepseek-v4-flash", **short, layer_types=[*types, "sliding_attention"])
+    assert longer.layers == model.layers
+    assert rates(read("deepseek-v4-flash", **short)) == [128, 128, 128, 4, 128]
+    changed = {"compressed_sparse_attention": 8, "heavily_compressed_attention": 64}
+    slower = read("deepseek-v4-flash", **short, layer_types=types, compress_rates=changed)
+    assert rates(slower) == [None, None, 8, 64, 8]
+    older = read("deepseek-v4-flash", **short, layer_types=types, compress_rate_csa=16)
+    assert rates(older) == [None, None, 16, 128, 16]
+    words = ["hash_moe"] * 2 + ["moe"] * 3
+    hashed = read("deepseek-v4-flash", **short, mlp_layer_types=words)
+    assert "the tables of 2 layers that hash" in hashed.notes[1]
+    biased = read("deepseek-v4-flash", mlp_bias=True)
+    # Of the shared experts alone.
+    assert total(biased) - total(read("deepseek-v4-flash")) == 43 * (2 * 2048 + 4096)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("deepseek-v2-lite", "latent"),
+        ("deepseek-v3", "latent"),
+        ("deepseek-v4-flash", "compressed"),
+    ],
+)
+def test_there_is_nothing_to_share(name: str, kind: str) -> None:
+    with pytest.raises(ValueError, match="expected layers with projections of their own") as caught:
+        read(name).with_variant(parse_variant("Q-K=V"))
+    assert str(caught.value) == (
+        f"expected layers with projections of their own to share, got {kind} attention, which "
+        "already stores one tensor for keys and values"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        (
+            "deepseek-v3",
+            {"moe_layer_freq": 2},
+            (
+                "expected 1, experts in every layer after the dense ones, for moe_layer_freq of a "
+                "deepseek_v3 configuration, got 2"
+            ),
+        ),
+        (
+            "deepseek-v2-lite",
+            {"num_experts_per_tok": 65},
+            "expected at most 64 active experts, got 65",
+        ),
+        (
+            "deepseek-v3",
+            {"kv_lora_rank": "512"},
+            "expected a whole number in 1 ... 2^40 for kv_lora_rank of a deepseek_v3 configuration",
+        ),
+        (
+            "deepseek-v3",
+            {"first_k_dense_replace": -3},
+            "expected a whole number in 0 ... 2^40 for first_k_dense_replace of a deepseek_v3",
+        ),
+        (
+            "deepseek-v3",
+            {"num_attention_heads": 2**39},
+            "expected outputs of a Linear in 1 ... 2^40, got 105553116266496",
+        ),
+        (
+            "deepseek-v3",
+            {"moe_intermediate_size": 2**40, "n_shared_experts": 2},
+            "expected d_ff of a FeedForward in 1 ... 2^40, got 2199023255552",
+        ),
+        (
+            "deepseek-v4-flash",
+            {"n_shared_experts": 2},
+            "expected 1 for n_shared_experts of a deepseek_v4 configuration, got 2",
+        ),
+        (
+            "deepseek-v4-flash",
+            {"num_key_value_heads": 8},
+            (
+                "expected 1, the one tensor that keys and values share, for num_key_value_heads of "
+                "a deepseek_v4 configuration, got 8"
+            ),
+        ),
+        (
+            "deepseek-v4-flash",
+            {"compress_ratios": [4] * 42},
+            (
+                "expected at least 43 entries for compress_ratios of a deepseek_v4 configuration, "
+                "got [4, 4"
+            ),
+        ),
+        (
+            "deepseek-v4-flash",
+            {"compress_ratios": [16] * 43},
+            (
+                "expected numbers out of 0, 4, 128 for compress_ratios of a deepseek_v4 "
+                "configuration, got [16, 16"
+            ),
+        ),
+        (
+            "deepseek-v4-flash",
+            {"compress_ratios": ["four"] * 43},
+            "expected numbers out of 0, 4, 128 for compress_ratios of a deepseek_v4 configuration",
+        ),
+        (
+            "deepseek-v4-flash",
+            {"compress_ratios": 4},
+            "expected a list for compress_ratios of a deepseek_v4 configuration, got 4",
+        ),
+        (
+            "deepseek-v4-flash",
+            {"layer_types": ["sliding_attention"]},
+            (
+                "expected at least 43 entries for layer_types of a deepseek_v4 configuration, got "
+                "['sliding_attention']"
+            ),
+        ),
+        (
+            "deepseek-v4-flash",
+            {"layer_types": ["full_attention"] * 43},
+            (
+                "expected words out of sliding_attention, compressed_sparse_attention, "
+                "heavily_compressed_attention for layer_types of a deepseek_v4 configuration, got "
+                "'full_attention'"
+            ),
+        ),
+        (
+            "deepseek-v4-flash",
+            {"mlp_layer_types": ["dense"] * 43},
+            (
+                "expected words out of hash_moe, moe for mlp_layer_types of a deepseek_v4 "
+                "configuration, got 'dense'"
+            ),
+        ),
+        (
+            "deepseek-v4-flash",
+            {"compress_rates": {"compressed_sparse_attention": 0}},
+            (
+                "expected a whole number in 1 ... 2^40 for compressed_sparse_attention of a "
+                "deepseek_v4 configuration, got 0"
+            ),
+        ),
+        (
+            "deepseek-v4-flash",
+            {"o_groups": 3},
+            "expected o_groups that divide 32768 channels, got 3",
+        ),
+        (
+            "deepseek-v4-flash",
+            {"sliding_window": None},
+            "expected the field sliding_window in a deepseek_v4 configuration, got ",
+        ),
+    ],
+)
+def test_what_has_no_meaning_is_refused(
+    name: str, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read(name, **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("deepseek-v2-lite", "kv_lora_rank"),
+        ("deepseek-v2-lite", "moe_intermediate_size"),
+        ("deepseek-v2-lite", "intermediate_size"),
+        ("deepseek-v3", "v_head_dim"),
+        ("deepseek-v3", "n_routed_experts"),
+        ("deepseek-v3", "num_hidden_layers"),
+        ("deepseek-v4-flash", "head_dim"),
+        ("deepseek-v4-flash", "o_lora_rank"),
+        ("deepseek-v4-flash", "index_topk"),
+    ],
+)
+def test_a_missing_size_is_named(name: str, field: str) -> None:
+    family = load(name)["model_type"]
+    with pytest.raises(ValueError, match=rf"expected the field {field} in a {family} config"):
+        read_without(name, field)

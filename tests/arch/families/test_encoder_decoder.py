@@ -1,0 +1,212 @@
+"""T5 and Whisper: published models, with the arithmetic written out.
+
+Cache bytes are those of 16-bit numbers, of the decoder's own tokens and of the encoder's output.
+"""
+
+import re
+
+import pytest
+
+from qkvary.arch.blocks import ProjectedAttention
+from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.models import Encoder, Model
+from qkvary.costs.cache import model_cache_bytes
+from qkvary.costs.macs import forward_macs
+from qkvary.costs.parameters import model_parameters
+from tests.arch.families.config_files import load, read, read_without
+
+
+def encoder(model: Model) -> Encoder:
+    assert model.encoder is not None
+    return model.encoder
+
+
+def total(model: Model) -> int:
+    return model_parameters(model).total
+
+
+def test_t5_small() -> None:
+    model = read("t5-small")
+    # 6 layers, keys and values, 8 heads of 64 channels, 2 bytes; once for the decoder's tokens,
+    # once for the encoder's.
+    token = 6 * 2 * 8 * 64 * 2
+    assert token == 12_288
+    for own, seen in ((1, 1), (100, 500), (512, 512)):
+        found = model_cache_bytes(model, context=own, encoder_tokens=seen)
+        assert found == (own + seen) * token
+    assert model_cache_bytes(model, context=512, encoder_tokens=512) == 12_582_912
+    attention, dense = 4 * 512 * 512, 2 * 512 * 2048
+    stacks = 6 * (attention + dense + 2 * 512) + 6 * (2 * attention + dense + 3 * 512)
+    # Each stack has a norm at its end and one table of relative positions.
+    assert total(model) == 32128 * 512 + stacks + 2 * 512 + 2 * 32 * 8 == 60_506_624
+    assert model_parameters(model).biases == 0
+    assert (model.max_tokens, encoder(model).tokens) == (None, None)
+
+
+def test_t5_keeps_relative_positions_in_the_first_layer_of_a_stack() -> None:
+    model = read("t5-small", relative_attention_num_buckets=48)
+    for layers in (model.layers, encoder(model).layers):
+        attentions = [layer.attention for layer in layers]
+        assert all(isinstance(attention, ProjectedAttention) for attention in attentions)
+        found = [getattr(attention, "entries", None) for attention in attentions]
+        assert found == [48 * 8, 0, 0, 0, 0, 0]
+    plain = read_without("t5-small", "relative_attention_num_buckets")
+    assert total(model) - total(plain) == 2 * 16 * 8
+
+
+def test_t5_v1_1_large_gates_and_has_a_head_of_its_own() -> None:
+    model = read("t5-v1.1-large")
+    # 24 layers, keys and values, 16 heads of 64 channels, 2 bytes: 96 KiB a token.
+    found = model_cache_bytes(model, context=512, encoder_tokens=2048)
+    assert found == (512 + 2048) * 24 * 2 * 16 * 64 * 2 == 251_658_240
+    attention, dense = 4 * 1024 * 1024, 3 * 1024 * 2816
+    stacks = 24 * (attention + dense + 2 * 1024) + 24 * (2 * attention + dense + 3 * 1024)
+    ends = 2 * 1024 + 2 * 32 * 16
+    assert total(model) == 2 * 32128 * 1024 + stacks + ends == 783_150_080
+    assert total(read("t5-v1.1-large", tie_word_embeddings=True)) == 783_150_080 - 32128 * 1024
+
+
+def test_t5_of_unequal_stacks_and_heads() -> None:
+    """As in T5-11B, whose heads together are wider than the model."""
+    model = read("t5-small", num_decoder_layers=2, d_kv=128, num_heads=32)
+    assert (len(model.layers), len(encoder(model).layers)) == (2, 6)
+    assert model_cache_bytes(model, context=3, encoder_tokens=5) == 8 * 2 * 2 * 32 * 128 * 2
+    assert len(read_without("t5-small", "num_decoder_layers").layers) == 6
+
+
+def test_whisper_tiny_always_hears_1500_tokens() -> None:
+    model = read("whisper-tiny")
+    # 4 layers, keys and values, 6 heads of 64 channels, 2 bytes.
+    token = 4 * 2 * 384 * 2
+    assert model_cache_bytes(model, context=448) == (448 + 1500) * token == 11_968_512
+    assert model_cache_bytes(model, context=1, encoder_tokens=9) == (1 + 1500) * token
+    # A bias on queries, values and the output, none on keys.
+    attention = 4 * 384 * 384 + 3 * 384
+    dense, norm = 2 * 384 * 1536 + 1536 + 384, 2 * 384
+    stem = (3 * 80 * 384 + 384) + (3 * 384 * 384 + 384)
+    stacks = 4 * (attention + dense + 2 * norm) + 4 * (2 * attention + dense + 3 * norm)
+    tables = 51865 * 384 + 448 * 384 + 1500 * 384
+    assert total(model) == tables + stem + stacks + 2 * norm == 37_760_640
+    counted = model_parameters(model)
+    assert (counted.positions, counted.other, counted.head) == (1948 * 384, stem, 0)
+    assert model.max_tokens == 448
+
+
+def test_whisper_makes_a_token_of_two_frames() -> None:
+    """3,000 frames of 80 channels pass through one convolution, 1,500 tokens through the next."""
+    with_stem, without = read("whisper-tiny"), read("whisper-tiny", num_mel_bins=1)
+    macs = [forward_macs(model, tokens=1).other for model in (with_stem, without)]
+    assert macs[0] == 3000 * 3 * 80 * 384 + 1500 * 3 * 384 * 384
+    assert macs[0] - macs[1] == 3000 * 3 * 79 * 384
+
+
+def test_whisper_large_v3_turbo() -> None:
+    """809 million parameters, by its model card."""
+    model = read("whisper-large-v3-turbo")
+    assert (len(model.layers), len(encoder(model).layers)) == (4, 32)
+    assert model_cache_bytes(model, context=448) == (448 + 1500) * 4 * 2 * 1280 * 2 == 39_895_040
+    assert total(model) == 808_878_080
+    untied = read("whisper-large-v3-turbo", tie_word_embeddings=False)
+    assert total(untied) == 808_878_080 + 51866 * 1280
+
+
+def test_other_variants_share_in_all_attention() -> None:
+    whisper = read("whisper-tiny")
+    tied = whisper.with_variant(parse_variant("Q-K=V"))
+    assert model_cache_bytes(tied, context=100) * 2 == model_cache_bytes(whisper, context=100)
+    # A key and value in one has the bias that the value's projection had.
+    assert total(whisper) - total(tied) == (4 + 4 + 4) * 384 * 384
+    single = read("t5-small").with_variant(parse_variant("Q-MQA"))
+    assert model_cache_bytes(single, context=7, encoder_tokens=11) == 18 * 6 * 64 * 2
+    attentions = [encoder(single).layers[0].attention, single.layers[0].cross]
+    labels = [
+        spell_label(attention.config.variant)
+        for attention in attentions
+        if isinstance(attention, ProjectedAttention)
+    ]
+    assert labels == ["Q-MQA", "Q-MQA"]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        (
+            "t5-small",
+            {"feed_forward_proj": "gated-swish-gelu"},
+            (
+                "expected relu, gelu, gelu_new, silu, swish, tanh, or one of them after gated-, "
+                "for feed_forward_proj of a t5 configuration, got 'gated-swish-gelu'"
+            ),
+        ),
+        (
+            "t5-small",
+            {"feed_forward_proj": 3},
+            "expected a text for feed_forward_proj of a t5 configuration, got 3",
+        ),
+        (
+            "t5-small",
+            {"d_kv": -64},
+            "expected a whole number in 1 ... 2^40 for d_kv of a t5 configuration, got -64",
+        ),
+        (
+            "t5-small",
+            {"num_decoder_layers": 10_001},
+            "expected at most 10,000 layers for num_decoder_layers of a t5 configuration",
+        ),
+        (
+            "t5-small",
+            {"num_layers": "six"},
+            "expected a whole number in 1 ... 2^40 for num_layers of a t5 configuration, got 'six'",
+        ),
+        (
+            "whisper-tiny",
+            {"decoder_attention_heads": 7},
+            "expected d_model divisible by num_heads, got 384 and 7",
+        ),
+        (
+            "whisper-tiny",
+            {"encoder_attention_heads": 0},
+            "expected a whole number in 1 ... 2^40 for encoder_attention_heads of a whisper",
+        ),
+        (
+            "whisper-tiny",
+            {"max_source_positions": 1.5},
+            "expected a whole number in 1 ... 2^40 for max_source_positions of a whisper",
+        ),
+        (
+            "whisper-tiny",
+            {"encoder_layers": 2**39},
+            "expected at most 10,000 layers for encoder_layers of a whisper configuration",
+        ),
+        (
+            "whisper-tiny",
+            {"num_mel_bins": 2**40},
+            "expected inputs of a Linear in 1 ... 2^40, got 3298534883328",
+        ),
+    ],
+)
+def test_what_has_no_meaning_is_refused(
+    name: str, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read(name, **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("t5-small", "d_kv"),
+        ("t5-small", "d_ff"),
+        ("t5-small", "num_heads"),
+        ("t5-small", "vocab_size"),
+        ("whisper-tiny", "d_model"),
+        ("whisper-tiny", "max_source_positions"),
+        ("whisper-tiny", "max_target_positions"),
+        ("whisper-tiny", "decoder_ffn_dim"),
+        ("whisper-tiny", "num_mel_bins"),
+    ],
+)
+def test_a_missing_size_is_named(name: str, field: str) -> None:
+    family = load(name)["model_type"]
+    with pytest.raises(ValueError, match=rf"expected the field {field} in a {family} config"):
+        read_without(name, field)
