@@ -77,6 +77,14 @@ PUBLISHED_TOTALS = {
     "qwen2.5-0.5b": (0.49, 1e9),
     # The model card of deepseek-ai/DeepSeek-V4-Flash.
     "deepseek-v4-flash": (284, 1e9),
+    "deepseek-v4-pro": (1.6, 1e12),
+    # The model card of deepseek-ai/DeepSeek-V3.
+    "deepseek-v3": (671, 1e9),
+    # The model card of Gemma 4; its vision tower is not among them.
+    "gemma-4-31b": (30.7, 1e9),
+    "gemma-4-26b-a4b": (25.2, 1e9),
+    # The model card of openai/whisper-large-v3-turbo.
+    "whisper-large-v3-turbo": (809, 1e6),
 }
 """Counts as they are printed: a number and its unit."""
 
