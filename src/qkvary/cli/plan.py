@@ -1,16 +1,21 @@
 """Plan a deployment: what can be saved exactly, what fits, what it costs, what is dominated."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
+from qkvary.checkpoints.errors import UsageError
 from qkvary.cli._hardware import Hardware, choose_device
 from qkvary.cli._models import (
     Decimal,
     ModelName,
     VariantLabels,
     choose_context,
+    describe_layers,
     find_model,
     notes_of,
     read_formats,
@@ -29,11 +34,22 @@ from qkvary.cli._training_output import print_training, training_to_dict
 from qkvary.cli._units import parse_share
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.formats import parse_format
-from qkvary.studies.plans import Regime, TrainingAnswer, answer_serving, answer_training
+from qkvary.studies.plans import Plan, Regime, ServingAnswer, answer_serving, answer_training
+from qkvary.studies.reports.catalog import PLAN_FORMATS, PlanFormat
+from qkvary.studies.reports.plan_writing import write_plan
 
 DEFAULT_HARDWARE = Hardware()
 DEFAULT_LOAD = Load()
 DEFAULT_PURPOSE = Purpose()
+
+PlanFolder = Annotated[
+    Path | None,
+    Parameter(name="--out", help="Write plan.html and the pictures (SVG, PNG, PDF) here."),
+]
+PlanFormats = Annotated[
+    tuple[PlanFormat, ...],
+    Parameter(name="--format", negative=(), help="What to write to --out; repeat it for more."),
+]
 
 
 def command(
@@ -45,6 +61,8 @@ def command(
     load: Load = DEFAULT_LOAD,
     purpose: Purpose = DEFAULT_PURPOSE,
     decimal: Decimal = False,
+    out: PlanFolder = None,
+    formats: PlanFormats = (),
     json_output: Json = False,
 ) -> None:
     """Plan a deployment: what can be saved exactly, what fits, what it costs, what is dominated.
@@ -52,29 +70,61 @@ def command(
     Speeds are roofline times: the least that bandwidth and arithmetic allow. Published changes of
     quality are those of networks trained from scratch, not of converted ones.
     """
+    if formats and out is None:
+        raise UsageError("expected --out with a folder for the files of --format, got none")
     question = _resolve(model, variant, hardware, load, purpose)
-    notes = notes_of(question.model, question.candidates, question.context)
-    if question.trains:
-        trained = _answer_training(question)
-        if json_output:
-            print_json({**question_to_dict(question), **training_to_dict(trained), "notes": notes})
-            return
-        screen = console()
-        print_head(screen, question, decimal=decimal)
-        print_training(screen, question, trained.rows, decimal=decimal)
-        _print_words(screen, trained.advice, (*trained.caveats, *notes))
-        return
-    served = answer_serving(
-        question.candidates, question.demand, question.formats, task=question.load.task
-    )
+    plan = _answer(question, decimal=decimal)
+    files = () if out is None else write_plan(plan, out, formats or PLAN_FORMATS)
     if json_output:
-        print_json({**question_to_dict(question), **serving_to_dict(served), "notes": notes})
+        _print_json(question, plan, files)
         return
     screen = console()
     print_head(screen, question, decimal=decimal)
-    print_savings(screen, question, report=served.savings, decimal=decimal)
-    print_serving(screen, question, served.rows, decimal=decimal)
-    _print_words(screen, served.advice, (*served.caveats, *notes))
+    if isinstance(plan.answer, ServingAnswer):
+        print_savings(screen, question, report=plan.answer.savings, decimal=decimal)
+        print_serving(screen, question, plan.answer.rows, decimal=decimal)
+    else:
+        print_training(screen, question, plan.answer.rows, decimal=decimal)
+    _print_words(screen, plan.answer.advice, (*plan.answer.caveats, *plan.notes))
+    for path in files:
+        screen.print(Text(printable(f"written: {path}")), soft_wrap=True)
+
+
+def _print_json(question: Question, plan: Plan, files: Sequence[Path]) -> None:
+    answer = plan.answer
+    said = (
+        serving_to_dict(answer) if isinstance(answer, ServingAnswer) else training_to_dict(answer)
+    )
+    written = {"files": files} if files else {}
+    print_json({**question_to_dict(question), **said, "notes": plan.notes, **written})
+
+
+def _answer(question: Question, *, decimal: bool) -> Plan:
+    """What was asked with its answer."""
+    candidates, demand, task = question.candidates, question.demand, question.load.task
+    regime = None
+    if question.trains:
+        regime = Regime(
+            precision=question.purpose.precision,
+            checkpointing=question.purpose.checkpointing,
+            utilization=question.utilization,
+        )
+    return Plan(
+        model=question.model,
+        layers=describe_layers(question.model),
+        candidates=candidates,
+        demand=demand,
+        formats=question.formats,
+        task=task,
+        answer=(
+            answer_serving(candidates, demand, question.formats, task=task)
+            if regime is None
+            else answer_training(candidates, demand, regime, task=task)
+        ),
+        regime=regime,
+        notes=tuple(notes_of(question.model, candidates, question.context)),
+        decimal=decimal,
+    )
 
 
 def _resolve(
@@ -95,15 +145,6 @@ def _resolve(
         formats=read_formats(load.dtype),
         weights=parse_format(load.weights),
     )
-
-
-def _answer_training(question: Question) -> TrainingAnswer:
-    regime = Regime(
-        precision=question.purpose.precision,
-        checkpointing=question.purpose.checkpointing,
-        utilization=question.utilization,
-    )
-    return answer_training(question.candidates, question.demand, regime, task=question.load.task)
 
 
 def _print_words(screen: Console, advice: Iterable[str], caveats: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from qkvary.arch.blocks import CompressedAttention, ProjectedAttention
 from qkvary.arch.models import Model
@@ -29,6 +30,8 @@ from qkvary.studies.quality import (
     undiluted,
 )
 
+SIZES: tuple[Size, ...] = get_args(Size)
+"""The papers' networks that have pictures."""
 FEWEST_TOKENS = 16
 """Where the axis of contexts begins at the earliest."""
 USUAL_FIRST = 1024
@@ -285,6 +288,24 @@ def draw_quality(size: Size) -> QualityPicture:
         )
     points.sort(key=lambda point: (-point.share, point.change_percent))
     return QualityPicture(size=size, points=tuple(points), caveats=caveats_of(found))
+
+
+def shared_caveats(pictures: Sequence[QualityPicture]) -> tuple[str, ...]:
+    """What limits all of several pictures, so that it needs to be said only once."""
+    return tuple(
+        caveat
+        for caveat in pictures[0].caveats
+        if all(caveat in picture.caveats for picture in pictures)
+    )
+
+
+def estimate_note() -> str:
+    """What the second interval of a published point is."""
+    most, fewest = (f"{share * 100:.0f} %" for share in REAL_RANGE)
+    return (
+        "Dotted bars: an estimate, not a measurement, of the change per real token, if "
+        f"{fewest} to {most} of the positions are real tokens and padding costs nothing."
+    )
 
 
 def name_row(row: Candidate) -> str:

@@ -367,7 +367,9 @@ def _published(
             words += f" {point.change_percent:+.1f} %"
         else:
             # As wide as can be seen beside the mark, which is higher than most of them.
-            parts.extend(_interval(x, up(point.low), up(point.high), 9, f"whisker f-{family.key}"))
+            if point.high > point.low:
+                ends = up(point.low), up(point.high)
+                parts.extend(_interval(x, *ends, 9, f"whisker f-{family.key}"))
             if point.real_high > point.real_low:
                 ends = up(point.real_low), up(point.real_high)
                 parts.extend(_interval(x, *ends, 4, f"estimate f-{family.key}"))

@@ -16,11 +16,13 @@ from qkvary.costs.formats import parse_format
 from qkvary.costs.parameters import model_parameters
 from qkvary.studies.advice import nearest_size
 from qkvary.studies.plan_pictures import (
-    REAL_RANGE,
+    SIZES,
     QualityPicture,
     draw_cache,
     draw_quality,
     draw_users,
+    estimate_note,
+    shared_caveats,
 )
 from qkvary.studies.plans import Plan, ServingAnswer
 from qkvary.studies.quality import Size
@@ -33,7 +35,6 @@ from qkvary.studies.reports.tables import Table
 PAGE_NAME = "plan.html"
 LOSSY = ("fp8", "int8", "int4")
 """Formats that are shown as an alternative to sharing anything."""
-SIZES: tuple[Size, ...] = ("300M", "1.2B")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,6 @@ class PublishedSection:
     pictures: tuple[Picture, ...]
     caveats: tuple[str, ...]
     key: tuple[tuple[str, Markup], ...]
-    estimate: str
 
 
 def plan_files(plan: Plan, formats: Sequence[Literal["html"]] = ("html",)) -> dict[str, bytes]:
@@ -89,19 +89,13 @@ def published_section(sizes: Sequence[Size], name: str) -> PublishedSection:
         name: Begins the ids of the drawings.
     """
     pictures = [draw_quality(size) for size in sizes]
-    shared = [
-        caveat
-        for caveat in pictures[0].caveats
-        if all(caveat in picture.caveats for picture in pictures)
-    ]
-    most, fewest = (wording.percent(share, 0) for share in REAL_RANGE)
+    shared = shared_caveats(pictures)
     return PublishedSection(
         pictures=tuple(
             _quality(picture, f"{name}-{index}", shared) for index, picture in enumerate(pictures)
         ),
-        caveats=tuple(shared),
+        caveats=(*shared, estimate_note()),
         key=_quality_key(),
-        estimate=f"{fewest} to {most}",
     )
 
 

@@ -1,0 +1,61 @@
+"""The modules that make the files of a plan, imported only when a format asks for them.
+
+So that a plan on the screen imports neither the page's environment nor matplotlib.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, get_args
+
+from qkvary.checkpoints.errors import UsageError
+from qkvary.studies.plans import Plan
+
+PlanFormat = Literal["html", "svg", "png", "pdf"]
+PLAN_FORMATS: tuple[PlanFormat, ...] = get_args(PlanFormat)
+
+_MAKERS: Mapping[PlanFormat, str] = {
+    "html": "plan_page",
+    "svg": "plan_figures",
+    "png": "plan_figures",
+    "pdf": "plan_figures",
+}
+"""By format the file of this folder whose ``plan_files`` makes it."""
+
+
+def make_plan_files(plan: Plan, formats: Sequence[PlanFormat]) -> dict[str, bytes]:
+    """Return the files of a plan by their names, the page first.
+
+    Args:
+        plan: What was asked, and the answer.
+        formats: Any of ``PLAN_FORMATS``.
+
+    Raises:
+        UsageError: if what a format needs is not installed.
+        ValueError: for a format that there is not.
+    """
+    unknown = [name for name in formats if name not in PLAN_FORMATS]
+    if unknown:
+        raise ValueError(f"expected formats out of {', '.join(PLAN_FORMATS)}, got {unknown[0]!r}")
+    files: dict[str, bytes] = {}
+    for maker in dict.fromkeys(_MAKERS.values()):
+        wanted: list[PlanFormat] = [
+            name for name in PLAN_FORMATS if _MAKERS[name] == maker and name in formats
+        ]
+        if wanted:
+            files |= _load(maker, wanted)(plan, wanted)
+    return files
+
+
+def _load(
+    maker: str, wanted: Sequence[PlanFormat]
+) -> Callable[[Plan, Sequence[PlanFormat]], dict[str, bytes]]:
+    try:
+        return importlib.import_module(f"{__package__}.{maker}").plan_files
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("qkvary"):
+            raise
+        hint = "; --format html needs no matplotlib" if error.name == "matplotlib" else ""
+        raise UsageError(
+            f"expected {error.name} for {', '.join(wanted)} files, got an installation without it: "
+            f"pip install 'qkvary[train]' brings it{hint}"
+        ) from error
