@@ -14,6 +14,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from qkvary.studies.plan_pictures import SIZES
+from qkvary.studies.quality import qualities
 from qkvary.studies.reports import contents, listings, wording
 from qkvary.studies.reports.blocks import Block, block
 from qkvary.studies.reports.charts import (
@@ -26,6 +28,7 @@ from qkvary.studies.reports.curves import Panels, headline_quantities, panels
 from qkvary.studies.reports.documents import moment, render_document
 from qkvary.studies.reports.families import key_of_families, present
 from qkvary.studies.reports.maps import AttentionMaps, best, card_width, chance, drawing
+from qkvary.studies.reports.published_quality import PublishedSection, show_published
 from qkvary.studies.reports.tables import Table
 from qkvary.studies.summary import (
     CostAxis,
@@ -142,6 +145,7 @@ def _view(summary: Summary, attention: Sequence[AttentionMaps]) -> Mapping[str, 
             listings.published_table(comparison, f"published-{index}")
             for index, comparison in enumerate(summary.published)
         ],
+        "language_models": _language_models(summary),
         "learning_rates": listings.learning_rate_table(summary, "learning-rates"),
         "problems": listings.problem_table(summary.runs, "problems"),
         "runs": listings.run_table(summary.runs, "runs", "All runs"),
@@ -151,6 +155,14 @@ def _view(summary: Summary, attention: Sequence[AttentionMaps]) -> Mapping[str, 
         "seeds_typed": wording.typed_seeds(summary.seeds),
         "runs_text": f"Runs done of those planned: {contents.count_words(summary.counts)}.",
     }
+
+
+def _language_models(summary: Summary) -> PublishedSection | None:
+    """What was published about variants of this study, if it trains networks that keep a cache."""
+    decodes = any(one.points and one.axis == "cache_bytes_per_token" for one in summary.frontiers)
+    trained = {quality.variant for size in SIZES for quality in qualities(size)}
+    known = trained & set(summary.variants) - {summary.baseline}
+    return show_published(SIZES, "language-models") if decodes and known else None
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:

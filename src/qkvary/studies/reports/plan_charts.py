@@ -369,13 +369,13 @@ def _published(
             # As wide as can be seen beside the mark, which is higher than most of them.
             if point.high > point.low:
                 ends = up(point.low), up(point.high)
-                parts.extend(_interval(x, *ends, 9, f"whisker f-{family.key}"))
+                parts.extend(_interval(x, *ends, 8, f"whisker f-{family.key}"))
             if point.real_high > point.real_low:
                 ends = up(point.real_low), up(point.real_high)
                 parts.extend(_interval(x, *ends, 4, f"estimate f-{family.key}"))
                 obstacles.append((x - 5, ends[1] - 2, x + 5, ends[0] + 2))
         parts.append(mark(family, x, y, 5, hollow=point.status != "frontier"))
-        obstacles.append((x - 9, y - 7, x + 9, y + 7))
+        obstacles.append((x - 8, y - 7, x + 8, y + 7))
         spots.append(labelling.Spot(text=words, x=x, y=y))
     labels = labelling.place(spots, obstacles, (area[0] + 2, area[1], area[2], area[3] - 3))
     for point, spot, label in zip(picture.points, spots, labels, strict=True):

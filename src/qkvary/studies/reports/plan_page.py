@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from markupsafe import Markup
-
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.formats import parse_format
@@ -17,34 +15,19 @@ from qkvary.costs.parameters import model_parameters
 from qkvary.studies.advice import nearest_size
 from qkvary.studies.plan_pictures import (
     SIZES,
-    QualityPicture,
     draw_cache,
-    draw_quality,
     draw_users,
-    estimate_note,
-    shared_caveats,
 )
 from qkvary.studies.plans import Plan, ServingAnswer
-from qkvary.studies.quality import Size
-from qkvary.studies.reports import plan_tables, svg, wording
+from qkvary.studies.reports import plan_tables, wording
 from qkvary.studies.reports.documents import render_document
-from qkvary.studies.reports.families import FAMILIES, mark
-from qkvary.studies.reports.plan_charts import cache_chart, quality_chart, users_chart
+from qkvary.studies.reports.plan_charts import cache_chart, users_chart
+from qkvary.studies.reports.published_quality import Picture, show_published
 from qkvary.studies.reports.tables import Table
 
 PAGE_NAME = "plan.html"
 LOSSY = ("fp8", "int8", "int4")
 """Formats that are shown as an alternative to sharing anything."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """A drawing with the table behind it and what must be known about it."""
-
-    caption: str
-    drawing: Markup
-    table: Table
-    caveats: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +38,6 @@ class Savings:
     methods: tuple[tuple[str, str], ...]
     reasons: tuple[str, ...]
     lossy: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedSection:
-    """The papers' quality against cache: a picture a size, and what limits all of them."""
-
-    pictures: tuple[Picture, ...]
-    caveats: tuple[str, ...]
-    key: tuple[tuple[str, Markup], ...]
 
 
 def plan_files(plan: Plan, formats: Sequence[Literal["html"]] = ("html",)) -> dict[str, bytes]:
@@ -79,24 +53,6 @@ def plan_files(plan: Plan, formats: Sequence[Literal["html"]] = ("html",)) -> di
 def render_plan(plan: Plan) -> str:
     """Write the page of a plan; equal plans give equal text."""
     return render_document("plan.html.j2", _view(plan))
-
-
-def published_section(sizes: Sequence[Size], name: str) -> PublishedSection:
-    """Return the papers' quality against cache, with every caveat once.
-
-    Args:
-        sizes: Which of their networks, in this order.
-        name: Begins the ids of the drawings.
-    """
-    pictures = [draw_quality(size) for size in sizes]
-    shared = shared_caveats(pictures)
-    return PublishedSection(
-        pictures=tuple(
-            _quality(picture, f"{name}-{index}", shared) for index, picture in enumerate(pictures)
-        ),
-        caveats=(*shared, estimate_note()),
-        key=_quality_key(),
-    )
 
 
 def _view(plan: Plan) -> Mapping[str, Any]:
@@ -117,9 +73,7 @@ def _view(plan: Plan) -> Mapping[str, Any]:
         ),
         "cache": _cache(plan) if serving is not None else None,
         "users": _users(plan) if serving is not None else None,
-        "published": published_section(
-            [size, *(other for other in SIZES if other != size)], "quality"
-        )
+        "published": show_published([size, *(other for other in SIZES if other != size)], "quality")
         if plan.task == "causal" and plan.model.is_causal
         else None,
         "compared": size,
@@ -214,33 +168,3 @@ def _users(plan: Plan) -> Picture | None:
         drawing=users_chart(picture, "users", decimal=plan.decimal),
         table=plan_tables.users_table(picture, "users", decimal=plan.decimal),
     )
-
-
-def _quality(picture: QualityPicture, name: str, shared: Sequence[str]) -> Picture:
-    return Picture(
-        caption=f"The papers’ {picture.size} networks",
-        drawing=quality_chart(picture, name),
-        table=plan_tables.quality_table(picture, name),
-        caveats=tuple(caveat for caveat in picture.caveats if caveat not in shared),
-    )
-
-
-def _quality_key() -> tuple[tuple[str, Markup], ...]:
-    """Small drawings of what the marks mean, none told by its colour."""
-    family = FAMILIES[0]
-    bar = [svg.line((8, 4), (8, 12), "whisker"), *(_end(y, "whisker") for y in (4, 12))]
-    dots = [svg.line((8, 2), (8, 14), "estimate"), *(_end(y, "estimate") for y in (2, 14))]
-    return (
-        ("on the frontier", _swatch(mark(family, 8, 8, 5))),
-        ("† dominated", _swatch(mark(family, 8, 8, 5, hollow=True))),
-        ("what the printed digits leave open", _swatch(svg.group(bar, class_="f-base"))),
-        ("estimate per real token", _swatch(svg.group(dots, class_="f-base"))),
-    )
-
-
-def _end(y: float, class_: str) -> Markup:
-    return svg.line((3, y), (13, y), class_)
-
-
-def _swatch(drawn: Markup) -> Markup:
-    return svg.element("svg", drawn, viewBox="0 0 16 16", width=16, height=16, aria_hidden="true")
