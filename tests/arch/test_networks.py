@@ -86,6 +86,14 @@ def test_a_variant_replaces_that_of_every_layer() -> None:
         assert found.layers[1].bias is (attention is LAYER)
 
 
+def test_one_more_norm_stands_behind_all_but_plain_post_norm_blocks() -> None:
+    assert BlockConfig(d_ff=5).has_final_norm
+    assert not BlockConfig(d_ff=5, norm_placement="post").has_final_norm
+    assert BlockConfig(d_ff=5, norm_placement="post-final").has_final_norm
+    with pytest.raises(ValueError, match="expected norm_placement out of pre, post, post-final"):
+        BlockConfig(d_ff=5, norm_placement="last")  # type: ignore[arg-type]
+
+
 def test_swiglu_has_no_biases() -> None:
     assert BlockConfig(d_ff=5).has_feed_forward_bias
     assert not BlockConfig(d_ff=5, bias=False).has_feed_forward_bias

@@ -148,6 +148,7 @@ BLOCKS = (
     BlockConfig(d_ff=11, norm="rmsnorm", activation="swiglu"),
     BlockConfig(d_ff=11, norm_placement="post", bias=False),
     BlockConfig(d_ff=11, norm="rmsnorm", norm_placement="post", activation="relu"),
+    BlockConfig(d_ff=11, norm_placement="post-final", activation="relu"),
     BlockConfig(d_ff=11, bias=False, activation="swiglu"),
 )
 

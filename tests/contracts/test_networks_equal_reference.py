@@ -77,11 +77,11 @@ def test_language_model(label: str) -> None:
 
 
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
-@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("placement", ["pre", "post", "post-final"])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
 def test_every_kind_of_block(
     norm: Literal["layernorm", "rmsnorm"],
-    placement: Literal["pre", "post"],
+    placement: Literal["pre", "post", "post-final"],
     activation: Literal["relu", "gelu", "swiglu"],
 ) -> None:
     block = BlockConfig(

@@ -107,8 +107,8 @@ def _blocks(
             x = _norm_all(config, own, "attention_norm", x)
             x = x + _feed_all(config, ffn, x)
             x = _norm_all(config, own, "feed_forward_norm", x)
-    pre = config.block.norm_placement == "pre"
-    return _norm_all(config, weights, "stack.final_norm", x) if pre else x
+    final = config.block.norm_placement in {"pre", "post-final"}
+    return _norm_all(config, weights, "stack.final_norm", x) if final else x
 
 
 def _encoder_head(weights: Weights, token: Tensor) -> Tensor:

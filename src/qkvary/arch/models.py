@@ -132,7 +132,7 @@ def as_model(network: NetworkConfig, name: str = "network") -> Model:
     """
     d_model, block = network.d_model, network.block
     norm = _block_norm(block, d_model)
-    pre = (norm,) if block.norm_placement == "pre" else ()
+    final = (norm,) if block.has_final_norm else ()
     feed_forward = FeedForward(
         d_model=d_model,
         d_ff=block.d_ff,
@@ -156,7 +156,7 @@ def as_model(network: NetworkConfig, name: str = "network") -> Model:
         tables=(Table(rows=network.vocabulary, width=d_model, bias=is_encoder),),
         positions=(Table(rows=network.max_tokens, width=d_model),) if learned else (),
         # The encoder's head has a LayerNorm of its own, whatever the blocks have.
-        norms=(*pre, Norm(width=d_model, bias=True)) if is_encoder else pre,
+        norms=(*final, Norm(width=d_model, bias=True)) if is_encoder else final,
         head=_head(network),
         max_tokens=network.max_tokens,
     )

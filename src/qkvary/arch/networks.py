@@ -13,7 +13,7 @@ from qkvary.arch.variants import Variant
 
 Activation = Literal["relu", "gelu", "swiglu"]
 Norm = Literal["layernorm", "rmsnorm"]
-NormPlacement = Literal["pre", "post"]
+NormPlacement = Literal["pre", "post", "post-final"]
 Positions = Literal["none", "learned", "sinusoidal"]
 
 
@@ -28,7 +28,8 @@ class BlockConfig:
     norm: Norm = "layernorm"
     """Kind of normalisation (epsilon 1e-5)."""
     norm_placement: NormPlacement = "pre"
-    """Before each sublayer, or after its residual sum."""
+    """Before each sublayer, or after its residual sum; ``pre`` and ``post-final`` networks have one
+    more behind the last block."""
     bias: bool = True
     """Biases in the feed-forward network and in LayerNorm."""
     dropout: float = 0.0
@@ -43,6 +44,11 @@ class BlockConfig:
         for name in ("dropout", "inner_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"expected {name} in [0, 1), got {getattr(self, name)}")
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether one more normalisation stands behind the last block."""
+        return self.norm_placement != "post"
 
     @property
     def has_feed_forward_bias(self) -> bool:

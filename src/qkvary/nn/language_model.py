@@ -14,7 +14,7 @@ from qkvary.nn.stack import Stack, add_positions, check_length, make_position_em
 
 
 class LanguageModel(nn.Module):
-    """Embedded tokens plus positions, causal blocks, a final norm if pre-norm, and a linear head.
+    """Embedded tokens plus positions, causal blocks, a final norm where there is one, and a head.
 
     ``model(tokens)`` is ``model.head(model.features(tokens))``.
 

@@ -15,15 +15,15 @@ from qkvary.nn.positions import sinusoid
 
 
 class Stack(nn.Module):
-    """``norm(block_L(... block_1(x)))``; the last norm exists in pre-norm networks only."""
+    """``norm(block_L(... block_1(x)))``; the last norm exists where the configuration says so."""
 
     def __init__(self, config: Network) -> None:
         """Create the blocks."""
         super().__init__()
         layers = [Block(layer, config.block) for layer in config.layers]
         self.blocks: Iterable[Block] = nn.ModuleList(layers)  # pyright: ignore[reportAttributeAccessIssue]
-        pre = config.block.norm_placement == "pre"
-        self.final_norm = make_norm(config.d_model, config.block) if pre else None
+        final = config.block.has_final_norm
+        self.final_norm = make_norm(config.d_model, config.block) if final else None
 
     def forward(
         self,
