@@ -1,0 +1,390 @@
+"""Serving plans against the papers' scenario, plain loops, and what more memory must never do."""
+
+import dataclasses
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkvary.arch.families.sizes import load_size
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.models import Model, as_model
+from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
+from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
+from qkvary.costs.decoding import weight_bytes
+from qkvary.costs.devices import Device, find_device
+from qkvary.costs.formats import parse_format
+from qkvary.costs.replicas import device_cache_bytes
+from qkvary.costs.serving import REPLICA_SIZES, Demand, ServingPlan, plan_serving
+from tests.costs.toy_models import (
+    ALL_KINDS,
+    compressed_model,
+    encoder_decoder_model,
+    language_model,
+    latent_model,
+    plain_layer,
+    projected,
+    stack,
+    tied_rotary_model,
+)
+
+BF16, INT4 = parse_format("bf16"), parse_format("int4")
+KINDS = st.sampled_from(ALL_KINDS)
+
+
+def make_demand(memory: int = 10**6, **fields: object) -> Demand:
+    given: dict[str, object] = {"context": 11, "users": 5, "weights": BF16, "reserve": 0.0}
+    device = Device(
+        name="toy",
+        title="toy",
+        memory_bytes=memory,
+        bandwidth_bytes_per_second=1e9,
+        flops_per_second_16_bit=1e12,
+    )
+    return Demand(device=device, **(given | fields))  # type: ignore[arg-type]
+
+
+def plan(model: Model, **fields: object) -> ServingPlan:
+    return plan_serving(model, make_demand(**fields), BF16)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("label", "context", "weighed", "users", "devices"),
+    [
+        # The papers: 32,000 tokens and no weights.
+        ("QKV", 32_000, False, 15, 7),
+        ("Q-K=V", 32_000, False, 30, 4),
+        # The same with the weights, which do not change the whole numbers.
+        ("QKV", 32_000, True, 15, 7),
+        ("Q-K=V", 32_000, True, 30, 4),
+        # With caches of 32,768 tokens.
+        ("QKV", 32_768, True, 14, 8),
+        ("Q-K=V", 32_768, True, 29, 4),
+        ("GQA-4", 32_768, True, 58, 2),
+        ("MQA", 32_768, True, 235, 1),
+    ],
+)
+def test_the_papers_scenario(
+    label: str, context: int, weighed: bool, users: int, devices: int
+) -> None:
+    demand = Demand(
+        device=find_device("a100-40gb"),
+        context=context,
+        users=100,
+        weights=BF16,
+        reserve=0.0,
+        price=2_000,
+        count_weights=weighed,
+        replica_sizes=(1,),
+    )
+    found = plan_serving(as_model(gpt_300m(label)), demand, BF16)
+    assert (found.users_per_replica, found.devices) == (users, devices)
+    assert found.price_per_month == 2_000 * devices
+    # The same by division, from the bytes of a token.
+    token = {"QKV": 81_920, "Q-K=V": 40_960, "GQA-4": 20_480, "MQA": 5_120}[label]
+    free = 40 * 10**9 - (found.weight_bytes if weighed else 0)
+    assert found.user_bytes == context * token
+    assert found.users_per_replica == free // (context * token)
+    assert found.longest_context == free // token
+
+
+def test_the_papers_scenario_needs_no_replicas_of_several_devices() -> None:
+    demand = Demand(
+        device=find_device("a100-40gb"),
+        context=32_000,
+        users=100,
+        weights=BF16,
+        reserve=0.0,
+        count_weights=False,
+    )
+    for label, devices in (("QKV", 7), ("Q-K=V", 4)):
+        found = plan_serving(as_model(gpt_300m(label)), demand, BF16)
+        assert (found.devices, found.devices_per_replica, found.fills) == (devices, 1, "cache")
+
+
+def held_by_loop(model: Model, context: int, devices: int) -> int:
+    """The fullest device's part of one sequence, head by head."""
+    layers = layerwise_cache_bytes(model, context=context, stored_as=BF16, peak=True)
+    total = 0
+    for layer, size in zip(model.layers, layers, strict=True):
+        config = layer.attention.config  # type: ignore[union-attr]
+        held = [0] * devices
+        for head in range(config.num_kv_heads):
+            held[head % devices] += size // config.num_kv_heads
+        total += max(held)
+    return total
+
+
+def devices_by_loop(model: Model, demand: Demand) -> tuple[int, int, int] | None:
+    """Devices in all, of a replica, and its users: replicas filled user by user."""
+    found: list[tuple[int, int, int]] = []
+    for size in demand.replica_sizes:
+        weights = -(-weight_bytes(model, demand.weights) // size)
+        users = 0
+        one = held_by_loop(model, demand.context, size)
+        while users < 10**4 and weights + (users + 1) * one <= demand.usable_bytes:
+            users += 1
+        if users:
+            replicas, placed = 0, 0
+            while placed < demand.users:
+                replicas, placed = replicas + 1, placed + users
+            found.append((replicas * size, size, users))
+    return min(found, default=None)
+
+
+@given(
+    label=st.sampled_from(["QKV", "Q-K=V", "GQA-4", "GQA-2", "MQA", "Q-MQA", "QKV@w5"]),
+    memory=st.integers(1_000, 600_000),
+    users=st.integers(1, 300),
+    context=st.integers(1, 60),
+)
+def test_replicas_by_a_plain_loop(label: str, memory: int, users: int, context: int) -> None:
+    model = language_model(label)
+    demand = make_demand(memory, users=users, context=context)
+    found, expected = plan_serving(model, demand, BF16), devices_by_loop(model, demand)
+    if expected is None:
+        assert (found.devices, found.devices_per_replica, found.users_per_replica) == (
+            None,
+            None,
+            0,
+        )
+        return
+    assert (found.devices, found.devices_per_replica, found.users_per_replica) == expected
+
+
+def context_by_scan(model: Model, demand: Demand, devices: int) -> int:
+    """The longest context, token by token."""
+    weights = -(-weight_bytes(model, demand.weights) // devices)
+    tokens = 0
+    while tokens < 3_000:
+        held = device_cache_bytes(model, context=tokens + 1, stored_as=BF16, devices=devices)
+        if weights + held > demand.usable_bytes:
+            break
+        tokens += 1
+    return tokens
+
+
+@given(model=KINDS, memory=st.integers(30_000, 400_000), size=st.sampled_from([1, 2, 8]))
+def test_longest_context_by_scanning(model: Model, memory: int, size: int) -> None:
+    demand = make_demand(memory, replica_sizes=(size,))
+    scanned = context_by_scan(model, demand, size)
+    found = plan_serving(model, demand, BF16).longest_context
+    assert scanned == (3_000 if found is None or found >= 3_000 else found)
+
+
+@given(
+    model=KINDS,
+    memory=st.integers(1, 10**7),
+    more=st.integers(0, 10**6),
+    users=st.integers(1, 10**4),
+    context=st.integers(1, 500),
+    reserve=st.sampled_from([0.0, 0.1, 0.9]),
+)
+def test_more_memory_never_needs_more(
+    model: Model, memory: int, more: int, users: int, context: int, reserve: float
+) -> None:
+    def plan_at(size: int, **fields: object) -> ServingPlan:
+        demand = make_demand(size, users=users, context=context, reserve=reserve, **fields)
+        return plan_serving(model, demand, BF16)
+
+    less, enough = plan_at(memory), plan_at(memory + more)
+    assert (enough.devices or 10**9) <= (less.devices or 10**9)
+    for size in (1, 4):
+        less, enough = (plan_at(m, replica_sizes=(size,)) for m in (memory, memory + more))
+        assert enough.users_per_replica >= less.users_per_replica
+        assert (enough.longest_context or 10**12) >= (less.longest_context or 0)
+
+
+@given(
+    model=KINDS,
+    memory=st.integers(10**4, 10**6),
+    users=st.tuples(st.integers(1, 10**4), st.integers(1, 10**4)),
+    context=st.tuples(st.integers(1, 500), st.integers(1, 500)),
+)
+def test_more_users_and_longer_contexts_never_need_less(
+    model: Model, memory: int, users: tuple[int, int], context: tuple[int, int]
+) -> None:
+    needed = [
+        plan(model, memory=memory, users=user, context=tokens).devices or 10**9
+        for user, tokens in itertools.product(sorted(users), sorted(context))
+    ]
+    few_short, few_long, many_short, many_long = needed
+    assert few_short <= min(few_long, many_short)
+    assert max(few_long, many_short) <= many_long
+
+
+def test_heads_are_never_split() -> None:
+    for label, devices, share in (
+        ("QKV", 2, 1 / 2),
+        ("QKV", 4, 1 / 4),
+        ("QKV", 8, 1 / 8),
+        ("QKV", 64, 1 / 8),
+        ("GQA-4", 8, 1 / 4),
+        ("MQA", 8, 1),
+        ("Q-MQA", 64, 1),
+        # Six heads on four devices: one of them holds two.
+        ("six", 4, 1 / 3),
+    ):
+        model = stack(plain_layer(projected())) if label == "six" else language_model(label)
+        whole = model_cache_bytes(model, context=10)
+        held = device_cache_bytes(model, context=10, stored_as=BF16, devices=devices)
+        assert held == whole * share
+
+
+@pytest.mark.parametrize("storage", ["input", "keys"])
+def test_what_all_heads_are_made_of_is_on_every_device(storage: str) -> None:
+    layer = plain_layer(dataclasses.replace(projected(), storage=storage))
+    whole = model_cache_bytes(stack(layer), context=10)
+    assert device_cache_bytes(stack(layer), context=10, stored_as=BF16, devices=6) == whole
+
+
+def test_latents_and_summaries_are_on_every_device() -> None:
+    for model in (latent_model(), compressed_model()):
+        whole, divided = (
+            device_cache_bytes(model, context=23, stored_as=BF16, devices=devices)
+            for devices in (1, 8)
+        )
+        assert whole == divided
+
+
+def test_one_key_head_gains_nothing_from_eight_devices() -> None:
+    """Eight devices hold as many users as one that has room beside the weights."""
+    model = language_model("MQA")
+    one = 10 * (48 // 8) * 2 * 2 * 3
+    fields = {"context": 10, "reserve": 0.0, "count_weights": False, "users": 10**6}
+    for size in (1, 8):
+        found = plan(model, memory=100 * one, replica_sizes=(size,), **fields)
+        assert found.users_per_replica == 100
+    spread = plan(language_model("QKV"), memory=100 * one, replica_sizes=(8,), **fields)
+    assert spread.users_per_replica == 100
+
+
+def test_cross_attention_is_divided_by_its_own_heads() -> None:
+    model = encoder_decoder_model(tokens=19)
+    held = device_cache_bytes(model, context=10, stored_as=BF16, devices=3)
+    assert held * 3 == model_cache_bytes(model, context=10) == 2 * (10 + 19) * 48 * 2
+
+
+def test_an_encoders_tokens_are_asked_for_or_as_many_as_the_decoders() -> None:
+    model = encoder_decoder_model()
+    assert plan(model, context=10).user_bytes == 2 * 20 * 48 * 2
+    assert plan(model, context=10, encoder_tokens=50).user_bytes == 2 * 60 * 48 * 2
+
+
+def test_a_compressed_cache_is_planned_at_its_fullest() -> None:
+    model = compressed_model()
+    fullest = max(model_cache_bytes(model, context=tokens) for tokens in range(1, 28))
+    assert model_cache_bytes(model, context=28) < plan(model, context=28).user_bytes
+    assert plan(model, context=28).user_bytes >= fullest
+
+
+def test_weights_that_never_fit() -> None:
+    found = plan(language_model(), memory=100)
+    assert not found.fits
+    assert (found.devices, found.users_per_replica, found.users_per_device) == (None, 0, 0.0)
+    assert (found.longest_context, found.price_per_month, found.fills) == (0, None, None)
+    assert (found.tokens_per_second, found.tokens_per_second_and_user, found.bound) == (None,) * 3
+
+
+def test_a_context_that_never_fits_says_which_would() -> None:
+    model = language_model("MQA")
+    found = plan(model, memory=30_000, context=10**6)
+    assert found.devices is None
+    assert found.longest_context == context_by_scan(model, make_demand(30_000), REPLICA_SIZES[-1])
+    assert found.longest_context
+
+
+def test_a_window_sets_no_limit() -> None:
+    assert plan(language_model("QKV@w5")).longest_context is None
+    assert plan(language_model("QKV@w1"), users=7).users_per_replica == 7
+
+
+def test_weights_fill_what_they_fill() -> None:
+    assert plan(language_model(), users=1, context=1).fills == "weights"
+    assert plan(language_model(), users=10, context=5_000, memory=10**9).fills == "cache"
+
+
+def test_price_is_that_of_all_devices() -> None:
+    found = plan(language_model(), memory=200_000, users=300, price=0.0)
+    assert found.price_per_month == 0.0
+    found = plan(language_model(), memory=200_000, users=300, price=1.5)
+    assert found.price_per_month == 1.5 * (found.devices or 0)
+    assert plan(language_model()).price_per_month is None
+
+
+@pytest.mark.parametrize("percent", range(0, 100, 11))
+def test_any_reserve_leaves_the_rest(percent: int) -> None:
+    demand = make_demand(1_000_003, reserve=percent / 100)
+    assert abs(demand.usable_bytes - 1_000_003 * (100 - percent) / 100) < 1
+
+
+def test_huge_demands_are_counted_exactly() -> None:
+    users = 10**30 + 1
+    found = plan(load_size("gpt2"), memory=4 * 10**9, users=users, context=1024, price=2_000)
+    assert found.devices is not None
+    assert found.devices_per_replica is not None
+    per_replica = found.users_per_replica
+    assert found.devices == found.devices_per_replica * ((users + per_replica - 1) // per_replica)
+    found = plan(load_size("gpt2"), memory=10**30, users=1, context=2**40)
+    assert (found.devices, found.longest_context) == (1, None)
+
+
+def test_the_speed_of_a_replica_is_that_of_its_step() -> None:
+    found = plan(language_model(), users=4, memory=10**9)
+    assert found.step is not None
+    assert found.step.batch == 4
+    assert found.step_seconds == found.step.moved_bytes / 1e9
+    assert found.tokens_per_second == pytest.approx(4 * 1e9 / found.step.moved_bytes)
+    assert found.tokens_per_second_and_user == pytest.approx(1e9 / found.step.moved_bytes)
+    assert found.bound == "weights"
+
+
+def test_a_replica_is_as_full_as_the_demand_makes_it() -> None:
+    found = plan(language_model(), users=10**9, memory=10**6)
+    assert found.step is not None
+    assert found.step.batch == found.users_per_replica
+
+
+def test_formats_of_cache_and_weights_are_apart() -> None:
+    model = tied_rotary_model()
+    wide = plan_serving(model, make_demand(), BF16)
+    small = plan_serving(model, make_demand(weights=INT4), parse_format("fp8"))
+    assert wide.user_bytes == 2 * small.user_bytes
+    assert small.weight_bytes == weight_bytes(model, INT4)
+
+
+def test_what_decodes_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected a causal model to plan a cache for") as caught:
+        plan(as_model(synthetic_encoder("QKV")))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"context": 0}, "expected a context and users of at least 1, got 0 and 5"),
+        ({"users": -1}, "expected a context and users of at least 1, got 11 and -1"),
+        ({"reserve": 1.0}, r"expected a reserve in \[0, 1\), got 1.0"),
+        ({"reserve": float("nan")}, r"expected a reserve in \[0, 1\), got nan"),
+        ({"price": -1.0}, "expected a price of at least 0, got -1.0"),
+        ({"price": float("nan")}, "expected a price of at least 0, got nan"),
+        ({"price": float("inf")}, "expected a price of at least 0, got inf"),
+        ({"replica_sizes": ()}, "expected rising replica sizes"),
+        ({"replica_sizes": (2, 1)}, "expected rising replica sizes"),
+        ({"replica_sizes": (0, 1)}, "expected rising replica sizes"),
+    ],
+)
+def test_impossible_demands_are_refused(fields: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        make_demand(**fields)
+
+
+def test_variants_of_one_model_keep_their_order() -> None:
+    model = load_size("llama-7b")
+    demand = Demand(device=find_device("a100-80gb"), context=4096, users=1000, weights=BF16)
+    needed = [
+        plan_serving(model.with_variant(parse_variant(label)), demand, BF16).devices or 0
+        for label in ("QKV", "Q-K=V", "GQA-8", "Q-GQA-8", "MQA")
+    ]
+    assert needed == sorted(needed, reverse=True)
