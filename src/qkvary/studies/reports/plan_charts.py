@@ -375,7 +375,8 @@ def _published(
                 parts.extend(_interval(x, *ends, 4, f"estimate f-{family.key}"))
                 obstacles.append((x - 5, ends[1] - 2, x + 5, ends[0] + 2))
         parts.append(mark(family, x, y, 5, hollow=point.status != "frontier"))
-        obstacles.append((x - 8, y - 7, x + 8, y + 7))
+        half = 9 if point.high > point.low else 7
+        obstacles.append((x - half, y - 7, x + half, y + 7))
         spots.append(labelling.Spot(text=words, x=x, y=y))
     labels = labelling.place(spots, obstacles, (area[0] + 2, area[1], area[2], area[3] - 3))
     for point, spot, label in zip(picture.points, spots, labels, strict=True):
