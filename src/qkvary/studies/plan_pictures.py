@@ -40,6 +40,8 @@ MOST_DOUBLINGS = 24
 """Doublings that an axis of contexts spans."""
 SINGLE_STEPS = 40
 """Users up to which each step is drawn; beyond, a step is thinner than a line."""
+MOST_MEMORY = 64
+"""How many times the memory of the device the axis of memory may reach."""
 REAL_RANGE = (max(REAL_FRACTIONS[1:]), min(REAL_FRACTIONS))
 """The shares of real tokens that bound the estimate of what a change is without padding."""
 
@@ -359,7 +361,7 @@ def _sample_contexts(model: Model, context: int, low: int, high: int) -> list[in
 
 def _memory_range(memory: int, firsts: Sequence[float]) -> tuple[float, float]:
     """Powers of two around the device, wide enough for the first user of every row within reach."""
-    reach = [first for first in firsts if memory / 64 <= first <= memory * 16]
+    reach = [first for first in firsts if memory / MOST_MEMORY <= first <= memory * MOST_MEMORY]
     low = min([memory / 4, *reach])
     high = max([memory * 4, *(2 * first for first in reach)])
     return 2.0 ** math.floor(math.log2(low)), 2.0 ** math.ceil(math.log2(high))

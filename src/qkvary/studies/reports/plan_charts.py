@@ -284,9 +284,11 @@ def _memory_line(
     def crossed(box: labelling.Box) -> int:
         return sum(box[0] <= x <= box[2] and box[1] <= y <= box[3] for x, y in points)
 
-    above = (area[0] + 5, y - 2 * LINE - 4, area[0] + 5 + width, y - 2)
-    below = (area[2] - 5 - width, y + 2, area[2] - 5, y + 2 * LINE + 6)
-    box = above if above[1] >= area[1] and crossed(above) <= crossed(below) else below
+    # Above the line at the left, or in the corner, which no rising line reaches.
+    left, tall = area[0] + 5, 2 * LINE + 2
+    boxes = [(left, max(y - tall - 2, area[1]), left + width, max(y - 2, area[1] + tall))]
+    boxes.append((left, area[1] + 2, left + width, area[1] + tall + 2))
+    box = min(boxes, key=crossed)
     return [
         svg.line((area[0], y), (area[2], y), "reference"),
         svg.text(box[0], box[1] + LINE - 1, words[0], "tick strong over"),

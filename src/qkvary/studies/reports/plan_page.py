@@ -4,7 +4,7 @@ One HTML file like the page of a study, made by the same environment. Draws with
 that a page needs no plotting library.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from qkvary.costs.formats import parse_format
 from qkvary.costs.parameters import model_parameters
 from qkvary.studies.advice import nearest_size
 from qkvary.studies.plan_pictures import (
+    MOST_MEMORY,
     SIZES,
     draw_cache,
     draw_users,
@@ -59,6 +60,8 @@ def _view(plan: Plan) -> Mapping[str, Any]:
     answer = plan.answer
     serving = answer if isinstance(answer, ServingAnswer) else None
     size = nearest_size(model_parameters(plan.model).total)
+    cache = None if serving is None else _cache(plan)
+    users = None if serving is None else _users(plan)
     return {
         "plan": plan,
         "question": _question(plan),
@@ -71,13 +74,25 @@ def _view(plan: Plan) -> Mapping[str, Any]:
             if serving is not None
             else _training_table(plan)
         ),
-        "cache": _cache(plan) if serving is not None else None,
-        "users": _users(plan) if serving is not None else None,
+        "cache": cache,
+        "users": users,
+        "missing": () if serving is None else tuple(_missing(cache, users)),
         "published": show_published([size, *(other for other in SIZES if other != size)], "quality")
         if plan.task == "causal" and plan.model.is_causal
         else None,
         "compared": size,
     }
+
+
+def _missing(cache: Picture | None, users: Picture | None) -> Iterator[str]:
+    """Why a picture is not there."""
+    if cache is None:
+        yield "No picture of the cache: no variant keeps any."
+    elif users is None:
+        yield (
+            "No picture of users and memory: not one user of any variant fits beside the weights "
+            f"on one device, even of {MOST_MEMORY} times this memory."
+        )
 
 
 def _question(plan: Plan) -> str:
