@@ -230,7 +230,6 @@ def test_k_alone_is_bit_equal_to_k_and_v(label: str) -> None:
         cache = LayerCache(layer.config)
         with torch.no_grad():
             layer(x[:, :-1], cache=cache)
-            assert cache.sources == ("k",)
             kept = cache.append(
                 {"k": torch.zeros(BATCH, layer.config.num_kv_heads, 0, 5).to(dtype)}
             )

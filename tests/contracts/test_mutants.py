@@ -15,6 +15,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.nn import attention as nn_attention
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import LayerCache
+from qkvary.nn.cache_storage import GrowingStore
 from qkvary.nn.layout import Layout
 from qkvary.nn.positions import PlusBias, Rotation
 from tests.contracts.variant_cases import (
@@ -239,8 +240,12 @@ def _share_cache_between_rows(patch: pytest.MonkeyPatch) -> None:
 
 
 def _keep_one_too_few(patch: pytest.MonkeyPatch) -> None:
-    keep = LayerCache._keep
-    patch.setattr(LayerCache, "_keep", lambda self, tensor: keep(self, tensor)[:, :, 1:])
+    append = GrowingStore.append
+
+    def mutant(self: GrowingStore, new: Any, most_kept: int | None) -> Any:
+        return append(self, new, None if most_kept is None else max(0, most_kept - 1))
+
+    patch.setattr(GrowingStore, "append", mutant)
 
 
 def _count_from_what_is_kept(patch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import IDENTITY, Source
 from qkvary.nn.cache import LayerCache
+from qkvary.nn.cache_layouts import NewTokens, make_form, rotate_roles
 from qkvary.nn.draws import Draws
 from qkvary.nn.kernels import (
     append_key_bias,
@@ -150,17 +151,32 @@ class Attention(nn.Module):
         sharing = self.config.variant.sharing
         sources = self.sources(x)
         query = self._query(x, sources[sharing.query])
-        stored = sources if cache is None else cache.append(sources)
-        key, value = stored[sharing.key], stored[sharing.value]
+        rotation = self._rotation(layout.query_positions, x.dtype)
+        if cache is None:
+            own, mixed = sources[sharing.key], sources[sharing.value]
+            key, value = rotate_roles(self.config, own, mixed, rotation)
+        else:
+            form = make_form(cache.options.layout, self.config, self._cached_sources)
+            stored = cache.append(form.write(NewTokens(x=x, sources=sources, rotation=rotation)))
+            key, value = form.read(stored, lambda: self._rotation(layout.key_positions, x.dtype))
+        return query if rotation is None else rotation.turn(query), key, value, rotation
+
+    def _rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation | None:
         if self.config.variant.positions != "rotary":
-            return query, key, value, None
-        rotation = Rotation(layout.query_positions, self.config, x.dtype)
-        all_keys = rotation if cache is None else None
-        all_keys = all_keys or Rotation(layout.key_positions, self.config, x.dtype)
-        turned = all_keys.turn(key)
-        rotated_value = self.value_reads_key and self.config.position.value_rope != "none"
-        value = turned if rotated_value else value
-        return rotation.turn(query), turned, value, rotation
+            return None
+        return Rotation(positions, self.config, dtype)
+
+    def _cached_sources(self, x: Tensor) -> dict[Source, Tensor]:
+        """The sources that key and value read, of inputs that were stored."""
+        return {
+            source: self._split(source, self._project(source, x))
+            for source in self.config.variant.cached
+        }
+
+    def _project(self, source: Source, x: Tensor) -> Tensor:
+        projections = {"q": self.q_proj, "k": self.k_proj, "v": self.v_proj}
+        projection = projections.get(source)
+        return x if projection is None else projection(x)
 
     def sources(
         self, x: Float[Tensor, "batch queries d_model"]

@@ -1,43 +1,59 @@
-"""What decoding keeps: for each layer the distinct sources that key and value read, and no more.
+"""What decoding keeps: for each layer what key and value need, and no more.
 
-The cache belongs to the caller. It stores sources before any rotation, so that what is stored does
-not depend on positions and one tensor serves both roles. Of a layer with a window it stores the
-tokens that a later one can still see.
+The cache belongs to the caller. By default it stores the distinct sources before any rotation, so
+that what is stored does not depend on positions and one tensor serves both roles. Of a layer with a
+window it stores the tokens that a later one can still see. Layout and storage are choices of the
+caller and do not change results, quantised storage apart.
 """
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.sharing import Source
+from qkvary.arch.caches import CacheOptions
+from qkvary.nn.cache_storage import TokenStore, check_finite, make_store
 
-Sources = Mapping[Source, Float[Tensor, "batch heads tokens head_dim"]]
+Parts = Mapping[str, Float[Tensor, "batch _ tokens _"]]
+
+
+DEFAULT_OPTIONS = CacheOptions()
 
 
 class LayerCache:
-    """The stored sources of one layer: K alone where the value reads K.
+    """What is stored of one layer: K alone where the value reads K.
 
     A layer with a window of w tokens keeps the last w - 1. Windows go by the order of the tokens,
     padding included, and not by the positions that a call may give them, so that what is dropped
     is the same in every row and never needed again.
     """
 
-    def __init__(self, config: AttentionConfig, max_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        config: AttentionConfig,
+        max_tokens: int | None = None,
+        options: CacheOptions = DEFAULT_OPTIONS,
+    ) -> None:
         """Start empty.
 
         Args:
             config: The layer.
             max_tokens: Refuse to see more than this many tokens, kept or not.
+            options: How entries are stored.
+
+        Raises:
+            ValueError: for preallocated storage without ``max_tokens``.
         """
         window = config.variant.window
-        self.sources = config.variant.cached
+        self.config = config
+        self.options = options
         self.max_tokens = max_tokens
         self._most_kept = None if window is None else window - 1
         self._length = 0
-        self._stored: dict[Source, Tensor] = {}
+        self._rows: int | None = None
+        self._stores: dict[str, TokenStore] = {}
+        self._make_store()
 
     @property
     def length(self) -> int:
@@ -47,62 +63,103 @@ class LayerCache:
     @property
     def kept(self) -> int:
         """Tokens stored: the last of those seen."""
-        return next(iter(self._stored.values())).shape[2] if self._stored else 0
+        return next(iter(self._stores.values())).kept if self._stores else 0
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return sum(tensor.untyped_storage().nbytes() for tensor in self._stored.values())
+        return sum(store.nbytes for store in self._stores.values())
 
-    def append(self, new: Sources) -> dict[Source, Tensor]:
+    def append(self, new: Parts) -> dict[str, Tensor]:
         """Store the tokens just seen and return them behind everything stored before.
 
-        Keeps only what key and value read, K alone for ``Q-K=V``, and only what a later token can
-        see: the first of many new tokens may be returned without being kept.
+        Keeps only what a later token can see: the first of many new tokens may be returned without
+        being kept.
 
         Args:
-            new: The sources of the new tokens; those that are not kept are ignored.
+            new: The entries of the new tokens, by their names in the layout.
 
         Raises:
             ValueError: if the tokens do not fit ``max_tokens`` or are of another batch size.
         """
-        for source in self.sources:
-            old, tensor = self._stored.get(source), new[source]
-            if old is not None and old.shape[0] != tensor.shape[0]:
-                raise ValueError(
-                    f"expected a batch of {old.shape[0]} as stored, got {tensor.shape[0]}"
-                )
-            total = self._length + tensor.shape[2]
-            if self.max_tokens is not None and total > self.max_tokens:
-                raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
-        joined: dict[Source, Tensor] = {}
-        for source in self.sources:
-            old, tensor = self._stored.get(source), new[source]
-            parts = (tensor,) if old is None else (old, tensor)
-            # cat copies: what is kept must not hold on to the projections' whole output.
-            joined[source] = torch.cat(parts, dim=2).contiguous()
-        self._length += new[self.sources[0]].shape[2]
-        self._stored = {source: self._keep(tensor) for source, tensor in joined.items()}
+        first = next(iter(new.values()))
+        if self._rows is not None and first.shape[0] != self._rows:
+            raise ValueError(f"expected a batch of {self._rows} as stored, got {first.shape[0]}")
+        total = self._length + first.shape[2]
+        if self.max_tokens is not None and total > self.max_tokens:
+            raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
+        if self.options.is_quantized:
+            # Before anything is stored, so that a refused call leaves the cache as it was.
+            check_finite(new.values())
+        joined: dict[str, Tensor] = {}
+        for name, entries in new.items():
+            store = self._stores.get(name) or self._make_store()
+            self._stores[name] = store
+            joined[name] = store.append(entries, self._most_kept)
+        self._length, self._rows = total, first.shape[0]
         return joined
 
-    def _keep(self, tensor: Tensor) -> Tensor:
-        dropped = 0 if self._most_kept is None else max(0, tensor.shape[2] - self._most_kept)
-        # A view would hold on to the memory of what is dropped.
-        last = tensor[:, :, dropped:]
-        return last.clone(memory_format=torch.contiguous_format) if dropped else tensor
+    def crop(self, tokens: int) -> None:
+        """Forget all but the first ``tokens`` of the tokens seen.
+
+        Raises:
+            ValueError: if a later token would see some that a window has dropped already.
+        """
+        if not 0 <= tokens <= self._length:
+            raise ValueError(f"expected 0 to {self._length} tokens to crop to, got {tokens}")
+        dropped = self._length - tokens
+        needed = tokens if self._most_kept is None else min(tokens, self._most_kept)
+        if self.kept - dropped < needed:
+            raise ValueError(
+                f"expected a crop by at most {max(0, self.kept - needed)} tokens, since a window "
+                f"has dropped those before, got {dropped}"
+            )
+        for store in self._stores.values():
+            store.drop_last(dropped)
+        self._length = tokens
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let row i become what row ``rows[i]`` was, as a beam search asks for.
+
+        Args:
+            rows: One row of the batch for each row wanted, whole numbers.
+        """
+        for store in self._stores.values():
+            store.reorder(rows)
+        self._rows = None if self._rows is None else rows.shape[0]
+
+    def _make_store(self) -> TokenStore:
+        capacity = self.max_tokens
+        if capacity is not None and self._most_kept is not None:
+            capacity = min(capacity, max(1, self._most_kept))
+        options = self.options
+        return make_store(
+            options.storage, capacity=capacity, group=options.group, residual=options.residual
+        )
 
 
 class KVCache:
     """One ``LayerCache`` per layer; called K and V even where it holds K only."""
 
-    def __init__(self, layers: Sequence[AttentionConfig], *, max_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        layers: Sequence[AttentionConfig],
+        *,
+        max_tokens: int | None = None,
+        options: CacheOptions = DEFAULT_OPTIONS,
+    ) -> None:
         """Start empty.
 
         Args:
             layers: The attention layers of the network: ``model.config.layers``.
             max_tokens: Refuse to see more than this many tokens, kept or not.
+            options: How entries are stored.
+
+        Raises:
+            ValueError: for preallocated storage without ``max_tokens``.
         """
-        self.layers = [LayerCache(config, max_tokens) for config in layers]
+        self.options = options
+        self.layers = [LayerCache(config, max_tokens, options) for config in layers]
 
     @property
     def length(self) -> int:
@@ -113,3 +170,21 @@ class KVCache:
     def nbytes(self) -> int:
         """Bytes held by all layers."""
         return sum(layer.nbytes for layer in self.layers)
+
+    def crop(self, tokens: int) -> None:
+        """Forget all but the first ``tokens`` of the tokens seen.
+
+        Raises:
+            ValueError: if a later token would see some that a window has dropped already.
+        """
+        for layer in self.layers:
+            layer.crop(tokens)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let row i become what row ``rows[i]`` was, as a beam search asks for.
+
+        Args:
+            rows: One row of the batch for each row wanted, whole numbers.
+        """
+        for layer in self.layers:
+            layer.reorder(rows)

@@ -1,0 +1,165 @@
+"""What a cache keeps of a token, and how key and value are made of it when they are read.
+
+A layout never changes results beyond rounding. Knows sources and rotations; does not know how
+entries are stored, or what the softmax does with key and value.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.caches import CacheLayout
+from qkvary.arch.sharing import IDENTITY, Source
+from qkvary.nn.positions import Rotation
+
+Parts = Mapping[str, Tensor]
+Roles = tuple[Tensor, Tensor]
+Read = Callable[[Tensor], Mapping[Source, Tensor]]
+"""Makes the sources of layer inputs, cut into heads."""
+Turn = Callable[[], Rotation | None]
+"""The rotation of all stored keys, made when it is asked for; none where nothing is rotated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTokens:
+    """What a layer knows of the tokens of a call."""
+
+    x: Tensor
+    """Its input, [batch, tokens, d_model]."""
+    sources: Mapping[Source, Tensor]
+    """What its roles read, cut into heads, before rotation."""
+    rotation: Rotation | None
+    """By the positions of the tokens; none where nothing is rotated."""
+
+
+@runtime_checkable
+class Form(Protocol):
+    """How entries are made of new tokens and read back."""
+
+    def write(self, new: NewTokens, /) -> Parts:
+        """Entries of new tokens, each [batch, heads, tokens, width]."""
+        ...
+
+    def read(self, stored: Parts, turn: Turn, /) -> Roles:
+        """Key, rotated where the layer rotates, and value of all stored tokens."""
+        ...
+
+
+class SourcesForm:
+    """Distinct sources before rotation (P1 of a K=V layer; exact in every dtype)."""
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Take note of what is cached."""
+        self.config = config
+
+    def write(self, new: NewTokens, /) -> Parts:
+        """The sources themselves."""
+        return {source: new.sources[source] for source in self.config.variant.cached}
+
+    def read(self, stored: Parts, turn: Turn, /) -> Roles:
+        """Rotate the keys now."""
+        sharing = self.config.variant.sharing
+        return rotate_roles(self.config, stored[sharing.key], stored[sharing.value], turn())
+
+
+class RotatedForm:
+    """What the softmax reads, each tensor once."""
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Take note of what is one tensor."""
+        self.config = config
+        sharing = config.variant.sharing
+        self.is_shared = sharing.key == sharing.value
+        turned = config.variant.positions == "rotary"
+        self.needs_slice = self.is_shared and turned and config.position.value_rope == "none"
+
+    def write(self, new: NewTokens, /) -> Parts:
+        """The rotated key, and the value where it is another tensor."""
+        sharing = self.config.variant.sharing
+        own, mixed = new.sources[sharing.key], new.sources[sharing.value]
+        key, value = rotate_roles(self.config, own, mixed, new.rotation)
+        if self.needs_slice:
+            width = self.config.position.rotary_dim(self.config.size_per_head)
+            return {"value": value, "slice": key[..., -width:]}
+        return {"key": key} if self.is_shared else {"key": key, "value": value}
+
+    def read(self, stored: Parts, _: Turn, /) -> Roles:
+        """Put the key together where it is stored in parts."""
+        if self.needs_slice:
+            value, turned = stored["value"], stored["slice"]
+            still = value[..., : value.shape[-1] - turned.shape[-1]]
+            return torch.cat((still, turned), dim=-1), value
+        key = stored["key"]
+        return key, key if self.is_shared else stored["value"]
+
+
+class SplitForm:
+    """Key and value apart, whatever they read."""
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Take note of the layer."""
+        self.config = config
+
+    def write(self, new: NewTokens, /) -> Parts:
+        """The rotated key and the value."""
+        sharing = self.config.variant.sharing
+        own, mixed = new.sources[sharing.key], new.sources[sharing.value]
+        key, value = rotate_roles(self.config, own, mixed, new.rotation)
+        return {"key": key, "value": value}
+
+    def read(self, stored: Parts, _: Turn, /) -> Roles:
+        """As they are."""
+        return stored["key"], stored["value"]
+
+
+class InputForm:
+    """The layer input, of which sources are made again whenever they are read."""
+
+    def __init__(self, config: AttentionConfig, read_sources: Read) -> None:
+        """Take note of the layer.
+
+        Args:
+            config: The layer.
+            read_sources: Its projections.
+        """
+        self.config = config
+        self.read_sources = read_sources
+
+    def write(self, new: NewTokens, /) -> Parts:
+        """The input, as one head."""
+        return {IDENTITY: new.x[:, None]}
+
+    def read(self, stored: Parts, turn: Turn, /) -> Roles:
+        """Project and rotate again."""
+        sources = self.read_sources(stored[IDENTITY].squeeze(1))
+        sharing = self.config.variant.sharing
+        own, mixed = sources[sharing.key], sources[sharing.value]
+        return rotate_roles(self.config, own, mixed, turn())
+
+
+def make_form(layout: CacheLayout, config: AttentionConfig, read_sources: Read) -> Form:
+    """How a layer writes and reads entries of a layout."""
+    if layout == "input":
+        return InputForm(config, read_sources)
+    kinds: dict[str, Callable[[AttentionConfig], Form]] = {
+        "sources": SourcesForm,
+        "rotated": RotatedForm,
+        "split": SplitForm,
+    }
+    return kinds[layout](config)
+
+
+def rotate_roles(
+    config: AttentionConfig, key: Tensor, value: Tensor, rotation: Rotation | None
+) -> Roles:
+    """Key and value as the softmax reads them, from their sources."""
+    if rotation is None:
+        return key, value
+    turned = rotation.turn(key)
+    sharing = config.variant.sharing
+    rotated_value = sharing.key == sharing.value and config.position.value_rope != "none"
+    return turned, turned if rotated_value else value

@@ -1,0 +1,245 @@
+"""No layout and no storage of a cache changes a result; what is held is what costs say."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qkvary.arch import blocks
+from qkvary.arch.attention import AttentionConfig, ValueRope
+from qkvary.arch.blocks import ProjectedAttention
+from qkvary.arch.caches import CacheLayout, CacheOptions
+from qkvary.costs.cache import layer_cache_bytes
+from qkvary.nn.attention import Attention
+from qkvary.nn.cache import KVCache, LayerCache
+from qkvary.nn.cache_storage import dequantize, quantize
+from qkvary.nn.language_model import LanguageModel
+from tests.contracts.variant_cases import (
+    BATCH,
+    DECISIVE,
+    GATE,
+    LABELS,
+    TOKENS,
+    distance,
+    make_config,
+    make_language_model_config,
+    padding_mask,
+    random_input,
+    randomize,
+)
+
+LAYOUTS: tuple[CacheLayout, ...] = ("sources", "rotated", "split", "input")
+STORED: dict[CacheLayout, blocks.Storage] = {
+    "sources": "needed",
+    "rotated": "needed",
+    "split": "both",
+    "input": "input",
+}
+"""What costs call it, rotated K=V layers apart."""
+CUTS = st.sets(st.integers(1, TOKENS - 1)).map(lambda cuts: [0, *sorted(cuts), TOKENS])
+ROTARY = [label for label in LABELS if "rotary" in label]
+
+
+def make_layer(label: str, *, value_rope: ValueRope = "counter") -> Attention:
+    layer = Attention(make_config(label, causal=True, value_rope=value_rope)).double()
+    randomize(layer, seed=67)
+    return layer
+
+
+def feed(
+    layer: Attention, x: Tensor, cuts: list[int], cache: LayerCache, **whole: Tensor
+) -> Tensor:
+    outputs: list[Tensor] = []
+    with torch.no_grad():
+        for start, stop in itertools.pairwise(cuts):
+            call = {name: tensor[:, :stop] for name, tensor in whole.items()}
+            outputs.append(layer(x[:, start:stop], cache=cache, **call))
+    return torch.cat(outputs, dim=1)
+
+
+def expected_bytes(config: AttentionConfig, layout: CacheLayout, tokens: int, form: str) -> int:
+    """Of one row, by the cost model."""
+    storage = STORED[layout]
+    shared = config.variant.positions == "rotary" and len(config.variant.cached) == 1
+    if layout == "rotated" and shared and config.position.value_rope == "none":
+        storage = "value and slice"
+    attention = ProjectedAttention(config=config, storage=storage)
+    return layer_cache_bytes(attention, context=tokens, stored_as=form)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("label", LABELS)
+@settings(max_examples=2)
+@given(cuts=CUTS, preallocated=st.booleans(), masked=st.booleans())
+def test_every_layout_decodes_like_one_forward(
+    label: str, layout: CacheLayout, cuts: list[int], preallocated: bool, masked: bool
+) -> None:
+    layer, x = make_layer(label), random_input(71)
+    storage = "preallocated" if preallocated else "growing"
+    options = CacheOptions(layout=layout, storage=storage)
+    cache = LayerCache(layer.config, TOKENS, options)
+    call = {"attention_mask": padding_mask()} if masked else {}
+    real = padding_mask()[..., None] if masked else torch.ones(BATCH, TOKENS, 1)
+    found = feed(layer, x, cuts, cache, **call)
+    with torch.no_grad():
+        assert distance(found * real, layer(x, **call) * real) < GATE
+    if not preallocated:
+        assert cache.nbytes == BATCH * expected_bytes(layer.config, layout, TOKENS, "fp64")
+
+
+@pytest.mark.filterwarnings("ignore:value_rope 'rotated'")
+@pytest.mark.parametrize("value_rope", ["none", "counter", "rotated"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("label", ROTARY)
+def test_every_meaning_of_a_rotated_value_in_every_layout(
+    label: str, layout: CacheLayout, value_rope: ValueRope
+) -> None:
+    layer, x = make_layer(label, value_rope=value_rope), random_input(71)
+    cache = LayerCache(layer.config, options=CacheOptions(layout=layout))
+    found = feed(layer, x, [0, 3, 4, TOKENS], cache)
+    with torch.no_grad():
+        assert distance(found, layer(x)) < GATE
+    assert cache.nbytes == BATCH * expected_bytes(layer.config, layout, TOKENS, "fp64")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "label", ["Q-K=V", "Q=K=V", "I-K=V", "Q-MQA", "Q-K=V@rotary", "Q-GQA-2@rotary@w3"]
+)
+def test_one_tensor_gives_the_bits_of_two(label: str, dtype: torch.dtype) -> None:
+    """K alone against a full cache of the same tied layer."""
+    layer, x = make_layer(label).to(dtype), random_input(71).to(dtype)
+    outputs = [
+        feed(layer, x, [0, 4, 5, 6, TOKENS], LayerCache(layer.config, TOKENS, options))
+        for options in (
+            CacheOptions(layout="split"),
+            CacheOptions(layout="sources"),
+            CacheOptions(layout="rotated"),
+            CacheOptions(layout="sources", storage="preallocated"),
+        )
+    ]
+    for output in outputs[1:]:
+        assert torch.equal(output, outputs[0])
+
+
+@pytest.mark.parametrize("options", [CacheOptions(layout=layout) for layout in LAYOUTS])
+@pytest.mark.parametrize("label", [*DECISIVE, "Q-K=V@rotary", "QKV@w3"])
+def test_a_cropped_cache_goes_on_as_if_nothing_had_followed(
+    label: str, options: CacheOptions
+) -> None:
+    layer, x = make_layer(label), random_input(71)
+    cache = LayerCache(layer.config, options=options)
+    # A window of 3 keeps 2 tokens: one may be forgotten while nothing was dropped.
+    first, wrong = (2, 3) if "@w" in label else (4, 6)
+    feed(layer, x, [0, first], cache)
+    feed(layer, -x, [first, wrong], cache)
+    with pytest.raises(ValueError, match=f"expected 0 to {wrong} tokens to crop to, got 9"):
+        cache.crop(9)
+    if "@w" in label:
+        with pytest.raises(ValueError, match="since a window has dropped those before"):
+            cache.crop(first)
+        return
+    cache.crop(first)
+    assert (cache.length, cache.kept) == (first, first)
+    found = feed(layer, x, [first, TOKENS], cache)
+    with torch.no_grad():
+        assert distance(found, layer(x)[:, first:]) < GATE
+
+
+@pytest.mark.parametrize("storage", ["growing", "preallocated", "int8"])
+def test_reordered_rows_go_on_as_those_they_were(storage: str) -> None:
+    model = LanguageModel(make_language_model_config("Q-GQA-2")).double()
+    randomize(model, seed=73)
+    tokens = torch.arange(3 * 5).view(3, 5) % 13
+    rows = torch.tensor([2, 0, 2, 1])
+    options = CacheOptions(storage=storage, residual=0)  # type: ignore[arg-type]
+    cache = KVCache(model.config.layers, max_tokens=9, options=options)
+    straight = KVCache(model.config.layers, max_tokens=9, options=options)
+    following = torch.tensor([[4, 5], [6, 7], [8, 9], [10, 11]])
+    with torch.no_grad():
+        model(tokens, cache=cache)
+        cache.reorder(rows)
+        found = model(following, cache=cache)
+        model(tokens[rows], cache=straight)
+        expected = model(following, cache=straight)
+    assert torch.equal(found, expected)
+    assert cache.length == 7
+
+
+@pytest.mark.parametrize(("storage", "form"), [("int8", "int8-g3"), ("int4", "int4-g3")])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("label", ["QKV", "Q-K=V", "Q-MQA", "Q-GQA-2@w3", "I-K=V"])
+def test_quantised_bytes_are_those_of_the_formula(
+    label: str, layout: CacheLayout, storage: str, form: str
+) -> None:
+    layer = make_layer(label)
+    options = CacheOptions(layout=layout, storage=storage, group=3)  # type: ignore[arg-type]
+    cache = LayerCache(layer.config, options=options)
+    feed(layer, random_input(71), [0, 4, 5, TOKENS], cache)
+    assert cache.nbytes == BATCH * expected_bytes(layer.config, layout, TOKENS, form)
+
+
+@pytest.mark.parametrize("residual", [0, 2, 20])
+@pytest.mark.parametrize("storage", ["int8", "int4"])
+@pytest.mark.parametrize("label", ["QKV", "Q-K=V", "Q-K=V@rotary", "Q-GQA-2@w3"])
+def test_attention_reads_what_the_codes_stand_for(label: str, storage: str, residual: int) -> None:
+    """Storage apart from arithmetic: the same layer over entries that were rounded beforehand."""
+    layer, x = make_layer(label), random_input(71)
+    options = CacheOptions(storage=storage, group=3, residual=residual)  # type: ignore[arg-type]
+    cache = LayerCache(layer.config, options=options)
+    found = feed(layer, x, [0, 3, 4, TOKENS], cache)
+    bits = 8 if storage == "int8" else 4
+    reference = LayerCache(layer.config)
+    plain = reference.append
+
+    def rounded(new: dict[str, Tensor]) -> dict[str, Tensor]:
+        joined = plain(new)
+        return {
+            name: torch.cat(
+                (
+                    dequantize(
+                        *quantize(tensor[:, :, :closed], bits, 3), bits, 3, tensor.shape[3]
+                    ).to(tensor.dtype),
+                    tensor[:, :, closed:],
+                ),
+                dim=2,
+            )
+            for name, tensor in joined.items()
+            for closed in (max(0, tensor.shape[2] - residual),)
+        }
+
+    reference.append = rounded  # type: ignore[method-assign]
+    expected = feed(layer, x, [0, 3, 4, TOKENS], reference)
+    assert distance(found, expected) < GATE
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    config = make_config("Q-K=V", causal=True)
+    with pytest.raises(ValueError, match="expected max_tokens for a preallocated cache, got None"):
+        LayerCache(config, options=CacheOptions(storage="preallocated"))
+    layer = Attention(config)
+    cache = LayerCache(config, options=CacheOptions(storage="int8"))
+    x = random_input(71).float()
+    layer(x[:, :2], cache=cache)
+    x[0, 3, 0] = float("nan")
+    with pytest.raises(ValueError, match="expected finite entries in a quantised cache"):
+        layer(x[:, 2:], cache=cache)
+    assert (cache.length, cache.kept) == (2, 2)
+
+
+def test_preallocated_memory_is_what_was_asked_for_and_no_more() -> None:
+    config = make_config("Q-MQA", causal=True)
+    layer = Attention(config)
+    cache = LayerCache(config, 11, CacheOptions(storage="preallocated"))
+    for step in range(TOKENS):
+        layer(random_input(71).float()[:, step : step + 1], cache=cache)
+        assert cache.nbytes == BATCH * 11 * 5 * 4
+    windowed = dataclasses.replace(config, variant=dataclasses.replace(config.variant, window=4))
+    cache = LayerCache(windowed, 11, CacheOptions(storage="preallocated"))
+    layer = Attention(windowed)
+    feed(layer, random_input(71).float(), [0, 5, 6, TOKENS], cache)
+    assert (cache.kept, cache.nbytes) == (3, BATCH * 3 * 5 * 4)
