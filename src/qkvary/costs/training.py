@@ -1,7 +1,10 @@
 """Training plans: memory of weights, gradients, optimizer and activations, and steps at a rate.
 
-Activations are what automatic differentiation keeps of a pre-norm block with a fused softmax core
-and no dropout. A backward pass costs twice the products of a forward pass.
+Activations are what automatic differentiation keeps of a block with a fused softmax core and no
+dropout, each tensor once. Left out are one or two numbers of a token for each norm, one for each
+head of the softmax, and copies of weights. A nonlinearity is taken to keep its input as well as its
+output; ReLU needs only one of them. Compressed attention and what sorts tokens by expert are rough.
+A backward pass costs twice the products of a forward pass.
 """
 
 from dataclasses import dataclass
@@ -16,8 +19,9 @@ from qkvary.arch.blocks import (
     ProjectedAttention,
 )
 from qkvary.arch.models import Model, map_layers
+from qkvary.arch.sharing import IDENTITY
 from qkvary.costs.devices import Device
-from qkvary.costs.macs import TRAINING_FACTOR, forward_macs
+from qkvary.costs.macs import TRAINING_FACTOR, count_encoder_tokens, forward_macs
 from qkvary.costs.parameters import model_parameters
 
 Precision = Literal["mixed", "fp32"]
@@ -56,17 +60,20 @@ def plan_training(
     checkpointing: bool = False,
     reserve: float = 0.1,
     utilization: float = 0.4,
+    encoder_tokens: int | None = None,
 ) -> TrainingPlan:
     """Plan the training of one model on one device.
 
     Args:
         model: Any model.
         device: The device.
-        tokens: Tokens of a sequence.
+        tokens: Tokens of a sequence; of a model with an encoder, the decoder's.
         precision: What weights, gradients and activations are kept in.
         checkpointing: Whether only the input of each block is kept, and the block computed again.
         reserve: The share of memory that is left to fragments and buffers.
         utilization: The share of the device's matrix rate that training reaches.
+        encoder_tokens: Tokens of the encoder, where the model does not fix them; as many as the
+            decoder's if not given.
 
     Raises:
         ValueError: for a reserve outside [0, 1) or a utilisation outside (0, 1].
@@ -78,10 +85,14 @@ def plan_training(
         )
     state = model_parameters(model).total * STATE_BYTES[precision]
     sequence = activation_bytes(
-        model, tokens=tokens, precision=precision, checkpointing=checkpointing
+        model,
+        tokens=tokens,
+        precision=precision,
+        checkpointing=checkpointing,
+        encoder_tokens=encoder_tokens,
     )
     free = int(device.memory_bytes * (1 - reserve)) - state
-    forward = forward_macs(model, tokens=tokens, pairs="visible").total / tokens
+    forward = forward_macs(model, tokens=tokens, encoder_tokens=encoder_tokens).total / tokens
     again = 1 if checkpointing else 0
     per_token = forward * (TRAINING_FACTOR + again)
     rate = device.flops_per_second_16_bit
@@ -96,46 +107,102 @@ def plan_training(
 
 
 def activation_bytes(
-    model: Model, *, tokens: int, precision: Precision = "mixed", checkpointing: bool = False
+    model: Model,
+    *,
+    tokens: int,
+    precision: Precision = "mixed",
+    checkpointing: bool = False,
+    encoder_tokens: int | None = None,
 ) -> int:
-    """Bytes that one sequence keeps for the backward pass, its logits included."""
-    each = ACTIVATION_BYTES[precision]
-    layers = map_layers(model.layers, lambda layer: activation_numbers(layer, model.d_model))
-    kept = len(layers) * model.d_model + max(layers) if checkpointing else sum(layers)
+    """Bytes that one sequence keeps for the backward pass, its logits included.
+
+    Arguments as of :func:`plan_training`.
+    """
+    seen = count_encoder_tokens(model, encoder_tokens, tokens)
+    d_model = model.d_model
+
+    def count(layer: Layer) -> int:
+        own, crossed = activation_numbers(layer, d_model), crossing_numbers(layer)
+        return tokens * own + seen * crossed
+
+    blocks = map_layers(model.layers, count)
+    inputs = tokens * d_model * len(model.layers)
+    largest = max(blocks) - tokens * d_model
     # The last norm keeps its input and the head its own.
-    kept += 2 * model.d_model
-    return tokens * (kept * each + model.vocabulary * LOGIT_BYTES)
+    outside = 2 * tokens * d_model
+    if model.encoder is not None:
+        encoding = map_layers(
+            model.encoder.layers, lambda layer: seen * activation_numbers(layer, d_model)
+        )
+        blocks += encoding
+        inputs += seen * d_model * len(encoding)
+        largest = max(largest, *(block - seen * d_model for block in encoding))
+        outside += 2 * seen * d_model
+    kept = outside + (inputs + largest if checkpointing else sum(blocks))
+    return kept * ACTIVATION_BYTES[precision] + tokens * model.vocabulary * LOGIT_BYTES
 
 
 def activation_numbers(layer: Layer, d_model: int) -> int:
     """Numbers that one block keeps of a token: what each operation needs in its backward pass."""
-    numbers = 2 * d_model + _attention_numbers(layer.attention)
+    sublayers = 2 if layer.cross is None else 3
+    # Every norm keeps its input, and what follows one that is given to a sublayer its output.
+    norms = len(layer.norms) or sublayers
+    numbers = (norms + min(norms, sublayers)) * d_model + _attention_numbers(layer.attention)
     if layer.cross is not None:
-        numbers += 2 * d_model + _attention_numbers(layer.cross)
-    # A norm keeps its input; the projections after it keep its output.
-    numbers += 2 * d_model
+        config = layer.cross.config
+        numbers += 2 * config.num_heads * config.size_per_head
     return numbers + sum(_feed_forward_numbers(part) for part in layer.feed_forward)
 
 
+def crossing_numbers(layer: Layer) -> int:
+    """Numbers that the cross attention of a block keeps of a token of the encoder."""
+    if layer.cross is None:
+        return 0
+    config = layer.cross.config
+    return sum(config.width(source) for source in config.variant.cached if source != IDENTITY)
+
+
 def _attention_numbers(attention: AttentionLayer) -> int:
-    """Queries, each stored source once, and the mixed values, which the output projection reads."""
+    """What the softmax core reads and what the output projection does."""
     if isinstance(attention, ProjectedAttention):
-        config = attention.config
-        mixed = config.num_heads * config.size_per_head
-        # The layer input is kept already, as what the projections read.
-        return mixed + sum(config.width(source) for source in config.variant.projections)
+        return _projected_numbers(attention)
     if isinstance(attention, LatentAttention):
-        heads = attention.num_heads
-        expanded = heads * (2 * attention.key_dim + attention.value_dim)
-        return (
-            expanded
-            + (attention.q_rank or 0)
-            + attention.stored_width
-            + heads * (attention.value_dim)
-        )
+        read = 2 * attention.key_dim + attention.value_dim
+        # The norms of the latents keep their inputs, the projections after them theirs.
+        latents = 2 * ((attention.q_rank or 0) + attention.kv_rank)
+        return latents + attention.num_heads * (read + attention.value_dim)
     mixed = attention.num_heads * attention.head_dim
     summaries = sum(2 * part.projected_width for part in attention.compressors)
     return 2 * mixed + attention.q_rank + attention.head_dim + summaries
+
+
+def _projected_numbers(attention: ProjectedAttention) -> int:
+    """Query, key and value, where they are different tensors, and the mixed values.
+
+    A source that one role reads rotated and another as it is becomes two tensors; so does one that
+    is normalised.
+    """
+    config = attention.config
+    variant, sharing = config.variant, config.variant.sharing
+    queries = config.num_heads * config.size_per_head
+    is_turned = variant.positions == "rotary"
+    value_rope = (
+        config.position.value_rope if is_turned and sharing.value == sharing.key else "none"
+    )
+    tensors = {
+        (sharing.key, is_turned): config.width(sharing.key),
+        (sharing.value, value_rope != "none"): config.width(sharing.value),
+        (sharing.query if variant.query_form == "plain" else "query", is_turned): queries,
+    }
+    if variant.query_form in ("map", "residual-gelu"):
+        tensors[sharing.query, False] = config.width(sharing.query)
+    # The layer input is kept already, as what the projections read.
+    tensors.pop((IDENTITY, False), None)
+    inner = sum(config.rank(source) or 0 for source in variant.projections)
+    normed = {sharing.query: queries, sharing.key: config.width(sharing.key)}
+    before = sum(normed.values()) if attention.norms else 0
+    turned_back = queries if value_rope == "counter" else 0
+    return sum(tensors.values()) + inner + before + queries + turned_back
 
 
 def _feed_forward_numbers(part: FeedForward | Experts) -> int:

@@ -139,6 +139,7 @@ def answer_training(
         reserve=demand.reserve,
         utilization=regime.utilization,
         size=nearest_size(model_parameters(candidates.original.model).total),
+        encoder_tokens=demand.encoder_tokens,
     )
     return TrainingAnswer(
         rows=rows,

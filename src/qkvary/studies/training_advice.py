@@ -45,6 +45,7 @@ def train_variants(
     reserve: float,
     utilization: float,
     size: Size,
+    encoder_tokens: int | None = None,
 ) -> tuple[TrainedVariant, ...]:
     """Plan the training of every candidate on one device.
 
@@ -57,8 +58,9 @@ def train_variants(
         reserve: The share of memory that is left alone.
         utilization: The share of the matrix rate that training reaches.
         size: Which of the papers' models published changes are taken from.
+        encoder_tokens: Tokens of the encoder, where the model does not fix them.
     """
-    speeds = _published_speeds()
+    speeds = _published_speeds() if size == "300M" else {}
     rows: list[TrainedVariant] = []
     for candidate in candidates:
         quality = published_change(candidate, size)
@@ -70,6 +72,7 @@ def train_variants(
             checkpointing=checkpointing,
             reserve=reserve,
             utilization=utilization,
+            encoder_tokens=encoder_tokens,
         )
         rows.append(
             TrainedVariant(
@@ -78,7 +81,7 @@ def train_variants(
                 parameters=model_parameters(candidate.model).total,
                 plan=plan,
                 published_tokens_per_second=(
-                    None if quality is None else speeds.get(candidate.label)
+                    None if quality is None else speeds.get(quality.variant)
                 ),
                 quality=quality,
             )
