@@ -1,0 +1,106 @@
+"""Tiny Gemma 4 models of transformers with weights that hide nothing, and caches to compare."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+TYPES = ("sliding_attention", "full_attention", "sliding_attention")
+CONFIG: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 26,
+    "intermediate_size": 37,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "num_global_key_value_heads": 2,
+    "head_dim": 14,
+    "global_head_dim": 24,
+    "sliding_window": 5,
+    "hidden_size_per_layer_input": 0,
+    "attention_k_eq_v": True,
+    "layer_types": [*TYPES, *TYPES, "full_attention"],
+    "max_position_embeddings": 71,
+    "pad_token_id": 0,
+    "eos_token_id": None,
+}
+GLOBAL_LAYERS = (1, 4, 6)
+CHUNKS = ((0, 9), (9, 10), (10, 11), (11, 17))
+"""A prompt, two single steps and several tokens at once, past the window of the other layers."""
+
+
+def build(dtype: torch.dtype = torch.float32, *, seed: int = 1, **fields: Any) -> Any:
+    """A model with random weights, the gains of its norms far from one and each other."""
+    kind = fields.pop("model_type", "gemma4_text")
+    config = transformers.AutoConfig.for_model(kind, **{**CONFIG, **fields})
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    randomize(model, seed)
+    return model.to(dtype)
+
+
+def randomize(model: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim > 1:
+                parameter.copy_(1.2 * noise / parameter.shape[-1] ** 0.5)
+            else:
+                parameter.copy_(1 + 0.3 * noise)
+
+
+def tokens(rows: int, length: int, *, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(3, CONFIG["vocab_size"], (rows, length), generator=generator)
+
+
+@torch.no_grad()
+def decode(model: Any, ids: Tensor, cache: Cache) -> Tensor:
+    """The logits of all tokens, fed in chunks."""
+    parts = [model(ids[:, a:b], past_key_values=cache).logits for a, b in CHUNKS]
+    return torch.cat(parts, dim=1)
+
+
+def stored(layers: list[Any]) -> Iterator[Tensor]:
+    for layer in layers:
+        yield from (part for part in (layer.keys, layer.values) if part is not None)
+
+
+def storage_bytes(layers: list[Any]) -> int:
+    """Bytes of the storages that some layers hold, each once."""
+    storages = {part.untyped_storage().data_ptr(): part for part in stored(layers)}
+    return sum(part.untyped_storage().nbytes() for part in storages.values())
+
+
+class PerturbedLayer(DynamicLayer):
+    """Stores keys that are half a unit in the last place away, on a random side."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        exact = key_states.double()
+        half = half_unit(key_states)
+        side = 2 * torch.randint(0, 2, exact.shape, generator=self.generator) - 1
+        moved = (exact + side * half).to(key_states.dtype)
+        return super().update(moved, value_states, *args, **kwargs)
+
+
+def half_unit(values: Tensor) -> Tensor:
+    """Half a unit in the last place of every number."""
+    spacing = torch.finfo(values.dtype).eps
+    exponent = torch.frexp(values.double()).exponent - 1
+    return torch.ldexp(torch.full(values.shape, spacing / 2, dtype=torch.float64), exponent)
+
+
+def perturbed_cache(model: Any, seed: int) -> DynamicCache:
+    """A stock cache whose K=V layers store perturbed keys."""
+    cache = DynamicCache(config=model.config.get_text_config())
+    generator = torch.Generator().manual_seed(seed)
+    for index in GLOBAL_LAYERS:
+        cache.layers[index] = PerturbedLayer(generator)
+    return cache

@@ -1,0 +1,387 @@
+"""The smaller cache of Gemma 4 is the same function: equal logits, the promised bytes."""
+
+import copy
+import random
+from typing import Any, get_args
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, StaticCache
+
+from qkvary.arch.families.table import read_model
+from qkvary.checkpoints.huggingface import gemma4
+from qkvary.checkpoints.huggingface.gemma4 import Layout, exact_cache, install, uninstall
+from qkvary.costs.exact_savings import Method, Saving, find_savings
+from qkvary.costs.formats import parse_format
+from tests.checkpoints.huggingface.gemma4_models import (
+    CONFIG,
+    GLOBAL_LAYERS,
+    TYPES,
+    build,
+    decode,
+    half_unit,
+    perturbed_cache,
+    randomize,
+    storage_bytes,
+    tokens,
+)
+
+LAYOUTS = get_args(Layout)
+METHODS: dict[str, Method] = {
+    "value and slice": "value and rotated slice",
+    "rotate when read": "rotate when read",
+}
+SHARED: dict[str, Any] = {
+    "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 11,
+    "vocab_size_per_layer_input": 97,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "text": {},
+    "eager": {"attn_implementation": "eager"},
+    "biased": {"attention_bias": True, "num_global_key_value_heads": None},
+    "shared layers": SHARED,
+    "without tower": {"model_type": "gemma4_unified_text"},
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return build()
+
+
+def dynamic(model: Any) -> DynamicCache:
+    return DynamicCache(config=model.config)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_logits_are_equal_bit_by_bit(name: str, dtype: torch.dtype) -> None:
+    model, ids = build(dtype, **MODELS[name]), tokens(3, 17)
+    expected = decode(model, ids, dynamic(model))
+    for layout in LAYOUTS:
+        assert torch.equal(decode(model, ids, exact_cache(model, layout=layout)), expected)
+    uninstall(model)
+
+
+def test_the_weights_count() -> None:
+    """Gains of one would hide a forgotten gain; here it changes the logits."""
+    model, ids = build(), tokens(2, 17)
+    expected = decode(model, ids, dynamic(model))
+    cache = exact_cache(model)
+    cache.layers[4].make_key = gemma4.KeyOfValue(  # type: ignore[union-attr]
+        gain=torch.nn.Parameter(torch.ones(24)), rotary=model.model.rotary_emb, angles=3
+    )
+    assert not torch.allclose(decode(model, ids, cache), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_16_bits_differ_as_if_keys_were_half_a_unit_away(
+    layout: Layout, dtype: torch.dtype
+) -> None:
+    model, ids = build(dtype), tokens(5, 17)
+    expected = decode(model, ids, dynamic(model)).double()
+
+    def rms(cache: Cache) -> float:
+        return (decode(model, ids, cache).double() - expected).square().mean().sqrt().item()
+
+    perturbed = [rms(perturbed_cache(model, seed)) for seed in range(8)]
+    assert min(perturbed) > 0
+    assert rms(exact_cache(model, layout=layout)) < max(perturbed)
+    uninstall(model)
+
+
+def test_16_bits_with_gains_that_are_powers_of_two_are_equal() -> None:
+    """Nothing else is lost than the rounding of V before the gain."""
+    model, ids = build(torch.bfloat16), tokens(2, 17)
+    with torch.no_grad():
+        for index in GLOBAL_LAYERS:
+            model.model.layers[index].self_attn.k_norm.weight.fill_(0.5 * 2 ** (index % 3))
+    expected = decode(model, ids, dynamic(model))
+    for layout in LAYOUTS:
+        assert torch.equal(decode(model, ids, exact_cache(model, layout=layout)), expected)
+    uninstall(model)
+
+
+def test_16_bit_keys_are_at_most_a_unit_away() -> None:
+    model = build(torch.bfloat16)
+    attention = model.model.layers[1].self_attn
+    hidden = torch.randn(2, 50, 26, generator=torch.Generator().manual_seed(2)).bfloat16()
+    key = attention.k_proj(hidden).view(2, 50, -1, 24)
+    exact, values = attention.k_norm(key), attention.v_norm(key)
+    maker = exact_cache(model).layers[1].make_key  # type: ignore[union-attr]
+    made = maker.apply_gain(values, values.dtype)
+    distance = (made.double() - exact.double()).abs()
+    assert (distance <= 2 * half_unit(torch.maximum(made.abs(), exact.abs()))).all()
+    assert 0.05 < (distance > 0).double().mean() < 0.6
+
+
+def find_saving(model: Any, layout: Layout, *, context: int) -> Saving:
+    config = {"model_type": model.config.model_type, **CONFIG}
+    report = find_savings(
+        read_model(config, "tiny"), context=context, stored_as=parse_format("fp32")
+    )
+    return next(saving for saving in report.savings if saving.method == METHODS[layout])
+
+
+@pytest.mark.parametrize(
+    ("layout", "share"), [("value and slice", 0.375), ("rotate when read", 0.5)]
+)
+def test_bytes_are_those_that_the_costs_promise(model: Any, layout: Layout, share: float) -> None:
+    rows, length = 3, 17
+    expected = find_saving(model, layout, context=length)
+    stock, smaller = dynamic(model), exact_cache(model, layout=layout)
+    for cache in (stock, smaller):
+        decode(model, tokens(rows, length), cache)
+    measured = [
+        storage_bytes([cache.layers[index] for index in expected.layers])
+        for cache in (stock, smaller)
+    ]
+    assert expected.layers == GLOBAL_LAYERS
+    assert measured == [rows * expected.bytes_now, rows * expected.bytes_then]
+    assert 1 - measured[1] / measured[0] == share
+    positions = 0 if layout == "value and slice" else 4 * rows * length
+    assert gemma4.cache_bytes(smaller) == storage_bytes(smaller.layers) + positions
+    uninstall(model)
+
+
+GENERATIONS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampled": {"do_sample": True, "num_return_sequences": 2, "top_k": 20},
+    "beams": {"num_beams": 3, "num_return_sequences": 2},
+    "chunked": {"prefill_chunk_size": 4},
+    "looked up": {"prompt_lookup_num_tokens": 3},
+}
+
+
+def generate(model: Any, ids: Tensor, mask: Tensor, **options: Any) -> Any:
+    torch.manual_seed(3)
+    return model.generate(
+        ids,
+        attention_mask=mask,
+        max_new_tokens=9,
+        return_dict_in_generate=True,
+        output_scores=True,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", GENERATIONS)
+def test_generate_gives_the_same_text_and_scores(model: Any, name: str, layout: Layout) -> None:
+    options = GENERATIONS[name]
+    ids = tokens(3, 11)
+    mask = torch.ones_like(ids)
+    if name == "looked up":
+        # One sequence that repeats itself, so that guesses are made, and some taken back.
+        ids = ids[:1, :4].repeat(1, 3)
+        mask = torch.ones_like(ids)
+    else:
+        mask[1, :3] = 0
+        mask[2, :7] = 0
+    expected = generate(model, ids, mask, **options)
+    install(model, layout=layout)
+    found = generate(model, ids, mask, **options)
+    uninstall(model)
+    kinds = {type(found.past_key_values.layers[index]) for index in GLOBAL_LAYERS}
+    assert kinds == {gemma4.ValueAndSliceLayer if "slice" in layout else gemma4.RotateWhenReadLayer}
+    assert torch.equal(found.sequences, expected.sequences)
+    assert len(found.scores) == len(expected.scores)
+    for one, other in zip(found.scores, expected.scores, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_assisted_generation_takes_guesses_back(model: Any, layout: Layout) -> None:
+    assistant = build(seed=1, num_hidden_layers=7)
+    with torch.no_grad():
+        assistant.model.norm.weight.mul_(1 + 0.5 * torch.randn(26))
+    ids = tokens(1, 8)
+    mask = torch.ones_like(ids)
+    expected = generate(model, ids, mask, assistant_model=assistant)
+    for one in (model, assistant):
+        install(one, layout=layout)
+    found = generate(model, ids, mask, assistant_model=assistant)
+    for one in (model, assistant):
+        uninstall(one)
+    assert torch.equal(found.sequences, expected.sequences)
+    assert isinstance(found.past_key_values.layers[1], gemma4._EXACT_LAYERS)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_given_cache_is_used_and_goes_on(model: Any, layout: Layout) -> None:
+    ids = tokens(2, 7)
+    expected = model.generate(ids, max_new_tokens=12)
+    cache = exact_cache(model, layout=layout)
+    half = model.generate(ids, past_key_values=cache, max_new_tokens=5)
+    before = copy.deepcopy(cache)
+    assert torch.equal(model.generate(half, past_key_values=cache, max_new_tokens=7), expected)
+    assert torch.equal(model.generate(half, past_key_values=before, max_new_tokens=7), expected)
+    uninstall(model)
+
+
+def test_positions_that_are_given_are_those_that_count(model: Any) -> None:
+    ids = tokens(2, 9)
+    positions = torch.tensor([[0, 2, 3, 7, 8, 9, 10, 20, 21], [5, 5, 6, 7, 1, 2, 3, 4, 40]])
+    caches = [dynamic(model), *(exact_cache(model, layout=layout) for layout in LAYOUTS)]
+    logits = []
+    with torch.no_grad():
+        for cache in caches:
+            parts = [
+                model(ids[:, a:b], position_ids=positions[:, a:b], past_key_values=cache).logits
+                for a, b in ((0, 6), (6, 9))
+            ]
+            logits.append(torch.cat(parts, dim=1))
+    assert torch.equal(logits[0], logits[1])
+    assert torch.equal(logits[0], logits[2])
+    uninstall(model)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_sequence_of_operations_leaves_what_the_stock_cache_has(layout: Layout) -> None:
+    """Without windows, so that every crop is possible."""
+    types = ["full_attention"] * 3
+    model = build(num_hidden_layers=3, layer_types=types)
+    for seed in range(25):
+        choose = random.Random(seed)
+        caches = [dynamic(model), exact_cache(model, layout=layout)]
+        rows = 2
+        for step in range(12):
+            name = choose.choice(["feed", "feed", "crop", "reorder", "repeat", "select", "reset"])
+            length = caches[0].get_seq_length()
+            if name == "crop" and length:
+                removed = choose.randint(0, length)
+                for cache in caches:
+                    cache.crop(-removed)
+            elif name in {"reorder", "select"} and length:
+                rows = rows if name == "reorder" else choose.randint(1, rows)
+                chosen = torch.tensor([choose.randrange(rows) for _ in range(rows)])
+                for cache in caches:
+                    if name == "reorder":
+                        cache.reorder_cache(chosen)
+                    else:
+                        cache.batch_select_indices(chosen)
+            elif name == "repeat" and length and rows < 4:
+                rows *= 2
+                for cache in caches:
+                    cache.batch_repeat_interleave(2)
+            elif name == "reset":
+                rows = 2
+                for cache in caches:
+                    cache.reset()
+            else:
+                ids = tokens(rows, choose.randint(1, 4), seed=100 * seed + step)
+                first, second = (model(ids, past_key_values=cache).logits for cache in caches)
+                assert torch.equal(first, second)
+            assert caches[0].get_seq_length() == caches[1].get_seq_length()
+    uninstall(model)
+
+
+def test_installed_caches_are_smaller_however_they_are_made(model: Any) -> None:
+    ids = tokens(2, 6)
+    install(model)
+    with torch.no_grad():
+        made = [
+            model(ids).past_key_values,
+            model(ids, past_key_values=DynamicCache()).past_key_values,
+            model(ids, None, None, None, use_cache=True).past_key_values,
+        ]
+        assert model(ids, use_cache=False).past_key_values is None
+        with_text_only = model.model(ids, None, None, dynamic(model)).past_key_values
+    uninstall(model)
+    for cache in (*made, with_text_only):
+        found = [
+            index
+            for index, layer in enumerate(cache.layers)
+            if isinstance(layer, gemma4.ValueAndSliceLayer)
+        ]
+        assert tuple(found) == GLOBAL_LAYERS
+    stock = dynamic(model)
+    decode(model, tokens(1, 17), stock)
+    install(model)
+    with torch.no_grad():
+        model(ids[:1], past_key_values=stock)
+    uninstall(model)
+    assert {type(stock.layers[index]) for index in GLOBAL_LAYERS} == {DynamicLayer}
+    with torch.no_grad():
+        assert type(model(ids).past_key_values.layers[1]) is DynamicLayer
+    uninstall(model)
+
+
+def test_towers_around_the_text_do_not_matter() -> None:
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.AutoConfig.for_model(
+        "gemma4",
+        text_config=CONFIG,
+        vision_config={**small, "num_key_value_heads": 2, "head_dim": 4, "intermediate_size": 8},
+        audio_config=None,
+    )
+    model = transformers.AutoModelForImageTextToText.from_config(config).eval()
+    randomize(model, 1)
+    ids = tokens(2, 9)
+    expected = model.generate(ids, max_new_tokens=5)
+    for layout in LAYOUTS:
+        install(model, layout=layout)
+        assert torch.equal(model.generate(ids, max_new_tokens=5), expected)
+    uninstall(model)
+
+
+def test_fixed_caches_are_refused(model: Any) -> None:
+    ids = tokens(1, 5)
+    install(model)
+    expected = "expected a dynamic cache, whose layers can keep less .* got one of StaticLayer; "
+    with pytest.raises(ValueError, match=expected):
+        model.generate(ids, cache_implementation="static", max_new_tokens=2)
+    with pytest.raises(ValueError, match=expected):
+        model(ids, past_key_values=StaticCache(config=model.config, max_cache_len=7))
+    uninstall(model)
+    model.generate(ids, cache_implementation="static", disable_compile=True, max_new_tokens=2)
+
+
+def test_models_without_such_layers_are_refused() -> None:
+    apart = build(attention_k_eq_v=False)
+    with pytest.raises(ValueError, match="expected a Gemma 4 with attention_k_eq_v, got Gemma4For"):
+        exact_cache(apart)
+    with pytest.raises(ValueError, match="got Linear, which has no layers whose value is their"):
+        install(torch.nn.Linear(2, 3))
+
+
+def test_layouts_that_do_not_exist_or_save_nothing_are_refused(model: Any) -> None:
+    with pytest.raises(ValueError, match="got 'keys'; choices: value and slice, rotate when read"):
+        exact_cache(model, layout="keys")  # type: ignore[arg-type]
+    rotation = {"rope_type": "default", "rope_theta": 10_000.0}
+    whole = build(rope_parameters=dict.fromkeys(TYPES, rotation))
+    with pytest.raises(ValueError, match="got 24 of 24 channels; choices: rotate when read"):
+        install(whole)
+    ids = tokens(2, 17)
+    expected = decode(whole, ids, dynamic(whole))
+    assert torch.equal(decode(whole, ids, exact_cache(whole, layout="rotate when read")), expected)
+    uninstall(whole)
+    whole.model.rotary_emb.rope_type["full_attention"] = "dynamic"
+    with pytest.raises(ValueError, match=r"got dynamic scaled by 1.0; choices: default, propor"):
+        exact_cache(whole, layout="rotate when read")
+
+
+def test_norms_of_two_epsilons_are_refused() -> None:
+    model = build()
+    model.model.layers[4].self_attn.v_norm.eps = 1e-5
+    with pytest.raises(ValueError, match=r"expected norms of one epsilon .* got 1e-06 and 1e-05"):
+        exact_cache(model)
+
+
+def test_a_cache_that_nobody_tells_positions_says_so(model: Any) -> None:
+    cache = exact_cache(model, layout="rotate when read")
+    uninstall(model)
+    with pytest.raises(ValueError, match="expected a call of the model that this cache was made"):
+        model(tokens(1, 3), past_key_values=cache)
+
+
+def test_positions_of_another_number_are_refused(model: Any) -> None:
+    cache = exact_cache(model, layout="rotate when read")
+    with pytest.raises(ValueError, match="expected positions of 4 new tokens, got 1"):
+        model(tokens(1, 4), position_ids=torch.tensor([[3]]), past_key_values=cache)
+    uninstall(model)
