@@ -4,7 +4,15 @@ import random
 import pytest
 
 from qkvary.studies.reports import labelling
-from qkvary.studies.reports.labelling import Box, Label, Spot, boxes_along, place, text_width
+from qkvary.studies.reports.labelling import (
+    Box,
+    Label,
+    Spot,
+    boxes_along,
+    place,
+    stack,
+    text_width,
+)
 
 AREA = (0.0, 0.0, 340.0, 260.0)
 
@@ -66,3 +74,27 @@ def test_places_do_not_depend_on_anything_else() -> None:
 def test_lines_become_boxes() -> None:
     assert boxes_along([(0, 0), (10, 0), (10, 5)]) == [(-1, -1, 11, 1), (9, -1, 11, 6)]
     assert labelling.boxes_along([]) == []
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_column_of_boxes_never_overlaps_and_stays_in_its_room(seed: int) -> None:
+    draw = random.Random(seed)
+    boxes = [(draw.uniform(-20, 220), draw.choice([13.0, 26.0])) for _ in range(draw.randint(1, 7))]
+    middles = stack(boxes, 0, 200)
+    edges = sorted(
+        (middle - height / 2, middle + height / 2)
+        for middle, (_, height) in zip(middles, boxes, strict=True)
+    )
+    assert all(below[0] >= above[1] - 1e-9 for above, below in itertools.pairwise(edges))
+    assert edges[0][0] >= -1e-9
+    assert edges[-1][1] <= 200 + 1e-9
+
+
+def test_boxes_that_do_not_touch_stay_where_they_want_to_be() -> None:
+    assert stack([(150, 13), (20, 13), (80, 26)], 0, 200) == [150, 20, 80]
+    assert stack([], 0, 200) == []
+
+
+def test_boxes_that_touch_share_the_way() -> None:
+    assert stack([(100, 14), (100, 14)], 0, 200) == [93, 107]
+    assert stack([(100, 14), (100, 14)], 0, 10) == [7, 21]

@@ -44,6 +44,22 @@ def test_data_size_uses_binary_units(value: float | None, written: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "written"),
+    [(512, "512 B"), (1000, "1 kB"), (40e9, "40 GB"), (2.5e15, "2.5 PB"), (None, "–")],
+)
+def test_data_size_uses_powers_of_ten_on_request(value: float | None, written: str) -> None:
+    assert wording.data_size(value, decimal=True) == written
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [(16, "16"), (1024, "1k"), (1536, "1.5k"), (1500, "1,500"), (32_768, "32k"), (2**20, "1M")],
+)
+def test_tokens_are_counted_in_1024(number: int, written: str) -> None:
+    assert wording.tokens(number) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
     [(950, "950"), (72_586, "72.6 k"), (1_180_000, "1.18 M"), (999_999, "1 M"), (3e12, "3 T")],
 )
 def test_compact_counts(value: float, written: str) -> None:

@@ -52,10 +52,11 @@ def _load(
     try:
         return importlib.import_module(f"{__package__}.{maker}").plan_files
     except ModuleNotFoundError as error:
-        if str(error.name).startswith("qkvary"):
+        missing = str(error.name).partition(".")[0]
+        if missing == "qkvary":
             raise
-        hint = "; --format html needs no matplotlib" if error.name == "matplotlib" else ""
+        hint = "; --format html needs no matplotlib" if missing == "matplotlib" else ""
         raise UsageError(
-            f"expected {error.name} for {', '.join(wanted)} files, got an installation without it: "
+            f"expected {missing} for {', '.join(wanted)} files, got an installation without it: "
             f"pip install 'qkvary[train]' brings it{hint}"
         ) from error

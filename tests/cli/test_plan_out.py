@@ -1,0 +1,99 @@
+"""``qkvary plan --out``: files on request, nothing written or imported otherwise."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qkvary.cli.main import main
+from tests.conftest import Runner
+
+PLAN = ("plan", "300M", "--gpu", "a100-40gb", "--context", "32k", "--users", "100")
+
+
+def test_files_are_written_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PLAN, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert len(files) == 10
+    for name in files:
+        assert f"written: {tmp_path / name}" in printed
+    page = (tmp_path / "plan.html").read_text("utf-8")
+    assert "What serves 100 users of 32,768 tokens with 300M" in page
+
+
+def test_the_page_says_what_the_screen_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*PLAN, "--out", str(tmp_path), "--format", "html", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    page = (tmp_path / "plan.html").read_text("utf-8").replace("\u2060", "")
+    assert said["files"] == [str(tmp_path / "plan.html")]
+    for sentence in (*said["advice"], *said["caveats"], *said["notes"]):
+        assert f"<bdi>{sentence}</bdi>" in page
+
+
+def test_formats_choose_the_files(tmp_path: Path) -> None:
+    assert main([*PLAN, "--out", str(tmp_path), "--format", "svg", "--format", "html"]) == 0
+    kinds = sorted(path.suffix for path in tmp_path.iterdir())
+    assert kinds == [".html", ".svg", ".svg", ".svg"]
+
+
+def test_training_plans_have_a_page_too(tmp_path: Path) -> None:
+    assert main([*PLAN, "--goal", "training", "--out", str(tmp_path), "--format", "html"]) == 0
+    assert "What trains 300M" in (tmp_path / "plan.html").read_text("utf-8")
+
+
+def test_the_units_that_were_asked_for_are_those_of_the_page(tmp_path: Path) -> None:
+    assert main([*PLAN, "--decimal", "--out", str(tmp_path), "--format", "html"]) == 0
+    page = (tmp_path / "plan.html").read_text("utf-8")
+    assert "2.68 GB" in page
+    assert "iB" not in page.split("<main", 1)[1].split("<script", 1)[0]
+
+
+def test_format_without_a_folder_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PLAN, "--format", "html"]) == 2
+    assert capsys.readouterr().err == (
+        "qkvary: expected --out with a folder for the files of --format, got none\n"
+    )
+
+
+def test_a_folder_that_cannot_be_made_is_out_of_resources(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert main([*PLAN, "--out", str(tmp_path / "file"), "--format", "html"]) == 4
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "cannot write" in printed.err
+
+
+def test_without_out_nothing_is_written_and_nothing_that_draws_is_imported(
+    run_python: Runner, tmp_path: Path
+) -> None:
+    code = (
+        "import sys; from qkvary.cli.main import main; status = main(sys.argv[1:]); "
+        "heavy = {'jinja2', 'markupsafe', 'matplotlib', 'numpy', 'torch'} & set(sys.modules); "
+        "sys.stderr.write(' '.join(sorted(heavy))); sys.exit(status)"
+    )
+    done = run_python(["-c", code, *PLAN], cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib_nothing_is_written_and_one_line_says_why(
+    run_python: Runner, tmp_path: Path
+) -> None:
+    code = (
+        "import sys; sys.modules['matplotlib'] = None; from qkvary.cli.main import main; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    refused = run_python(["-c", code, *PLAN, "--out", str(tmp_path / "a")])
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    assert refused.stderr.startswith("qkvary: expected matplotlib for svg, png, pdf files")
+    assert refused.stderr.count("\n") == 1
+    assert not (tmp_path / "a").exists()
+    page = run_python(["-c", code, *PLAN, "--out", str(tmp_path / "a"), "--format", "html"])
+    assert (page.returncode, page.stderr) == (0, "")
+    assert (tmp_path / "a" / "plan.html").is_file()
