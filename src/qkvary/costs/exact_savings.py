@@ -239,17 +239,17 @@ def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
     """What a layer stores by a method, or ``None`` where it does not apply."""
     config = attention.config
     variant = config.variant
+    stored = sum(config.width(source) for source in variant.cached)
+    if method == "layer input":
+        mixed = IDENTITY in variant.cached and len(variant.cached) == 2
+        return "input" if mixed or stored > config.d_model else None
     if len(variant.cached) == 1:
-        turned = variant.positions == "rotary" and config.position.value_rope == "none"
-        if not turned:
+        if variant.positions != "rotary" or config.position.value_rope != "none":
             return "needed" if method == "one tensor for both" else None
         if method == "rotate when read":
             return "needed"
-        narrow = 2 * config.position.rotary_dim(config.size_per_head) < 2 * config.size_per_head
-        return "value and slice" if method == "value and rotated slice" and narrow else None
-    stored = sum(config.width(source) for source in variant.cached)
-    if method == "layer input" and (IDENTITY in variant.cached or stored > config.d_model):
-        return "input"
+        is_partial = config.position.rotary_dim(config.size_per_head) < config.size_per_head
+        return "value and slice" if method == "value and rotated slice" and is_partial else None
     wide = variant.rank("k") is None and config.width("k") >= config.d_model
     projected = IDENTITY not in variant.cached and config.width("k") == config.width("v")
     return "keys" if method == "keys alone" and wide and projected else None

@@ -1,0 +1,424 @@
+"""Every way to store less that is called exact gives the same output, from as many bytes as said.
+
+Decoding is written out in float64: token by token, each method keeping only what it says, against a
+layer that keeps rotated keys and values.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention, Storage
+from qkvary.arch.families.sizes import load_size
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.models import Encoder, Model
+from qkvary.arch.parts import Norm, Table
+from qkvary.costs.exact_savings import Method, Saving, find_savings
+from qkvary.costs.formats import parse_format
+
+Array = NDArray[np.float64]
+FP64 = parse_format("fp64")
+TOKENS = 11
+GATE = 1e-12
+
+
+def rotate(x: Array, position: int, channels: int) -> Array:
+    """Rotate pairs of the trailing channels of every head by angles that grow with the position."""
+    half = channels // 2
+    angles = position / 100.0 ** (np.arange(half) / half)
+    first, second = x[..., -channels:-half], x[..., -half:]
+    turned = (
+        first * np.cos(angles) - second * np.sin(angles),
+        second * np.cos(angles) + first * np.sin(angles),
+    )
+    return np.concatenate((x[..., :-channels], *turned), axis=-1)
+
+
+def softmax(scores: Array) -> Array:
+    raised = np.exp(scores - scores.max())
+    return raised / raised.sum()
+
+
+class Attention:
+    """The weights of one layer, and attention of one token over keys and values that are given."""
+
+    def __init__(
+        self, *, d_model: int, heads: int, kv_heads: int, head_dim: int, rotated: int = 0
+    ) -> None:
+        self.generator = np.random.default_rng(7)
+        self.heads, self.kv_heads, self.head_dim, self.rotated = heads, kv_heads, head_dim, rotated
+        self.wq = self.draw(d_model, heads * head_dim)
+        self.wk, self.wv = (self.draw(d_model, kv_heads * head_dim) for _ in range(2))
+        self.bk, self.bv = (self.draw(kv_heads * head_dim) for _ in range(2))
+        self.wo = self.draw(heads * head_dim, d_model)
+        self.inputs = self.draw(TOKENS, d_model)
+
+    def draw(self, *shape: int) -> Array:
+        return self.generator.normal(size=shape) / math.sqrt(shape[0])
+
+    def split(self, flat: Array, heads: int) -> Array:
+        return flat.reshape(heads, self.head_dim)
+
+    def turn(self, x: Array, position: int) -> Array:
+        return rotate(x, position, self.rotated) if self.rotated else x
+
+    def query(self, x: Array, position: int) -> Array:
+        return self.turn(self.split(x @ self.wq, self.heads), position)
+
+    def key(self, x: Array, position: int) -> Array:
+        return self.turn(self.split(x @ self.wk + self.bk, self.kv_heads), position)
+
+    def value(self, x: Array) -> Array:
+        return self.split(x @ self.wv + self.bv, self.kv_heads)
+
+    def mix(self, query: Array, keys: list[Array], values: list[Array]) -> Array:
+        mixed: list[Array] = []
+        for head in range(self.heads):
+            group = head * self.kv_heads // self.heads
+            scores = np.array([query[head] @ key[group] for key in keys]) / math.sqrt(self.head_dim)
+            weights = softmax(scores)
+            mixed.append(sum(w * v[group] for w, v in zip(weights, values, strict=True)))  # type: ignore[arg-type]
+        return np.concatenate(mixed) @ self.wo
+
+
+def decode_plainly(layer: Attention) -> Iterator[Array]:
+    """Keys and values kept."""
+    keys: list[Array] = []
+    values: list[Array] = []
+    for position, x in enumerate(layer.inputs):
+        keys.append(layer.key(x, position))
+        values.append(layer.value(x))
+        yield layer.mix(layer.query(x, position), keys, values)
+
+
+Step = Callable[[list[Array], Array, int], Array]
+
+
+def assert_equal_and_as_small(
+    layer: Attention,
+    keep: Callable[[Array, int], Array],
+    step: Step,
+    saving: Saving,
+    plain: Callable[[Attention], Iterator[Array]] = decode_plainly,
+) -> None:
+    """Decode from what ``keep`` keeps of each token; count it against what the saving says."""
+    kept: list[Array] = []
+    for position, (x, expected) in enumerate(zip(layer.inputs, plain(layer), strict=True)):
+        kept.append(keep(x, position))
+        found = step(kept, x, position)
+        assert np.abs(found - expected).max() < GATE * max(1.0, np.abs(expected).max())
+    assert saving.model_bytes_then == sum(entry.nbytes for entry in kept)
+    assert saving.bytes_now > saving.bytes_then
+
+
+def make_model(
+    label: str,
+    *,
+    d_model: int,
+    heads: int,
+    head_dim: int,
+    storage: Storage = "needed",
+    **position: object,
+) -> Model:
+    config = AttentionConfig(
+        d_model=d_model,
+        num_heads=heads,
+        head_dim=head_dim,
+        causal=True,
+        variant=parse_variant(label),
+        position=PositionConfig(**position),  # type: ignore[arg-type]
+    )
+    attention = ProjectedAttention(config=config, storage=storage)
+    return model_of(make_layer(attention))
+
+
+def make_layer(attention: ProjectedAttention, cross: ProjectedAttention | None = None) -> Layer:
+    width = attention.config.d_model
+    return Layer(
+        attention=attention,
+        cross=cross,
+        feed_forward=(FeedForward(d_model=width, d_ff=5),),
+        norms=(Norm(width=width),) * 2,
+    )
+
+
+def model_of(*layers: Layer, encoder: Encoder | None = None) -> Model:
+    return Model(
+        name="one layer",
+        layers=layers,
+        vocabulary=3,
+        tables=(Table(rows=3, width=layers[0].attention.config.d_model),),  # type: ignore[union-attr]
+        encoder=encoder,
+    )
+
+
+def saving_of(model: Model, method: Method, *, context: int = TOKENS) -> Saving:
+    report = find_savings(model, context=context, stored_as=FP64)
+    return next(saving for saving in report.savings if saving.method == method)
+
+
+def methods_of(model: Model) -> set[Method]:
+    found = find_savings(model, context=TOKENS, stored_as=FP64)
+    return {saving.method for saving in found.savings}
+
+
+# ---- the layer input in place of keys and values
+
+
+@pytest.mark.parametrize(
+    ("label", "kv_heads", "rotated"), [("QKV", 6, 0), ("QKV@rotary", 6, 4), ("GQA-4@rotary", 4, 2)]
+)
+def test_inputs_are_projected_again(label: str, kv_heads: int, rotated: int) -> None:
+    layer = Attention(d_model=30, heads=12, kv_heads=kv_heads, head_dim=5, rotated=rotated)
+    label = label if kv_heads != 6 else label.replace("QKV", "GQA-6")
+    model = make_model(label, d_model=30, heads=12, head_dim=5)
+
+    def step(kept: list[Array], x: Array, position: int) -> Array:
+        keys = [layer.key(entry, index) for index, entry in enumerate(kept)]
+        return layer.mix(layer.query(x, position), keys, [layer.value(entry) for entry in kept])
+
+    saving = saving_of(model, "layer input")
+    assert saving.certainty == "exact"
+    assert_equal_and_as_small(layer, lambda x, _: x, step, saving)
+
+
+def test_query_and_output_absorb_the_projections() -> None:
+    """Scores q W_K^T x and values (A X) W_V: no key and no value is ever made."""
+    layer = Attention(d_model=30, heads=6, kv_heads=6, head_dim=5)
+    columns = [slice(5 * head, 5 * head + 5) for head in range(6)]
+
+    def step(kept: list[Array], x: Array, position: int) -> Array:
+        stored, query = np.stack(kept), layer.query(x, position)
+        mixed: list[Array] = []
+        for head, part in enumerate(columns):
+            # The key's bias adds one number to all scores, which the softmax does not see.
+            weights = softmax(stored @ (layer.wk[:, part] @ query[head]) / math.sqrt(5))
+            mixed.append((weights @ stored) @ layer.wv[:, part] + layer.bv[part])
+        return np.concatenate(mixed) @ layer.wo
+
+    saving = saving_of(make_model("QKV", d_model=30, heads=6, head_dim=5), "layer input")
+    assert (saving.share_of_model, saving.certainty) == (0.5, "exact")
+    assert_equal_and_as_small(layer, lambda x, _: x, step, saving)
+
+
+def test_a_key_that_is_the_input_needs_no_value() -> None:
+    """Q-I-V keeps x for the keys already: A (X W_V) = (A X) W_V."""
+    layer = Attention(d_model=30, heads=6, kv_heads=6, head_dim=5)
+
+    def plain(layer: Attention) -> Iterator[Array]:
+        keys: list[Array] = []
+        values: list[Array] = []
+        for position, x in enumerate(layer.inputs):
+            keys.append(layer.split(x, 6))
+            values.append(layer.value(x))
+            yield layer.mix(layer.query(x, position), keys, values)
+
+    def step(kept: list[Array], x: Array, position: int) -> Array:
+        stored, query = np.stack(kept), layer.query(x, position)
+        mixed: list[Array] = []
+        for head in range(6):
+            part = slice(5 * head, 5 * head + 5)
+            weights = softmax(stored[:, part] @ query[head] / math.sqrt(5))
+            mixed.append((weights @ stored) @ layer.wv[:, part] + layer.bv[part])
+        return np.concatenate(mixed) @ layer.wo
+
+    saving = saving_of(make_model("Q-I-V", d_model=30, heads=6, head_dim=5), "layer input")
+    assert (saving.share_of_model, saving.certainty) == (0.5, "exact")
+    assert_equal_and_as_small(layer, lambda x, _: x, step, saving, plain)
+
+
+def test_a_tied_layer_wider_than_its_input_may_keep_the_input() -> None:
+    model = make_model("Q-K=V", d_model=20, heads=6, head_dim=5)
+    assert saving_of(model, "layer input").share_of_model == pytest.approx(1 / 3)
+    assert methods_of(make_model("Q-K=V", d_model=30, heads=6, head_dim=5)) == set()
+
+
+# ---- values made of keys
+
+
+@pytest.mark.parametrize(("d_model", "rotated"), [(30, 0), (30, 4), (24, 0), (24, 2)])
+def test_values_are_made_of_keys(d_model: int, rotated: int) -> None:
+    """V = K W_K^-1 W_V with keys before rotation; a wider W_K has an inverse on its image."""
+    layer = Attention(d_model=d_model, heads=6, kv_heads=6, head_dim=5, rotated=rotated)
+    transfer = np.linalg.pinv(layer.wk) @ layer.wv
+    assert np.linalg.cond(layer.wk) < 1e3
+
+    def step(kept: list[Array], x: Array, position: int) -> Array:
+        keys = [layer.turn(layer.split(key, 6), index) for index, key in enumerate(kept)]
+        values = [layer.split((key - layer.bk) @ transfer + layer.bv, 6) for key in kept]
+        return layer.mix(layer.query(x, position), keys, values)
+
+    label = "QKV@rotary" if rotated else "QKV"
+    saving = saving_of(make_model(label, d_model=d_model, heads=6, head_dim=5), "keys alone")
+    assert (saving.share_of_model, saving.certainty) == (0.5, "needs the weights")
+    assert_equal_and_as_small(layer, lambda x, _: x @ layer.wk + layer.bk, step, saving)
+
+
+def test_a_narrow_key_cannot_give_the_value() -> None:
+    """Two inputs with one key and different values."""
+    layer = Attention(d_model=30, heads=6, kv_heads=3, head_dim=5)
+    hidden = np.linalg.svd(layer.wk.T)[2][-1]
+    x = layer.inputs[0]
+    assert np.allclose(x @ layer.wk, (x + hidden) @ layer.wk)
+    assert not np.allclose(x @ layer.wv, (x + hidden) @ layer.wv)
+    model = make_model("GQA-3", d_model=30, heads=6, head_dim=5)
+    assert methods_of(model) == set()
+
+
+# ---- keys made of values, as in Gemma 4: k = R(gain * v), rotated in part
+
+
+def gain_of(layer: Attention) -> Array:
+    return 1.0 + 0.1 * np.arange(layer.head_dim)
+
+
+def tied_key(layer: Attention, value: Array, position: int) -> Array:
+    return layer.turn(gain_of(layer) * value, position)
+
+
+def decode_tied(layer: Attention) -> Iterator[Array]:
+    keys: list[Array] = []
+    values: list[Array] = []
+    for position, x in enumerate(layer.inputs):
+        values.append(layer.value(x))
+        keys.append(tied_key(layer, values[-1], position))
+        yield layer.mix(layer.query(x, position), keys, values)
+
+
+def tied_model(*, head_dim: int, fraction: float) -> Model:
+    return make_model(
+        "Q-GQA-2@rotary",
+        d_model=40,
+        heads=6,
+        head_dim=head_dim,
+        storage="both",
+        value_rope="none",
+        rotary_fraction=fraction,
+    )
+
+
+def test_keys_are_rebuilt_from_values_and_their_rotated_channels() -> None:
+    layer = Attention(d_model=40, heads=6, kv_heads=2, head_dim=16, rotated=4)
+
+    def keep(x: Array, position: int) -> Array:
+        value = layer.value(x)
+        return np.concatenate((value, tied_key(layer, value, position)[:, -4:]), axis=-1)
+
+    def step(kept: list[Array], x: Array, position: int) -> Array:
+        values = [entry[:, :16] for entry in kept]
+        keys = [
+            np.concatenate(((gain_of(layer) * entry[:, :16])[:, :-4], entry[:, 16:]), axis=-1)
+            for entry in kept
+        ]
+        return layer.mix(layer.query(x, position), keys, values)
+
+    saving = saving_of(tied_model(head_dim=16, fraction=0.25), "value and rotated slice")
+    assert (saving.share_of_model, saving.certainty) == (0.375, "exact")
+    assert_equal_and_as_small(layer, keep, step, saving, decode_tied)
+
+
+@pytest.mark.parametrize(("rotated", "fraction"), [(4, 0.25), (16, 1.0)])
+def test_keys_are_rotated_when_they_are_read(rotated: int, fraction: float) -> None:
+    layer = Attention(d_model=40, heads=6, kv_heads=2, head_dim=16, rotated=rotated)
+
+    def step(kept: list[Array], x: Array, position: int) -> Array:
+        keys = [tied_key(layer, value, index) for index, value in enumerate(kept)]
+        return layer.mix(layer.query(x, position), keys, kept)
+
+    saving = saving_of(tied_model(head_dim=16, fraction=fraction), "rotate when read")
+    assert (saving.share_of_model, saving.certainty) == (0.5, "exact")
+    assert_equal_and_as_small(layer, lambda x, _: layer.value(x), step, saving, decode_tied)
+
+
+def test_all_channels_rotated_leave_no_slice() -> None:
+    assert methods_of(tied_model(head_dim=16, fraction=1.0)) == {"rotate when read"}
+
+
+@pytest.mark.parametrize("value_rope", ["counter", "rotated"])
+def test_a_value_that_is_the_rotated_key_is_one_tensor(value_rope: str) -> None:
+    model = make_model(
+        "Q-GQA-2@rotary",
+        d_model=40,
+        heads=6,
+        head_dim=16,
+        storage="both",
+        value_rope=value_rope,
+    )
+    assert methods_of(model) == {"one tensor for both"}
+    assert saving_of(model, "one tensor for both").share_of_model == 0.5
+
+
+def test_a_tied_layer_without_rotation_is_one_tensor() -> None:
+    layer = Attention(d_model=40, heads=6, kv_heads=2, head_dim=16)
+
+    def plain(layer: Attention) -> Iterator[Array]:
+        keys: list[Array] = []
+        values: list[Array] = []
+        for position, x in enumerate(layer.inputs):
+            keys.append(layer.value(x))
+            values.append(layer.value(x).copy())
+            yield layer.mix(layer.query(x, position), keys, values)
+
+    def step(kept: list[Array], x: Array, position: int) -> Array:
+        return layer.mix(layer.query(x, position), kept, kept)
+
+    model = make_model("Q-GQA-2", d_model=40, heads=6, head_dim=16, storage="both")
+    saving = saving_of(model, "one tensor for both")
+    assert_equal_and_as_small(layer, lambda x, _: layer.value(x), step, saving, plain)
+
+
+# ---- one encoder output for all layers
+
+
+def test_one_encoder_output_serves_every_cross_attention() -> None:
+    layers = [Attention(d_model=30, heads=6, kv_heads=6, head_dim=5) for _ in range(3)]
+    for index, layer in enumerate(layers):
+        layer.wk, layer.wv = layer.draw(30, 30) * (index + 1), layer.draw(30, 30)
+    encoded, x = layers[0].draw(17, 30), layers[0].inputs[0]
+    for layer in layers:
+        keys, values = (
+            [layer.split(row, 6) for row in encoded @ matrix + bias]
+            for matrix, bias in ((layer.wk, layer.bk), (layer.wv, layer.bv))
+        )
+        kept = layer.mix(layer.query(x, 0), keys, values)
+        again = layer.mix(
+            layer.query(x, 0),
+            [layer.key(row, 0) for row in encoded],
+            [layer.value(row) for row in encoded],
+        )
+        assert np.abs(kept - again).max() < GATE
+    attention = make_model("QKV", d_model=30, heads=6, head_dim=5).layers[0].attention
+    assert isinstance(attention, ProjectedAttention)
+    seeing = dataclasses.replace(attention.config, causal=False)
+    cross = dataclasses.replace(attention, config=seeing, memory="encoder")
+    encoder = Encoder(layers=(make_layer(dataclasses.replace(attention, config=seeing)),))
+    model = model_of(*(make_layer(attention, cross),) * 3, encoder=encoder)
+    report = find_savings(model, context=TOKENS, stored_as=FP64, encoder_tokens=17)
+    saving = next(one for one in report.savings if one.method == "encoder output once")
+    own = 3 * TOKENS * 2 * 30 * 8
+    assert saving.model_bytes_now == own + 3 * 17 * 2 * 30 * 8
+    assert saving.model_bytes_then == own + encoded.nbytes
+    assert (saving.layers, saving.certainty) == ((0, 1, 2), "exact")
+
+
+# ---- where nothing can be saved
+
+
+def test_grouped_heads_as_in_llama_3_save_nothing_exactly() -> None:
+    report = find_savings(load_size("llama-3.1-8b"), context=8192, stored_as=parse_format("bf16"))
+    assert report.savings == ()
+    assert report.bytes_now == 2**30
+    (obstacle,) = report.obstacles
+    assert obstacle.startswith(
+        "keys and values of 2,048 channels are no wider than the layer input"
+    )
+    assert obstacle.endswith("of 4,096: 8 KV heads leave nothing to save exactly")
+    # Keys and values together take every value: nothing smaller than they can tell them apart.
+    layer = Attention(d_model=32, heads=8, kv_heads=2, head_dim=4)
+    both = np.concatenate((layer.wk, layer.wv), axis=1)
+    assert np.linalg.matrix_rank(both) == both.shape[1] == 16
