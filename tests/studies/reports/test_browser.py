@@ -1,43 +1,21 @@
 """The page in a real Chromium, from a file, as a reader opens it."""
 
 import dataclasses
-import os
-import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Page
 
 from qkvary.studies.reports.page import render_page
+from tests.studies.reports.conftest import Open
 from tests.studies.reports.hostile import UNICODE
 from tests.studies.reports.synthetic import make_attention, make_summary, renamed
 
 pytestmark = pytest.mark.browser
 
-ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 NUMBERS = "(cells) => cells.map((cell) => +cell.dataset.v)"
-Open = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = os.environ.get("QKVARY_CHROMIUM") or shutil.which("chromium")
-    if program is None:
-        pytest.skip("no chromium on this machine (Debian: apt-get install chromium)")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=program, args=list(ARGUMENTS))
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")
@@ -46,36 +24,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(render_page(summary, make_attention(summary)), "utf-8")
     return path
-
-
-@pytest.fixture
-def open_page(browser: Browser) -> Iterator[Open]:
-    """Open a file; complaints on the console and requests for anything else fail the test."""
-    complaints: list[str] = []
-    contexts = []
-
-    def asked(url: str, path: Path) -> None:
-        if not url.startswith(("data:image/png;", path.as_uri())):
-            complaints.append(f"request: {url[:80]}")
-
-    def opened(path: Path, width: int = 1280, colours: str = "light", script: bool = True) -> Page:
-        context = browser.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme=colours,  # type: ignore[arg-type]
-            java_script_enabled=script,
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("request", lambda request: asked(request.url, path))
-        page.goto(path.as_uri())
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert complaints == []
 
 
 @pytest.mark.parametrize(
