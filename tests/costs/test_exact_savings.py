@@ -1,0 +1,255 @@
+"""What is found to be savable in models of every kind; that it is exact is shown in contracts."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkvary.arch.attention import PositionConfig
+from qkvary.arch.blocks import ProjectedAttention
+from qkvary.arch.families.sizes import load_size
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.models import Model
+from qkvary.costs.cache import model_cache_bytes
+from qkvary.costs.exact_savings import (
+    Method,
+    Saving,
+    SavingsReport,
+    apply_saving,
+    exact_methods,
+    find_savings,
+)
+from qkvary.costs.formats import parse_format
+from qkvary.costs.macs import decode_macs
+from tests.costs.toy_models import (
+    ALL_KINDS,
+    compressed_model,
+    encoder_decoder_model,
+    language_model,
+    latent_model,
+    plain_layer,
+    projected,
+    stack,
+    tied_rotary_model,
+)
+
+BF16 = parse_format("bf16")
+
+
+def report_of(model: Model, *, context: int = 37, **fields: object) -> SavingsReport:
+    given: dict[str, object] = {"stored_as": BF16, **fields}
+    return find_savings(model, context=context, **given)  # type: ignore[arg-type]
+
+
+def savings_of(model: Model, **fields: object) -> dict[Method, Saving]:
+    return {saving.method: saving for saving in report_of(model, **fields).savings}
+
+
+def test_a_model_like_gemma_4_by_hand() -> None:
+    context, window = 37, 6
+    local, both = 2 * 3 * 8 * 2, 2 * 2 * 16 * 2
+    model = tied_rotary_model(window=window)
+    report = report_of(model, context=context)
+    assert report.bytes_now == 5 * (window - 1) * local + context * both
+    found = {saving.method: saving for saving in report.savings}
+    sliced, turned = found["value and rotated slice"], found["rotate when read"]
+    assert (sliced.layers, turned.layers) == ((5,), (5,))
+    # The value of 16 channels and 4 rotated ones of the key, of two heads, instead of 32.
+    assert sliced.bytes_then == context * 2 * (16 + 4) * 2
+    assert turned.bytes_then == context * 2 * 16 * 2
+    assert (sliced.share_of_layers, turned.share_of_layers) == (0.375, 0.5)
+    assert turned.model_bytes_then == report.bytes_now - context * 2 * 16 * 2
+    assert turned.share_of_model == pytest.approx(context * 64 / report.bytes_now)
+    # 48 channels of keys and values where the input has 24.
+    inputs = found["layer input"]
+    assert inputs.layers == (0, 1, 2, 3, 4, 5)
+    assert report.already == ("layers with a window keep 5 tokens",)
+    assert report.obstacles == ()
+
+
+@pytest.mark.parametrize("name", ["gemma-4-31b", "gemma-4-12b", "gemma-4-26b-a4b"])
+def test_gemma_4_itself(name: str) -> None:
+    found = savings_of(load_size(name), context=131_072)
+    assert found["value and rotated slice"].share_of_layers == 0.375
+    assert found["rotate when read"].share_of_layers == 0.5
+    assert {saving.certainty for saving in found.values()} == {"exact"}
+    layers = found["rotate when read"].layers
+    assert layers == tuple(range(5, len(load_size(name).layers), 6))
+
+
+@pytest.mark.parametrize(
+    ("label", "methods"),
+    [
+        ("QKV", {"layer input", "keys alone"}),
+        ("Q=K-V", {"layer input", "keys alone"}),
+        ("I-K-V", {"layer input", "keys alone"}),
+        ("Q-I-V", {"layer input"}),
+        ("Q-K-I", {"layer input"}),
+        ("QKV@rotary", {"layer input", "keys alone"}),
+        ("Q-K[r3]-V", {"layer input"}),
+        ("Q-K-V[r3]", {"layer input", "keys alone"}),
+        ("GQA-4", set()),
+        ("MQA", set()),
+        ("Q-K=V", set()),
+        ("Q-I-I", set()),
+        ("Q-MQA", set()),
+    ],
+)
+def test_which_methods_apply(label: str, methods: set[Method]) -> None:
+    assert set(savings_of(language_model(label, d_model=40))) == methods
+
+
+def test_half_of_equal_widths_is_saved() -> None:
+    for saving in savings_of(language_model()).values():
+        assert saving.share_of_model == saving.share_of_layers == 0.5
+        assert saving.bytes_now == 2 * saving.bytes_then == 37 * 3 * 2 * 48 * 2
+        assert saving.layers == (0, 1, 2)
+
+
+def test_wider_heads_save_more_by_the_input() -> None:
+    model = stack(plain_layer(projected(head_dim=16)))
+    found = savings_of(model)
+    assert found["layer input"].share_of_model == pytest.approx(1 - 24 / 192)
+    assert found["keys alone"].share_of_model == 0.5
+
+
+def test_exact_methods_come_first_and_the_best_of_them() -> None:
+    for model in (*ALL_KINDS, load_size("gemma-4-31b"), load_size("whisper-tiny")):
+        found = report_of(model).savings
+        keys = [(saving.certainty != "exact", -saving.share_of_model) for saving in found]
+        assert keys == sorted(keys)
+        assert all(saving.explanation and saving.price for saving in found)
+
+
+def test_what_needs_the_weights_says_so() -> None:
+    saving = savings_of(language_model())["keys alone"]
+    assert saving.certainty == "needs the weights"
+    assert "well-conditioned W_K" in saving.price
+    assert "before rotation" in saving.price
+
+
+def test_latents_and_summaries_are_savings_already() -> None:
+    latent, compressed = report_of(latent_model()), report_of(compressed_model())
+    assert latent.savings == compressed.savings == ()
+    assert latent.already == ("latent attention keeps 18 channels of a token instead of 96",)
+    assert compressed.already == (
+        "shared-KV attention with one head keeps one tensor for keys and values",
+        "summaries of 7 tokens stand for those beyond the window of 5",
+        "summaries of 4 tokens stand for those beyond the window of 5",
+    )
+
+
+def test_layers_that_read_others_keep_nothing_to_save() -> None:
+    own = projected()
+    model = stack(plain_layer(own), plain_layer(dataclasses.replace(own, reads_layer=0)))
+    report = report_of(model)
+    assert {saving.layers for saving in report.savings} == {(0,)}
+    assert report.already == ("some layers read another layer's keys and values and keep none",)
+
+
+def test_an_encoders_output_is_kept_once() -> None:
+    found = savings_of(encoder_decoder_model(), encoder_tokens=19)
+    once = found["encoder output once"]
+    assert once.model_bytes_now == 2 * (37 + 19) * 48 * 2
+    assert once.model_bytes_then == 2 * 37 * 48 * 2 + 19 * 24 * 2
+    assert found["layer input"].model_bytes_then == 2 * 37 * 24 * 2 + 2 * 19 * 48 * 2
+    few_heads = encoder_decoder_model("MQA")
+    # Keys and values of one head in two layers are narrower than one encoder output.
+    assert "encoder output once" not in savings_of(few_heads, encoder_tokens=19)
+
+
+def test_an_already_small_cache_is_not_made_larger() -> None:
+    model = tied_rotary_model(storage="needed")
+    assert "value and rotated slice" not in savings_of(model)
+    assert "rotate when read" not in exact_methods(model)
+
+
+def test_scales_count_before_and_after() -> None:
+    model = stack(plain_layer(projected(head_dim=8)))
+    saving = savings_of(model, stored_as=parse_format("int4"))["layer input"]
+    assert saving.bytes_now == 37 * 2 * 6 * (4 + 4)
+    assert saving.bytes_then == 37 * (12 + 4)
+
+
+@given(
+    model=st.sampled_from(ALL_KINDS),
+    context=st.integers(1, 300),
+    form=st.sampled_from(["fp32", "bf16", "int8", "int4"]),
+)
+def test_a_saving_is_a_model_that_keeps_less(model: Model, context: int, form: str) -> None:
+    report = report_of(model, context=context, stored_as=parse_format(form))
+    assert report.bytes_now == model_cache_bytes(model, context=context, stored_as=form)
+    for saving in report.savings:
+        changed = apply_saving(model, saving.method)
+        assert changed is not None
+        then = model_cache_bytes(changed, context=context, stored_as=form)
+        assert saving.model_bytes_then == then < report.bytes_now
+        assert 0 < saving.share_of_model <= saving.share_of_layers + 1e-12 < 1
+        different = [
+            index
+            for index, (own, other) in enumerate(zip(model.layers, changed.layers, strict=True))
+            if own != other
+        ]
+        assert list(saving.layers) == different
+
+
+@given(model=st.sampled_from(ALL_KINDS), context=st.integers(2, 300))
+def test_what_is_not_kept_is_computed(model: Model, context: int) -> None:
+    for method in ("layer input", "keys alone", "encoder output once"):
+        changed = apply_saving(model, method)
+        if changed is not None:
+            assert (
+                decode_macs(changed, context=context).total
+                > decode_macs(model, context=context).total
+            )
+    for method in ("value and rotated slice", "rotate when read", "one tensor for both"):
+        changed = apply_saving(model, method)
+        if changed is not None:
+            assert decode_macs(changed, context=context) == decode_macs(model, context=context)
+
+
+def test_products_of_a_stored_input_by_hand() -> None:
+    """One layer of six heads of four: projected again, or absorbed where nothing is rotated."""
+    rest = 24 * 24 + 24 * 24 + 3 * 24 * 50 + 24 * 101
+    for label, context, products in (
+        # Two matrices for each of nine tokens, then scores and values.
+        ("QKV@rotary", 9, 9 * 2 * 24 * 24 + 2 * 9 * 24),
+        # Two products of the query and of the output with a matrix, then 24 channels a head.
+        ("QKV", 9, 2 * 24 * 24 + 2 * 9 * 6 * 24),
+    ):
+        changed = apply_saving(stack(plain_layer(projected(label))), "layer input")
+        assert changed is not None
+        assert decode_macs(changed, context=context).total == rest + products
+
+
+def test_normalised_keys_cannot_be_absorbed() -> None:
+    plain = projected()
+    normed = dataclasses.replace(plain, norms=tuple(tied_rotary_model().norms))
+    absorbed, again = (
+        apply_saving(stack(plain_layer(attention)), "layer input") for attention in (plain, normed)
+    )
+    assert absorbed is not None
+    assert again is not None
+    few, many = (decode_macs(one, context=9).total for one in (absorbed, again))
+    assert many - few == 9 * 2 * 24 * 24 + 2 * 9 * 24 - (2 * 24 * 24 + 2 * 9 * 6 * 24)
+
+
+def test_another_variant_stores_what_it_needs() -> None:
+    changed = apply_saving(language_model(), "layer input")
+    assert changed is not None
+    shared = changed.with_variant(parse_variant("Q-K=V"))
+    kept = {
+        layer.attention.storage
+        for layer in shared.layers
+        if isinstance(layer.attention, ProjectedAttention)
+    }
+    assert kept == {"needed"}
+
+
+def test_rotated_values_are_stored_once() -> None:
+    position = PositionConfig(value_rope="counter")
+    tied = projected("Q-GQA-2@rotary", position=position)
+    model = stack(plain_layer(dataclasses.replace(tied, storage="both")))
+    assert exact_methods(model) == ("one tensor for both",)
+    assert apply_saving(stack(plain_layer(tied)), "one tensor for both") is None
