@@ -1,0 +1,160 @@
+"""Which variants a model is compared in: sensible ones by default, all that fit on request."""
+
+import dataclasses
+
+import pytest
+
+from qkvary.arch.families.sizes import load_size, name_sizes
+from qkvary.arch.models import Model, as_model
+from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
+from qkvary.costs.cache import model_cache_bytes
+from qkvary.costs.candidates import AS_IT_IS, Candidates, choose_candidates, own_label
+from tests.costs.toy_models import (
+    compressed_model,
+    encoder_decoder_model,
+    language_model,
+    latent_model,
+    plain_layer,
+    projected,
+    stack,
+    tied_rotary_model,
+)
+
+
+def names_of(found: Candidates) -> list[str]:
+    return [row.name for row in found.rows]
+
+
+def labels_of(found: Candidates) -> list[str]:
+    return [row.label for row in found.rows if row.saving is None]
+
+
+@pytest.mark.parametrize(
+    ("model", "label"),
+    [
+        (language_model(), "QKV"),
+        (language_model("GQA-8"), "QKV"),
+        (language_model("GQA-4"), "GQA-4"),
+        (language_model("MQA"), "MQA"),
+        (language_model("Q-GQA-2"), "Q-GQA-2"),
+        (language_model("QKV@rotary@w5"), "QKV"),
+        (language_model("I-K-V@alibi"), "I-K-V"),
+        (encoder_decoder_model("Q-K=V"), "Q-K=V"),
+        (latent_model(), AS_IT_IS),
+        (compressed_model(), AS_IT_IS),
+        (tied_rotary_model(), AS_IT_IS),
+        (stack(plain_layer(projected()), plain_layer(projected("MQA"))), AS_IT_IS),
+    ],
+)
+def test_a_models_own_label(model: Model, label: str) -> None:
+    assert own_label(model) == label
+
+
+def test_a_plan_compares_what_the_papers_compare() -> None:
+    found = choose_candidates(as_model(gpt_300m(), "300M"))
+    assert names_of(found) == [
+        "QKV",
+        "QKV, layer input",
+        "Q-K=V",
+        "GQA-4",
+        "Q-GQA-4",
+        "MQA",
+        "Q-MQA",
+    ]
+    assert found.original.model.name == "300M"
+    assert [row.is_original for row in found.rows] == [True, True, *[False] * 5]
+
+
+def test_a_count_compares_every_sharing_and_more_heads() -> None:
+    found = choose_candidates(as_model(gpt_300m()), all_sharings=True)
+    assert labels_of(found) == [
+        "QKV",
+        *("Q=K-V", "Q-K=V", "Q=K=V", "I-K-V", "I-K=V"),
+        *("GQA-8", "Q-GQA-8", "GQA-4", "Q-GQA-4", "GQA-2", "Q-GQA-2", "MQA", "Q-MQA"),
+    ]
+
+
+def test_a_models_own_number_of_heads_is_kept_and_halved() -> None:
+    llama = load_size("llama-3.1-8b")
+    assert labels_of(choose_candidates(llama)) == [
+        *("GQA-8", "QKV", "Q-K=V", "Q-GQA-8", "MQA", "Q-MQA"),
+    ]
+    many = labels_of(choose_candidates(llama, all_sharings=True))
+    assert {"GQA-8", "GQA-4", "GQA-2", "Q-GQA-8"} <= set(many)
+    assert "GQA-16" not in many
+
+
+def test_one_key_head_leaves_little() -> None:
+    assert labels_of(choose_candidates(load_size("falcon-7b"))) == ["MQA", "QKV", "Q-K=V", "Q-MQA"]
+    alone = stack(plain_layer(projected(num_heads=1)))
+    assert labels_of(choose_candidates(alone)) == ["QKV", "Q-K=V"]
+
+
+def test_heads_that_four_does_not_divide() -> None:
+    # Of 25 heads there is nothing between all and one.
+    assert labels_of(choose_candidates(load_size("gpt2-xl"))) == ["QKV", "Q-K=V", "MQA", "Q-MQA"]
+
+
+def test_latents_and_summaries_have_nothing_to_share() -> None:
+    for model in (latent_model(), compressed_model()):
+        found = choose_candidates(model, all_sharings=True)
+        assert (names_of(found), found.refused) == ([AS_IT_IS], ())
+        asked = choose_candidates(model, ["MQA"])
+        assert names_of(asked) == [AS_IT_IS]
+        (sentence,) = asked.refused
+        assert sentence.startswith(
+            f"MQA does not fit {model.name}: expected layers with projections"
+        )
+
+
+def test_any_spelling_may_be_asked_for_and_each_is_compared_once() -> None:
+    found = choose_candidates(language_model(), ["q,k=v", "Q-K=V", "gqa-1", "MQA", "QKV"])
+    assert labels_of(found) == ["QKV", "Q-K=V", "MQA"]
+    assert found.refused == ()
+
+
+def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
+    found = choose_candidates(language_model(), ["GQA-3", "Q-K=V"])
+    assert labels_of(found) == ["QKV", "Q-K=V"]
+    (sentence,) = found.refused
+    assert sentence.startswith("GQA-3 does not fit toy QKV: expected KV heads that divide 8")
+
+
+def test_what_cannot_be_read_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="expected a variant such as Q-K=V"):
+        choose_candidates(language_model(), ["MQA", "nonsense"])
+
+
+def test_windows_and_rotation_stay_with_their_layers() -> None:
+    found = choose_candidates(tied_rotary_model(), ["QKV"])
+    shared = next(row.model for row in found.rows if row.label == "QKV")
+    windows = [layer.attention.config.variant.window for layer in shared.layers]  # type: ignore[union-attr]
+    assert windows == [6] * 5 + [None]
+    # All six heads now: of 8 channels behind a window, of 16 in the last layer.
+    assert model_cache_bytes(shared, context=37) == 5 * 5 * 2 * 6 * 8 * 2 + 37 * 2 * 6 * 16 * 2
+
+
+def test_layers_that_read_others_keep_a_query_of_their_own() -> None:
+    own = projected()
+    model = stack(plain_layer(own), plain_layer(dataclasses.replace(own, reads_layer=0)))
+    found = choose_candidates(model, ["Q=K-V", "Q-K=V"])
+    assert labels_of(found) == ["QKV", "Q-K=V"]
+    assert "expected a query of its own in a layer that reads another" in found.refused[0]
+
+
+def test_a_network_that_decodes_nothing_has_no_savings() -> None:
+    found = choose_candidates(as_model(synthetic_encoder()))
+    assert all(row.saving is None for row in found.rows)
+    assert labels_of(found) == ["QKV", "Q-K=V", "MQA", "Q-MQA"]
+
+
+@pytest.mark.parametrize("name", name_sizes())
+def test_every_named_size_has_rows_of_its_own(name: str) -> None:
+    for all_sharings in (False, True):
+        found = choose_candidates(load_size(name), all_sharings=all_sharings)
+        assert len(set(names_of(found))) == len(found.rows)
+        assert found.rows[0].is_original
+        assert found.refused == ()
+        # What is said to store less does.
+        kept = [model_cache_bytes(row.model, context=5000) for row in found.rows]
+        assert all(kept[i] < kept[0] for i, row in enumerate(found.rows) if row.saving)

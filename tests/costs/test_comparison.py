@@ -1,0 +1,110 @@
+"""A comparison is every cost function applied to every candidate, and nothing else."""
+
+import pytest
+
+from qkvary.arch.models import as_model
+from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
+from qkvary.costs.cache import model_cache_bytes
+from qkvary.costs.candidates import choose_candidates
+from qkvary.costs.comparison import CostRow, compare_costs
+from qkvary.costs.formats import parse_format
+from qkvary.costs.macs import decode_macs, forward_macs
+from qkvary.costs.parameters import model_parameters
+from tests.costs.toy_models import (
+    ALL_KINDS,
+    compressed_model,
+    encoder_decoder_model,
+    experts_model,
+    language_model,
+)
+
+BF16, INT8 = parse_format("bf16"), parse_format("int8")
+
+
+def rows_of(*arguments: object, **fields: object) -> tuple[CostRow, ...]:
+    given: dict[str, object] = {"context": 29, "batch": 3, "weights": BF16, "cache": BF16}
+    return compare_costs(*arguments, **(given | fields))  # type: ignore[arg-type]
+
+
+def test_the_papers_networks_in_all_conventions() -> None:
+    candidates = choose_candidates(as_model(gpt_300m()), ["Q-K=V", "MQA"]).rows
+    rows = {row.candidate.name: row for row in rows_of(candidates, context=2048, batch=1)}
+    base = rows["QKV"]
+    assert base.parameters.total == base.active_parameters == 305_534_976
+    assert base.weight_bytes == 611_069_952
+    assert base.square_macs.total == 792_689_901_568
+    assert base.training_macs_per_token == 3 * 706_832_498_688 / 2048
+    # A prompt needs logits for its last token only.
+    head = 50_304 * 1024
+    assert base.prefill_macs.total == 706_832_498_688 - 2047 * head
+    assert base.decode_macs.total == 20 * (12 * 1024**2 + 2 * 2048 * 1024) + head
+    assert (base.cache_bytes_per_token, base.cache_growth_bytes_per_token) == (81_920, 81_920)
+    assert base.cache_bytes == 2048 * 81_920
+    assert rows["QKV, layer input"].cache_bytes == rows["Q-K=V"].cache_bytes == 2048 * 40_960
+    assert rows["QKV, layer input"].parameters == base.parameters
+    assert rows["MQA"].cache_bytes == 2048 * 5_120
+
+
+def test_rows_are_what_the_cost_functions_say() -> None:
+    for model in ALL_KINDS:
+        for row in rows_of(choose_candidates(model).rows, encoder_tokens=19):
+            own = row.candidate.model
+            assert row.label == row.candidate.label
+            assert row.parameters == model_parameters(own)
+            assert row.decode_macs == decode_macs(own, context=29, encoder_tokens=19)
+            assert row.square_macs == forward_macs(
+                own, tokens=29, pairs="square", encoder_tokens=19
+            )
+            assert row.cache_bytes == 3 * model_cache_bytes(own, context=29, encoder_tokens=19)
+            assert row.step is not None
+            assert (row.step.batch, row.step.context) == (3, 29)
+            assert row.step.macs == 3 * row.decode_macs.total
+
+
+def test_formats_of_weights_and_cache_are_apart() -> None:
+    candidates = choose_candidates(language_model(), ["MQA"]).rows
+    plain, small = rows_of(candidates)[0], rows_of(candidates, cache=INT8)[0]
+    assert small.weight_bytes == plain.weight_bytes
+    # Six channels a head and four bytes of scale for each.
+    assert small.cache_bytes == 3 * 29 * 3 * 2 * 8 * (6 + 4)
+
+
+def test_only_what_a_token_meets_is_active() -> None:
+    row = rows_of(choose_candidates(experts_model()).rows)[0]
+    assert row.parameters.total - row.active_parameters == 2 * 8 * 3 * 24 * 13
+
+
+def test_a_full_window_grows_no_more() -> None:
+    row = rows_of(choose_candidates(language_model("QKV@w5")).rows)[0]
+    assert row.cache_bytes_per_token == 3 * 2 * 48 * 2
+    assert row.cache_growth_bytes_per_token == 0
+    assert row.cache_bytes == 3 * 4 * 3 * 2 * 48 * 2
+
+
+def test_summaries_grow_by_fractions() -> None:
+    row = rows_of(choose_candidates(compressed_model()).rows)[0]
+    assert row.cache_growth_bytes_per_token == pytest.approx(16 / 7 + 16 / 4 + 6 / 4)
+
+
+def test_an_encoder_counts_once_for_a_prompt_and_not_for_a_token() -> None:
+    few, many = (
+        rows_of(choose_candidates(encoder_decoder_model()).rows, encoder_tokens=seen)[0]
+        for seen in (10, 20)
+    )
+    assert many.prefill_macs.total > few.prefill_macs.total
+    assert many.decode_macs.projections == few.decode_macs.projections
+    assert many.decode_macs.scores - few.decode_macs.scores == 2 * 10 * 2 * 24
+
+
+def test_what_decodes_nothing_has_no_cache() -> None:
+    for row in rows_of(choose_candidates(as_model(synthetic_encoder())).rows, context=16):
+        assert (row.cache_bytes, row.cache_bytes_per_token, row.step) == (None, None, None)
+        assert row.cache_growth_bytes_per_token is None
+        assert row.square_macs.total > row.prefill_macs.total
+
+
+@pytest.mark.parametrize("fields", [{"context": 0}, {"batch": 0}, {"batch": -3}])
+def test_nothing_of_nothing_is_refused(fields: dict[str, object]) -> None:
+    candidates = choose_candidates(language_model()).rows
+    with pytest.raises(ValueError, match="expected a context and a batch of at least 1, got"):
+        rows_of(candidates, **fields)
