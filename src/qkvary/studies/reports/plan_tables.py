@@ -83,7 +83,7 @@ def training_table(
         rows=tuple(_training_row(row, decimal=decimal) for row in rows),
         notes=(
             (
-                f"{regime.precision} precision, "
+                f"Precision: {regime.precision}; "
                 f"{'each block computed again' if regime.checkpointing else 'activations kept'}, "
                 f"at {wording.percent(regime.utilization, 0)} of the matrix rate. Published "
                 "tokens/s: paper 1's own machines and its 300M networks."
