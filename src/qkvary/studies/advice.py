@@ -144,8 +144,9 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
         key=lambda row: (row.plan.devices or 0, row.quality.change_percent if row.quality else 0.0),
     )
     if frontier:
-        yield _fewest(frontier[0])
-        rest = [row for row in frontier[1:] if not row.is_original]
+        is_best = _is_no_worse(original.plan.devices, frontier[0].plan.devices)
+        yield _nothing_better(original) if is_best else _fewest(frontier[0])
+        rest = [row for row in frontier[0 if is_best else 1 :] if not row.is_original]
         if rest:
             yield "Also on the frontier: " + "; ".join(map(_in_short, rest)) + "."
     for row in first:
@@ -232,12 +233,17 @@ def _own_name(row: ServedVariant) -> str:
     return "As it is" if row.label == AS_IT_IS else f"As it is ({row.label})"
 
 
+def _is_no_worse(own: int | None, other: int | None) -> bool:
+    return own is not None and (other is None or own <= other)
+
+
+def _nothing_better(row: ServedVariant) -> str:
+    kind = "the model" if row.label == AS_IT_IS else row.label
+    return f"Nothing on the published frontier needs fewer devices than {kind} as it is."
+
+
 def _fewest(row: ServedVariant) -> str:
     devices = _devices(row.plan.devices or 0)
-    if row.is_original:
-        return (
-            f"Nothing that was published needs fewer devices at no worse quality than {row.label}."
-        )
     return f"Fewest devices on the published frontier: {row.label}, {devices}, {_change(row)}."
 
 
