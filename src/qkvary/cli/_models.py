@@ -51,7 +51,7 @@ VariantLabels = Annotated[
     Parameter(
         name=("--variant", "--variants"),
         negative=(),
-        consume_multiple=True,
+        consume_multiple=(1, None),
         help="Compare these variants, in any spelling (Q-K=V, q,k=v, MQA).",
     ),
 ]

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter, Token
 
 from qkvary.checkpoints.errors import UsageError
+from qkvary.cli._units import ungroup
 from qkvary.studies.catalog import load_study, study_names
 from qkvary.studies.study import Study
 
@@ -64,7 +65,7 @@ def parse_count(text: str) -> int:
     Raises:
         UsageError: for anything else.
     """
-    match = re.fullmatch(r"([0-9]{1,15})([kKmM]?)", text.replace(",", "").replace("_", ""))
+    match = re.fullmatch(r"([0-9]{1,15})([kKmM]?)", ungroup(text))
     factor = 0 if match is None else {"": 1, "k": 2**10, "m": 2**20}[match[2].lower()]
     if match is None or int(match[1]) * factor > LARGEST_COUNT:
         shown = text if len(text) <= 60 else text[:57] + "..."

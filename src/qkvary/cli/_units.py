@@ -19,7 +19,13 @@ _BYTES = {
 _FLOPS = {"flops": 1, "gflops": 10**9, "tflops": 10**12, "pflops": 10**15}
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
+_AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
+_GROUP = re.compile(r"(?<=[0-9])[,_](?=[0-9]{3}(?![0-9]))")
+
+
+def ungroup(text: str) -> str:
+    """The text without the marks between groups of three digits; a decimal comma stays."""
+    return _GROUP.sub("", text)
 
 
 def parse_bytes(text: str) -> int:
@@ -55,10 +61,10 @@ def parse_share(text: str) -> float:
     Raises:
         UsageError: for anything that is not a share.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%?)", text.strip())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(%?)", text.strip())
     value = -1.0 if match is None else float(match[1]) / (100 if match[2] else 1)
     if not 0 <= value <= 1:
-        raise UsageError(f"expected a share such as 10% or 0.1, got {text!r}")
+        raise UsageError(f"expected a share such as 10% or 0.1, got {text[:60]!r}")
     return value
 
 
@@ -68,11 +74,12 @@ def format_bytes(amount: float | None, *, decimal: bool = False) -> str:
         return "-"
     step, names = (1000, _DECIMAL) if decimal else (1024, _BINARY)
     value, place = float(amount), 0
-    while abs(value) >= step and place < len(names) - 1:
+    # What would be rounded to a whole step is one of the next unit.
+    while abs(value) >= (step if place == 0 else step - 0.5) and place < len(names) - 1:
         value, place = value / step, place + 1
     if place == 0:
         return f"{value:,.4g} {names[0]}" if value % 1 else f"{value:,.0f} {names[0]}"
-    digits = 2 if value < 100 else 1 if value < 1000 else 0
+    digits = 2 if value < 99.995 else 1 if value < 999.95 else 0
     return f"{value:.{digits}f} {names[place]}"
 
 
@@ -82,7 +89,7 @@ def format_count(amount: float | None) -> str:
         return "-"
     value, place = float(amount), 0
     names = ("", " k", " M", " G", " T", " P", " E")
-    while abs(value) >= 1000 and place < len(names) - 1:
+    while abs(value) >= 999.95 and place < len(names) - 1:
         value, place = value / 1000, place + 1
     return f"{value:.0f}" if place == 0 else f"{value:.4g}{names[place]}"
 
@@ -97,14 +104,16 @@ def format_change(value: float, base: float) -> str:
     if base == 0:
         return "" if value == 0 else "new"
     change = 100 * (value / base - 1)
-    return "=" if value == base else f"{change:+.3g} %"
+    if value == base:
+        return "="
+    return f"{change:+,.0f} %" if abs(change) >= 999.5 else f"{change:+.3g} %"
 
 
 def _parse(text: str, units: dict[str, int], expected: str) -> float:
-    match = _AMOUNT.fullmatch(text.strip().replace(",", "").replace("_", ""))
+    match = _AMOUNT.fullmatch(ungroup(text.strip()))
     factor = None if match is None else units.get(match[2].lower())
     if match is None or factor is None or not float(match[1]) * factor >= 1:
-        raise UsageError(f"expected {expected}, got {text!r}")
+        raise UsageError(f"expected {expected}, got {text[:60]!r}")
     if float(match[1]) * factor > 1e30:
-        raise UsageError(f"expected {expected} of a plausible size, got {text!r}")
+        raise UsageError(f"expected {expected} of a plausible size, got {text[:60]!r}")
     return float(match[1]) * factor
