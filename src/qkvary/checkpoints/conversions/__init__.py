@@ -1,0 +1,1 @@
+"""Models that others stored: one file per format, found by its name."""

@@ -1,0 +1,157 @@
+"""Post-norm character models with learned positions: ``model.safetensors`` and a ``config.json``.
+
+The configuration lists the characters. Every sublayer is followed by a LayerNorm and so is the last
+block; the feed-forward network is ReLU, the output has a matrix and a bias of its own.
+"""
+
+from pathlib import Path
+
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.arch.sharing import share
+from qkvary.arch.variants import Variant
+from qkvary.checkpoints.errors import DamagedError, UsageError
+from qkvary.checkpoints.models import LoadedModel, make_loaded, parse_weights
+from qkvary.checkpoints.reading import LARGEST_SIDE_FILE, read_file
+from qkvary.data.model_configs import parse_config
+from qkvary.data.tokenizers import CharacterTokenizer
+
+FORMAT = "a character model (model.safetensors, and a config.json that lists its chars)"
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+LARGEST_SIZE = 2**24
+
+_SIZES = ("vocab_size", "d_model", "num_layers", "num_heads", "head_dim", "d_ff", "max_len")
+# What is built here; a checkpoint that says otherwise is another kind of network.
+_EXPECTED: dict[str, object] = {
+    "ffn_activation": "relu",
+    "attention_scale": "1/sqrt(head_dim)",
+    "linear_bias": True,
+    "layer_norm_eps": 1e-5,
+}
+_NAMES = {
+    "token_embedding.weight": "embedding",
+    "pos_embedding.weight": "position_embedding",
+    "ln_f.weight": "stack.final_norm.weight",
+    "ln_f.bias": "stack.final_norm.bias",
+    "lm_head.weight": "head_weight",
+    "lm_head.bias": "head_bias",
+}
+_LAYER_NAMES = {
+    "self_attn.W_q": "attention.q_proj",
+    "self_attn.W_k": "attention.k_proj",
+    "self_attn.W_v": "attention.v_proj",
+    "self_attn.W_o": "attention.o_proj",
+    "norm1": "attention_norm",
+    "ffn.linear1": "feed_forward.up",
+    "ffn.linear2": "feed_forward.down",
+    "norm2": "feed_forward_norm",
+}
+
+
+def recognises(path: Path) -> bool:
+    """Whether it is such a folder, or its file of weights."""
+    folder = path.parent if path.name == WEIGHTS else path
+    if not ((folder / WEIGHTS).is_file() and (folder / CONFIG).is_file()):
+        return False
+    return b'"chars"' in read_file(folder / CONFIG, limit=LARGEST_SIDE_FILE)
+
+
+def load(path: Path) -> LoadedModel:
+    """Read a model with its characters.
+
+    Raises:
+        UsageError: if a file cannot be read, or the network is of a kind that is not built here.
+        DamagedError: if a file is not what it should be.
+        UnsafeError: if it is a pickle.
+    """
+    folder = path.parent if path.name == WEIGHTS else path
+    where = str(folder / CONFIG)
+    try:
+        config = parse_config(read_file(folder / CONFIG, limit=LARGEST_SIDE_FILE), where)
+        tokenizer = CharacterTokenizer(_read_characters(config, where))
+    except DamagedError:
+        raise
+    except ValueError as error:
+        raise DamagedError(f"{where} cannot be used: {error}") from None
+    tensors = parse_weights(read_file(folder / WEIGHTS), str(folder / WEIGHTS))
+    network = read_config(config, where, most_layers=len(tensors))
+    weights = _rename(tensors, network.num_layers)
+    return make_loaded(network, weights, tokenizer, str(folder / WEIGHTS))
+
+
+def read_config(
+    config: dict[str, object], where: str, *, most_layers: int = 1000
+) -> LanguageModelConfig:
+    """The network that a configuration describes.
+
+    Args:
+        config: What the file holds.
+        where: How it is called in messages.
+        most_layers: A plausible number of layers.
+
+    Raises:
+        UsageError: for a network of a kind that is not built here.
+        DamagedError: for sizes that no network has.
+    """
+    for name, expected in _EXPECTED.items():
+        if config.get(name, expected) != expected:
+            raise UsageError(f"{where} has {name} {config[name]!r}, expected {expected!r}")
+    sizes = {name: _read_size(config, name, where) for name in _SIZES}
+    heads, layers = sizes["num_heads"], sizes["num_layers"]
+    kv_heads = _read_size({"num_kv_heads": heads, **config}, "num_kv_heads", where)
+    if layers > most_layers:
+        raise DamagedError(f"{where} has {layers} layers, expected at most {most_layers}")
+    try:
+        variant = Variant(
+            sharing=share("q", "k", "v"), num_kv_heads=None if kv_heads == heads else kv_heads
+        )
+        attention = AttentionConfig(
+            d_model=sizes["d_model"],
+            num_heads=heads,
+            variant=variant,
+            head_dim=sizes["head_dim"],
+            causal=True,
+        )
+        return LanguageModelConfig(
+            attention=attention,
+            block=BlockConfig(d_ff=sizes["d_ff"], activation="relu", norm_placement="post-final"),
+            num_layers=layers,
+            vocabulary=sizes["vocab_size"],
+            max_tokens=sizes["max_len"],
+            positions="learned",
+            tied_head=False,
+            head_bias=True,
+        )
+    except ValueError as error:
+        raise DamagedError(f"{where} describes no network: {error}") from None
+
+
+def _read_characters(config: dict[str, object], where: str) -> str:
+    characters = config.get("chars")
+    if not isinstance(characters, str):
+        raise DamagedError(f"{where} has chars that are no text")
+    return characters
+
+
+def _read_size(config: dict[str, object], name: str, where: str) -> int:
+    size = config.get(name)
+    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST_SIZE:
+        shown = repr(size)
+        shown = shown if len(shown) <= 40 else shown[:37] + "..."
+        raise DamagedError(
+            f"{where} has {name} {shown}, expected a whole number from 1 to {LARGEST_SIZE:,}"
+        )
+    return size
+
+
+def _rename(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """Our names for theirs; what has none keeps its own, and is refused where it is not known."""
+    names = dict(_NAMES)
+    for layer in range(layers):
+        for theirs, ours in _LAYER_NAMES.items():
+            for kind in ("weight", "bias"):
+                name = f"stack.blocks.{layer}.{ours}.{kind}"
+                names[f"blocks.{layer}.{theirs}.{kind}"] = name
+    return {names.get(name, name): tensor for name, tensor in tensors.items()}

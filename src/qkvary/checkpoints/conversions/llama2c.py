@@ -1,0 +1,289 @@
+"""Llama-style models of karpathy/llama2.c: one ``.bin`` of the first version, and its tokenizer.
+
+Seven sizes, then the weights in float32, one kind after the other over all layers. There the
+rotation turns neighbouring channels, here the two halves of a head: the rows of query and key
+projections are put in that order once, which changes nothing else.
+"""
+
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.arch.sharing import share
+from qkvary.arch.variants import Variant
+from qkvary.checkpoints.errors import DamagedError, UsageError
+from qkvary.checkpoints.models import LoadedModel, make_loaded
+from qkvary.checkpoints.reading import LARGEST_SIDE_FILE, read_file
+from qkvary.checkpoints.sentencepiece import joins_spaces
+from qkvary.data.tokenizers import PieceTokenizer
+
+FORMAT = "llama2.c (a .bin file, its tokenizer tok*.bin beside it)"
+ROTARY_BASE = 10_000.0
+LARGEST_SIZE = 2**24
+LONGEST_PIECE = 1024
+CHECKED_POSITIONS = 512
+_HEADER = struct.Struct("<7i")
+_LATER_VERSIONS = b"24ka"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What the header says."""
+
+    dim: int
+    """Channels."""
+    hidden: int
+    """Inner channels of the feed-forward networks."""
+    layers: int
+    """Blocks."""
+    heads: int
+    """Query heads."""
+    kv_heads: int
+    """Heads of key and value."""
+    vocabulary: int
+    """Tokens."""
+    tokens: int
+    """Longest sequence."""
+    tied: bool
+    """Whether the embedding is the output matrix."""
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of a head."""
+        return self.dim // self.heads
+
+    def parts(self) -> dict[str, tuple[int, ...]]:
+        """The shape of everything behind the header, in the order of the file."""
+        dim, hidden, layers = self.dim, self.hidden, self.layers
+        narrow = self.kv_heads * self.head_dim
+        shapes: dict[str, tuple[int, ...]] = {
+            "embedding": (self.vocabulary, dim),
+            "attention_norm": (layers, dim),
+            "query": (layers, dim, dim),
+            "key": (layers, narrow, dim),
+            "value": (layers, narrow, dim),
+            "output": (layers, dim, dim),
+            "feed_forward_norm": (layers, dim),
+            "gate": (layers, hidden, dim),
+            "down": (layers, dim, hidden),
+            "up": (layers, hidden, dim),
+            "final_norm": (dim,),
+            "cosines": (self.tokens, self.head_dim // 2),
+            "sines": (self.tokens, self.head_dim // 2),
+        }
+        return shapes if self.tied else {**shapes, "head": (self.vocabulary, dim)}
+
+
+def recognises(path: Path) -> bool:
+    """Whether it is a ``.bin`` file, or a folder with one."""
+    return path.suffix == ".bin" if path.is_file() else bool(_weight_files(path))
+
+
+def load(path: Path) -> LoadedModel:
+    """Read a model and, where one lies beside it, its tokenizer.
+
+    Raises:
+        UsageError: if a folder holds several models, or a file cannot be read.
+        DamagedError: if a file is not what its header says.
+        UnsafeError: if it is a pickle.
+    """
+    file = path if path.is_file() else _only(path)
+    data = read_file(file)
+    sizes = read_sizes(data, str(file))
+    parts = _read_parts(data, sizes, str(file))
+    _check_rotation(parts, sizes, str(file))
+    tokenizer = _find_tokenizer(file, sizes.vocabulary)
+    return make_loaded(_make_config(sizes), _make_weights(parts, sizes), tokenizer, str(file))
+
+
+def read_sizes(data: bytes, where: str) -> Sizes:
+    """The header, checked.
+
+    Raises:
+        UsageError: if it is of a later version of the format.
+        DamagedError: if it is too short, or has sizes that no model has.
+    """
+    if data.startswith(_LATER_VERSIONS):
+        raise UsageError(
+            f"{where} is of a later version of the llama2.c format; export it as version 0"
+        )
+    if len(data) < _HEADER.size:
+        raise DamagedError(f"{where} has {len(data)} bytes, fewer than a header of {_HEADER.size}")
+    dim, hidden, layers, heads, kv_heads, vocabulary, tokens = _HEADER.unpack_from(data)
+    named = {"dim": dim, "hidden_dim": hidden, "n_layers": layers, "n_heads": heads}
+    named |= {"n_kv_heads": kv_heads, "vocab_size": abs(vocabulary), "seq_len": tokens}
+    for name, size in named.items():
+        if not 1 <= size <= LARGEST_SIZE:
+            raise DamagedError(f"{where} has {name} {size}, expected 1 to {LARGEST_SIZE:,}")
+    if dim % heads or (dim // heads) % 2 or heads % kv_heads:
+        raise DamagedError(
+            f"{where} has dim {dim}, n_heads {heads} and n_kv_heads {kv_heads}, expected heads of "
+            "an even number of channels and KV heads that divide them"
+        )
+    return Sizes(
+        dim=dim,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        vocabulary=abs(vocabulary),
+        tokens=tokens,
+        tied=vocabulary > 0,
+    )
+
+
+def read_tokenizer(
+    data: bytes, vocabulary: int, where: str, *, one_space: bool = False
+) -> PieceTokenizer:
+    """The pieces and scores of a tokenizer file.
+
+    Args:
+        data: The bytes of the file.
+        vocabulary: Pieces that it must hold.
+        where: How it is called in messages.
+        one_space: What the file does not say: whether runs of spaces are joined.
+
+    Raises:
+        DamagedError: if it does not hold exactly ``vocabulary`` pieces.
+    """
+    pieces: list[bytes] = []
+    scores: list[float] = []
+    place = 4
+    for token in range(vocabulary):
+        if place + 8 > len(data):
+            raise DamagedError(f"{where} ends at piece {token} of {vocabulary}")
+        score, length = struct.unpack_from("<fi", data, place)
+        place += 8
+        if not 0 <= length <= LONGEST_PIECE or place + length > len(data):
+            raise DamagedError(f"{where} has {length} bytes in piece {token}, or ends inside it")
+        pieces.append(data[place : place + length])
+        scores.append(score)
+        place += length
+    if place != len(data):
+        raise DamagedError(f"{where} has {len(data) - place:,} bytes behind {vocabulary} pieces")
+    try:
+        return PieceTokenizer(pieces, scores, joins_spaces=one_space)
+    except ValueError as error:
+        raise DamagedError(f"{where} is no tokenizer: {error}") from None
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    found = sorted(folder.glob("*.bin")) if folder.is_dir() else []
+    return [path for path in found if not path.name.startswith("tok")]
+
+
+def _only(folder: Path) -> Path:
+    found = _weight_files(folder)
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found[:5])
+        raise UsageError(f"expected one .bin in {folder}, got {len(found)}: {names}; name the file")
+    return found[0]
+
+
+def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
+    for name in (f"tok{vocabulary}.bin", "tokenizer.bin"):
+        path = file.parent / name
+        if path.exists() and path != file:
+            data = read_file(path, limit=LARGEST_SIDE_FILE)
+            joins = _joins_spaces(path.with_suffix(".model"))
+            return read_tokenizer(data, vocabulary, str(path), one_space=joins)
+    return None
+
+
+def _joins_spaces(path: Path) -> bool:
+    """What the tokenizer's original says about spaces; llama2.c itself leaves them as they are."""
+    if not path.exists():
+        return False
+    return joins_spaces(read_file(path, limit=LARGEST_SIDE_FILE), str(path))
+
+
+def _read_parts(data: bytes, sizes: Sizes, where: str) -> dict[str, NDArray[np.float32]]:
+    shapes = sizes.parts()
+    expected = _HEADER.size + 4 * sum(math.prod(shape) for shape in shapes.values())
+    if expected != len(data):
+        raise DamagedError(
+            f"{where} has {len(data):,} bytes instead of the {expected:,} of its header"
+        )
+    place, parts = _HEADER.size, dict[str, NDArray[np.float32]]()
+    for name, shape in shapes.items():
+        count = math.prod(shape)
+        values = np.frombuffer(data, dtype="<f4", count=count, offset=place)
+        parts[name] = values.reshape(shape).astype(np.float32)
+        place += 4 * count
+    return parts
+
+
+def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Sizes, where: str) -> None:
+    """Refuse a model that was trained with another rotation than the one that is built here."""
+    count = min(sizes.tokens, CHECKED_POSITIONS)
+    steps = ROTARY_BASE ** (-np.arange(0, sizes.head_dim, 2) / sizes.head_dim)
+    angles = np.arange(count)[:, None] * steps
+    for name, expected in (("cosines", np.cos(angles)), ("sines", np.sin(angles))):
+        # Not "greater": a NaN is no rotation either.
+        if not (np.abs(parts[name][:count] - expected) < 1e-3).all():
+            raise DamagedError(f"{where} has {name} of a rotation that is not of base 10,000")
+
+
+def _make_config(sizes: Sizes) -> LanguageModelConfig:
+    same = sizes.kv_heads == sizes.heads
+    variant = Variant(
+        sharing=share("q", "k", "v"),
+        num_kv_heads=None if same else sizes.kv_heads,
+        positions="rotary",
+    )
+    attention = AttentionConfig(
+        d_model=sizes.dim,
+        num_heads=sizes.heads,
+        variant=variant,
+        causal=True,
+        bias=False,
+        out_bias=False,
+        position=PositionConfig(rotary_base=ROTARY_BASE, rotary_fraction=1.0),
+    )
+    return LanguageModelConfig(
+        attention=attention,
+        block=BlockConfig(d_ff=sizes.hidden, activation="swiglu", norm="rmsnorm", bias=False),
+        num_layers=sizes.layers,
+        vocabulary=sizes.vocabulary,
+        max_tokens=sizes.tokens,
+        positions="none",
+        tied_head=sizes.tied,
+    )
+
+
+def _make_weights(parts: dict[str, NDArray[np.float32]], sizes: Sizes) -> dict[str, Tensor]:
+    tensors = {name: torch.from_numpy(values) for name, values in parts.items()}
+    weights = {
+        "embedding": tensors["embedding"],
+        "stack.final_norm.weight": tensors["final_norm"],
+    }
+    if not sizes.tied:
+        weights["head_weight"] = tensors["head"]
+    for layer in range(sizes.layers):
+        own = {
+            "attention.q_proj": _in_halves(tensors["query"][layer], sizes.heads),
+            "attention.k_proj": _in_halves(tensors["key"][layer], sizes.kv_heads),
+            "attention.v_proj": tensors["value"][layer],
+            "attention.o_proj": tensors["output"][layer],
+            "attention_norm": tensors["attention_norm"][layer],
+            "feed_forward.gate": tensors["gate"][layer],
+            "feed_forward.up": tensors["up"][layer],
+            "feed_forward.down": tensors["down"][layer],
+            "feed_forward_norm": tensors["feed_forward_norm"][layer],
+        }
+        weights |= {f"stack.blocks.{layer}.{name}.weight": part for name, part in own.items()}
+    return weights
+
+
+def _in_halves(weight: Tensor, heads: int) -> Tensor:
+    """Rows of pairs (0, 1), (2, 3), ... as all first and then all second ones, head by head."""
+    pairs = weight.unflatten(0, (heads, -1, 2))
+    return pairs.transpose(1, 2).flatten(0, 2)

@@ -1,0 +1,204 @@
+"""A language model as a folder: weights, configuration, tokenizer, and the list of all three.
+
+What is read is what was written, bit for bit; a folder that somebody changed is refused.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as from_safetensors
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+
+from qkvary.arch.canonical import canonical_json, from_dict
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.durable import atomic_write_dir, make_directory
+from qkvary.checkpoints.errors import DamagedError, NewerFormatError, UsageError
+from qkvary.checkpoints.jsonvalues import JsonValue, decode, encode
+from qkvary.checkpoints.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
+from qkvary.costs.parameters import network_parameters
+from qkvary.data.tokenizers import Tokenizer, make_tokenizer
+from qkvary.nn.language_model import LanguageModel
+
+MODEL_FORMAT = 1
+"""Version of what the folder holds; the manifest has its own."""
+KIND = "language model"
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+_WEIGHTS, _CONFIG, _TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+
+
+class LoadedModel(NamedTuple):
+    """A network that is ready to decode, and what turns text into its tokens."""
+
+    network: LanguageModel
+    """In evaluation mode, on the processor, in the number format that was stored."""
+    tokenizer: Tokenizer | None
+    """Where the checkpoint has one."""
+
+
+def save_model(path: Path, model: LanguageModel, tokenizer: Tokenizer | None = None) -> None:
+    """Write a model as a folder, durably; a model that stands there already is replaced.
+
+    Args:
+        path: The folder.
+        model: Whose weights and configuration are kept.
+        tokenizer: Of the model's vocabulary.
+
+    Raises:
+        UsageError: if something else stands at ``path``, the tokenizer does not fit, or the model
+            cannot be loaded again because it has weights that are not finite.
+        ResourceError: if the disk is full, broken or not writable.
+    """
+    weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    try:
+        _check_numbers(weights, "the model")
+        _check_vocabulary(model.config, tokenizer, "the model")
+    except DamagedError as error:
+        raise UsageError(str(error)) from None
+    if path.exists() and not _holds_model(path):
+        raise UsageError(f"{path} is no model of this format; it is not overwritten")
+    files = {
+        _WEIGHTS: to_safetensors(weights),
+        _CONFIG: canonical_json(model.config).encode() + b"\n",
+    }
+    if tokenizer is not None:
+        files[_TOKENIZER] = encode(tokenizer.describe()).encode() + b"\n"
+    about: dict[str, JsonValue] = {"kind": KIND, "model_format": MODEL_FORMAT}
+    make_directory(path.absolute().parent)
+    manifest = describe(files, about=about)
+    atomic_write_dir(path, {**files, MANIFEST_NAME: manifest.to_json()})
+    read_manifest(path).read_all(path)
+
+
+def load_model(path: Path) -> LoadedModel:
+    """Read what ``save_model`` wrote.
+
+    Raises:
+        DamagedError: if it is not exactly what was written.
+        UnsafeError: if its manifest names a file outside of it.
+    """
+    manifest = read_manifest(path)
+    about = manifest.about
+    if about.get("kind") != KIND:
+        raise DamagedError(f"{path} holds no language model, but {about.get('kind', 'a run')}")
+    version = about.get("model_format")
+    if isinstance(version, int) and version > MODEL_FORMAT:
+        raise NewerFormatError(
+            f"{path} has model_format {version}, this qkvary reads {MODEL_FORMAT}; use a newer one"
+        )
+    weights = parse_weights(manifest.read(path, _WEIGHTS), str(path / _WEIGHTS))
+    config = _parse_config(manifest.read(path, _CONFIG), path / _CONFIG, len(weights))
+    tokenizer = _read_tokenizer(manifest, path)
+    return make_loaded(config, weights, tokenizer, str(path))
+
+
+def make_loaded(
+    config: LanguageModelConfig,
+    weights: Mapping[str, Tensor],
+    tokenizer: Tokenizer | None,
+    where: str,
+) -> LoadedModel:
+    """Build a network with exactly these weights; nothing is allocated before the sizes agree.
+
+    Args:
+        config: The network.
+        weights: Every parameter by its name.
+        tokenizer: What turns text into its tokens.
+        where: What the weights are called in messages.
+
+    Raises:
+        DamagedError: if names, shapes or number formats are not those of the network, or a weight
+            is not finite.
+    """
+    expected = network_parameters(config).total
+    found = sum(tensor.numel() for tensor in weights.values())
+    if expected != found:
+        raise DamagedError(
+            f"{where} has {found:,} weights, but its configuration asks for {expected:,}"
+        )
+    dtype = _check_numbers(weights, where)
+    _check_vocabulary(config, tokenizer, where)
+    network = LanguageModel(config).to(dtype)
+    own = network.state_dict()
+    problems = [
+        *(f"{name} is missing" for name in sorted(own.keys() - weights.keys())),
+        *(f"{name} is not known" for name in sorted(weights.keys() - own.keys())),
+        *(
+            f"{name} is {list(weights[name].shape)} instead of {list(own[name].shape)}"
+            for name in sorted(own.keys() & weights.keys())
+            if own[name].shape != weights[name].shape
+        ),
+    ]
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise DamagedError(f"{where} does not fit its network: {', '.join(problems[:3])}{more}")
+    network.load_state_dict(dict(weights))
+    return LoadedModel(network.eval(), tokenizer)
+
+
+def parse_weights(data: bytes, where: str) -> dict[str, Tensor]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        DamagedError: if it is none.
+    """
+    try:
+        return from_safetensors(data)
+    except (SafetensorError, KeyError, ValueError, OverflowError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise DamagedError(f"{where} is no safetensors file: {reason}") from None
+
+
+def _check_numbers(weights: Mapping[str, Tensor], where: str) -> torch.dtype:
+    formats = {tensor.dtype for tensor in weights.values()}
+    if len(formats) != 1 or not formats <= set(DTYPES):
+        names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in formats))
+        raise DamagedError(
+            f"{where} has weights of {names or 'no format'}, expected one of float64, float32, "
+            "bfloat16 and float16 for all"
+        )
+    for name, tensor in weights.items():
+        if not torch.isfinite(tensor).all():
+            raise DamagedError(f"{where} has a weight that is not finite, in {name}")
+    return formats.pop()
+
+
+def _check_vocabulary(config: LanguageModelConfig, tokenizer: Tokenizer | None, where: str) -> None:
+    if tokenizer is not None and tokenizer.vocabulary != config.vocabulary:
+        raise DamagedError(
+            f"{where} has a vocabulary of {config.vocabulary}, but its tokenizer one of "
+            f"{tokenizer.vocabulary}"
+        )
+
+
+def _holds_model(path: Path) -> bool:
+    with contextlib.suppress(DamagedError):
+        return read_manifest(path).about.get("kind") == KIND
+    return False
+
+
+def _parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
+    refused = f"{path} is no configuration of a language model"
+    try:
+        fields = cast("dict[str, Any]", decode(data))
+        layers = fields["num_layers"]
+        # Checked first: a configuration becomes a list of its layers.
+        if isinstance(layers, int) and layers <= tensors:
+            return from_dict(LanguageModelConfig, fields)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedError(f"{refused}: {' '.join(str(error).split())}") from None
+    raise DamagedError(f"{refused}: it asks for more layers than there are tensors ({tensors})")
+
+
+def _read_tokenizer(manifest: Manifest, path: Path) -> Tokenizer | None:
+    if _TOKENIZER not in manifest.files:
+        return None
+    try:
+        return make_tokenizer(cast("dict[str, Any]", decode(manifest.read(path, _TOKENIZER))))
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise DamagedError(f"{path / _TOKENIZER} is no tokenizer: {error}") from None

@@ -1,0 +1,295 @@
+"""From text to tokens and back: characters, bytes, and the merged pieces of llama2.c.
+
+A token is a few bytes and not always whole characters; whoever prints puts bytes together before
+decoding them. Knows no files: what is read or stored is somebody else's.
+"""
+
+import heapq
+import math
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+_BYTE_PIECE = re.compile(rb"<0x([0-9A-F]{2})>")
+CONTROL_TOKENS = 3
+"""Unknown, beginning and end come first among merged pieces and are never found in a text."""
+PREFIX = b" "
+"""Merged pieces see a text with a space before it."""
+
+
+class Tokenizer(Protocol):
+    """What every kind offers."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Distinct tokens."""
+        ...
+
+    @property
+    def beginning(self) -> int | None:
+        """The token that starts every text, where there is one."""
+        ...
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Tokens that end a text."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, the one that starts it included.
+
+        Raises:
+            ValueError: if the text holds something that no token stands for.
+        """
+        ...
+
+    def piece(self, token: int, *, after: int | None = None) -> bytes:
+        """The bytes that a token adds to a text.
+
+        Args:
+            token: A token of the vocabulary.
+            after: The token before it, which decides about a space.
+        """
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-ready data from which ``make_tokenizer`` makes an equal one."""
+        ...
+
+
+class CharacterTokenizer:
+    """One token for each character of an alphabet, numbered in its order."""
+
+    beginning: int | None = None
+    ends: tuple[int, ...] = ()
+
+    def __init__(self, alphabet: str) -> None:
+        """Number the characters.
+
+        Raises:
+            ValueError: if one occurs twice, or there is none.
+        """
+        if not alphabet or len(set(alphabet)) != len(alphabet):
+            raise ValueError("expected an alphabet of distinct characters, got none or one twice")
+        if any("\ud800" <= letter <= "\udfff" for letter in alphabet):
+            raise ValueError("expected an alphabet of characters, got half of a surrogate pair")
+        self.alphabet = alphabet
+        self._numbers = {letter: number for number, letter in enumerate(alphabet)}
+
+    @property
+    def vocabulary(self) -> int:
+        """Characters of the alphabet."""
+        return len(self.alphabet)
+
+    def encode(self, text: str) -> list[int]:
+        """The number of every character.
+
+        Raises:
+            ValueError: for a character that is not in the alphabet.
+        """
+        try:
+            return [self._numbers[letter] for letter in text]
+        except KeyError as error:
+            raise ValueError(
+                f"expected characters out of the {len(self.alphabet)} of this model, "
+                f"got {error.args[0]!r}; choices: {self.alphabet!r}"
+            ) from None
+
+    def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002  see Tokenizer
+        """The character in UTF-8."""
+        return self.alphabet[token].encode()
+
+    def describe(self) -> dict[str, Any]:
+        """The alphabet."""
+        return {"kind": "characters", "alphabet": self.alphabet}
+
+
+class ByteTokenizer:
+    """One token for each byte: every text has tokens, and every end of text is a token of its own.
+
+    Tokens 0 to 255 are the bytes of UTF-8.
+    """
+
+    beginning: int | None = None
+    ends: tuple[int, ...] = ()
+    vocabulary = 256
+
+    def encode(self, text: str) -> list[int]:
+        """The bytes of the text.
+
+        Raises:
+            ValueError: for half of a surrogate pair, which has no bytes.
+        """
+        return list(_bytes_of(text))
+
+    def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002  see Tokenizer
+        """The byte."""
+        return bytes((token,))
+
+    def describe(self) -> dict[str, Any]:
+        """Nothing but its kind."""
+        return {"kind": "bytes"}
+
+
+class PieceTokenizer:
+    """Merged pieces with scores: pairs of neighbours become one piece, the highest score first.
+
+    Tokens 0, 1 and 2 are unknown, beginning and end; the next beginning ends a text too. A
+    character without a piece becomes the tokens of its bytes, ``<0x0A>`` for a line feed.
+
+    Source: Kudo and Richardson 2018, SentencePiece, in the form that karpathy/llama2.c stores.
+    """
+
+    beginning: int | None = 1
+    ends: tuple[int, ...] = (1, 2)
+
+    def __init__(
+        self, pieces: Sequence[bytes], scores: Sequence[float], *, joins_spaces: bool = False
+    ) -> None:
+        """Number the pieces.
+
+        Args:
+            pieces: What each token stands for.
+            scores: Of each; the highest is merged first.
+            joins_spaces: Whether spaces at the ends of a text are taken off, and runs of them
+                inside made one, before anything else.
+
+        Raises:
+            ValueError: if pieces and scores do not match, a score is not finite, or one of the 256
+                bytes has no token.
+        """
+        if len(pieces) != len(scores):
+            raise ValueError(
+                f"expected a score for each of {len(pieces)} pieces, got {len(scores)}"
+            )
+        if not all(map(math.isfinite, scores)):
+            raise ValueError("expected scores that are finite, got one that is not")
+        self.pieces, self.scores = tuple(pieces), tuple(scores)
+        self.joins_spaces = joins_spaces
+        self._bytes: dict[int, int] = {}
+        self._found: dict[bytes, int] = {}
+        for token, piece in enumerate(pieces):
+            match = _BYTE_PIECE.fullmatch(piece)
+            if match:
+                self._bytes[token] = int(match[1], 16)
+            elif token >= CONTROL_TOKENS:
+                self._found.setdefault(piece, token)
+        self._byte_tokens = {byte: token for token, byte in self._bytes.items()}
+        if len(self._byte_tokens) != 256:
+            raise ValueError(
+                f"expected a token for each of 256 bytes, got {len(self._byte_tokens)}"
+            )
+
+    @property
+    def vocabulary(self) -> int:
+        """Pieces, control tokens included."""
+        return len(self.pieces)
+
+    def encode(self, text: str) -> list[int]:
+        """The beginning, then the pieces of the text behind a space.
+
+        Raises:
+            ValueError: for half of a surrogate pair, which has no bytes.
+        """
+        _bytes_of(text)
+        start = [1]
+        if self.joins_spaces:
+            text = re.sub(" +", " ", text).strip(" ")
+        return start if not text else start + self._merge(self._characters(" " + text))
+
+    def piece(self, token: int, *, after: int | None = None) -> bytes:
+        """The bytes of a piece; the space that the beginning has added is taken off again."""
+        if token < CONTROL_TOKENS:
+            return b""
+        if token in self._bytes:
+            return bytes((self._bytes[token],))
+        piece = self.pieces[token]
+        return piece.removeprefix(PREFIX) if after == self.beginning else piece
+
+    def describe(self) -> dict[str, Any]:
+        """The pieces in hexadecimal, the scores, and what is done to spaces."""
+        return {
+            "kind": "pieces",
+            "joins_spaces": self.joins_spaces,
+            "pieces": [piece.hex() for piece in self.pieces],
+            "scores": list(self.scores),
+        }
+
+    def _characters(self, text: str) -> list[int]:
+        tokens: list[int] = []
+        for letter in text:
+            data = letter.encode()
+            token = self._found.get(data)
+            tokens += [self._byte_tokens[byte] for byte in data] if token is None else [token]
+        return tokens
+
+    def _merge(self, tokens: list[int]) -> list[int]:
+        """Join neighbours while there is a piece for two of them; of equal scores the first."""
+        merged: list[int | None] = list(tokens)
+        before = [index - 1 for index in range(len(tokens))]
+        behind = [index + 1 for index in range(len(tokens))]
+        waiting: list[tuple[float, int, int, int, int]] = []
+
+        def offer(left: int, right: int) -> None:
+            if left < 0 or right >= len(merged):
+                return
+            first, second = merged[left], merged[right]
+            if first is None or second is None or {first, second} & self._bytes.keys():
+                return
+            joined = self._found.get(self.pieces[first] + self.pieces[second])
+            if joined is not None:
+                heapq.heappush(waiting, (-self.scores[joined], left, right, first, second))
+
+        for left, right in pairwise(range(len(tokens))):
+            offer(left, right)
+        while waiting:
+            _, left, right, first, second = heapq.heappop(waiting)
+            if (merged[left], merged[right]) != (first, second) or behind[left] != right:
+                continue
+            merged[left] = self._found[self.pieces[first] + self.pieces[second]]
+            merged[right] = None
+            behind[left] = behind[right]
+            if behind[right] < len(merged):
+                before[behind[right]] = left
+            offer(before[left], left)
+            offer(left, behind[left])
+        return [token for token in merged if token is not None]
+
+
+def make_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer that ``describe`` described.
+
+    Raises:
+        ValueError: if it describes none.
+    """
+    kind = description.get("kind")
+    try:
+        if kind == "bytes":
+            return ByteTokenizer()
+        if kind == "characters":
+            return CharacterTokenizer(_text(description["alphabet"]))
+        if kind == "pieces":
+            pieces = [bytes.fromhex(piece) for piece in description["pieces"]]
+            scores = [float(score) for score in description["scores"]]
+            return PieceTokenizer(pieces, scores, joins_spaces=description["joins_spaces"] is True)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"expected a tokenizer of kind {kind}, got no such: {error}") from error
+    raise ValueError(
+        f"expected a tokenizer of a known kind, got {kind!r}; choices: characters, bytes, pieces"
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _bytes_of(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"expected text, got half of a surrogate pair at character {error.start}"
+        ) from error

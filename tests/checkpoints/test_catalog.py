@@ -1,0 +1,56 @@
+"""A checkpoint is found out by its files, whatever its format."""
+
+from pathlib import Path
+
+import pytest
+
+from qkvary.checkpoints.catalog import conversion_names, load_checkpoint, load_conversion
+from qkvary.checkpoints.errors import DamagedError, UsageError
+from qkvary.checkpoints.models import save_model
+from tests.checkpoints.test_models import CHARACTERS, make_model
+from tests.reference import char_gpt, llama2c
+
+
+def test_every_format_is_recognised_as_itself_only(tmp_path: Path) -> None:
+    llama2c.write_stand_in(tmp_path / "llama2c")
+    char_gpt.write_stand_in(tmp_path / "char_gpt")
+    assert set(conversion_names()) == {"llama2c", "char_gpt"}
+    for name in conversion_names():
+        found = [n for n in conversion_names() if load_conversion(n).recognises(tmp_path / name)]
+        assert found == [name]
+
+
+def test_a_file_of_a_checkpoint_stands_for_its_folder(tmp_path: Path) -> None:
+    llama2c.write_stand_in(tmp_path / "llama")
+    char_gpt.write_stand_in(tmp_path / "characters")
+    for file in ("llama/model.bin", "characters/model.safetensors"):
+        one, two = load_checkpoint(tmp_path / file), load_checkpoint((tmp_path / file).parent)
+        assert one.network.config == two.network.config
+        assert one.tokenizer is not None
+
+
+def test_what_is_no_checkpoint_is_refused_with_the_choices(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="where there is nothing"):
+        load_checkpoint(tmp_path / "nowhere")
+    (tmp_path / "notes.txt").write_text("hello", "utf-8")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(UsageError) as caught:
+            load_checkpoint(path)
+        assert "expected a checkpoint of a known format" in str(caught.value)
+        assert "llama2.c" in str(caught.value)
+        assert "save_model" in str(caught.value)
+
+
+def test_a_folder_with_a_manifest_is_ours_or_damaged(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", make_model(), CHARACTERS)
+    (tmp_path / "model" / "MANIFEST.json").write_bytes(b"{}")
+    with pytest.raises(DamagedError, match="is not a manifest"):
+        load_checkpoint(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", conversion_names())
+def test_every_conversion_says_what_it_reads(name: str, tmp_path: Path) -> None:
+    conversion = load_conversion(name)
+    assert conversion.FORMAT
+    assert not conversion.recognises(tmp_path)
+    assert not conversion.recognises(tmp_path / "nowhere")

@@ -1,0 +1,169 @@
+"""A model that was saved comes back bit by bit, and one that was damaged does not come back."""
+
+import dataclasses
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.durable import atomic_write_dir
+from qkvary.checkpoints.errors import DamagedError, NewerFormatError, QkvaryError, UsageError
+from qkvary.checkpoints.jsonvalues import JsonValue
+from qkvary.checkpoints.manifest import MANIFEST_NAME, describe, read_manifest
+from qkvary.checkpoints.models import MODEL_FORMAT, load_model, save_model
+from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
+from qkvary.nn.language_model import LanguageModel
+from tests.checkpoints.damage import DAMAGES, trials
+from tests.contracts.variant_cases import LABELS, make_language_model_config, randomize
+
+CHARACTERS = CharacterTokenizer("abcdefghijk é")
+
+
+def make_model(label: str = "Q-K=V", **fields: object) -> LanguageModel:
+    model = LanguageModel(make_language_model_config(label, **fields))
+    randomize(model, seed=7)
+    return model.eval()
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_every_variant_comes_back_bit_by_bit(label: str, tmp_path: Path) -> None:
+    model = make_model(label, positions="learned")
+    save_model(tmp_path / "model", model, CHARACTERS)
+    found, tokenizer = load_checkpoint(tmp_path / "model")
+    assert found.config == model.config
+    assert not found.training
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(found.state_dict()[name], tensor)
+    assert tokenizer is not None
+    assert tokenizer.describe() == CHARACTERS.describe()
+    tokens = torch.tensor([[1, 12, 3]])
+    with torch.no_grad():
+        assert torch.equal(found(tokens), model(tokens))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_every_number_format_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
+    model = make_model(tied_head=False, head_bias=True).to(dtype)
+    save_model(tmp_path / "model", model)
+    found, tokenizer = load_model(tmp_path / "model")
+    assert tokenizer is None
+    for name, tensor in model.state_dict().items():
+        assert found.state_dict()[name].dtype == dtype
+        assert torch.equal(found.state_dict()[name], tensor)
+
+
+def test_layers_of_different_kinds_come_back(tmp_path: Path) -> None:
+    config = make_language_model_config("QKV")
+    layers = (config.layers[0], make_language_model_config("Q-MQA@w3").layers[0])
+    mixed: LanguageModelConfig = dataclasses.replace(config, attention=layers)
+    save_model(tmp_path / "model", LanguageModel(mixed))
+    assert load_model(tmp_path / "model").network.config == mixed
+
+
+def test_one_model_gives_one_folder_byte_by_byte(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save_model(tmp_path / name, make_model(), CHARACTERS)
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+
+
+def test_a_model_replaces_a_model_and_nothing_else(tmp_path: Path) -> None:
+    save_model(tmp_path / "new" / "model", make_model("QKV"))
+    save_model(tmp_path / "new" / "model", make_model("MQA"))
+    assert load_model(tmp_path / "new" / "model").network.config == make_model("MQA").config
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("precious", "utf-8")
+    with pytest.raises(UsageError, match="is no model of this format; it is not overwritten"):
+        save_model(tmp_path / "notes", make_model())
+    assert (tmp_path / "notes" / "mine.txt").read_text("utf-8") == "precious"
+
+
+def test_what_could_not_be_used_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a vocabulary of 13, but its tokenizer one of 256"):
+        save_model(tmp_path / "model", make_model(), ByteTokenizer())
+    broken = make_model()
+    with torch.no_grad():
+        broken.embedding[3, 4] = torch.nan
+    with pytest.raises(UsageError, match="a weight that is not finite, in embedding"):
+        save_model(tmp_path / "model", broken)
+    mixed = make_model()
+    mixed.stack.double()
+    with pytest.raises(UsageError, match="weights of float32, float64, expected one of"):
+        save_model(tmp_path / "model", mixed)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_damage_is_silent(tmp_path: Path) -> None:
+    save_model(tmp_path / "sound", make_model(), CHARACTERS)
+    silent: list[str] = []
+    for seed in range(trials("DAMAGES", 140)):
+        generator = random.Random(seed)
+        shutil.copytree(tmp_path / "sound", tmp_path / "damaged")
+        path = generator.choice(sorted((tmp_path / "damaged").iterdir()))
+        damage = DAMAGES[seed % len(DAMAGES)]
+        damage(path, generator)
+        try:
+            load_model(tmp_path / "damaged")
+            silent.append(f"{damage.__name__} of {path.name}, seed {seed}")
+        except DamagedError:
+            pass
+        shutil.rmtree(tmp_path / "damaged")
+    assert silent == []
+
+
+def rewrite(folder: Path, about: dict[str, JsonValue] | None = None, **files: bytes | None) -> None:
+    """A folder that was made on purpose: everything agrees with its manifest."""
+    manifest = read_manifest(folder)
+    stored: dict[str, bytes] = dict(manifest.read_all(folder))
+    for name, data in files.items():
+        stored.pop(f"{name}.json", None)
+        if data is not None:
+            stored[f"{name}.json"] = data
+    facts = manifest.about if about is None else about
+    made = describe(stored, about=facts)
+    atomic_write_dir(folder, {**stored, MANIFEST_NAME: made.to_json()})
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"config": b"[]"}, DamagedError, "is no configuration of a language model"),
+        ({"config": b"{}"}, DamagedError, "is no configuration of a language model"),
+        ({"config": b"[" * 100_000}, DamagedError, "is no configuration"),
+        ({"config": None}, DamagedError, "does not list config.json"),
+        ({"config": b'{"num_layers": 1000000000000}'}, DamagedError, "more layers than there are"),
+        ({"tokenizer": b"[]"}, DamagedError, "tokenizer.json is no tokenizer"),
+        ({"tokenizer": b'{"kind": "bytes"}'}, DamagedError, "but its tokenizer one of 256"),
+        ({"about": {"kind": "run"}}, DamagedError, "holds no language model, but run"),
+        ({"about": {}}, DamagedError, "holds no language model, but a run"),
+        (
+            {"about": {"kind": "language model", "model_format": MODEL_FORMAT + 1}},
+            NewerFormatError,
+            "this qkvary reads 1; use a newer one",
+        ),
+    ],
+)
+def test_a_folder_that_was_made_up_is_refused(
+    change: dict[str, object], error: type[QkvaryError], message: str, tmp_path: Path
+) -> None:
+    save_model(tmp_path / "model", make_model(), CHARACTERS)
+    rewrite(tmp_path / "model", **change)  # type: ignore[arg-type]
+    with pytest.raises(error) as caught:
+        load_checkpoint(tmp_path / "model")
+    assert message in str(caught.value)
+
+
+def test_a_configuration_of_another_size_is_refused_before_anything_is_built(
+    tmp_path: Path,
+) -> None:
+    save_model(tmp_path / "model", make_model())
+    text = (tmp_path / "model" / "config.json").read_bytes()
+    rewrite(
+        tmp_path / "model", config=text.replace(b'"vocabulary":13', b'"vocabulary":1099511627776')
+    )
+    with pytest.raises(DamagedError, match="weights, but its configuration asks for"):
+        load_model(tmp_path / "model")

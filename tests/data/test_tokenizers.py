@@ -1,0 +1,128 @@
+"""Texts become tokens and come back; what has no tokens is refused."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkvary.data.tokenizers import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    PieceTokenizer,
+    Tokenizer,
+    make_tokenizer,
+)
+
+BYTES = [f"<0x{byte:02X}>".encode() for byte in range(256)]
+PIECES = [b"<unk>", b"<s>", b"</s>", *BYTES, b"ab", b" a", b"abc", b" ", b"a", b"b", b"c", b"bc"]
+SCORES = [0.0] * 259 + [-0.5, -1.0, -2.0, -9.0, -9.0, -9.0, -9.0, -3.0]
+EVERY = (
+    CharacterTokenizer("\nab é€"),
+    ByteTokenizer(),
+    PieceTokenizer(PIECES, SCORES),
+    PieceTokenizer(PIECES, SCORES, joins_spaces=True),
+)
+
+
+def spelled(tokenizer: Tokenizer, tokens: list[int]) -> bytes:
+    before = [None, *tokens][: len(tokens)]
+    pieces = (tokenizer.piece(token, after=one) for token, one in zip(tokens, before, strict=True))
+    return b"".join(pieces)
+
+
+@given(text=st.text(alphabet="\nab é€"))
+def test_characters_come_back(text: str) -> None:
+    tokenizer = CharacterTokenizer("\nab é€")
+    tokens = tokenizer.encode(text)
+    assert tokens == ["\nab é€".index(letter) for letter in text]
+    assert spelled(tokenizer, tokens).decode() == text
+
+
+@given(text=st.text())
+def test_bytes_and_pieces_know_every_text(text: str) -> None:
+    assert ByteTokenizer().encode(text) == list(text.encode())
+    for tokenizer in (ByteTokenizer(), PieceTokenizer(PIECES, SCORES)):
+        assert spelled(tokenizer, tokenizer.encode(text)).decode() == text
+
+
+def test_the_highest_score_is_joined_first_and_of_equal_ones_the_first() -> None:
+    tokenizer = PieceTokenizer(PIECES, SCORES)
+    space, ab, abc, bc = (PIECES.index(piece) for piece in (b" ", b"ab", b"abc", b"bc"))
+    assert tokenizer.encode("abc") == [1, space, abc]
+    assert tokenizer.encode("ababbc") == [1, space, ab, ab, bc]
+    assert tokenizer.encode("é") == [1, space, 3 + 0xC3, 3 + 0xA9]
+
+
+def test_spaces_are_joined_where_the_tokenizer_says_so() -> None:
+    plain, joining = EVERY[2:]
+    assert joining.encode("  a   b ") == plain.encode("a b")
+    assert joining.encode("   ") == [1]
+    assert plain.encode(" a") != plain.encode("a")
+
+
+def test_control_tokens_are_neither_written_nor_read() -> None:
+    tokenizer = PieceTokenizer(PIECES, SCORES)
+    assert tokenizer.piece(0) == tokenizer.piece(1) == tokenizer.piece(2) == b""
+    assert not {0, 1, 2} & set(tokenizer.encode("<s><unk></s>")[1:])
+    assert 3 + 0x41 not in tokenizer.encode("<0x41>")
+    assert (tokenizer.beginning, tokenizer.ends) == (1, (1, 2))
+    # A real space behind the beginning is kept: only the added one is taken off.
+    assert tokenizer.piece(PIECES.index(b" a"), after=1) == b"a"
+    assert tokenizer.piece(PIECES.index(b" a"), after=5) == b" a"
+
+
+@pytest.mark.parametrize("tokenizer", EVERY, ids=lambda one: type(one).__name__)
+def test_a_description_makes_an_equal_one(tokenizer: Tokenizer) -> None:
+    again = make_tokenizer(tokenizer.describe())
+    assert type(again) is type(tokenizer)
+    assert again.describe() == tokenizer.describe()
+    assert again.vocabulary == tokenizer.vocabulary
+    assert again.encode("a  b") == tokenizer.encode("a  b")
+
+
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), PieceTokenizer(PIECES, SCORES)])
+def test_half_of_a_surrogate_pair_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="got half of a surrogate pair at character 1"):
+        tokenizer.encode("a\ud800")
+
+
+def test_a_character_outside_of_the_alphabet_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected characters out of the 2 of this model, got 'c'"):
+        CharacterTokenizer("ab").encode("abc")
+
+
+@pytest.mark.parametrize("alphabet", ["", "aa", "a\udc00"])
+def test_an_alphabet_has_distinct_characters(alphabet: str) -> None:
+    with pytest.raises(ValueError, match="expected an alphabet of"):
+        CharacterTokenizer(alphabet)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "scores", "message"),
+    [
+        (PIECES, SCORES[1:], "expected a score for each of 267 pieces, got 266"),
+        (PIECES[:200], SCORES[:200], "expected a token for each of 256 bytes, got 197"),
+        (PIECES, [math.nan, *SCORES[1:]], "expected scores that are finite"),
+    ],
+)
+def test_pieces_are_checked(pieces: list[bytes], scores: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PieceTokenizer(pieces, scores)
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        {},
+        {"kind": "words"},
+        {"kind": "characters"},
+        {"kind": "characters", "alphabet": 5},
+        {"kind": "pieces", "pieces": ["zz"], "scores": [0], "joins_spaces": False},
+        {"kind": "pieces", "pieces": 3, "scores": [0], "joins_spaces": False},
+        {"kind": "pieces", "pieces": [], "scores": []},
+    ],
+)
+def test_what_describes_no_tokenizer_is_refused(description: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"expected|hexadecimal"):
+        make_tokenizer(description)
