@@ -42,7 +42,9 @@ STUDY = Study(
 # What to type behind each command; {study} is a file, {runs} a folder of runs.
 CALLS: dict[str, list[str]] = {
     "completion": ["bash"],
+    "cost": ["gpt2", "--context", "1k", "--batch", "4"],
     "doctor": ["--out", "{runs}"],
+    "plan": ["300M", "--gpu", "a100-40gb", "--context", "32k", "--users", "100"],
     "published": ["table-7"],
     "report": ["{study}", "--out", "{runs}", "--to", "{pages}", "--format", "html"],
     "show": ["{run}", "--out", "{runs}"],

@@ -57,12 +57,22 @@ def test_torch_free_modules_import_without_torch_and_touch_nothing(run_python: R
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["variants", "--json"], ["published"]]
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["variants", "--json"],
+        ["published"],
+        ["cost", "gpt2"],
+        ["plan", "300M", "--gpu", "a100-40gb", "--context", "32k", "--users", "100"],
+        ["plan", "gpt2", "--memory", "24GiB", "--goal", "training", "--json"],
+    ],
 )
 def test_command_line_answers_without_torch(run_python: Runner, arguments: list[str]) -> None:
     code = (
         "import sys; from qkvary.cli.main import main; status = main(sys.argv[1:]); "
-        "sys.stderr.write(' '.join({'torch'} & set(sys.modules))); sys.exit(status)"
+        "heavy = {'torch', 'numpy', 'matplotlib', 'jinja2'} & set(sys.modules); "
+        "sys.stderr.write(' '.join(heavy)); sys.exit(status)"
     )
     result = run_python(["-c", code, *arguments])
     assert (result.returncode, result.stderr) == (0, "")
