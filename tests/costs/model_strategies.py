@@ -18,6 +18,7 @@ from qkvary.arch.blocks import (
     LatentAttention,
     Layer,
     ProjectedAttention,
+    Storage,
 )
 from qkvary.arch.models import Encoder, Model
 from qkvary.arch.parts import Linear, Norm, Table
@@ -97,6 +98,19 @@ def projected(
         unbiased=tuple(sorted(unbiased)),  # type: ignore[arg-type]
         entries=draw(st.integers(0, 3)),
     )
+
+
+def _stored_otherwise(attention: ProjectedAttention, *, crossing: bool) -> list[ProjectedAttention]:
+    """Every way to store what a later token needs."""
+    variant = attention.config.variant
+    if len(variant.cached) == 1:
+        # Whoever rotates what is stored may also keep the value and the rotated channels.
+        rotary = variant.positions == "rotary"
+        ways: list[Storage] = ["both", "value and slice"] if rotary else ["both"]
+    else:
+        ways = ["both", "input"] if "x" in variant.cached else ["both", "input", "keys"]
+    ways += ["input elsewhere"] if crossing else []
+    return [dataclasses.replace(attention, storage=way) for way in ("needed", *ways)]
 
 
 def latent(d_model: int) -> st.SearchStrategy[LatentAttention]:
@@ -193,6 +207,7 @@ def models(
     kinds: tuple[str, ...] = KINDS,
     without: tuple[str, ...] = (),
     encoders: bool = True,
+    storages: bool = False,
     max_layers: int = 5,
 ) -> Model:
     """A whole model.
@@ -202,6 +217,7 @@ def models(
         kinds: What attention may be.
         without: Fields of a variant that no layer of the decoder has.
         encoders: Whether there may be an encoder, and cross attention to it.
+        storages: Whether caches may hold something else than what keys and values need.
         max_layers: The most layers.
     """
     heads = draw(st.sampled_from([1, 2, 3, 4, 6]))
@@ -214,7 +230,13 @@ def models(
             d_model=d_model, heads=heads, without=(*without, "window"), causal=False
         )
         cross = draw(st.none() | crossing) if encoder else None
-        layers.append(draw(around(attention, d_model=d_model, cross=cross)))
+        if storages and isinstance(attention, ProjectedAttention) and attention.reads_layer is None:
+            attention = draw(st.sampled_from(_stored_otherwise(attention, crossing=False)))
+        if storages and cross is not None:
+            cross = draw(st.sampled_from(_stored_otherwise(cross, crossing=True)))
+        layer = draw(around(attention, d_model=d_model, cross=cross))
+        # One value may stand in many places, and is then looked at once.
+        layers += [layer] * draw(st.integers(1, 3))
     vocabulary, tied = draw(st.integers(1, 29)), draw(BOOLEANS)
     head = Linear(inputs=d_model, outputs=vocabulary, bias=draw(BOOLEANS), tied=tied)
     return Model(
@@ -254,6 +276,8 @@ def _draw_attention(
 def _can_be_read(attention: AttentionLayer) -> bool:
     """Whether it keeps keys and values of its own and makes queries of something else."""
     if not isinstance(attention, ProjectedAttention) or attention.reads_layer is not None:
+        return False
+    if attention.storage != "needed":
         return False
     sharing = attention.config.variant.sharing
     return sharing.query not in (sharing.key, sharing.value)

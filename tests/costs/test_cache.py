@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 
 from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.blocks import ProjectedAttention, Storage
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
-from qkvary.costs.cache import cache_bytes_per_sequence, cache_bytes_per_token
+from qkvary.costs.cache import cache_bytes_per_sequence, cache_bytes_per_token, token_bytes
 from qkvary.costs.formats import dtype_bytes
 
 
@@ -44,6 +45,28 @@ def test_layers_may_keep_different_things() -> None:
     mixed = (layer, dataclasses.replace(layer, variant=parse_variant("Q-MQA"))) * 10
     config = dataclasses.replace(config, attention=mixed)
     assert cache_bytes_per_token(config, "float16") == (81_920 + 2_560) // 2
+
+
+# Heads of 6 channels, of which 2 are rotated; a layer input of 24.
+@pytest.mark.parametrize(
+    ("label", "storage", "plain", "grouped"),
+    [
+        ("Q-GQA-2@rotary", "needed", 2 * 6 * 2, 2 * (3 + 2 * 4)),
+        ("Q-GQA-2@rotary", "both", 2 * 2 * 6 * 2, 2 * 2 * (3 + 2 * 4)),
+        ("Q-GQA-2@rotary", "value and slice", 2 * (6 + 2) * 2, 2 * (3 + 2 * 4 + 1 + 4)),
+        ("QKV", "needed", 2 * 4 * 6 * 2, 2 * 4 * (3 + 2 * 4)),
+        ("QKV", "both", 2 * 4 * 6 * 2, 2 * 4 * (3 + 2 * 4)),
+        ("QKV", "keys", 4 * 6 * 2, 4 * (3 + 2 * 4)),
+        ("QKV", "input", 24 * 2, 12 + 6 * 4),
+    ],
+)
+def test_what_is_stored_of_a_token_is_counted_by_hand(
+    label: str, storage: Storage, plain: int, grouped: int
+) -> None:
+    config = AttentionConfig(d_model=24, num_heads=4, causal=True, variant=parse_variant(label))
+    attention = ProjectedAttention(config=config, storage=storage)
+    assert token_bytes(attention, "bf16") == plain
+    assert token_bytes(attention, "int4-g4") == grouped
 
 
 def test_an_unknown_dtype_is_refused() -> None:

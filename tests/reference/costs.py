@@ -108,10 +108,16 @@ def _entry(attention: AttentionLayer) -> Rows:
     if isinstance(attention, LatentAttention):
         return [attention.kv_rank, attention.rope_dim]
     config, sharing = attention.config, attention.config.variant.sharing
-    rows: Rows = []
-    for source in {sharing.key, sharing.value}:
-        rows += [_head_dim(config)] * _heads(config, source)
-    return rows
+    keys = [_head_dim(config)] * _heads(config, sharing.key)
+    values = [_head_dim(config)] * _heads(config, sharing.value)
+    if attention.storage in ("input", "input elsewhere"):
+        return [config.d_model]
+    if attention.storage == "keys":
+        return keys
+    if attention.storage == "value and slice":
+        pairs = int(_head_dim(config) * config.position.rotary_fraction / 2)
+        return values + [2 * max(1, pairs)] * len(keys)
+    return keys if sharing.key == sharing.value and attention.storage == "needed" else keys + values
 
 
 def _chosen(attention: AttentionLayer, memory: Memory) -> Rows:
@@ -142,9 +148,9 @@ def kept_bytes(model: Model, tokens: int, stored_as: str, *, encoder_tokens: int
         rows: Rows = []
         if not _reads_another(layer.attention):
             rows += remember(layer.attention, tokens).rows()
-        for _ in range(encoder_tokens if layer.cross else 0):
-            assert layer.cross is not None
-            rows += _entry(layer.cross)
+        if layer.cross is not None and layer.cross.storage != "input elsewhere":
+            for _ in range(encoder_tokens):
+                rows += _entry(layer.cross)
         found.append(bytes_of(rows, stored_as))
     return found
 
@@ -178,6 +184,7 @@ def decode_products(model: Model, tokens: int, *, encoder_tokens: int) -> int:
         total += _rest_products(layer) + _step(layer.attention, tokens - 1, decoding=True)
         if layer.cross is not None:
             total += _cross_step(layer.cross, encoder_tokens, biases=encoder_tokens)
+            total += _expansion(layer.cross, encoder_tokens)
     return total
 
 
@@ -232,10 +239,13 @@ def _step(attention: AttentionLayer, now: int, *, decoding: bool, whole: int | N
         seen = list(range(whole))
     if isinstance(attention, ProjectedAttention):
         made = list(_query_matrices(attention.config))
-        if attention.reads_layer is None:
+        remade = decoding and attention.storage.startswith("input")
+        if attention.reads_layer is None and not remade:
             made += _stored_matrices(attention)
+        total = _matrix_products(iter(made))
+        total += _expansion(attention, len(seen)) if decoding else 0
         biases = len(seen) if decoding else 1
-        return _matrix_products(iter(made)) + _pair_products(attention.config, len(seen), biases)
+        return total + _pair_products(attention.config, len(seen), biases)
     if isinstance(attention, LatentAttention):
         return _latent_step(attention, len(seen), absorbed=decoding)
     tokens, top = (now + 1, attention.index_top) if whole is None else (whole, whole)
@@ -308,6 +318,25 @@ def _query_matrices(config: AttentionConfig) -> Iterator[Matrix]:
         for _ in range(config.num_heads):
             yield size, size
     yield config.num_heads * size, config.d_model
+
+
+def _expansion(attention: ProjectedAttention, keys: int) -> int:
+    """What a decoded token adds where keys and values are made of what is stored in their place."""
+    config, sharing = attention.config, attention.config.variant.sharing
+    heads, size, d_model = config.num_heads, _head_dim(config), config.d_model
+    if attention.storage == "keys":
+        key, value = (_heads(config, source) * size for source in (sharing.key, sharing.value))
+        return sum(key * value for _ in range(keys))
+    if not attention.storage.startswith("input"):
+        return 0
+    again = sum(_matrix_products(_stored_matrices(attention)) for _ in range(keys))
+    if config.variant.positions == "rotary" or attention.norms:
+        return again
+    # Query and mixture taken into the width of the input, and both compared and mixed there.
+    absorbed = heads * size * d_model + heads * d_model * size
+    for _ in range(keys):
+        absorbed += heads * (d_model - size) + heads * (d_model - size)
+    return min(again, absorbed)
 
 
 def _latent_step(attention: LatentAttention, keys: int, *, absorbed: bool) -> int:
