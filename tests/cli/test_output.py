@@ -15,6 +15,7 @@ from qkvary.cli._output import (
     grouped,
     print_error,
     print_json,
+    print_rows,
     printable,
     sparkline,
     table,
@@ -49,6 +50,23 @@ def test_a_stream_that_knows_ascii_gets_near_characters() -> None:
     screen.print("a – b × c ᵀ 日", highlight=False)
     stream.flush()
     assert stream.buffer.getvalue().decode("ascii") == "a - b x c ^T \\u65e5\n"  # type: ignore[attr-defined]
+
+
+def test_a_table_that_does_not_fit_is_a_list(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = (("name", "left"), ("amount", "right"), ("gone", "left"), ("", "left"))
+    rows = [("[b]one[/b]", "1,000", "-", "###"), ("two", "2", "", "#")]
+    table_lines = (
+        "name        amount  gone     ",
+        "[b]one[/b]   1,000  -     ###",
+        "two              2        #  ",
+    )
+    list_lines = ("[b]one[/b]", "  amount: 1,000", "  ###", "two", "  amount: 2", "  #")
+    for width, expected in ((29, table_lines), (28, list_lines)):
+        monkeypatch.setenv("COLUMNS", str(width))
+        print_rows(console(), columns, rows)
+        assert capsys.readouterr().out.splitlines() == list(expected)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO, cast
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 SCHEMA_VERSION = 1
 WIDTH_WITHOUT_TERMINAL = 160
+WIDEST = 10_000
+"""Columns that any table finds room in."""
 NEAR = dict(
     zip("–—−×·±ᵀτ∞’", ("-", "-", "-", "x", ".", "+-", "^T", "tau", "inf", "'"), strict=True)
 )
@@ -89,6 +93,29 @@ def table(
     for row in rows:
         made.add_row(*(_escape(printable(cell)) for cell in row))
     return made
+
+
+def print_rows(
+    screen: Console, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
+) -> None:
+    """Print a table where it fits the screen, otherwise a list for each row.
+
+    Args:
+        screen: Where to.
+        columns: As of :func:`table`; the first is the name of a row.
+        rows: Their cells.
+    """
+    filled = [list(row) for row in rows]
+    made = table(columns, filled)
+    wide = screen.options.update_width(WIDEST)
+    if Measurement.get(screen, wide, made).maximum <= screen.width:
+        screen.print(made)
+        return
+    for name, *cells in filled:
+        screen.print(Text(printable(name), style="bold"))
+        for (heading, _), cell in zip(columns[1:], cells, strict=True):
+            if cell not in {"", "-"}:
+                screen.print(Text(printable(f"  {heading}: {cell}" if heading else f"  {cell}")))
 
 
 def grouped(number: float | None, digits: int = 0) -> str:

@@ -6,12 +6,24 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.cli._output import grouped, table
+from qkvary.cli._output import grouped, print_rows
 from qkvary.cli._plans import Question
 from qkvary.cli._serving_output import describe_change, quality_to_dict
 from qkvary.cli._units import format_bytes, format_change, format_count
 from qkvary.studies.plans import TrainingAnswer
 from qkvary.studies.training_advice import TrainedVariant
+
+COLUMNS = (
+    ("variant", "left"),
+    ("parameters", "right"),
+    ("weights + optimizer", "right"),
+    ("per sequence", "right"),
+    ("batch", "right"),
+    ("MACs/token", "right"),
+    ("tokens/s", "right"),
+    ("published tokens/s", "right"),
+    ("published %", "right"),
+)
 
 
 def print_training(
@@ -27,41 +39,30 @@ def print_training(
             style="bold",
         )
     )
-    columns = (
-        ("variant", "left"),
-        ("parameters", "right"),
-        ("weights + optimizer", "right"),
-        ("per sequence", "right"),
-        ("batch", "right"),
-        ("MACs/token", "right"),
-        ("tokens/s", "right"),
-        ("published tokens/s", "right"),
-        ("published change", "right"),
-    )
-    screen.print(
-        table(
-            columns,
+    print_rows(
+        screen,
+        COLUMNS,
+        (
             (
-                (
-                    row.label + (" *" if row.is_original else ""),
-                    format_count(row.parameters),
-                    format_bytes(row.plan.state_bytes, decimal=decimal),
-                    format_bytes(row.plan.sequence_bytes, decimal=decimal),
-                    grouped(row.plan.largest_batch),
-                    _macs(row, base),
-                    format_count(row.plan.tokens_per_second),
-                    grouped(row.published_tokens_per_second),
-                    describe_change(row.quality),
-                )
-                for row in rows
-            ),
-        )
+                row.label + (" *" if row.is_original else ""),
+                format_count(row.parameters),
+                format_bytes(row.plan.state_bytes, decimal=decimal),
+                format_bytes(row.plan.sequence_bytes, decimal=decimal),
+                grouped(row.plan.largest_batch),
+                _macs(row, base),
+                format_count(row.plan.tokens_per_second),
+                grouped(row.published_tokens_per_second),
+                describe_change(row.quality),
+            )
+            for row in rows
+        ),
     )
     screen.print(
         Text(
             "per sequence: activations of a fused softmax core and logits in 32 bits; batch: "
             "sequences beside weights and optimizer on one device; published tokens/s: paper 1's "
-            "own machines, its 300M networks",
+            "own machines, its 300M networks; published %: change of perplexity and what its digits "
+            "leave open",
             style="dim",
         )
     )

@@ -22,15 +22,23 @@ from qkvary.cli._models import (
     notes_of,
 )
 from qkvary.cli._options import Json
-from qkvary.cli._output import bar, console, print_json, printable, table
+from qkvary.cli._output import bar, console, print_json, print_rows, printable
 from qkvary.cli._units import format_bytes, format_change, format_count
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.comparison import CostRow, compare_costs
 from qkvary.costs.formats import Format, parse_format
 from qkvary.costs.macs import count_encoder_tokens
 
-NARROW = 110
-"""Columns below which the table is a list."""
+COLUMNS = (
+    ("variant", "left"),
+    ("parameters", "right"),
+    ("attention", "right"),
+    ("MACs/token", "right"),
+    ("weights", "right"),
+    ("cache/token", "right"),
+    ("cache", "right"),
+    ("", "left"),
+)
 CONVENTIONS = {
     "macs_per_token": "one decoded token that attends to the whole context",
     "prefill_macs": "a prompt as long as the context, pairs that no mask hides, one token's logits",
@@ -104,10 +112,8 @@ def command(
         return
     screen = console()
     _print_head(screen, known, tokens, batch, cache, weights)
-    if screen.width >= NARROW:
-        _print_table(screen, rows, decimal=decimal)
-    else:
-        _print_list(screen, rows, decimal=decimal)
+    print_rows(screen, COLUMNS, _cells(rows, decimal=decimal))
+    screen.print(Text(_legend(rows, decimal=decimal), style="dim"))
     for note in notes:
         screen.print(Text(f"note: {printable(note)}", style="dim"))
 
@@ -123,74 +129,24 @@ def _print_head(
     )
 
 
-def _print_table(screen: Console, rows: Sequence[CostRow], *, decimal: bool) -> None:
-    base = rows[0]
-    most = max((row.cache_bytes or 0) for row in rows)
-    columns = (
-        ("variant", "left"),
-        ("parameters", "right"),
-        ("attention", "right"),
-        ("MACs/token", "right"),
-        ("weights", "right"),
-        ("cache/token", "right"),
-        ("cache", "right"),
-        ("", "left"),
-    )
-    screen.print(
-        table(
-            columns,
-            (
-                (
-                    _name(row),
-                    _with_change(
-                        format_count(row.parameters.total),
-                        row.parameters.total,
-                        base.parameters.total,
-                    ),
-                    format_count(row.parameters.attention),
-                    _with_change(
-                        format_count(row.decode_macs.total),
-                        row.decode_macs.total,
-                        base.decode_macs.total,
-                    ),
-                    format_bytes(row.weight_bytes, decimal=decimal),
-                    format_bytes(row.cache_bytes_per_token, decimal=decimal),
-                    _with_change(
-                        format_bytes(row.cache_bytes, decimal=decimal),
-                        row.cache_bytes or 0,
-                        base.cache_bytes or 0,
-                    ),
-                    bar(row.cache_bytes or 0, most, width=12),
-                )
-                for row in rows
-            ),
-        )
-    )
-    screen.print(Text(_legend(rows, decimal=decimal), style="dim"))
-
-
-def _print_list(screen: Console, rows: Sequence[CostRow], *, decimal: bool) -> None:
+def _cells(rows: Sequence[CostRow], *, decimal: bool) -> Iterator[Sequence[str]]:
     base = rows[0]
     most = max((row.cache_bytes or 0) for row in rows)
     for row in rows:
-        screen.print(Text(_name(row), style="bold"))
-        for name, value in _lines(row, base, decimal=decimal):
-            screen.print(Text(f"  {name}: {value}"))
-        drawn = bar(row.cache_bytes or 0, most, width=24)
-        if drawn:
-            screen.print(Text(f"  {drawn}"))
-    screen.print(Text(_legend(rows, decimal=decimal), style="dim"))
-
-
-def _lines(row: CostRow, base: CostRow, *, decimal: bool) -> Iterator[tuple[str, str]]:
-    total, first = row.parameters.total, base.parameters.total
-    yield "parameters", _with_change(format_count(total), total, first)
-    macs = row.decode_macs.total
-    yield "MACs per token", _with_change(format_count(macs), macs, base.decode_macs.total)
-    yield "weights", format_bytes(row.weight_bytes, decimal=decimal)
-    if row.cache_bytes is not None:
-        held = format_bytes(row.cache_bytes, decimal=decimal)
-        yield "cache", _with_change(held, row.cache_bytes, base.cache_bytes or 0)
+        total, macs = row.parameters.total, row.decode_macs.total
+        held = row.cache_bytes or 0
+        yield (
+            row.candidate.name + (" *" if row.candidate.is_original else ""),
+            _with_change(format_count(total), total, base.parameters.total),
+            format_count(row.parameters.attention),
+            _with_change(format_count(macs), macs, base.decode_macs.total),
+            format_bytes(row.weight_bytes, decimal=decimal),
+            format_bytes(row.cache_bytes_per_token, decimal=decimal),
+            _with_change(
+                format_bytes(row.cache_bytes, decimal=decimal), held, base.cache_bytes or 0
+            ),
+            bar(held, most, width=12),
+        )
 
 
 def _legend(rows: Sequence[CostRow], *, decimal: bool) -> str:
@@ -208,10 +164,6 @@ def _legend(rows: Sequence[CostRow], *, decimal: bool) -> str:
             f"{base.step.flops_per_byte:.3g} FLOPs a byte."
         )
     return "\n" + " ".join(parts)
-
-
-def _name(row: CostRow) -> str:
-    return row.candidate.name + (" *" if row.candidate.is_original else "")
 
 
 def _with_change(text: str, value: float, base: float) -> str:
