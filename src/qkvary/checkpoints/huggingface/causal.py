@@ -1,0 +1,306 @@
+"""Our language models as models of transformers: ``Auto`` classes, ``generate``, safetensors.
+
+Nothing is registered by importing this; call ``register()`` once. The one private method of
+transformers that is overridden is ``_prepare_cache_for_generation``.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Self, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
+
+from qkvary.arch.caches import CacheOptions
+from qkvary.arch.canonical import from_dict, to_dict
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.huggingface.cache import NetworkCache
+from qkvary.nn.cache import DEFAULT_OPTIONS
+from qkvary.nn.language_model import LanguageModel
+
+FORMAT = 1
+"""Version of what ``config.json`` says of a network."""
+
+_MARK = "_is_hf_initialized"
+"""What transformers sets on parameters that have their values."""
+_STATIC = ("static", "offloaded_static")
+_QUANTIZED_KEYS = {"nbits", "q_group_size", "residual_length"}
+
+
+class QKVConfig(PreTrainedConfig):
+    """The configuration of one of our language models, as ``arch.canonical`` writes it."""
+
+    model_type: ClassVar[str] = "qkvary"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+
+    network: dict[str, Any] | None = None
+    """What ``to_dict`` gives of a ``LanguageModelConfig``."""
+    network_format: int = FORMAT
+    """Version of the above."""
+    use_cache: bool = True
+    """Whether a call that does not say keeps a cache, when not training."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Check what can be checked of a configuration that may still be empty."""
+        if self.network_format != FORMAT:
+            raise ValueError(
+                f"expected network_format {FORMAT}, got {self.network_format}, which another "
+                "version of qkvary wrote"
+            )
+        if self.network is not None:
+            self.tie_word_embeddings = self.language_model.tied_head
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def of(cls, network: LanguageModelConfig) -> Self:
+        """The configuration of a network."""
+        return cls(network=to_dict(network))
+
+    @property
+    def language_model(self) -> LanguageModelConfig:
+        """The network.
+
+        Raises:
+            ValueError: if there is none yet, or it is no language model.
+        """
+        if self.network is None:
+            raise ValueError("expected a configuration of a network, got an empty one")
+        return from_dict(LanguageModelConfig, self.network)
+
+    @property
+    def vocab_size(self) -> int:
+        """Distinct tokens."""
+        return self.language_model.vocabulary
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the residual stream."""
+        return self.language_model.d_model
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Blocks."""
+        return self.language_model.num_layers
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Query heads of the first layer."""
+        return self.language_model.layers[0].num_heads
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Longest sequence."""
+        return self.language_model.max_tokens
+
+
+class QKVForCausalLM(PreTrainedModel, GenerationMixin):
+    """A ``LanguageModel`` that answers to transformers.
+
+    Positions follow from the attention mask, as in the network: from the first real token of a row.
+    """
+
+    config_class = QKVConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    _no_split_modules = ["Block"]  # noqa: RUF012 -- as transformers declares it
+
+    def __init__(self, config: QKVConfig) -> None:
+        """Build and initialise.
+
+        Args:
+            config: With a network in it.
+        """
+        super().__init__(config)
+        self.network = LanguageModel(config.language_model)
+        _mark(parameter for parameter in self.network.parameters() if not parameter.is_meta)
+        self.post_init()
+
+    @classmethod
+    def wrap(cls, network: LanguageModel) -> Self:
+        """A model that shares the weights of a network."""
+        with torch.device("meta"):
+            model = cls(QKVConfig.of(network.config))
+        model.network = network
+        model.config.dtype = network.embedding.dtype
+        return model.train(network.training)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits, and the loss where there are labels.
+
+        Args:
+            input_ids: Tokens after those in the cache.
+            attention_mask: 1 for real tokens, 0 for padding, over tokens seen and new ones.
+            past_key_values: What ``make_cache`` or an earlier call gave.
+            labels: The tokens themselves, or -100 where there is no loss; they are shifted here.
+            use_cache: Whether to start a cache where none is given.
+            logits_to_keep: Of the last so many tokens only, or of these; 0 for all.
+            kwargs: ``num_items_in_batch`` for the loss.
+
+        Raises:
+            ValueError: for an argument that does not exist here, or a cache of another kind.
+        """
+        items = kwargs.pop("num_items_in_batch", None)
+        _refuse_unknown(kwargs)
+        cache = self._choose_cache(past_key_values, use_cache)
+        features = self.network.features(
+            input_ids, cache=None if cache is None else cache.kv, attention_mask=attention_mask
+        )
+        if cache is not None:
+            cache.note_batch(input_ids)
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.network.head(features[:, kept])
+        loss = None
+        if labels is not None:
+            measure = cast("Any", self.loss_function)
+            loss = measure(logits, labels, self.config.vocab_size, num_items_in_batch=items)
+        return CausalLMOutputWithPast(
+            loss=cast("Any", loss), logits=cast("Any", logits), past_key_values=cache
+        )
+
+    def make_cache(
+        self, *, max_tokens: int | None = None, options: CacheOptions = DEFAULT_OPTIONS
+    ) -> NetworkCache:
+        """An empty cache for ``past_key_values``.
+
+        Args:
+            max_tokens: Refuse to see more than this many tokens.
+            options: How they are stored.
+        """
+        network = cast("QKVConfig", self.config).language_model
+        return NetworkCache(network, max_tokens=max_tokens, options=options)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The embedding as a layer; its weight is the network's own."""
+        weight = self.network.embedding
+        layer = nn.Embedding(weight.shape[0], weight.shape[1], device="meta")
+        layer.weight = weight
+        return layer
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The head as a layer; its weights are the network's own."""
+        network = self.network
+        weight = network.embedding if network.head_weight is None else network.head_weight
+        layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+        layer.weight, layer.bias = weight, cast("Any", network.head_bias)
+        return layer
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Refuse.
+
+        Raises:
+            ValueError: always; the vocabulary is part of the network's configuration.
+        """
+        raise ValueError(f"expected the embedding of the network, got {type(value).__name__}")
+
+    def _choose_cache(self, given: Cache | None, use_cache: bool | None) -> NetworkCache | None:
+        if isinstance(given, NetworkCache):
+            return given
+        if given is not None:
+            raise ValueError(
+                f"expected a cache of make_cache(), got {type(given).__name__}, which stores keys "
+                "and values"
+            )
+        start = (self.config.use_cache and not self.training) if use_cache is None else use_cache
+        return self.make_cache() if start else None
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:  # noqa: ARG002 -- all at once
+        """Give the parameters that were not loaded the first values of the network.
+
+        All at once, whatever module is asked for first: transformers asks for those modules whose
+        own parameters are not all marked as loaded.
+        """
+        missing = {
+            name: parameter
+            for name, parameter in self.network.named_parameters()
+            if not getattr(parameter, _MARK, False) and not parameter.is_meta
+        }
+        if missing:
+            first = dict(LanguageModel(self.network.config).named_parameters())
+            for name, parameter in missing.items():
+                parameter.copy_(first[name])
+            _mark(missing.values())
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: Any,
+        model_kwargs: dict[str, Any],
+        generation_mode: Any,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> bool:
+        """Start a cache of ours of the kind that ``generate`` was asked for."""
+        kind = generation_config.cache_implementation
+        if model_kwargs.get("past_key_values") is not None or not generation_config.use_cache:
+            return super()._prepare_cache_for_generation(  # pyright: ignore[reportAttributeAccessIssue]
+                generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
+            )
+        most, options = None, DEFAULT_OPTIONS
+        if kind in _STATIC:
+            most = max(max_cache_length, generation_config.max_cache_len or 0)
+            options = CacheOptions(storage="preallocated")
+        elif kind == "quantized":
+            options = _read_quantized(generation_config.cache_config or {})
+        elif kind == "offloaded":
+            raise ValueError(
+                "expected a cache on the device of its network, got offloaded; choices: dynamic, "
+                "static, quantized"
+            )
+        model_kwargs["past_key_values"] = self.make_cache(max_tokens=most, options=options)
+        return True
+
+
+def register() -> None:
+    """Let ``AutoConfig`` and ``AutoModelForCausalLM`` know our networks; may be called again."""
+    AutoConfig.register(QKVConfig.model_type, QKVConfig, exist_ok=True)
+    AutoModelForCausalLM.register(QKVConfig, QKVForCausalLM, exist_ok=True)
+
+
+def _mark(parameters: Iterable[Tensor]) -> None:
+    for parameter in parameters:
+        setattr(parameter, _MARK, True)
+
+
+def _refuse_unknown(kwargs: Mapping[str, Any]) -> None:
+    """What is absent or off may be passed on by other code; anything else would be ignored."""
+    unknown = [name for name, value in kwargs.items() if value is not None and value is not False]
+    if unknown:
+        raise ValueError(
+            f"expected no other arguments, got {', '.join(unknown)}; choices: input_ids, "
+            "attention_mask, past_key_values, labels, use_cache, logits_to_keep"
+        )
+
+
+def _read_quantized(config: Mapping[str, Any]) -> CacheOptions:
+    """The names of transformers for what ``CacheOptions`` says, with its defaults."""
+    unknown = set(config) - _QUANTIZED_KEYS
+    bits = config.get("nbits", 4)
+    if unknown or bits not in {4, 8}:
+        raise ValueError(
+            f"expected a cache_config of nbits 4 or 8, q_group_size and residual_length, got "
+            f"{dict(config)}"
+        )
+    return CacheOptions(
+        storage="int8" if bits == 8 else "int4",
+        group=config.get("q_group_size", 64),
+        residual=config.get("residual_length", 128),
+    )

@@ -1,0 +1,300 @@
+"""Our networks in transformers: the same text by every way of decoding, the bytes of the costs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+
+from qkvary.arch.caches import CacheOptions
+from qkvary.arch.canonical import canonical_json
+from qkvary.checkpoints.huggingface.cache import NetworkCache
+from qkvary.checkpoints.huggingface.causal import QKVConfig, QKVForCausalLM, register
+from qkvary.costs.network import network_costs
+from qkvary.nn.language_model import LanguageModel
+from tests.checkpoints.huggingface.causal_models import (
+    LABELS,
+    PADDING,
+    decode_greedily,
+    left_padding,
+    make_model,
+    make_network,
+    prompt,
+)
+from tests.contracts.variant_cases import GATE, distance, make_language_model_config
+
+LENGTH, STEPS = 5, 8
+
+
+def generate(model: Any, ids: Tensor, mask: Tensor | None = None, **options: Any) -> Any:
+    torch.manual_seed(7)
+    return model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids) if mask is None else mask,
+        pad_token_id=PADDING,
+        return_dict_in_generate=True,
+        output_scores=True,
+        **{"max_new_tokens": STEPS, **options},
+    )
+
+
+def check_equal(found: Any, expected: Any) -> None:
+    assert torch.equal(found.sequences, expected.sequences)
+    for one, other in zip(found.scores, expected.scores, strict=True):
+        finite = torch.isfinite(other)
+        assert torch.equal(torch.isfinite(one), finite)
+        assert distance(one[finite], other[finite]) < GATE
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_generate_is_our_own_decoding_with_and_without_cache(label: str) -> None:
+    model = make_model(label)
+    ids, mask = left_padding(prompt(3, LENGTH))
+    cached = generate(model, ids, mask)
+    check_equal(cached, generate(model, ids, mask, use_cache=False))
+    own = decode_greedily(model.network, ids, mask, STEPS)
+    assert torch.equal(cached.sequences, own)
+    assert isinstance(cached.past_key_values, NetworkCache)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_the_cache_holds_the_bytes_of_the_costs(label: str) -> None:
+    model = make_model(label)
+    cache = generate(model, prompt(3, LENGTH)).past_key_values
+    costs = network_costs(model.network.config, length=LENGTH + STEPS - 1, dtype="float64")
+    assert costs.cache_bytes_per_sequence is not None
+    assert cache.nbytes == 3 * costs.cache_bytes_per_sequence
+    assert cache.get_seq_length() == LENGTH + STEPS - 1
+
+
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_beams": 3, "num_return_sequences": 2},
+        {"do_sample": True, "num_return_sequences": 2, "top_k": 5},
+        {"prefill_chunk_size": 2},
+        {"cache_implementation": "static"},
+    ],
+    ids=["beams", "sampled", "chunked", "static"],
+)
+def test_every_way_to_generate_gives_the_same_with_and_without_cache(
+    label: str, options: dict[str, Any]
+) -> None:
+    model = make_model(label)
+    ids, mask = left_padding(prompt(3, LENGTH))
+    plain = {
+        name: value
+        for name, value in options.items()
+        if name not in {"prefill_chunk_size", "cache_implementation"}
+    }
+    expected = generate(model, ids, mask, use_cache=False, **plain)
+    check_equal(generate(model, ids, mask, **options), expected)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_guesses_are_taken_back(label: str) -> None:
+    """By looking up the prompt, and by another network."""
+    model, assistant = make_model(label), make_model("GQA-2")
+    ids = prompt(1, 4).repeat(1, 2)
+    expected = generate(model, ids, use_cache=False)
+    assert torch.equal(
+        generate(model, ids, prompt_lookup_num_tokens=2).sequences, expected.sequences
+    )
+    assisted = generate(model, ids, assistant_model=assistant)
+    assert torch.equal(assisted.sequences, expected.sequences)
+
+
+def test_a_static_cache_is_allocated_once() -> None:
+    model = make_model("Q-K=V")
+    cache = generate(model, prompt(3, LENGTH), cache_implementation="static").past_key_values
+    costs = network_costs(model.network.config, length=cache.get_max_length(), dtype="float64")
+    assert LENGTH + STEPS - 1 <= cache.get_max_length() <= LENGTH + STEPS
+    assert cache.nbytes == 3 * (costs.cache_bytes_per_sequence or 0)
+
+
+@pytest.mark.parametrize(("bits", "gate"), [(8, 0.05), (4, 0.7)])
+def test_a_quantised_cache_holds_codes_of_the_key_alone(bits: int, gate: float) -> None:
+    model = make_model("Q-K=V")
+    ids = prompt(3, LENGTH)
+    options = {"nbits": bits, "q_group_size": 5, "residual_length": 2}
+    found = generate(
+        model, ids, cache_implementation="quantized", cache_config=options, max_new_tokens=4
+    )
+    expected = generate(model, ids, max_new_tokens=4)
+    # Codes of 5 channels take 5 or 3 bytes, and a scale takes 4; 2 tokens are kept as they are.
+    tokens, heads = LENGTH + 3 - 2, 4
+    coded = tokens * heads * ((5 if bits == 8 else 3) + 4)
+    assert found.past_key_values.nbytes == 3 * 2 * (coded + 2 * 20 * 8)
+    assert 0 < distance(found.scores[1][:1], expected.scores[1][:1]) < gate
+
+
+def test_a_cache_can_be_given_and_goes_on() -> None:
+    model = make_model("Q-MQA")
+    ids = prompt(2, LENGTH)
+    expected = generate(model, ids)
+    cache = model.make_cache(options=CacheOptions(layout="split"))
+    half = generate(model, ids, past_key_values=cache, max_new_tokens=3)
+    found = generate(model, half.sequences, past_key_values=cache, max_new_tokens=STEPS - 3)
+    assert torch.equal(found.sequences, expected.sequences)
+    costs = network_costs(model.network.config, length=LENGTH + STEPS - 1, dtype="float64")
+    assert cache.nbytes == 2 * 2 * (costs.cache_bytes_per_sequence or 0)
+
+
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("tied", [True, False])
+def test_saved_and_loaded_is_the_same_bit_by_bit(label: str, tied: bool, tmp_path: Path) -> None:
+    register()
+    register()
+    model = make_model(label, tied_head=tied, positions="learned", head_bias=not tied)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(loaded) is QKVForCausalLM
+    assert loaded.network.config == model.network.config
+    assert loaded.config.tie_word_embeddings == tied
+    state, expected = loaded.network.state_dict(), model.network.state_dict()
+    assert list(state) == list(expected)
+    assert all(torch.equal(state[name], expected[name]) for name in expected)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+    ]
+    stored = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    assert json.dumps(stored["network"], sort_keys=True, separators=(",", ":")) == (
+        canonical_json(model.network.config)
+    )
+    check_equal(generate(loaded, prompt(2, LENGTH)), generate(model, prompt(2, LENGTH)))
+
+
+def test_the_tied_table_is_stored_once(tmp_path: Path) -> None:
+    model = make_model("QKV")
+    model.save_pretrained(tmp_path)
+    parameters = sum(parameter.numel() for parameter in model.network.parameters())
+    weights = (tmp_path / "model.safetensors").stat().st_size
+    assert 0 < weights - 8 * parameters < 8000
+    loaded = QKVForCausalLM.from_pretrained(tmp_path)
+    assert loaded.get_input_embeddings().weight is loaded.network.embedding
+    assert loaded.get_output_embeddings().weight is loaded.network.embedding
+
+
+def test_embedding_and_head_are_shown_as_layers() -> None:
+    model = make_model("QKV", tied_head=False, head_bias=True)
+    ids = prompt(2, LENGTH)
+    table, head = model.get_input_embeddings(), model.get_output_embeddings()
+    assert torch.equal(table(ids), F.embedding(ids, model.network.embedding))
+    features = model.network.features(ids)
+    assert torch.equal(head(features), model.network.head(features))
+    assert head.weight is model.network.head_weight
+    with pytest.raises(ValueError, match="expected the embedding of the network, got Embedding"):
+        model.set_input_embeddings(table)
+
+
+def test_from_a_configuration_a_model_starts_as_our_network() -> None:
+    register()
+    config = make_language_model_config("Q-K=V", positions="learned")
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(QKVConfig.of(config))
+    expected = LanguageModel(config, seed=0).state_dict()
+    for name, value in model.network.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+
+
+def test_weights_that_are_missing_get_first_values(tmp_path: Path) -> None:
+    model = make_model("Q-K=V")
+    stored = {
+        name: value
+        for name, value in model.state_dict().items()
+        if "blocks.1.attention" not in name and "final_norm.bias" not in name
+    }
+    model.save_pretrained(tmp_path, state_dict=dict(stored))
+    loaded = QKVForCausalLM.from_pretrained(tmp_path).network.state_dict()
+    first = LanguageModel(model.network.config, seed=0).double().state_dict()
+    assert len(loaded) - len(stored) == 9
+    for name, value in loaded.items():
+        assert torch.equal(value, stored.get(f"network.{name}", first[name])), name
+
+
+def test_wrapping_shares_the_weights_and_the_mode() -> None:
+    network = make_network("Q-K=V", torch.float32).train()
+    model = QKVForCausalLM.wrap(network)
+    assert model.network is network
+    assert model.training
+    assert model.dtype == torch.float32
+    assert next(model.parameters()) is network.embedding
+
+
+def test_loss_is_that_of_the_next_token_and_gradients_arrive() -> None:
+    model = make_model("Q-K=V").train()
+    ids = prompt(3, LENGTH)
+    labels = ids.clone()
+    labels[1, :3] = -100
+    output = model(ids, labels=labels)
+    expected = F.cross_entropy(
+        model.network(ids)[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten()
+    )
+    assert torch.allclose(output.loss, expected, rtol=1e-6)
+    assert output.past_key_values is None
+    output.loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    summed = model(ids, labels=labels, num_items_in_batch=torch.tensor(4)).loss
+    assert torch.allclose(summed, expected * 10 / 4, rtol=1e-6)
+
+
+def test_forward_is_the_network() -> None:
+    model = make_model("(Q=K-V)+")
+    ids, mask = left_padding(prompt(3, LENGTH))
+    expected = model.network(ids, attention_mask=mask)
+    output = model(ids, attention_mask=mask)
+    assert torch.equal(output.logits, expected)
+    assert output.past_key_values.get_seq_length() == LENGTH
+    assert torch.equal(model(ids, mask, return_dict=False)[0], expected)
+    assert model(ids, mask, use_cache=False).past_key_values is None
+    assert torch.equal(model(ids, mask, logits_to_keep=2).logits, expected[:, -2:])
+    chosen = torch.tensor([0, 3])
+    assert torch.equal(model(ids, mask, logits_to_keep=chosen).logits, expected[:, chosen])
+
+
+def test_what_is_not_understood_is_refused() -> None:
+    model = make_model("Q-K=V")
+    ids = prompt(2, LENGTH)
+    with pytest.raises(ValueError, match="expected no other arguments, got position_ids; choices:"):
+        model(ids, position_ids=torch.arange(LENGTH)[None])
+    model(ids, output_attentions=False, position_ids=None)
+    with pytest.raises(ValueError, match=r"expected a cache of make_cache\(\), got DynamicCache"):
+        model(ids, past_key_values=DynamicCache())
+    with pytest.raises(ValueError, match=r"expected a cache on the device .*, got offloaded; choi"):
+        generate(model, ids, cache_implementation="offloaded")
+    for wrong in ({"nbits": 2}, {"backend": "hqq"}):
+        with pytest.raises(ValueError, match=r"expected a cache_config of nbits 4 or 8, .* got \{"):
+            generate(model, ids, cache_implementation="quantized", cache_config=wrong)
+
+
+def test_configurations_that_are_empty_or_newer_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected a configuration of a network, got an empty one"):
+        QKVForCausalLM(QKVConfig())
+    with pytest.raises(ValueError, match="expected network_format 1, got 2, which another version"):
+        QKVConfig(network_format=2)
+    network = {"kind": "LanguageModelConfig", "vocabulari": 3}
+    with pytest.raises(ValueError, match="did you mean vocabulary"):
+        QKVConfig(network=network)
+
+
+def test_a_configuration_has_the_usual_names() -> None:
+    register()
+    network = make_language_model_config("Q-GQA-2")
+    config = AutoConfig.for_model(**QKVConfig.of(network).to_dict())
+    assert isinstance(config, QKVConfig)
+    assert config.language_model == network
+    sizes = (
+        config.vocab_size,
+        config.hidden_size,
+        config.num_hidden_layers,
+        config.num_attention_heads,
+        config.max_position_embeddings,
+    )
+    assert sizes == (13, 20, 2, 4, 17)
