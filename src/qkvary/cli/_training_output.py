@@ -61,8 +61,8 @@ def print_training(
         Text(
             "per sequence: activations of a fused softmax core and logits in 32 bits; batch: "
             "sequences beside weights and optimizer on one device; published tokens/s: paper 1's "
-            "own machines, its 300M networks; published %: change of perplexity and what its digits "
-            "leave open",
+            "own machines, its 300M networks; published %: change of perplexity, and what its "
+            "digits leave open",
             style="dim",
         )
     )

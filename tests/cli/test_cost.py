@@ -1,0 +1,277 @@
+"""``qkvary cost``: the documented JSON, figures of the cost functions, on a screen of any width."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkvary.arch.families.sizes import load_size
+from qkvary.arch.labels import parse_variant
+from qkvary.cli.main import main
+from qkvary.costs.cache import entry_bytes, model_cache_bytes
+from qkvary.costs.macs import decode_macs
+from qkvary.costs.parameters import model_parameters
+from tests.conftest import Runner
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 96,
+    "intermediate_size": 200,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 5,
+    "num_key_value_heads": 4,
+    "vocab_size": 1000,
+    "max_position_embeddings": 4096,
+}
+
+
+def counted(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["cost", *arguments, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return json.loads(printed.out)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["cost", *arguments]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return printed.out
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(LLAMA), "utf-8")
+    return path
+
+
+def test_json_has_the_documented_shape(capsys: pytest.CaptureFixture[str]) -> None:
+    document = counted(capsys, "gpt2", "--context", "1k", "--batch", "3")
+    assert (document["model"], document["context"], document["batch"]) == ("gpt2", 1024, 3)
+    assert (document["dtype"], document["weights"]) == ("bf16", "bf16")
+    for row in document["rows"]:
+        assert row.keys() >= {
+            "variant",
+            "parameters",
+            "macs_per_token",
+            "cache_bytes_per_token",
+            "cache_bytes",
+        }
+        assert row["parameters"].keys() >= {"total", "embedding", "attention", "mlp", "norm"}
+        assert all(isinstance(size, int) for size in row["parameters"].values())
+        assert isinstance(row["macs_per_token"], int)
+        assert isinstance(row["cache_bytes"], int)
+        parts = [
+            size for part, size in row["parameters"].items() if part not in {"total", "active"}
+        ]
+        assert sum(parts) == row["parameters"]["total"]
+    # Every figure that needs one is explained where it stands.
+    assert document["conventions"].keys() <= document["rows"][0].keys()
+
+
+def test_gpt2_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    row = counted(capsys, "gpt2", "--context", "1000")["rows"][0]
+    assert row["variant"] == "QKV"
+    assert row["parameters"]["total"] == 124_439_808
+    assert row["parameters"]["embedding"] == 50_257 * 768
+    assert row["parameters"]["positions"] == 1024 * 768
+    assert row["parameters"]["attention"] == 12 * 4 * (768 * 768 + 768)
+    assert row["parameters"]["mlp"] == 12 * (2 * 768 * 3072 + 3072 + 768)
+    assert row["parameters"]["norm"] == 25 * 2 * 768
+    assert row["parameters"]["head"] == 0
+    assert row["weight_bytes"] == 2 * 124_439_808
+    assert row["macs_per_token"] == 12 * (12 * 768**2 + 2 * 1000 * 768) + 50_257 * 768
+    assert row["cache_bytes_per_token"] == 12 * 2 * 768 * 2
+    assert row["cache_bytes"] == 1000 * 12 * 2 * 768 * 2
+    assert row["change"] == {"parameters": 0, "macs_per_token": 0, "cache_bytes": 0}
+
+
+def test_every_row_is_what_the_cost_functions_say(capsys: pytest.CaptureFixture[str]) -> None:
+    document = counted(
+        capsys, "llama-3.1-8b", "--context", "32k", "--batch", "5", "--dtype", "int8"
+    )
+    assert document["context"] == 32_768
+    base = document["rows"][0]
+    assert (base["variant"], base["original"]) == ("GQA-8", True)
+    for row in document["rows"]:
+        model = load_size("llama-3.1-8b").with_variant(parse_variant(row["variant"]))
+        assert row["parameters"]["total"] == model_parameters(model).total
+        assert row["macs_per_token"] == decode_macs(model, context=32_768).total
+        assert row["cache_bytes_per_token"] == entry_bytes(model, "int8")
+        held = model_cache_bytes(model, context=32_768, stored_as="int8")
+        assert row["cache_bytes"] == 5 * held
+        assert row["change"]["cache_bytes"] == row["cache_bytes"] - base["cache_bytes"]
+
+
+def test_exact_savings_have_the_same_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = counted(capsys, "300M")["rows"]
+    saved = next(row for row in rows if row["stored"] == "layer input")
+    assert saved["original"]
+    assert saved["parameters"] == rows[0]["parameters"]
+    assert 2 * saved["cache_bytes"] == rows[0]["cache_bytes"]
+    assert saved["macs_per_token"] > rows[0]["macs_per_token"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--variant", "Q-K=V", "--variant", "mqa"),
+        ("--variant", "q,k=v", "MQA"),
+        ("--variants", "Q-K=V", "GQA-1"),
+    ],
+)
+def test_variants_are_asked_for_in_any_way(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = counted(capsys, "300M", *arguments)["rows"]
+    assert [row["variant"] for row in rows if row["stored"] is None] == ["QKV", "Q-K=V", "MQA"]
+
+
+def test_a_variant_that_does_not_fit_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+    document = counted(capsys, "300M", "--variant", "GQA-3", "MQA")
+    assert [row["variant"] for row in document["rows"] if not row["stored"]] == ["QKV", "MQA"]
+    assert any(note.startswith("GQA-3 does not fit 300M: ") for note in document["notes"])
+    assert "note: GQA-3 does not fit 300M" in shown(capsys, "300M", "--variant", "GQA-3")
+
+
+def test_a_file_and_its_folder_are_the_same_model(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_file, by_folder = counted(capsys, str(config)), counted(capsys, str(config.parent))
+    assert by_file == by_folder
+    assert by_file["model"] == "tiny"
+    assert by_file["context"] == 4096
+    # Two tensors of 4 heads of 8 in 16 bits, in 5 layers.
+    assert by_file["rows"][0]["cache_bytes_per_token"] == 2 * 4 * 8 * 2 * 5
+
+
+def test_contexts_are_echoed_and_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "gpt2", "--context", "32k")
+    assert "32,768 tokens, 1 sequence, cache in bf16, weights in bf16" in text
+    assert "gpt2 was made for 1,024 tokens: at 32,768 the bytes are right, the model is not" in text
+    assert "was made for" not in shown(capsys, "gpt2")
+
+
+def test_without_a_context_it_is_the_models_own_up_to_8k(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert counted(capsys, "gpt2")["context"] == 1024
+    assert counted(capsys, "llama-3.1-8b")["context"] == 8192
+
+
+def test_an_encoders_tokens_are_echoed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert counted(capsys, "t5-small", "--encoder-tokens", "2k")["encoder_tokens"] == 2048
+    assert counted(capsys, "whisper-tiny", "--encoder-tokens", "2k")["encoder_tokens"] == 1500
+    assert counted(capsys, "gpt2", "--encoder-tokens", "2k")["encoder_tokens"] is None
+
+
+def test_units_are_never_mixed(capsys: pytest.CaptureFixture[str]) -> None:
+    binary = shown(capsys, "llama-3.1-8b", "--context", "32k")
+    assert "4.00 GiB" in binary
+    assert not any(f" {unit}" in binary for unit in ("kB", "MB", "GB"))
+    decimal = shown(capsys, "llama-3.1-8b", "--context", "32k", "--decimal")
+    assert "4.29 GB" in decimal
+    assert "iB" not in decimal
+
+
+@pytest.mark.parametrize("width", ["20", "40", "80", "132", "300"])
+def test_any_width_says_the_same(
+    width: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    text = " ".join(shown(capsys, "300M", "--variant", "MQA").split())
+    for fact in ("266.2 M (-12.9 %)", "582.8 MiB", "10.00 MiB (-93.8 %)", "387.1 M"):
+        assert fact in text, fact
+
+
+def test_lines_are_as_wide_as_the_screen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for width in (40, 80, 132):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = shown(capsys, "gemma-4-31b").splitlines()
+        assert max(map(len, lines)) <= width
+
+
+def test_an_ascii_locale_draws_bars_of_ascii(run_python: Runner) -> None:
+    code = "import sys; from qkvary.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    environment = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    result = run_python(["-c", code, "cost", "gpt2"], env=environment)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "############" in result.stdout
+    assert result.stdout.isascii()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nonsense"], "expected a named size, a configuration file"),
+        (["gpt-2"], "did you mean"),
+        (["gpt2", "--variant", "Q-KK"], "did you mean"),
+        (["gpt2", "--variant", "Q-K=V,MQA"], "got 'Q-K=V,MQA'"),
+        (["gpt2", "--variant"], "requires at least 1"),
+        (["gpt2", "--dtype", "int3"], "expected a format out of fp32, bf16"),
+        (["gpt2", "--weights", "tiny"], "expected a format out of fp32, bf16"),
+        (["gpt2", "--context", "0"], "--context: expected at least 1, got 0"),
+        (["gpt2", "--context", "-5"], "--context: expected a whole number"),
+        (["gpt2", "--context", "1e9"], "--context: expected a whole number"),
+        (["gpt2", "--context", "9" * 400], "--context: expected a whole number"),
+        (["gpt2", "--batch", "0"], "--batch: expected at least 1, got 0"),
+        (["gpt2", "--batch", "1.5"], "--batch: expected a whole number"),
+        (["gpt2", "--batch", "nan"], "--batch: expected a whole number"),
+        (["t5-small", "--encoder-tokens", "0"], "--encoder-tokens: expected at least 1"),
+        ([], "requires an argument"),
+        (["gpt2", "gpt2"], "Unused Tokens"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cost", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert says in printed.err
+    assert len(printed.err.splitlines()) == 1
+    assert len(printed.err) < 600
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "expected one JSON object"),
+        ("[1]", "expected one JSON object"),
+        ("{}", "model_type"),
+        (json.dumps({**LLAMA, "hidden_size": -1}), "hidden_size"),
+        (json.dumps({**LLAMA, "hidden_size": 97}), "divisible"),
+        (json.dumps({**LLAMA, "model_type": "nobody"}), "nobody"),
+        (json.dumps({**LLAMA, "num_key_value_heads": 5}), "divide 12 query heads"),
+    ],
+)
+def test_bad_configurations_are_refused_in_a_sentence(
+    content: str, says: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(content, "utf-8")
+    assert main(["cost", str(config)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert says in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_absurd_sizes_are_counted_at_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    huge = {
+        **LLAMA,
+        "hidden_size": 2**40,
+        "num_attention_heads": 2**20,
+        "num_key_value_heads": 2**20,
+        "intermediate_size": 2**40,
+        "num_hidden_layers": 10_000,
+        "vocab_size": 2**40,
+    }
+    config.write_text(json.dumps(huge), "utf-8")
+    document = counted(capsys, str(config), "--context", str(2**40), "--batch", str(2**40))
+    assert document["rows"][0]["cache_bytes"] == 2**80 * 10_000 * 2**41 * 2
+    assert "EiB" in shown(capsys, str(config), "--context", str(2**40))
