@@ -6,9 +6,15 @@ import pytest
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import ProjectedAttention, Storage
+from qkvary.arch.families.sizes import load_size
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
-from qkvary.costs.cache import cache_bytes_per_sequence, cache_bytes_per_token, token_bytes
+from qkvary.costs.cache import (
+    cache_bytes_per_sequence,
+    cache_bytes_per_token,
+    model_cache_bytes,
+    token_bytes,
+)
 from qkvary.costs.formats import dtype_bytes
 
 
@@ -72,3 +78,9 @@ def test_what_is_stored_of_a_token_is_counted_by_hand(
 def test_an_unknown_dtype_is_refused() -> None:
     with pytest.raises(ValueError, match=r"float64, float32, bfloat16, float16, got 'int3'"):
         dtype_bytes("int3")  # type: ignore[arg-type]
+
+
+def test_an_encoder_of_no_tokens_is_refused() -> None:
+    model = load_size("t5-small")
+    with pytest.raises(ValueError, match="expected at least 1 token for the encoder, got 0"):
+        model_cache_bytes(model, context=3, encoder_tokens=0)

@@ -253,3 +253,20 @@ def test_rotated_values_are_stored_once() -> None:
     model = stack(plain_layer(dataclasses.replace(tied, storage="both")))
     assert exact_methods(model) == ("one tensor for both",)
     assert apply_saving(stack(plain_layer(tied)), "one tensor for both") is None
+
+
+def test_a_layer_that_reads_another_one_finds_what_is_stored_there() -> None:
+    model = load_size("gemma-4-31b")
+    layers = list(model.layers)
+    last = layers[-1]
+    assert isinstance(last.attention, ProjectedAttention)
+    source = next(i for i, layer in enumerate(layers) if layer.attention == last.attention)
+    layers[-1] = dataclasses.replace(
+        last, attention=dataclasses.replace(last.attention, reads_layer=source)
+    )
+    changed = apply_saving(dataclasses.replace(model, layers=tuple(layers)), "rotate when read")
+    assert changed is not None
+    reader, read = changed.layers[-1].attention, changed.layers[source].attention
+    assert isinstance(reader, ProjectedAttention)
+    assert isinstance(read, ProjectedAttention)
+    assert (reader.storage, read.storage, reader.reads_layer) == ("needed", "needed", source)

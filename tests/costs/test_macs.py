@@ -7,11 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.blocks import Layer, ProjectedAttention, Storage
 from qkvary.arch.labels import parse_variant
+from qkvary.arch.models import Model
 from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
 from qkvary.arch.variants import QKV
 from qkvary.costs.macs import (
     attention_projection_macs_per_token,
+    decode_macs,
     network_macs,
     score_macs,
     visible_pairs,
@@ -111,3 +114,35 @@ def test_encoder_parts_add_up() -> None:
 def test_an_empty_sequence_is_refused() -> None:
     with pytest.raises(ValueError, match="expected a length of at least 1 token, got 0"):
         network_macs(synthetic_encoder("QKV"), length=0)
+
+
+def test_stored_inputs_are_absorbed_only_where_a_role_is_learned() -> None:
+    """3 heads of 2 channels, 5 keys: a learned role costs its projection once and meets d = 6."""
+    spread: dict[str, int] = {}
+    storages: tuple[Storage, ...] = ("needed", "input")
+    for label in ("QKV", "Q-I-V", "Q-I-I"):
+        config = AttentionConfig(
+            d_model=6, num_heads=3, causal=True, variant=parse_variant(label), bias=False
+        )
+        steps = [
+            decode_macs(
+                Model(
+                    name="one layer",
+                    layers=(
+                        Layer(
+                            attention=ProjectedAttention(config=config, storage=storage),
+                            feed_forward=(),
+                            norms=(),
+                        ),
+                    ),
+                    vocabulary=1,
+                    tables=(),
+                ),
+                context=5,
+            ).scores
+            for storage in storages
+        ]
+        spread[label] = steps[1] - steps[0]
+    role = 6 * 6 + 5 * 3 * (6 - 2)
+    again = 5 * 6 * 6
+    assert spread == {"QKV": min(2 * role, 2 * again), "Q-I-V": min(role, again), "Q-I-I": 0}

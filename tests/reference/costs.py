@@ -332,10 +332,13 @@ def _expansion(attention: ProjectedAttention, keys: int) -> int:
     again = sum(_matrix_products(_stored_matrices(attention)) for _ in range(keys))
     if config.variant.positions == "rotary" or attention.norms:
         return again
-    # Query and mixture taken into the width of the input, and both compared and mixed there.
-    absorbed = heads * size * d_model + heads * d_model * size
-    for _ in range(keys):
-        absorbed += heads * (d_model - size) + heads * (d_model - size)
+    # Query and mixture taken into the width of the input, and both compared and mixed there; a
+    # role that is the input itself is compared or mixed as it stands.
+    absorbed = 0
+    for source in (sharing.key, sharing.value):
+        if source != "x":
+            absorbed += heads * size * d_model
+            absorbed += sum(heads * (d_model - size) for _ in range(keys))
     return min(again, absorbed)
 
 

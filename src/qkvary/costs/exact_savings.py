@@ -169,7 +169,7 @@ def find_savings(
         layers = tuple(
             index
             for index, (own, other) in enumerate(zip(model.layers, changed.layers, strict=True))
-            if own != other
+            if own != other and now[index]
         )
         if sum(then) >= sum(now):
             continue
@@ -222,7 +222,19 @@ def apply_saving(model: Model, method: Method) -> Model | None:
     changed = tuple(map_layers(model.layers, lambda layer: _store_less(layer, method)))
     if all(own is less for own, less in zip(model.layers, changed, strict=True)):
         return None
-    return dataclasses.replace(model, layers=changed)
+    return dataclasses.replace(model, layers=tuple(_follow(layer, changed) for layer in changed))
+
+
+def _follow(layer: Layer, layers: Sequence[Layer]) -> Layer:
+    """A layer that reads another layer's entries finds them as that layer stores them."""
+    attention = layer.attention
+    if not isinstance(attention, ProjectedAttention) or attention.reads_layer is None:
+        return layer
+    read = layers[attention.reads_layer].attention
+    if not isinstance(read, ProjectedAttention) or read.storage == attention.storage:
+        return layer
+    own = dataclasses.replace(attention, storage=read.storage)
+    return dataclasses.replace(layer, attention=own)
 
 
 def _store_less(layer: Layer, method: Method) -> Layer:

@@ -22,7 +22,7 @@ from qkvary.arch.blocks import (
 )
 from qkvary.arch.models import Model, as_model, map_layers
 from qkvary.arch.networks import NetworkConfig
-from qkvary.arch.sharing import Source
+from qkvary.arch.sharing import IDENTITY, Source
 
 Pairs = Literal["square", "visible"]
 """Which pairs of tokens are counted: all of them, as the papers and an explicit kernel do, or those
@@ -188,9 +188,15 @@ def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None
 
 
 def count_encoder_tokens(model: Model, given: int | None, context: int) -> int:
-    """Tokens that the encoder sees: those the model fixes, those given, or the decoder's."""
+    """Tokens that the encoder sees: those the model fixes, those given, or the decoder's.
+
+    Raises:
+        ValueError: for fewer than 1.
+    """
     if model.encoder is None:
         return 0
+    if given is not None and given < 1:
+        raise ValueError(f"expected at least 1 token for the encoder, got {given}")
     return model.encoder.tokens or given or context
 
 
@@ -289,9 +295,12 @@ def _expansion_macs(attention: ProjectedAttention, keys: int) -> int:
     again = keys * sum(projection_macs_per_token(config, source) for source in _stored(config))
     if config.variant.positions == "rotary" or attention.norms:
         return again
-    width = config.num_heads * config.size_per_head
-    absorbed = 2 * (width * config.d_model + keys * config.num_heads * config.d_model)
-    return min(again, absorbed - _content_macs(config, keys))
+    sharing = config.variant.sharing
+    # An identity role has no projection to absorb, and meets its own channels only.
+    learned = sum(source != IDENTITY for source in (sharing.key, sharing.value))
+    width, heads = config.num_heads * config.size_per_head, config.num_heads
+    wider = keys * heads * (config.d_model - config.size_per_head)
+    return min(again, learned * (width * config.d_model + wider))
 
 
 def _stored_pair_macs(attention: LatentAttention | CompressedAttention) -> int:
