@@ -1,0 +1,351 @@
+"""Our language models as stock architectures, GPT-2 or Llama, which any engine can run.
+
+What is shared is copied: a stock architecture has three projections. The function stays, rounding
+apart, and what sharing saves is lost; ``StockModel.notes`` says how much. Identity roles become
+unit matrices, low-rank products and maps are multiplied out, scales go into the query.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig
+
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.arch.sharing import IDENTITY, Role, Source
+from qkvary.costs.cache import cache_bytes_per_token
+from qkvary.costs.parameters import network_parameters
+from qkvary.nn.attention import Attention
+from qkvary.nn.blocks import NORM_EPSILON
+from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.positions import sinusoid
+from qkvary.nn.projections import Projection
+
+Weights = dict[str, Tensor]
+
+
+class StockModel(NamedTuple):
+    """A network in the terms of a stock architecture."""
+
+    config: PreTrainedConfig
+    """Of GPT-2 or Llama."""
+    weights: Weights
+    """By the architecture's own names, a tied head included."""
+    notes: tuple[str, ...]
+    """What is lost, a sentence each."""
+
+    def build(self) -> Any:
+        """The model of transformers, ready for ``save_pretrained``."""
+        dtype = next(iter(self.weights.values())).dtype
+        model = AutoModelForCausalLM.from_config(self.config, dtype=dtype)
+        model.load_state_dict(self.weights)
+        return model.eval()
+
+
+class _Linear(NamedTuple):
+    """``x W^T + b`` in float64, its rows cut into heads: [heads, head_dim, ...]."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+def export_stock(network: LanguageModel) -> StockModel:
+    """Express a network as GPT-2, or as Llama where it rotates.
+
+    Args:
+        network: Any language model of ours.
+
+    Raises:
+        ValueError: if neither can express it, with the first reason.
+    """
+    config = network.config
+    rotary = any(layer.variant.positions == "rotary" for layer in config.layers)
+    obstacles = _obstacles_to_llama(config) if rotary else _obstacles_to_gpt2(config)
+    name = "Llama" if rotary else "GPT-2"
+    for obstacle in (*_obstacles(config), *obstacles):
+        raise ValueError(f"expected a network that {name} can express, got {obstacle}")
+    kv_heads = _count_kv_heads(config) if rotary else config.layers[0].num_heads
+    make = _make_llama if rotary else _make_gpt2
+    stock, weights = make(network, kv_heads)
+    dtype = network.embedding.dtype
+    return StockModel(
+        config=stock,
+        weights={name: _put(value, dtype) for name, value in weights.items()},
+        notes=tuple(_find_losses(config, kv_heads, weights)),
+    )
+
+
+def _put(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return value.detach().to("cpu", dtype).contiguous()
+
+
+def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
+    """What no stock architecture has."""
+    for layer in config.layers:
+        variant = layer.variant
+        if variant.plus:
+            yield "the bias of + on every key position"
+        if variant.diagonal != "none":
+            yield "a normalised diagonal of scores"
+        if variant.positions in {"alibi", "relative"}:
+            yield f"{variant.positions} positions; choices: none, rotary"
+        if variant.query_form == "residual-gelu":
+            yield "a nonlinear query; choices: plain, residual, map"
+        if variant.window is not None and variant.window < config.max_tokens:
+            yield f"a window of {variant.window} tokens"
+    if len({(layer.num_heads, layer.size_per_head) for layer in config.layers}) > 1:
+        yield "layers with heads of different number or width"
+    if config.block.norm_placement != "pre":
+        yield "norms after the sublayers; choices: pre"
+    if config.head_bias:
+        yield "a bias on the logits"
+
+
+def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
+    layer, block = config.layers[0], config.block
+    if block.norm != "layernorm":
+        yield f"{block.norm}; choices: layernorm"
+    if block.activation == "swiglu":
+        yield "swiglu; choices: gelu, relu"
+    if layer.num_heads * layer.size_per_head != layer.d_model:
+        yield (
+            f"{layer.num_heads} heads of {layer.size_per_head} channels, which are not the "
+            f"{layer.d_model} of the network"
+        )
+
+
+def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
+    block = config.block
+    for layer in config.layers:
+        sharing, position, width = layer.variant.sharing, layer.position, layer.size_per_head
+        if layer.variant.positions != "rotary":
+            yield "layers with and without rotation"
+        if position.rotary_dim(width) != width:
+            yield (
+                f"keys with {position.rotary_dim(width)} of {width} channels rotated; choices: "
+                "rotary_fraction 1"
+            )
+        if sharing.key == sharing.value and position.value_rope != "none":
+            yield f"values that are rotated keys ({position.value_rope}); choices: value_rope none"
+    if config.d_model % config.layers[0].num_heads:
+        yield f"a width of {config.d_model}, which {config.layers[0].num_heads} heads do not divide"
+    if len({layer.position.rotary_base for layer in config.layers}) > 1:
+        yield "layers with different rotary bases"
+    if config.positions != "none":
+        yield f"{config.positions} positions beside rotary ones; choices: none"
+    if block.norm != "rmsnorm":
+        yield f"{block.norm}; choices: rmsnorm"
+    if block.activation != "swiglu":
+        yield f"{block.activation}; choices: swiglu"
+
+
+def _count_kv_heads(config: LanguageModelConfig) -> int:
+    """The least number that the KV heads of every layer can be copied to."""
+    return math.lcm(
+        *(
+            layer.heads(layer.variant.sharing.roles[role])
+            for layer in config.layers
+            for role in ("key", "value")
+        )
+    )
+
+
+def _make_gpt2(network: LanguageModel, kv_heads: int) -> tuple[PreTrainedConfig, Weights]:
+    config, block, layer = network.config, network.config.block, network.config.layers[0]
+    stock = GPT2Config(
+        vocab_size=config.vocabulary,
+        n_positions=config.max_tokens,
+        n_embd=config.d_model,
+        n_layer=config.num_layers,
+        n_head=layer.num_heads,
+        n_inner=block.d_ff,
+        activation_function=block.activation,
+        layer_norm_epsilon=NORM_EPSILON,
+        resid_pdrop=block.dropout,
+        embd_pdrop=config.embedding_dropout,
+        attn_pdrop=layer.dropout,
+        tie_word_embeddings=config.tied_head,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    weights = {
+        "transformer.wte.weight": network.embedding,
+        "transformer.wpe.weight": _tabulate_positions(network),
+        "lm_head.weight": _head(network),
+        **_norm(network.stack.final_norm, "transformer.ln_f"),
+    }
+    for index, part in enumerate(network.stack.blocks):
+        at = f"transformer.h.{index}"
+        roles = [_join(one) for one in _make_roles(part.attention, kv_heads)]
+        feed = part.feed_forward
+        # GPT-2 multiplies from the right: its matrices are transposed, and all have a bias.
+        weights |= {
+            **_norm(part.attention_norm, f"{at}.ln_1"),
+            **_norm(part.feed_forward_norm, f"{at}.ln_2"),
+            f"{at}.attn.c_attn.weight": torch.cat([role.weight for role in roles]).T,
+            f"{at}.attn.c_attn.bias": torch.cat([role.bias for role in roles]),
+            **_transposed(part.attention.o_proj, f"{at}.attn.c_proj"),
+            **_transposed(feed.up, f"{at}.mlp.c_fc"),
+            **_transposed(feed.down, f"{at}.mlp.c_proj"),
+        }
+    return stock, weights
+
+
+def _make_llama(network: LanguageModel, kv_heads: int) -> tuple[PreTrainedConfig, Weights]:
+    config, block, layer = network.config, network.config.block, network.config.layers[0]
+    biased = any(one.bias or one.out_bias for one in config.layers)
+    stock = LlamaConfig(
+        vocab_size=config.vocabulary,
+        hidden_size=config.d_model,
+        intermediate_size=block.d_ff,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=layer.num_heads,
+        num_key_value_heads=kv_heads,
+        head_dim=layer.size_per_head,
+        max_position_embeddings=config.max_tokens,
+        rms_norm_eps=NORM_EPSILON,
+        rope_parameters={"rope_type": "default", "rope_theta": layer.position.rotary_base},
+        attention_bias=biased,
+        attention_dropout=layer.dropout,
+        tie_word_embeddings=config.tied_head,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    weights = {
+        "model.embed_tokens.weight": network.embedding,
+        "lm_head.weight": _head(network),
+        **_norm(network.stack.final_norm, "model.norm"),
+    }
+    for index, part in enumerate(network.stack.blocks):
+        at, feed = f"model.layers.{index}", part.feed_forward
+        roles = _make_roles(part.attention, kv_heads)
+        out = part.attention.o_proj
+        joined = [_join(role) for role in roles] + [_Linear(out.weight, _bias_of(out))]
+        for name, one in zip("qkvo", joined, strict=True):
+            weights[f"{at}.self_attn.{name}_proj.weight"] = one.weight
+            if biased:
+                weights[f"{at}.self_attn.{name}_proj.bias"] = one.bias
+        weights |= {
+            **_norm(part.attention_norm, f"{at}.input_layernorm"),
+            **_norm(part.feed_forward_norm, f"{at}.post_attention_layernorm"),
+            f"{at}.mlp.gate_proj.weight": cast("nn.Linear", feed.gate).weight,
+            f"{at}.mlp.up_proj.weight": feed.up.weight,
+            f"{at}.mlp.down_proj.weight": feed.down.weight,
+        }
+    return stock, weights
+
+
+def _make_roles(attention: Attention, kv_heads: int) -> list[_Linear]:
+    """Query, key and value as linear maps of the layer input, each with its own weights.
+
+    Who runs them multiplies scores by 1/sqrt(head_dim); the rest of the layer's scale goes into
+    the query.
+    """
+    config = attention.config
+    roles: tuple[Role, ...] = ("query", "key", "value")
+    query, key, value = (
+        _make_source(attention, config.variant.sharing.roles[role]) for role in roles
+    )
+    query = _shape_query(attention, query)
+    rest = attention.content_scale * math.sqrt(config.size_per_head)
+    query = _Linear(query.weight * rest, query.bias * rest)
+    return [query, *(_copy_heads(one, kv_heads) for one in (key, value))]
+
+
+def _make_source(attention: Attention, source: Source) -> _Linear:
+    """A source as one linear map, cut into its heads."""
+    config = attention.config
+    if source == IDENTITY:
+        weight = torch.eye(config.d_model, dtype=torch.float64)
+        bias = torch.zeros(config.d_model, dtype=torch.float64)
+    else:
+        parts = {"q": attention.q_proj, "k": attention.k_proj, "v": attention.v_proj}
+        projection = cast("Projection", parts[source])
+        weight = projection.weight.detach().cpu().double()
+        if projection.down is not None:
+            weight = weight @ projection.down.detach().cpu().double()
+        bias = torch.zeros(len(weight), dtype=torch.float64)
+        if projection.bias is not None:
+            bias = projection.bias.detach().cpu().double()
+    cut = (config.heads(source), config.size_per_head)
+    return _Linear(weight.unflatten(0, cut), bias.unflatten(0, cut))
+
+
+def _shape_query(attention: Attention, source: _Linear) -> _Linear:
+    """The query's own map of its source."""
+    config = attention.config
+    if attention.query_map is not None:
+        maps = attention.query_map.detach().cpu().double()
+        own = _copy_heads(source, config.num_heads)
+        weight = maps.mT @ own.weight
+        return _Linear(weight, (maps.mT @ own.bias[..., None]).squeeze(-1))
+    if config.variant.query_form == "residual":
+        cut = (config.num_heads, config.size_per_head)
+        unit = torch.eye(config.d_model, dtype=torch.float64).unflatten(0, cut)
+        return _Linear(source.weight + unit, source.bias)
+    return source
+
+
+def _copy_heads(one: _Linear, heads: int) -> _Linear:
+    times = heads // len(one.weight)
+    return _Linear(
+        one.weight.repeat_interleave(times, dim=0), one.bias.repeat_interleave(times, dim=0)
+    )
+
+
+def _join(one: _Linear) -> _Linear:
+    return _Linear(one.weight.flatten(0, 1), one.bias.flatten())
+
+
+def _tabulate_positions(network: LanguageModel) -> Tensor:
+    """What a network adds to its tokens, by position."""
+    config = network.config
+    if network.position_embedding is not None:
+        return network.position_embedding
+    if config.positions == "none":
+        return torch.zeros(config.max_tokens, config.d_model)
+    return sinusoid(torch.arange(config.max_tokens)[None], config.d_model, torch.float64)[0]
+
+
+def _head(network: LanguageModel) -> Tensor:
+    return network.embedding if network.head_weight is None else network.head_weight
+
+
+def _bias_of(layer: nn.Linear | nn.LayerNorm) -> Tensor:
+    """The bias, or the zeros that it stands for."""
+    bias = cast("Tensor | None", layer.bias)
+    return layer.weight.new_zeros(layer.weight.shape[0]) if bias is None else bias
+
+
+def _transposed(layer: nn.Linear, name: str) -> Weights:
+    return {f"{name}.weight": layer.weight.T, f"{name}.bias": _bias_of(layer)}
+
+
+def _norm(norm: nn.Module | None, name: str) -> Weights:
+    """The gain, and the bias of a LayerNorm."""
+    if isinstance(norm, nn.LayerNorm):
+        return {f"{name}.weight": norm.weight, f"{name}.bias": _bias_of(norm)}
+    return {f"{name}.weight": cast("nn.RMSNorm", norm).weight}
+
+
+def _find_losses(config: LanguageModelConfig, kv_heads: int, weights: Weights) -> Iterator[str]:
+    """What the stock architecture takes more, or does not do."""
+    layer = config.layers[0]
+    stock = 2 * kv_heads * layer.size_per_head * config.num_layers
+    own = (cache_bytes_per_token(config, "float32") or 0) // 4
+    if stock > own:
+        yield (
+            f"its cache holds {stock:,} numbers of a token, keys and values of {kv_heads} heads a "
+            f"layer, where {own:,} are needed"
+        )
+    tied = weights["lm_head.weight"].numel() if config.tied_head else 0
+    stored = sum(value.numel() for value in weights.values()) - tied
+    needed = network_parameters(config).total
+    if stored > needed:
+        yield f"it has {stored:,} parameters where {needed:,} are needed, since copies are its own"
+    block, is_llama = config.block, "model.norm.weight" in weights
+    unknown = block.inner_dropout or (is_llama and (block.dropout or config.embedding_dropout))
+    if unknown or len({one.dropout for one in config.layers}) > 1:
+        yield "in training it drops out less, or elsewhere"

@@ -1,0 +1,327 @@
+"""Our networks as GPT-2 and Llama: equal logits of what they can say, a reason for the rest."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from qkvary.arch.attention import PositionConfig, ScaleConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig, Positions
+from qkvary.checkpoints.huggingface.stock import export_stock
+from qkvary.nn.language_model import LanguageModel
+from tests.checkpoints.huggingface.causal_models import decode_greedily, make_network, prompt
+from tests.contracts.variant_cases import (
+    GATE,
+    LABELS,
+    distance,
+    make_config,
+    make_language_model_config,
+    randomize,
+)
+
+TOKENS = 11
+SWIGLU = BlockConfig(d_ff=11, activation="swiglu", norm="rmsnorm", bias=False)
+ROTARY = PositionConfig(rotary_fraction=1.0, rotary_base=500.0, value_rope="none")
+LLAMA = ("QKV", "Q=K-V", "Q-K=V", "Q=V", "Q=K=V", "GQA-2", "Q-MQA", "I-K=V", "Q-I-V", "I-I-V")
+FAILURES = {
+    "plus": "the bias of + on every key position",
+    "diagonal": "a normalised diagonal of scores",
+    "positions": "positions; choices: none, rotary",
+    "query": "a nonlinear query; choices: plain, residual, map",
+    "window": "a window of 3 tokens",
+    "rotation": "keys with 2 of 5 channels rotated; choices: rotary_fraction 1",
+}
+
+
+def llama_config(label: str, **fields: Any) -> LanguageModelConfig:
+    """Full rotation, an even head, and values that are not rotated."""
+    given = {"head_dim": 6, "num_heads": 4, "d_model": 24, "position": ROTARY, **fields}
+    variant = dataclasses.replace(parse_variant(label), positions="rotary")
+    layer = dataclasses.replace(make_config("QKV", causal=True), variant=variant, **given)
+    return LanguageModelConfig(
+        attention=layer,
+        block=SWIGLU,
+        num_layers=2,
+        vocabulary=13,
+        max_tokens=17,
+        positions="none",
+    )
+
+
+def build_network(config: LanguageModelConfig) -> LanguageModel:
+    network = LanguageModel(config).double()
+    randomize(network, 5)
+    return network.eval()
+
+
+class DoubleRotation(nn.Module):
+    """Llama's rotation, which transformers computes in 32 bits whatever the model's numbers."""
+
+    def __init__(self, base: float, width: int) -> None:
+        super().__init__()
+        self.frequencies = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+    def forward(self, _: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        angles = position_ids[..., None].double() * self.frequencies
+        both = torch.cat((angles, angles), dim=-1)
+        return both.cos(), both.sin()
+
+
+class DoubleNorm(nn.Module):
+    """Likewise for its norm."""
+
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
+        super().__init__()
+        self.weight, self.epsilon = weight, epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * x * (x.square().mean(-1, keepdim=True) + self.epsilon).rsqrt()
+
+
+def in_double_precision(model: Any) -> Any:
+    config = model.config
+    model.model.rotary_emb = DoubleRotation(config.rope_parameters["rope_theta"], config.head_dim)
+
+    def norm(old: Any) -> DoubleNorm:
+        return DoubleNorm(old.weight, old.variance_epsilon)
+
+    model.model.norm = norm(model.model.norm)
+    for layer in model.model.layers:
+        layer.input_layernorm = norm(layer.input_layernorm)
+        layer.post_attention_layernorm = norm(layer.post_attention_layernorm)
+    return model
+
+
+@torch.no_grad()
+def logits_of(model: Any) -> Tensor:
+    return model(prompt(3, TOKENS)).logits
+
+
+@torch.no_grad()
+def expected_logits(network: LanguageModel) -> Tensor:
+    return network(prompt(3, TOKENS))
+
+
+def failure_of(label: str) -> str | None:
+    """Why a variant cannot be expressed: the first reason, in the order of the sentences above."""
+    variant = parse_variant(label)
+    found = {
+        "plus": variant.plus,
+        "diagonal": variant.diagonal != "none",
+        "positions": variant.positions in {"alibi", "relative"},
+        "query": variant.query_form == "residual-gelu",
+        "window": variant.window is not None,
+        "rotation": variant.positions == "rotary",
+    }
+    return next((FAILURES[name] for name, is_so in found.items() if is_so), None)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_gpt2_says_the_same_or_says_why_not(label: str) -> None:
+    rotary = "@rotary" in label
+    network = make_network(label, positions="none" if rotary else "learned")
+    failure = failure_of(label)
+    if failure is None:
+        stock = export_stock(network)
+        assert stock.config.model_type == "gpt2"
+        assert distance(logits_of(stock.build()), expected_logits(network)) < GATE
+        return
+    name = "Llama" if rotary else "GPT-2"
+    pattern = f"^expected a network that {name} can express, got .*{re.escape(failure)}"
+    with pytest.raises(ValueError, match=pattern):
+        export_stock(network)
+
+
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal"])
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("plain", [True, False])
+def test_gpt2_says_the_same_of_every_block(
+    positions: Positions, activation: Activation, plain: bool
+) -> None:
+    config = make_language_model_config("Q-K=V", positions=positions, tied_head=not plain)
+    attention = dataclasses.replace(
+        config.layers[0], bias=not plain, out_bias=not plain, scale=ScaleConfig(by="width")
+    )
+    network = build_network(
+        dataclasses.replace(
+            config,
+            attention=attention,
+            block=BlockConfig(d_ff=11, activation=activation, bias=not plain),
+        )
+    )
+    stock = export_stock(network)
+    assert distance(logits_of(stock.build()), expected_logits(network)) < GATE
+    half = export_stock(network.float())
+    assert half.weights["transformer.wpe.weight"].dtype == torch.float32
+    assert distance(logits_of(half.build()).double(), expected_logits(network).double()) < 1e-5
+
+
+@pytest.mark.parametrize("label", LLAMA)
+def test_llama_says_the_same(label: str) -> None:
+    network = build_network(llama_config(label))
+    stock = export_stock(network)
+    assert stock.config.model_type == "llama"
+    expected = expected_logits(network)
+    assert distance(logits_of(in_double_precision(stock.build())), expected) < GATE
+    single = export_stock(network.float())
+    assert distance(logits_of(single.build()).double(), expected) < 1e-5
+
+
+def test_llama_says_the_same_with_biases_and_a_head_of_its_own() -> None:
+    config = llama_config("Q-K=V", bias=False, out_bias=True, d_model=28)
+    network = build_network(dataclasses.replace(config, tied_head=False))
+    stock = export_stock(network)
+    assert stock.config.attention_bias
+    assert distance(logits_of(in_double_precision(stock.build())), expected_logits(network)) < GATE
+
+
+@pytest.mark.parametrize("labels", [("QKV", "Q-MQA"), ("Q-K=V", "GQA-2"), ("Q=K=V", "Q-K=V/2")])
+def test_layers_may_share_in_different_ways(labels: tuple[str, str]) -> None:
+    kinds = [llama_config(label).layers[0] for label in labels]
+    config = dataclasses.replace(llama_config("QKV"), attention=tuple(kinds))
+    network = build_network(config)
+    stock = export_stock(network)
+    assert stock.config.num_key_value_heads == 4
+    assert distance(logits_of(in_double_precision(stock.build())), expected_logits(network)) < GATE
+
+
+def test_kv_heads_of_layers_are_copied_as_little_as_possible() -> None:
+    kinds = [llama_config(label, num_heads=6).layers[0] for label in ("GQA-3", "Q-MQA")]
+    config = dataclasses.replace(llama_config("QKV"), attention=tuple(kinds))
+    network = build_network(config)
+    stock = export_stock(network)
+    assert stock.config.num_key_value_heads == 3
+    assert distance(logits_of(in_double_precision(stock.build())), expected_logits(network)) < GATE
+
+
+def test_a_window_longer_than_every_text_is_none() -> None:
+    network = make_network("QKV@w3")
+    layer = network.config.layers[0]
+    variant = dataclasses.replace(layer.variant, window=17)
+    config = dataclasses.replace(
+        network.config, attention=dataclasses.replace(layer, variant=variant)
+    )
+    network = build_network(config)
+    assert distance(logits_of(export_stock(network).build()), expected_logits(network)) < GATE
+
+
+def test_what_is_saved_runs_without_us(tmp_path: Path) -> None:
+    network = make_network("Q-K=V", positions="learned")
+    export_stock(network).build().save_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(model).__module__.startswith("transformers.models.gpt2")
+    ids = prompt(2, 5)
+    found = model.generate(ids, max_new_tokens=8, pad_token_id=0)
+    assert torch.equal(found, decode_greedily(network, ids, torch.ones_like(ids), 8))
+
+
+def test_what_is_lost_is_said() -> None:
+    assert export_stock(make_network("QKV", positions="learned")).notes == ()
+    shared = export_stock(make_network("Q-K=V", positions="learned"))
+    more = 2 * (20 * 20 + 20)
+    total = sum(value.numel() for value in shared.weights.values()) - 13 * 20
+    cache, parameters = shared.notes
+    assert cache.startswith(
+        "its cache holds 80 numbers of a token, keys and values of 4 heads a la"
+    )
+    assert cache.endswith("where 40 are needed")
+    assert parameters == (
+        f"it has {total:,} parameters where {total - more:,} are needed, since copies are its own"
+    )
+    grouped = export_stock(build_network(llama_config("GQA-2")))
+    assert grouped.notes == ()
+    both = export_stock(build_network(llama_config("Q-K=V/2")))
+    assert both.notes[0].startswith("its cache holds 48 numbers of a token, keys and values of 2")
+    block = dataclasses.replace(SWIGLU, dropout=0.1)
+    dropped = build_network(dataclasses.replace(llama_config("QKV"), block=block))
+    assert export_stock(dropped).notes == ("in training it drops out less, or elsewhere",)
+
+
+def change(config: LanguageModelConfig, **fields: Any) -> LanguageModelConfig:
+    return dataclasses.replace(config, **fields)
+
+
+GPT2_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "post": (
+        {"block": BlockConfig(d_ff=11, norm_placement="post")},
+        "norms after the sublayers; choices: pre",
+    ),
+    "head bias": ({"head_bias": True}, "a bias on the logits"),
+    "norm": ({"block": BlockConfig(d_ff=11, norm="rmsnorm")}, "rmsnorm; choices: layernorm"),
+    "gated": ({"block": BlockConfig(d_ff=11, activation="swiglu")}, "swiglu; choices: gelu, relu"),
+    "wide": (
+        {"attention": make_config("QKV", causal=True, head_dim=7)},
+        "4 heads of 7 channels, which are not the 20 of the network",
+    ),
+    "mixed": (
+        {
+            "attention": (
+                make_config("QKV", causal=True),
+                dataclasses.replace(make_config("QKV", causal=True), num_heads=5),
+            )
+        },
+        "layers with heads of different number or width",
+    ),
+}
+LLAMA_LAYER = llama_config("Q-K=V").layers[0]
+LLAMA_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "counter": (
+        {
+            "attention": dataclasses.replace(
+                LLAMA_LAYER, position=dataclasses.replace(ROTARY, value_rope="counter")
+            )
+        },
+        "values that are rotated keys (counter); choices: value_rope none",
+    ),
+    "bases": (
+        {
+            "attention": (
+                LLAMA_LAYER,
+                dataclasses.replace(
+                    LLAMA_LAYER, position=dataclasses.replace(ROTARY, rotary_base=600.0)
+                ),
+            )
+        },
+        "layers with different rotary bases",
+    ),
+    "width": (
+        {"attention": dataclasses.replace(LLAMA_LAYER, d_model=26)},
+        "a width of 26, which 4 heads do not divide",
+    ),
+    "some": (
+        {
+            "attention": (
+                LLAMA_LAYER,
+                dataclasses.replace(LLAMA_LAYER, variant=parse_variant("Q-K=V")),
+            )
+        },
+        "layers with and without rotation",
+    ),
+    "twice": ({"positions": "learned"}, "learned positions beside rotary ones; choices: none"),
+    "norm": ({"block": dataclasses.replace(SWIGLU, norm="layernorm")}, "layernorm; choices: rms"),
+    "plain": ({"block": dataclasses.replace(SWIGLU, activation="gelu")}, "gelu; choices: swiglu"),
+}
+
+
+@pytest.mark.parametrize("name", GPT2_REFUSED)
+def test_what_gpt2_cannot_express_is_refused(name: str) -> None:
+    fields, reason = GPT2_REFUSED[name]
+    network = LanguageModel(change(make_language_model_config("QKV"), **fields))
+    pattern = f"^expected a network that GPT-2 can express, got {re.escape(reason)}"
+    with pytest.raises(ValueError, match=pattern):
+        export_stock(network)
+
+
+@pytest.mark.parametrize("name", LLAMA_REFUSED)
+def test_what_llama_cannot_express_is_refused(name: str) -> None:
+    fields, reason = LLAMA_REFUSED[name]
+    network = LanguageModel(change(llama_config("Q-K=V"), **fields))
+    pattern = f"^expected a network that Llama can express, got {re.escape(reason)}"
+    with pytest.raises(ValueError, match=pattern):
+        export_stock(network)
