@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from qkvary.cli.main import FOLDER, command_names, main, summarise
+from tests.reference import llama2c
 
 STUDY_FILE = '''"""A study so small that a test can run it."""
 
@@ -39,11 +40,12 @@ STUDY = Study(
 )
 '''
 
-# What to type behind each command; {study} is a file, {runs} a folder of runs.
+# What to type behind each command; {study} is a file, {runs} a folder of runs, {model} a model.
 CALLS: dict[str, list[str]] = {
     "completion": ["bash"],
     "cost": ["gpt2", "--context", "1k", "--batch", "4"],
     "doctor": ["--out", "{runs}"],
+    "generate": ["{model}", "the", "--tokens", "5"],
     "plan": ["300M", "--gpu", "a100-40gb", "--context", "32k", "--users", "100"],
     "published": ["table-7"],
     "report": ["{study}", "--out", "{runs}", "--to", "{pages}", "--format", "html"],
@@ -64,6 +66,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     study.write_text(STUDY_FILE, "utf-8")
     found = {"study": str(study), "runs": str(folder / "runs"), "pages": str(folder / "pages")}
     assert main(["study", found["study"], "--out", found["runs"], "--workers", "1"]) == 0
+    llama2c.write_stand_in(folder / "model")
+    found["model"] = str(folder / "model")
     found["run"] = next(Path(found["runs"]).glob("*/*/record.json")).parent.name
     return found
 

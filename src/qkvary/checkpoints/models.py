@@ -4,6 +4,7 @@ What is read is what was written, bit for bit; a folder that somebody changed is
 """
 
 import contextlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -39,6 +40,30 @@ class LoadedModel(NamedTuple):
     """In evaluation mode, on the processor, in the number format that was stored."""
     tokenizer: Tokenizer | None
     """Where the checkpoint has one."""
+
+    def moved(self, device: str, dtype: str | None) -> "LoadedModel":
+        """The same model on another device or in another number format, in place.
+
+        Args:
+            device: As torch names it, such as ``cpu`` or ``cuda:1``.
+            dtype: As torch names it; ``None`` leaves the format as it is stored.
+
+        Raises:
+            UsageError: if there is no such device or format.
+        """
+        known = {str(one).removeprefix("torch."): one for one in DTYPES}
+        if dtype is not None and dtype not in known:
+            raise UsageError(f"expected a dtype out of {', '.join(known)}, got {dtype!r}")
+        if not re.fullmatch(r"cpu|mps|cuda(:\d{1,3})?", device):
+            raise UsageError(f"expected a device such as cpu, cuda, cuda:1 or mps, got {device!r}")
+        try:
+            self.network.to(device, None if dtype is None else known[dtype])
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise UsageError(
+                f"expected a device that this machine has, got {device!r}: {reason}"
+            ) from None
+        return self
 
 
 def save_model(path: Path, model: LanguageModel, tokenizer: Tokenizer | None = None) -> None:

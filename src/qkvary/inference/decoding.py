@@ -1,0 +1,276 @@
+"""Prefill and steps: requests in, tokens and text out, one cache for a batch.
+
+Prompts of different lengths are padded on the left, so that the newest token of every row stands in
+the same column. A row that has ended goes on as padding until the last has. Everything lives in the
+iterator: whoever drops it leaves nothing behind.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from qkvary.arch.caches import CacheOptions
+from qkvary.checkpoints.errors import DivergedError
+from qkvary.data.tokenizers import Tokenizer
+from qkvary.inference.requests import (
+    Completion,
+    Event,
+    Finish,
+    Request,
+    collect,
+    group_requests,
+)
+from qkvary.inference.sampling import Sampler, log_probabilities
+from qkvary.inference.streaming import TextStream
+from qkvary.nn.cache import KVCache
+from qkvary.nn.language_model import LanguageModel
+
+CacheMaker = Callable[[int], KVCache]
+"""Makes the empty cache of a batch, given the tokens that it will see at most."""
+DEFAULT_CHUNK = 512
+"""Tokens of the prompt that pass the network at once."""
+PADDING = 0
+"""Stands where a row has no token; nothing sees it."""
+
+
+def stream(
+    model: LanguageModel,
+    requests: Sequence[Request],
+    *,
+    tokenizer: Tokenizer | None = None,
+    chunk: int = DEFAULT_CHUNK,
+    new_cache: CacheMaker | None = None,
+) -> Iterator[Event]:
+    """Answer requests as one batch, token by token.
+
+    Args:
+        model: In evaluation mode.
+        requests: What is asked.
+        tokenizer: For text and stop strings; without one there are tokens only.
+        chunk: Tokens of the prompts that pass the network at once.
+        new_cache: Makes the cache; by default one that stores what the sharing needs, in a buffer
+            as long as the longest answer.
+
+    Raises:
+        ValueError: if a request does not fit the network, all of them do not fit one batch, or
+            there are stop strings but no tokenizer.
+        DivergedError: if the network gives logits that are not finite.
+    """
+    _check(model, requests, tokenizer, chunk)
+    return _decode(model, requests, tokenizer, chunk, new_cache)
+
+
+def complete(
+    model: LanguageModel,
+    requests: Sequence[Request],
+    *,
+    tokenizer: Tokenizer | None = None,
+    chunk: int = DEFAULT_CHUNK,
+    new_cache: CacheMaker | None = None,
+    batch_size: int = 16,
+) -> list[Completion]:
+    """Answer requests, as many at once as fit, and return whole answers in their order.
+
+    Args:
+        model: As ``stream``.
+        requests: As ``stream``.
+        tokenizer: As ``stream``.
+        chunk: As ``stream``.
+        new_cache: As ``stream``.
+        batch_size: Requests at once at most.
+
+    Raises:
+        ValueError: as ``stream``.
+        DivergedError: as ``stream``.
+    """
+    answers: list[Completion] = []
+    for group in group_requests(
+        requests, max_tokens=model.config.max_tokens, batch_size=batch_size
+    ):
+        some = [requests[index] for index in group]
+        events: list[list[Event]] = [[] for _ in some]
+        for event in stream(model, some, tokenizer=tokenizer, chunk=chunk, new_cache=new_cache):
+            events[event.request].append(event)
+        answers += [collect(own) for own in events]
+    return answers
+
+
+def make_cache(model: LanguageModel, max_tokens: int) -> KVCache:
+    """A cache of what the sharing needs, allocated once for all tokens that it will see."""
+    options = CacheOptions(storage="preallocated")
+    return KVCache(model.config.layers, max_tokens=max_tokens, options=options)
+
+
+def prefill(
+    model: LanguageModel,
+    tokens: Int[Tensor, "rows tokens"],
+    *,
+    cache: KVCache,
+    attention_mask: Bool[Tensor, "rows tokens"] | None = None,
+    chunk: int = DEFAULT_CHUNK,
+) -> Float[Tensor, "rows vocabulary"]:
+    """Pass prompts through the network chunk by chunk and return the logits behind them.
+
+    Args:
+        model: In evaluation mode.
+        tokens: The prompts; the last column is the last token of every row.
+        cache: Takes what decoding needs.
+        attention_mask: True for real tokens, over what the cache has seen and these; what stands
+            behind them is not looked at.
+        chunk: Tokens at once.
+    """
+    *first, last = tokens.split(chunk, dim=1)
+    for part in first:
+        model.features(part, cache=cache, attention_mask=_so_far(attention_mask, part, cache))
+    mask = _so_far(attention_mask, last, cache)
+    return model.head(model.features(last, cache=cache, attention_mask=mask)[:, -1])
+
+
+def step(
+    model: LanguageModel,
+    tokens: Int[Tensor, " rows"],
+    *,
+    cache: KVCache,
+    attention_mask: Bool[Tensor, "rows tokens"] | None = None,
+) -> Float[Tensor, "rows vocabulary"]:
+    """Pass one token a row through the network and return the logits behind it."""
+    return model(tokens[:, None], cache=cache, attention_mask=attention_mask)[:, -1]
+
+
+def check_finite(logits: Float[Tensor, "rows vocabulary"], number: int) -> None:
+    """Refuse logits from which no token can be chosen.
+
+    Raises:
+        DivergedError: if one of them is not finite.
+    """
+    if not torch.isfinite(logits).all():
+        raise DivergedError(f"the model gave logits that are not finite at step {number}")
+
+
+def pad_left(
+    prompts: Sequence[Sequence[int]], device: torch.device
+) -> tuple[Int[Tensor, "rows tokens"], Bool[Tensor, "rows tokens"] | None]:
+    """Prompts as one tensor, and which of it is real; ``None`` where all of it is."""
+    width = max(map(len, prompts))
+    rows = [[PADDING] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+    tokens = torch.tensor(rows, dtype=torch.long, device=device)
+    if min(map(len, prompts)) == width:
+        return tokens, None
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    return tokens, torch.arange(width, device=device) >= (width - lengths)[:, None]
+
+
+def _so_far(mask: Tensor | None, new: Tensor, cache: KVCache) -> Tensor | None:
+    """What a mask says about the tokens that the cache has seen and the new ones."""
+    return None if mask is None else mask[:, : cache.length + new.shape[1]]
+
+
+@dataclass(slots=True)
+class _Row:
+    """One request while it is answered."""
+
+    index: int
+    request: Request
+    tokenizer: Tokenizer | None
+    text: TextStream
+    count: int = 0
+    previous: int | None = None
+    finish: Finish | None = None
+
+    def take(self, token: int, logprob: float | None) -> Event:
+        """Add a token and say what it adds."""
+        if token in self.request.stop_tokens:
+            self.finish = "end"
+            return self.event(None, None, self.text.finish())
+        self.count += 1
+        shown = ""
+        if self.tokenizer is not None:
+            shown = self.text.feed(self.tokenizer.piece(token, after=self.previous))
+        self.previous = token
+        if self.text.stopped:
+            self.finish = "stop"
+        elif self.count == self.request.max_new_tokens:
+            shown += self.text.finish()
+            self.finish = "stop" if self.text.stopped else "length"
+        return self.event(token, logprob if self.request.logprobs else None, shown)
+
+    def event(self, token: int | None, logprob: float | None, text: str) -> Event:
+        return Event(
+            request=self.index, token=token, logprob=logprob, text=text, finish=self.finish
+        )
+
+
+def _check(
+    model: LanguageModel, requests: Sequence[Request], tokenizer: Tokenizer | None, chunk: int
+) -> None:
+    if chunk < 1:
+        raise ValueError(f"expected chunks of at least 1 token, got {chunk}")
+    if model.training:
+        raise ValueError("expected a model in evaluation mode, got one that is training")
+    config = model.config
+    for request in requests:
+        request.check(config.vocabulary, config.max_tokens)
+        if request.stop and tokenizer is None:
+            raise ValueError("expected a tokenizer for stop strings, got none")
+    limits = {"max_tokens": config.max_tokens, "batch_size": max(1, len(requests))}
+    if len(group_requests(requests, **limits)) > 1:
+        raise ValueError(
+            f"expected requests that fit one batch of {config.max_tokens} tokens, got prompts and "
+            "answers that together are longer; answer them in several batches"
+        )
+
+
+def _decode(
+    model: LanguageModel,
+    requests: Sequence[Request],
+    tokenizer: Tokenizer | None,
+    chunk: int,
+    new_cache: CacheMaker | None,
+) -> Iterator[Event]:
+    rows = [
+        _Row(
+            index=index,
+            request=request,
+            tokenizer=tokenizer,
+            text=TextStream(request.stop),
+            previous=request.prompt[-1],
+        )
+        for index, request in enumerate(requests)
+    ]
+    for row in rows:
+        if row.request.max_new_tokens == 0:
+            row.finish = "length"
+            yield row.event(None, None, "")
+    rows = [row for row in rows if row.finish is None]
+    if not rows:
+        return
+    device = model.embedding.device
+    asked = [row.request for row in rows]
+    longest = max(request.max_new_tokens for request in asked)
+    sampler = Sampler(asked, model.config.vocabulary, device)
+    limit = max(len(request.prompt) for request in asked) + longest - 1
+    cache = make_cache(model, limit) if new_cache is None else new_cache(limit)
+    wants_logprobs = any(request.logprobs for request in asked)
+    with torch.inference_mode():
+        prompts, mask = pad_left([request.prompt for request in asked], device)
+        if mask is not None:
+            mask = torch.cat((mask, mask.new_ones(len(rows), longest)), dim=1)
+        logits = prefill(model, prompts, cache=cache, attention_mask=mask, chunk=chunk)
+    for number in range(longest):
+        # Entered anew for every step: between them the caller's code runs.
+        with torch.inference_mode():
+            check_finite(logits, number)
+            tokens = sampler.choose(logits)
+            chosen = tokens.tolist()
+            known = log_probabilities(logits, tokens) if wants_logprobs else [None] * len(rows)
+        for row, token, logprob in zip(rows, chosen, known, strict=True):
+            if row.finish is None:
+                yield row.take(token, logprob)
+        if all(row.finish is not None for row in rows):
+            return
+        with torch.inference_mode():
+            seen = _so_far(mask, tokens[:, None], cache)
+            logits = step(model, tokens, cache=cache, attention_mask=seen)

@@ -1,0 +1,153 @@
+"""From logits to tokens: penalty, temperature, filters, and a draw per request.
+
+Every row has settings and random numbers of its own: one uniform number a token, so that what a
+request gets does not depend on its neighbours, nor on the device. Computed in float64.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from qkvary.inference.requests import Request
+
+Logits = Float[Tensor, "rows vocabulary"]
+PerRow = Float[Tensor, "rows 1"]
+
+
+def penalise(logits: Logits, occurred: Bool[Tensor, "rows vocabulary"], penalty: PerRow) -> Logits:
+    """Make tokens that occurred less probable: positive logits divided, negative multiplied."""
+    changed = torch.where(logits > 0, logits / penalty, logits * penalty)
+    return torch.where(occurred, changed, logits)
+
+
+def divide_by_temperature(logits: Logits, temperature: PerRow) -> Logits:
+    """Logits over a positive temperature, the largest moved to 0, so that nothing overflows."""
+    return (logits - logits.amax(dim=-1, keepdim=True)) / temperature
+
+
+def keep_top_k(logits: Logits, count: Int[Tensor, "rows 1"]) -> Logits:
+    """Keep exactly ``count`` tokens of the highest logits; of equal ones the lower numbers."""
+    order = logits.argsort(dim=-1, descending=True, stable=True)
+    places = torch.arange(logits.shape[-1], device=logits.device).expand_as(order)
+    return _keep(logits, order, places < count)
+
+
+def keep_top_p(logits: Logits, share: PerRow) -> Logits:
+    """Keep the most probable tokens, as few as hold ``share`` of the probability; at least one."""
+    order = logits.argsort(dim=-1, descending=True, stable=True)
+    mass = torch.softmax(logits.gather(-1, order), dim=-1).cumsum(dim=-1)
+    # What the tokens before hold; not "mass - probability", which rounds.
+    before = torch.cat((torch.zeros_like(mass[:, :1]), mass[:, :-1]), dim=-1)
+    return _keep(logits, order, before < share)
+
+
+def keep_min_p(logits: Logits, share: PerRow) -> Logits:
+    """Keep tokens with at least ``share`` of the probability of the most probable one."""
+    probabilities = torch.softmax(logits, dim=-1)
+    low = probabilities < share * probabilities.amax(dim=-1, keepdim=True)
+    return logits.masked_fill(low, -math.inf)
+
+
+def draw(logits: Logits, uniform: PerRow) -> Int[Tensor, " rows"]:
+    """The token where the cumulated probability passes a uniform number in [0, 1)."""
+    mass = torch.softmax(logits, dim=-1).cumsum(dim=-1)
+    total = mass[:, -1:]
+    # Rounded up to the total, a number would point behind the last token.
+    target = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(mass, target, right=True)[:, 0]
+
+
+class Sampler:
+    """The choices of a batch: one request a row."""
+
+    def __init__(
+        self, requests: Sequence[Request], vocabulary: int, device: torch.device | None = None
+    ) -> None:
+        """Prepare settings and random numbers.
+
+        Args:
+            requests: One for each row.
+            vocabulary: Tokens to choose from.
+            device: Where logits are.
+        """
+        settings = [request.sampling for request in requests]
+        self._generators = [
+            None if request.sampling.is_greedy else torch.Generator().manual_seed(request.seed)
+            for request in requests
+        ]
+        self._device = device
+        self._greedy = torch.tensor([[one.is_greedy] for one in settings], device=device)
+        self._all_greedy = all(one.is_greedy for one in settings)
+        self._temperature = self._column([one.temperature or 1.0 for one in settings])
+        self._top_k = self._optional([one.top_k for one in settings], vocabulary, torch.int64)
+        # More than all of the probability: rounding must not drop the last token of such a row.
+        self._top_p = self._optional([_below_one(one.top_p) for one in settings], 2.0)
+        self._min_p = self._optional([one.min_p or None for one in settings], 0.0)
+        penalties = [one.repetition_penalty for one in settings]
+        self._penalty = None if set(penalties) <= {1.0} else self._column(penalties)
+        self._occurred: Tensor | None = None
+        if self._penalty is not None:
+            self._occurred = torch.zeros(len(requests), vocabulary, dtype=torch.bool)
+            for row, request in enumerate(requests):
+                self._occurred[row, list(request.prompt)] = True
+            self._occurred = self._occurred.to(device)
+
+    def choose(self, logits: Logits) -> Int[Tensor, " rows"]:
+        """The next token of every row."""
+        if self._penalty is None and self._all_greedy:
+            return logits.argmax(dim=-1)
+        logits = logits.double()
+        if self._penalty is not None and self._occurred is not None:
+            logits = penalise(logits, self._occurred, self._penalty)
+        tokens = logits.argmax(dim=-1)
+        if not self._all_greedy:
+            tokens = torch.where(self._greedy[:, 0], tokens, self._draw(logits))
+        if self._occurred is not None:
+            self._occurred.scatter_(-1, tokens[:, None], torch.ones_like(tokens[:, None]).bool())
+        return tokens
+
+    def _draw(self, logits: Tensor) -> Tensor:
+        logits = divide_by_temperature(logits, self._temperature)
+        if self._top_k is not None:
+            logits = keep_top_k(logits, self._top_k)
+        if self._top_p is not None:
+            logits = keep_top_p(logits, self._top_p)
+        if self._min_p is not None:
+            logits = keep_min_p(logits, self._min_p)
+        uniform = [
+            0.0 if one is None else float(torch.rand((), dtype=torch.float64, generator=one))
+            for one in self._generators
+        ]
+        return draw(logits, self._column(uniform))
+
+    def _column(self, values: Sequence[float | int], dtype: torch.dtype = torch.float64) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=self._device)[:, None]
+
+    def _optional(
+        self,
+        values: Sequence[float | int | None],
+        neutral: float,
+        dtype: torch.dtype = torch.float64,
+    ) -> Tensor | None:
+        """A column of settings, or ``None`` where no row asks for any."""
+        if all(value is None for value in values):
+            return None
+        return self._column([neutral if value is None else value for value in values], dtype)
+
+
+def log_probabilities(logits: Logits, tokens: Int[Tensor, " rows"]) -> list[float]:
+    """The log-probability of one token in each row, in nats."""
+    every = torch.log_softmax(logits.double(), dim=-1)
+    return every.gather(-1, tokens[:, None])[:, 0].tolist()
+
+
+def _below_one(share: float | None) -> float | None:
+    return None if share is None or share >= 1 else share
+
+
+def _keep(logits: Tensor, order: Tensor, kept_places: Tensor) -> Tensor:
+    kept = torch.zeros_like(kept_places).scatter(-1, order, kept_places)
+    return logits.masked_fill(~kept, -math.inf)

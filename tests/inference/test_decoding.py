@@ -1,0 +1,289 @@
+"""Decoding with a cache, in chunks and in batches, gives the tokens of running the prefix again."""
+
+import dataclasses
+import gc
+import itertools
+import math
+import weakref
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qkvary.arch.caches import CacheLayout, CacheOptions
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.errors import DivergedError
+from qkvary.data.tokenizers import ByteTokenizer
+from qkvary.inference.decoding import complete, pad_left, prefill, step, stream
+from qkvary.inference.requests import Completion, Event, Request, Sampling
+from qkvary.inference.sampling import Sampler
+from qkvary.nn.cache import KVCache
+from qkvary.nn.language_model import LanguageModel
+from tests.checkpoints.published_models import KINDS, find_model, read_reference
+from tests.contracts.variant_cases import (
+    DECISIVE,
+    GATE,
+    distance,
+    make_language_model_config,
+    randomize,
+)
+from tests.inference.scripted import Scripted
+
+VARIANTS = (*DECISIVE, "Q-K=V@rotary", "Q-GQA-2@rotary@w3", "QKV@w4", "Q=K-V@alibi")
+VOCABULARY, MAX_TOKENS = 13, 17
+
+
+def make_model(label: str, positions: str = "learned") -> LanguageModel:
+    model = LanguageModel(make_language_model_config(label, positions=positions)).double()
+    randomize(model, seed=59)
+    return model.eval()
+
+
+MODEL = make_model("Q-K=V@rotary", "none")
+
+
+def naive(model: LanguageModel, request: Request) -> tuple[list[int], list[float]]:
+    """New tokens and their log-probabilities, the whole prefix run again for each."""
+    tokens, logprobs = list(request.prompt), []
+    sampler = Sampler([request], model.config.vocabulary)
+    while len(tokens) - len(request.prompt) < request.max_new_tokens:
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens]))[:, -1]
+        token = int(sampler.choose(logits))
+        if token in request.stop_tokens:
+            break
+        tokens.append(token)
+        logprobs.append(float(torch.log_softmax(logits, dim=-1)[0, token]))
+    return tokens[len(request.prompt) :], logprobs
+
+
+SAMPLINGS = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 0.7, 1.5]),
+    top_k=st.none() | st.integers(1, 14),
+    top_p=st.none() | st.floats(0.1, 1.0),
+    min_p=st.none() | st.floats(0.0, 0.5),
+    repetition_penalty=st.sampled_from([1.0, 1.3]),
+)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    """Any request that fits the small models beside any other: prompts and answers up to 8."""
+    token = st.integers(0, VOCABULARY - 1)
+    return Request(
+        prompt=tuple(draw(st.lists(token, min_size=1, max_size=8))),
+        max_new_tokens=draw(st.integers(0, 8)),
+        sampling=draw(SAMPLINGS),
+        stop_tokens=tuple(draw(st.sets(token, max_size=2))),
+        seed=draw(st.integers(0, 5)),
+        logprobs=True,
+    )
+
+
+@pytest.mark.parametrize("label", VARIANTS)
+@settings(max_examples=12)
+@given(asked=st.lists(requests(), min_size=1, max_size=5), chunk=st.integers(1, 9))
+def test_every_request_of_a_batch_gets_what_it_would_get_alone(
+    label: str, asked: list[Request], chunk: int
+) -> None:
+    model = make_model(label)
+    for request, answer in zip(asked, complete(model, asked, chunk=chunk), strict=True):
+        tokens, logprobs = naive(model, request)
+        assert list(answer.tokens) == tokens
+        assert answer.finish == ("length" if len(tokens) == request.max_new_tokens else "end")
+        assert answer.logprobs == (pytest.approx(logprobs, abs=1e-10) if tokens else None)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 16])
+def test_the_size_of_a_batch_changes_nothing(batch_size: int) -> None:
+    asked = [
+        Request(
+            prompt=tuple(n % 13 for n in range(length)),
+            max_new_tokens=new,
+            seed=length,
+            sampling=Sampling(temperature=1.2),
+        )
+        for length, new in [(3, 9), (12, 3), (2, 16), (17, 1), (6, 5)]
+    ]
+    alone = [complete(MODEL, [request])[0] for request in asked]
+    assert complete(MODEL, asked, batch_size=batch_size) == alone
+    assert [len(answer.tokens) for answer in alone] == [9, 3, 16, 1, 5]
+
+
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    chunk=st.integers(1, 10),
+    seed=st.integers(0, 99),
+)
+def test_a_prompt_in_chunks_is_the_prompt_in_one(lengths: list[int], chunk: int, seed: int) -> None:
+    draws = torch.Generator().manual_seed(seed)
+    prompts = [torch.randint(13, (n,), generator=draws).tolist() for n in lengths]
+    tokens, mask = pad_left(prompts, torch.device("cpu"))
+    assert (mask is None) == (len(set(lengths)) == 1)
+    cache = KVCache(MODEL.config.layers)
+    with torch.no_grad():
+        found = prefill(MODEL, tokens, cache=cache, attention_mask=mask, chunk=chunk)
+        behind = step(MODEL, tokens[:, -1], cache=cache, attention_mask=extended(mask))
+        for row, prompt in enumerate(prompts):
+            whole = MODEL(torch.tensor([[*prompt, prompt[-1]]]))[0]
+            assert distance(found[row], whole[-2]) < GATE
+            assert distance(behind[row], whole[-1]) < GATE
+    assert cache.length == max(lengths) + 1
+
+
+def extended(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else torch.cat((mask, torch.ones_like(mask[:, :1])), dim=1)
+
+
+def test_what_stands_in_the_padding_is_never_seen() -> None:
+    tokens, mask = pad_left([[1, 2, 3, 4], [5]], torch.device("cpu"))
+    other = tokens.clone()
+    other[1, :3] = torch.tensor([7, 12, 9])
+    with torch.no_grad():
+        caches = [KVCache(MODEL.config.layers) for _ in range(2)]
+        one, two = (
+            prefill(MODEL, some, cache=cache, attention_mask=mask)
+            for some, cache in zip((tokens, other), caches, strict=True)
+        )
+    assert torch.equal(one, two)
+
+
+def answers(events: list[Event], count: int) -> list[str]:
+    return ["".join(e.text for e in events if e.request == row) for row in range(count)]
+
+
+def test_text_comes_in_whole_characters_and_ends_before_stop_strings() -> None:
+    texts = ["né 😀!", "abSTOPcd", "abSTcd", "xÜber"]
+    scripts = [list(text.encode()) for text in texts]
+    asked = [
+        Request(prompt=(65,), max_new_tokens=len(script), stop=("STOP", "b", "Ü")[:stops])
+        for script, stops in zip(scripts, (1, 1, 1, 3), strict=True)
+    ]
+    model = Scripted(scripts)
+    events = list(stream(model, asked, tokenizer=ByteTokenizer()))  # type: ignore[arg-type]
+    assert answers(events, 4) == ["né 😀!", "ab", "abSTcd", "x"]
+    ends = {event.request: event.finish for event in events if event.finish}
+    assert ends == {0: "length", 1: "stop", 2: "length", 3: "stop"}
+    assert all("\ufffd" not in event.text for event in events)
+    # Six tokens to know the stop string, and none behind it.
+    assert sum(event.request == 1 for event in events) == 6
+    assert [event.token for event in events if event.request == 3] == [120, 0xC3, 0x9C]
+
+
+def test_bytes_that_are_no_text_are_replaced_once_that_is_sure() -> None:
+    script = [0x61, 0xC3, 0x28, 0xE2, 0x82]
+    asked = [Request(prompt=(1,), max_new_tokens=5)]
+    model = Scripted([script])
+    events = list(stream(model, asked, tokenizer=ByteTokenizer()))  # type: ignore[arg-type]
+    assert [event.text for event in events] == ["a", "", "\ufffd(", "", "\ufffd"]
+    assert answers(events, 1)[0] == bytes(script).decode("utf-8", "replace")
+
+
+def test_a_stop_token_ends_a_text_without_being_part_of_it() -> None:
+    asked = [Request(prompt=(1,), max_new_tokens=9, stop_tokens=(10,), stop=("!",))]
+    model = Scripted([[0x61, 0xC3, 10, 0x62]])
+    (answer,) = complete(model, asked, tokenizer=ByteTokenizer())  # type: ignore[arg-type]
+    assert answer == Completion(tokens=(0x61, 0xC3), text="a\ufffd", logprobs=None, finish="end")
+
+
+def test_without_a_tokenizer_there_are_tokens_only() -> None:
+    (answer,) = complete(MODEL, [Request(prompt=(1,), max_new_tokens=4)])
+    assert (len(answer.tokens), answer.text, answer.finish) == (4, "", "length")
+    with pytest.raises(ValueError, match="expected a tokenizer for stop strings, got none"):
+        stream(MODEL, [Request(prompt=(1,), max_new_tokens=4, stop=("a",))])
+
+
+@pytest.mark.parametrize("layout", get_args(CacheLayout))
+@pytest.mark.parametrize("storage", ["growing", "preallocated"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["stories260K", "shakespeare_char_mha"])
+def test_published_models_write_their_references(
+    name: str, kind: str, storage: str, layout: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = find_model(name, kind, tmp_path_factory)
+    expected = read_reference(folder)["greedy"]
+    model, tokenizer = load_checkpoint(folder)
+    assert tokenizer is not None
+    prompt = tokenizer.encode(expected["prompt"]) if "prompt" in expected else [1]
+    request = Request(prompt=tuple(prompt), max_new_tokens=expected["new_tokens"])
+    options = CacheOptions(layout=layout, storage=storage)  # type: ignore[arg-type]
+
+    def new_cache(max_tokens: int) -> KVCache:
+        return KVCache(model.config.layers, max_tokens=max_tokens, options=options)
+
+    (answer,) = complete(model, [request], tokenizer=tokenizer, new_cache=new_cache, chunk=3)
+    assert expected.get("prompt", "") + answer.text == expected["text"]
+    if "ids" in expected:
+        assert [1, *answer.tokens] == expected["ids"]
+
+
+@pytest.mark.parametrize(("length", "new"), [(17, 1), (17, 0), (1, 17), (16, 2)], ids=str)
+def test_a_text_may_fill_every_place(length: int, new: int) -> None:
+    model = make_model("QKV")
+    request = Request(prompt=tuple(n % 13 for n in range(length)), max_new_tokens=new)
+    (answer,) = complete(model, [request])
+    assert len(answer.tokens) == new
+    assert answer.finish == "length"
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_computed() -> None:
+    long = Request(prompt=(1,) * 10, max_new_tokens=1)
+    many = Request(prompt=(1,), max_new_tokens=15)
+    with pytest.raises(ValueError, match="expected requests that fit one batch of 17 tokens"):
+        stream(MODEL, [long, many])
+    assert [len(one.tokens) for one in complete(MODEL, [long, many])] == [1, 15]
+    for request, message in (
+        (Request(prompt=(13,), max_new_tokens=1), "expected tokens from 0 to 12, got 13"),
+        (Request(prompt=(1,) * 18, max_new_tokens=0), "expected a prompt of at most 17 tokens"),
+        (Request(prompt=(1,) * 9, max_new_tokens=10), "expected at most 9 new tokens behind 9"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            stream(MODEL, [request])
+    with pytest.raises(ValueError, match="expected chunks of at least 1 token, got 0"):
+        stream(MODEL, [long], chunk=0)
+    with pytest.raises(ValueError, match="expected a model in evaluation mode"):
+        stream(make_model("QKV").train(), [long])
+    assert complete(MODEL, []) == []
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_logits_that_are_not_finite_end_the_text(value: float) -> None:
+    model = make_model("QKV")
+    model.head = lambda features: torch.full((*features.shape[:-1], 13), value)  # type: ignore[method-assign]
+    events = stream(model, [Request(prompt=(1,), max_new_tokens=3)])
+    with pytest.raises(DivergedError, match="logits that are not finite at step 0"):
+        next(events)
+
+
+def test_whoever_drops_the_stream_leaves_nothing_behind() -> None:
+    caches: list[weakref.ref[KVCache]] = []
+
+    def new_cache(max_tokens: int) -> KVCache:
+        cache = KVCache(MODEL.config.layers, max_tokens=max_tokens)
+        caches.append(weakref.ref(cache))
+        return cache
+
+    events = stream(MODEL, [Request(prompt=(1,), max_new_tokens=9)], new_cache=new_cache)
+    assert len(list(itertools.islice(events, 3))) == 3
+    assert not torch.is_inference_mode_enabled()
+    with pytest.raises(KeyboardInterrupt):
+        events.throw(KeyboardInterrupt())  # type: ignore[attr-defined]
+    del events
+    gc.collect()
+    assert [cache() for cache in caches] == [None]
+
+
+def test_the_global_generator_is_neither_used_nor_moved() -> None:
+    request = Request(prompt=(1,), max_new_tokens=9, sampling=Sampling(temperature=2.0), seed=3)
+    before = torch.random.get_rng_state()
+    first = complete(MODEL, [request])
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(99)
+    assert complete(MODEL, [request]) == first
+    other = dataclasses.replace(request, seed=4)
+    assert complete(MODEL, [other]) != first

@@ -1,0 +1,103 @@
+"""Requests refuse what has no meaning, and batches are cut so that they fit."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkvary.inference.requests import Event, Request, Sampling, collect, group_requests
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"temperature": -0.1}, "expected temperature from 0 and finite, got -0.1"),
+        ({"temperature": math.nan}, "expected temperature from 0 and finite, got nan"),
+        ({"temperature": math.inf}, "expected temperature from 0 and finite, got inf"),
+        ({"temperature": "hot"}, "expected temperature from 0 and finite, got 'hot'"),
+        ({"temperature": True}, "expected temperature from 0 and finite, got True"),
+        ({"top_k": 0}, "expected a whole number of at least 1 for top_k, got 0"),
+        ({"top_k": 1.5}, "expected a whole number of at least 1 for top_k, got 1.5"),
+        ({"top_k": True}, "expected a whole number of at least 1 for top_k, got True"),
+        ({"top_p": 0}, "expected top_p above 0, got 0"),
+        ({"top_p": 1.01}, "expected top_p from 0 to 1, got 1.01"),
+        ({"top_p": math.nan}, "expected top_p from 0 to 1, got nan"),
+        ({"min_p": -1}, "expected min_p from 0 to 1, got -1"),
+        ({"repetition_penalty": 0}, "expected a positive repetition_penalty, got 0"),
+        ({"repetition_penalty": math.inf}, "expected repetition_penalty from 0 and finite"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(fields: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match="expected") as caught:
+        Sampling(**fields)  # type: ignore[arg-type]
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"prompt": ()}, "expected a prompt of at least one token, got none"),
+        ({"max_new_tokens": -1}, "expected a whole number of at least 0 for max_new_tokens"),
+        ({"max_new_tokens": 2**63}, "for max_new_tokens, got 9223372036854775808"),
+        ({"seed": -1}, "expected a whole number of at least 0 for seed, got -1"),
+        ({"seed": 2**63}, "for seed, got 9223372036854775808"),
+        ({"stop": ("",)}, "expected stop strings of 1 to 1024 characters, got 0"),
+        ({"stop": ("a",) * 65}, "expected at most 64 stop strings, got 65"),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match="expected") as caught:
+        Request(**{"prompt": (1,), "max_new_tokens": 3, **fields})  # type: ignore[arg-type]
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "new", "message"),
+    [
+        ((0, 13), 1, "expected tokens from 0 to 12, got 13"),
+        ((-1,), 1, "expected tokens from 0 to 12, got -1"),
+        ((1,) * 8, 0, "expected a prompt of at most 7 tokens, got 8"),
+        ((1,) * 7, 2, "expected at most 1 new tokens behind 7 of 7, got 2"),
+        ((1,), 8, "expected at most 7 new tokens behind 1 of 7, got 8"),
+    ],
+)
+def test_a_request_must_fit_the_network(prompt: tuple[int, ...], new: int, message: str) -> None:
+    with pytest.raises(ValueError, match="expected") as caught:
+        Request(prompt=prompt, max_new_tokens=new).check(vocabulary=13, max_tokens=7)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("length", "new"), [(7, 1), (7, 0), (1, 7), (3, 5), (1, 0)])
+def test_the_last_new_token_needs_no_place(length: int, new: int) -> None:
+    Request(prompt=(1,) * length, max_new_tokens=new).check(vocabulary=13, max_tokens=7)
+
+
+@given(
+    sizes=st.lists(
+        st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, 10 - n))),
+        max_size=12,
+    ),
+    batch_size=st.integers(1, 5),
+)
+def test_batches_hold_every_request_once_and_fit(
+    sizes: list[tuple[int, int]], batch_size: int
+) -> None:
+    requests = [Request(prompt=(1,) * n, max_new_tokens=new) for n, new in sizes]
+    groups = group_requests(requests, max_tokens=9, batch_size=batch_size)
+    assert [index for group in groups for index in group] == list(range(len(requests)))
+    for group in groups:
+        some = [sizes[index] for index in group]
+        assert 1 <= len(some) <= batch_size
+        assert max(n for n, _ in some) + max(new for _, new in some) - 1 <= 9
+
+
+def test_events_become_an_answer_once_they_end() -> None:
+    one = Event(request=0, token=5, logprob=-0.5, text="a", finish=None)
+    last = Event(request=0, token=None, logprob=None, text="b", finish="end")
+    answer = collect([one, last])
+    assert (answer.tokens, answer.text, answer.finish) == ((5,), "ab", "end")
+    assert answer.logprobs == (-0.5,)
+    for events in ([], [one]):
+        with pytest.raises(ValueError, match="expected events up to the end of a text"):
+            collect(events)

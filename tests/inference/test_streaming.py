@@ -1,0 +1,92 @@
+"""Pieces of text put together are the whole text, however it was cut."""
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkvary.data.tokenizers import ByteTokenizer, PieceTokenizer
+from qkvary.inference.streaming import TextStream, find_stop, spell
+
+TEXTS = st.text(alphabet="ab c\né€😀👨‍👩‍👧あ́", max_size=30)
+STOPS = st.lists(st.text(alphabet="ab é😀", min_size=1, max_size=4), max_size=3)
+CUTS = st.lists(st.integers(0, 60), max_size=20)
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    ends = sorted({place for place in places if place < len(data)} | {0, len(data)})
+    return [data[a:b] for a, b in itertools.pairwise(ends)] or [b""]
+
+
+def naive_stop(text: str, stop: list[str]) -> int | None:
+    """Read on character by character until some stop string is there."""
+    for end in range(len(text) + 1):
+        starts = [end - len(one) for one in stop if text[:end].endswith(one)]
+        if starts:
+            return min(starts)
+    return None
+
+
+@settings(max_examples=400)
+@given(data=st.one_of(TEXTS.map(str.encode), st.binary(max_size=30)), places=CUTS)
+def test_any_bytes_in_any_pieces_are_the_text_in_one(data: bytes, places: list[int]) -> None:
+    stream = TextStream()
+    pieces = [stream.feed(part) for part in cut(data, places)] + [stream.finish()]
+    assert "".join(pieces) == data.decode("utf-8", "replace")
+
+
+@settings(max_examples=400)
+@given(text=TEXTS, places=CUTS)
+def test_no_character_is_shown_before_it_is_whole(text: str, places: list[int]) -> None:
+    stream = TextStream()
+    shown = "".join(stream.feed(part) for part in cut(text.encode(), places))
+    assert "\ufffd" not in shown
+    assert text.startswith(shown)
+
+
+@settings(max_examples=800)
+@given(text=TEXTS, stop=STOPS, places=CUTS)
+def test_stop_strings_do_not_depend_on_the_cuts(
+    text: str, stop: list[str], places: list[int]
+) -> None:
+    end = naive_stop(text, stop)
+    stream = TextStream(stop)
+    shown = ""
+    for part in cut(text.encode(), places):
+        shown += stream.feed(part)
+        # Nothing is ever taken back.
+        assert text[:end].startswith(shown)
+        if stream.stopped:
+            break
+    shown += stream.finish()
+    assert shown == text[:end]
+    assert stream.stopped is (end is not None)
+    assert find_stop(text, stop) == end
+
+
+def test_only_what_may_be_taken_back_is_held() -> None:
+    stream = TextStream(("STOP", "abc"))
+    assert stream.feed(b"x ab") == "x "
+    assert stream.feed(b"!") == "ab!"
+    assert stream.feed(b"ST") == ""
+    assert stream.feed(b"AY") == "STAY"
+    assert stream.feed(b"ab") == ""
+    assert stream.finish() == "ab"
+
+
+def test_a_stopped_stream_says_nothing_more() -> None:
+    stream = TextStream(("b",))
+    assert stream.feed(b"abc") == "a"
+    assert stream.stopped
+    assert stream.feed(b"more") == stream.finish() == ""
+
+
+def test_texts_are_spelled_from_their_tokens() -> None:
+    assert spell(ByteTokenizer(), list("né".encode())) == "né"
+    assert spell(ByteTokenizer(), []) == ""
+    assert spell(ByteTokenizer(), [0xC3]) == "\ufffd"
+    letters = [f"<0x{byte:02X}>".encode() for byte in range(256)]
+    pieces = PieceTokenizer([b"", b"", b"", *letters, b" a"], [0.0] * 260)
+    assert spell(pieces, [259, 259], after=1) == "a a"
+    assert spell(pieces, [1, 259, 259]) == "a a"
+    assert spell(pieces, [259], after=7) == " a"
