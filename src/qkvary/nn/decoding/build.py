@@ -1,0 +1,123 @@
+"""Builds a shared library from C++ with the compiler of the machine, once for each machine.
+
+A library is named after everything that it depends on: sources, flags, the compiler's version and
+what the processor can do. Nothing is built at import, and a machine without a compiler is normal.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from qkvary.nn.decoding.kept import keep, kept_folder
+
+COMPILERS = ("g++", "clang++", "c++")
+TIMEOUT_SECONDS = 120.0
+FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-w")
+NATIVE = ("-march=native", "-mcpu=native", "")
+"""How compilers spell the processor that they run on; not all of them know both."""
+
+
+class BuildError(RuntimeError):
+    """A compiler that is there does not build the source."""
+
+
+@functools.cache
+def find_compiler() -> str | None:
+    """The C++ compiler: ``$CXX`` where that is one, or the first that is found."""
+    for name in (os.environ.get("CXX", ""), *COMPILERS):
+        found = shutil.which(name) if name else None
+        if found is not None:
+            return found
+    return None
+
+
+def build(sources: Sequence[Path]) -> Path | None:
+    """Build the first of ``sources``, which includes the others, unless it was built before.
+
+    Returns:
+        The library, ``None`` where there is no compiler or no folder to keep it in.
+
+    Raises:
+        BuildError: if the compiler fails.
+    """
+    compiler, folder = find_compiler(), kept_folder()
+    if compiler is None or folder is None:
+        return None
+    name = f"{sources[0].stem}-{_fingerprint(compiler, sources)}.so"
+    if (folder / name).is_file():
+        return folder / name
+    return keep(name, lambda path: _compile(compiler, sources[0], path))
+
+
+def load(sources: Sequence[Path]) -> ctypes.CDLL | None:
+    """Build and load; a failure is told once and is like a missing compiler."""
+    try:
+        library = build(sources)
+        return None if library is None else ctypes.CDLL(str(library))
+    except (BuildError, OSError) as error:
+        warnings.warn(f"decoding goes without its native kernel: {error}", stacklevel=2)
+        return None
+
+
+def _compile(compiler: str, source: Path, target: Path) -> None:
+    said = ""
+    for native in NATIVE:
+        flags = [flag for flag in (*FLAGS, native) if flag]
+        try:
+            done = subprocess.run(
+                [compiler, *flags, str(source), "-o", str(target)],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=TIMEOUT_SECONDS,
+                check=False,
+            )
+        except subprocess.SubprocessError as error:
+            raise BuildError(f"{compiler} does not finish: {error}") from error
+        if done.returncode == 0:
+            return
+        said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
+    raise BuildError(f"{compiler} says {said.strip()[:200]!r}")
+
+
+def _fingerprint(compiler: str, sources: Sequence[Path]) -> str:
+    parts = [*FLAGS, *NATIVE, compiler, _version(compiler), *describe_processor()]
+    digest = hashlib.sha256("\0".join(parts).encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def _version(compiler: str) -> str:
+    try:
+        done = subprocess.run(
+            [compiler, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout
+
+
+@functools.cache
+def describe_processor() -> tuple[str, ...]:
+    """Its kind and, where the system tells them, its name and its instruction sets."""
+    facts = [platform.system(), platform.machine(), platform.processor()]
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for name in ("model name", "flags", "Features"):
+        facts += [line for line in lines if line.split(":")[0].strip() == name][:1]
+    return tuple(facts)

@@ -1,0 +1,233 @@
+"""Which kernel answers a call: the one that was the fastest when a call like it was first made.
+
+No rule about processors: every kernel that takes the call is timed on it, once for each machine
+and kind of call. What was found is kept beside the built kernels; a file that cannot be read is as
+if it were not there.
+"""
+
+import hashlib
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkvary.nn.decoding import compiled, folded, native
+from qkvary.nn.decoding.build import describe_processor
+from qkvary.nn.decoding.kept import keep_text, kept_folder
+from qkvary.nn.decoding.problem import Decoding
+
+VARIABLE = "QKVARY_DECODE_KERNEL"
+"""Of the environment: pins a kernel, so that results do not depend on a measurement."""
+
+FILE_NAME = "choices.json"
+FORMAT = 1
+ROUNDS = 3
+TURN_SECONDS = 2e-4
+HOPELESS = 4.0
+"""Times of the best first call beyond which a kernel is not timed again."""
+
+KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
+    **folded.FORMS,
+    "compiled": compiled.attend_compiled,
+    "native": native.attend_native,
+}
+"""By name."""
+
+Kind = tuple[object, ...]
+
+_by_kind: dict[Kind, str] = {}
+_chosen: dict[str, str] = {}
+_read: set[Path] = set()
+
+
+def chosen() -> dict[str, str]:
+    """The kernel of every kind of call that this process timed or found timed."""
+    return dict(_chosen)
+
+
+def forget() -> None:
+    """Let the next call read what is kept, or time again."""
+    _by_kind.clear()
+    _chosen.clear()
+    _read.clear()
+
+
+def available(problem: Decoding) -> list[str]:
+    """The kernels that take a call on this machine."""
+    names = list(folded.FORMS)
+    if native.takes(problem) and native.library() is not None:
+        names.append("native")
+    if compiled.can_compile(problem):
+        names.append("compiled")
+    return names
+
+
+def choose(problem: Decoding, kernel: str = "auto") -> str:
+    """The name of the kernel for a call.
+
+    Args:
+        problem: The call.
+        kernel: A name pins it, ``auto`` leaves it to the environment or to a timing. What a pinned
+            kernel does not take goes to ``folded``.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    name = kernel if kernel != "auto" else os.environ.get(VARIABLE) or "auto"
+    if name != "auto" and name not in KERNELS:
+        raise ValueError(
+            f"expected a kernel for decoding, got {name!r}; choices: auto, {', '.join(KERNELS)}"
+        )
+    if name in folded.FORMS:
+        return name
+    if name != "auto":
+        return name if name in available(problem) else "folded"
+    kind = kind_of(problem)
+    if kind not in _by_kind:
+        _by_kind[kind] = _choose_once(problem, describe(kind))
+    return _by_kind[kind]
+
+
+def _choose_once(problem: Decoding, kind: str) -> str:
+    names = available(problem)
+    if "native" in names:
+        # Compiling takes longer than most runs decode; it is for machines that lack the kernel.
+        names = [name for name in names if name != "compiled"]
+    _recall()
+    if _chosen.get(kind) not in names:
+        _chosen[kind] = fastest(problem, names)
+        _remember()
+    return _chosen[kind]
+
+
+def kind_of(problem: Decoding) -> Kind:
+    """What calls of one kind have in common; lengths, batches and queries by powers of two."""
+    batch, heads, queries, dim = problem.query.shape
+    kv_heads, keys = problem.key.shape[1:3]
+    rotation = problem.rotation
+    return (
+        problem.key.device.type,
+        problem.query.dtype,
+        problem.key.dtype,
+        heads,
+        kv_heads,
+        dim,
+        problem.value.shape[-1],
+        problem.is_shared,
+        _bucket(keys),
+        _bucket(batch),
+        _bucket(queries),
+        torch.get_num_threads(),
+        0 if rotation is None else rotation.dim,
+        problem.valid is not None,
+    )
+
+
+NAMES = (
+    "device",
+    "query",
+    "key",
+    "heads",
+    "kv",
+    "width",
+    "value width",
+    "shared",
+    "keys",
+    "batch",
+    "queries",
+    "threads",
+    "turned",
+    "padding",
+)
+"""Of the parts of a kind."""
+
+
+def describe(kind: Kind) -> str:
+    """A kind as it stands in the file."""
+    parts = zip(NAMES, kind, strict=True)
+    return ", ".join(f"{name} {str(part).removeprefix('torch.')}" for name, part in parts)
+
+
+def fastest(problem: Decoding, names: list[str]) -> str:
+    """Time kernels on a call, in turns; the shortest time of each counts."""
+    names = [name for name in names if _starts(problem, name)]
+    first = {name: _time(problem, name, 1) for name in names}
+    best = min(first.values())
+    hopeful = [name for name in names if first[name] <= HOPELESS * best]
+    times = {name: first[name] for name in hopeful}
+    for _ in range(ROUNDS):
+        for name in hopeful:
+            repeats = max(1, round(TURN_SECONDS / max(first[name], 1e-6)))
+            times[name] = min(times[name], _time(problem, name, repeats))
+    return min(times, key=lambda name: times[name])
+
+
+def _starts(problem: Decoding, name: str) -> bool:
+    """Whether a kernel gets through a first call, which may compile and is not timed."""
+    try:
+        KERNELS[name](problem)
+    except RuntimeError as error:
+        warnings.warn(f"decoding goes without its kernel {name!r}: {error}", stacklevel=2)
+        return False
+    return True
+
+
+def _time(problem: Decoding, name: str, repeats: int) -> float:
+    kernel = KERNELS[name]
+    start = time.perf_counter()
+    for _ in range(repeats):
+        kernel(problem)
+    return (time.perf_counter() - start) / repeats
+
+
+def _bucket(number: int) -> int:
+    return 1 << max(0, number - 1).bit_length()
+
+
+def _machine() -> str:
+    """Another processor, torch or kernel is timed anew."""
+    parts = [torch.__version__, *describe_processor()]
+    digest = hashlib.sha256("\0".join(parts).encode())
+    for source in native.SOURCES:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def _recall() -> None:
+    folder = kept_folder()
+    if folder is None or folder in _read:
+        return
+    _read.add(folder)
+    for kind, name in _kept(folder).items():
+        _chosen.setdefault(kind, name)
+
+
+def _kept(folder: Path) -> dict[str, str]:
+    try:
+        found: Any = json.loads((folder / FILE_NAME).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        return {}
+    entries = found.get("choices")
+    if found.get("machine") != _machine() or not isinstance(entries, dict):
+        return {}
+    return {
+        kind: name for kind, name in entries.items() if isinstance(name, str) and name in KERNELS
+    }
+
+
+def _remember() -> None:
+    folder = kept_folder()
+    if folder is None:
+        return
+    # Others may have written meanwhile; whoever comes last loses nothing but a timing.
+    choices = {**_kept(folder), **_chosen}
+    found = {"format": FORMAT, "machine": _machine(), "choices": choices}
+    keep_text(FILE_NAME, json.dumps(found, indent=1, sort_keys=True) + "\n")

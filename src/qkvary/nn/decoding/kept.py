@@ -1,0 +1,53 @@
+"""What decoding keeps on a machine between runs: built kernels and which one was the fastest.
+
+All of it can be made again, so that an error in reading or writing is as if nothing was there. The
+durable write path stands on a higher floor; here a rename is enough, since whoever reads checks.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+
+def kept_folder() -> Path | None:
+    """``decoding`` below ``$QKVARY_CACHE`` or below the user's folder for caches."""
+    for name, below in (("QKVARY_CACHE", "decoding"), ("XDG_CACHE_HOME", "qkvary/decoding")):
+        if os.environ.get(name):
+            return Path(os.environ[name]) / below
+    try:
+        return Path.home() / ".cache" / "qkvary" / "decoding"
+    except RuntimeError:
+        return None
+
+
+def keep(name: str, make: Callable[[Path], None]) -> Path | None:
+    """Let ``make`` write a file and put it in the folder when it is complete.
+
+    Args:
+        name: Of the file.
+        make: Writes to the path it is given, or raises.
+
+    Returns:
+        Where it is, ``None`` where the folder cannot be written.
+    """
+    folder = kept_folder()
+    if folder is None:
+        return None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-") as room:
+            made = Path(room) / name
+            make(made)
+            return made.replace(folder / name)
+    except OSError:
+        return None
+
+
+def keep_text(name: str, text: str) -> Path | None:
+    """Put a small file in the folder, if that can be written."""
+
+    def write(path: Path) -> None:
+        path.write_text(text, "utf-8")
+
+    return keep(name, write)

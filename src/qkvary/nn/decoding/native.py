@@ -1,0 +1,175 @@
+"""The native kernel: what ``native/attention.cpp`` computes, over tensors where they lie.
+
+Reads each tile of the keys once for both products, whatever the strides between tokens, heads and
+rows of the batch. Channels must be next to each other.
+"""
+
+import ctypes
+import functools
+import math
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from qkvary.nn.decoding.build import load
+from qkvary.nn.decoding.problem import Decoding
+from qkvary.nn.decoding.rotation import PERIOD, far_table, near_table, turn_back
+
+SOURCES = tuple(
+    Path(__file__).with_name("native") / name for name in ("attention.cpp", "vectors.h")
+)
+STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
+WIDEST_VECTOR = 16
+"""Floats; tables are filled up to a multiple of it."""
+
+_int64, _pointer = ctypes.c_int64, ctypes.c_void_p
+
+
+class _Stored(ctypes.Structure):
+    _fields_ = (
+        ("data", _pointer),
+        ("batch_stride", _int64),
+        ("head_stride", _int64),
+        ("token_stride", _int64),
+        ("dim", _int64),
+        ("scales", _pointer),
+        ("scale_batch_stride", _int64),
+        ("scale_head_stride", _int64),
+        ("scale_token_stride", _int64),
+        ("scale_groups", _int64),
+    )
+
+
+class _Call(ctypes.Structure):
+    _fields_ = (
+        ("query", _pointer),
+        ("output", _pointer),
+        ("valid", _pointer),
+        ("valid_stride", _int64),
+        ("key", _Stored),
+        ("value", _Stored),
+        ("shared", _int64),
+        ("storage", _int64),
+        ("batch", _int64),
+        ("groups", _int64),
+        ("rows", _int64),
+        ("queries", _int64),
+        ("tokens", _int64),
+        ("start", _int64),
+        ("near_cos", _pointer),
+        ("near_sin", _pointer),
+        ("far_cos", _pointer),
+        ("far_sin", _pointer),
+        ("half", _int64),
+        ("table_stride", _int64),
+        ("threads", _int64),
+    )
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The kernel, built at the first call on a machine; ``None`` where that cannot be."""
+    loaded = load(SOURCES)
+    if loaded is None:
+        return None
+    loaded.qkvary_call_size.restype = _int64
+    loaded.qkvary_decode.restype = _int64
+    loaded.qkvary_decode.argtypes = (ctypes.POINTER(_Call),)
+    return loaded if loaded.qkvary_call_size() == ctypes.sizeof(_Call) else None
+
+
+def takes(problem: Decoding) -> bool:
+    """Whether the kernel reads these tensors, wherever it can be built."""
+    tensors = (problem.query, problem.key, problem.value)
+    return (
+        all(tensor.device.type == "cpu" for tensor in tensors)
+        and problem.key.dtype in STORAGE
+        and problem.value.dtype == problem.key.dtype
+        and problem.query.dtype != torch.float64
+    )
+
+
+def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value_dim"]:
+    """Attend with as many threads as torch uses.
+
+    Raises:
+        RuntimeError: if the kernel is not there.
+        MemoryError: if there is no room for its partial results.
+    """
+    loaded = library()
+    if loaded is None:
+        raise RuntimeError("the native kernel cannot be built here")
+    call, tensors = _describe(problem)
+    if loaded.qkvary_decode(ctypes.byref(call)):
+        raise MemoryError("no room for the partial results of decoding attention")
+    return tensors[0].view(*problem.query.shape[:3], -1).to(problem.query.dtype)
+
+
+def _describe(problem: Decoding) -> tuple[_Call, list[Tensor]]:
+    """The call and everything it points to, the output first."""
+    batch, groups, tokens, _ = problem.key.shape
+    query, rotation = problem.query, problem.rotation
+    if rotation is not None:
+        query = turn_back(query.float(), rotation)
+    # Powers of two are what the kernel computes.
+    query = (query.float() * (problem.scale * math.log2(math.e))).contiguous()
+    output = torch.empty(batch, groups, problem.rows, problem.value.shape[-1])
+    key, kept = _store(problem.key, problem.key_scales)
+    value, more = _store(problem.value, problem.value_scales)
+    shared = problem.is_shared
+    call = _Call(
+        query=query.data_ptr(),
+        output=output.data_ptr(),
+        key=key,
+        value=key if shared else value,
+        shared=shared,
+        storage=STORAGE[problem.key.dtype],
+        batch=batch,
+        groups=groups,
+        rows=problem.rows,
+        queries=query.shape[2],
+        tokens=tokens,
+        start=problem.start,
+        threads=torch.get_num_threads(),
+    )
+    tensors = [output, query, *kept, *more]
+    if problem.valid is not None:
+        valid = problem.valid if problem.valid.stride(-1) == 1 else problem.valid.contiguous()
+        call.valid, call.valid_stride = valid.data_ptr(), valid.stride(0)
+        tensors.append(valid)
+    if rotation is not None:
+        width = math.ceil(rotation.dim / 2 / WIDEST_VECTOR) * WIDEST_VECTOR
+        # Powers of two, so that a growing cache does not make a table for every length.
+        periods = 1 << (-(-tokens // PERIOD) - 1).bit_length()
+        near = near_table(rotation.dim, rotation.base, width)
+        far = far_table(rotation.dim, rotation.base, width, periods)
+        call.near_cos, call.near_sin = (table.data_ptr() for table in near)
+        call.far_cos, call.far_sin = (table.data_ptr() for table in far)
+        call.half, call.table_stride = rotation.dim // 2, width
+        tensors += [*near, *far]
+    return call, tensors
+
+
+def _store(stored: Tensor, scales: Tensor | None) -> tuple[_Stored, list[Tensor]]:
+    if stored.stride(-1) != 1:
+        stored = stored.contiguous()
+    described = _Stored(
+        data=stored.data_ptr(),
+        batch_stride=stored.stride(0),
+        head_stride=stored.stride(1),
+        token_stride=stored.stride(2),
+        dim=stored.shape[-1],
+    )
+    if scales is None:
+        return described, [stored]
+    scales = scales.to(torch.float32)
+    if scales.stride(-1) != 1:
+        scales = scales.contiguous()
+    described.scales = scales.data_ptr()
+    described.scale_batch_stride = scales.stride(0)
+    described.scale_head_stride = scales.stride(1)
+    described.scale_token_stride = scales.stride(2)
+    described.scale_groups = scales.shape[-1]
+    return described, [stored, scales]

@@ -1,0 +1,261 @@
+// Vectors of floats of the width that the processor has, and the few operations that attention needs.
+//
+// Written with the vector extensions of GCC and Clang; intrinsics stand where these do not find the
+// one instruction that exists.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
+namespace vectors {
+
+#if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#define QKVARY_AVX512 1
+constexpr int W = 16;
+#elif defined(__AVX__)
+constexpr int W = 8;
+#else
+constexpr int W = 4;
+#endif
+
+typedef float Vec __attribute__((vector_size(W * 4)));
+typedef int32_t Ints __attribute__((vector_size(W * 4)));
+typedef uint32_t Words __attribute__((vector_size(W * 4)));
+typedef uint16_t Halves __attribute__((vector_size(W * 2)));
+typedef int8_t Bytes __attribute__((vector_size(W)));
+
+constexpr float LOWEST = -__builtin_inff();
+constexpr float LARGEST = 3.4028234663852886e38f;
+
+struct Bfloat16 {
+  uint16_t bits;
+};
+// Read two vectors at a time, of the even and of the odd channels: widening needs no shuffle then.
+struct PairedBfloat16 {
+  uint16_t bits;
+};
+struct Float16 {
+  uint16_t bits;
+};
+
+inline float to_float(float x) { return x; }
+
+inline float to_float(Bfloat16 x) {
+  const uint32_t word = static_cast<uint32_t>(x.bits) << 16;
+  float result;
+  std::memcpy(&result, &word, 4);
+  return result;
+}
+
+inline float to_float(PairedBfloat16 x) { return to_float(Bfloat16{x.bits}); }
+
+inline float to_float(Float16 x) {
+#if defined(__F16C__)
+  return _cvtsh_ss(x.bits);
+#else
+  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
+  const uint32_t rest = x.bits & 0x7fffu;
+  float result;
+  if (rest < 0x0400u) {
+    result = static_cast<float>(rest) * 5.9604644775390625e-8f;
+    return sign ? -result : result;
+  }
+  const uint32_t exponent = rest >= 0x7c00u ? (255u - 31u) << 23 : (127u - 15u) << 23;
+  const uint32_t word = sign | ((rest << 13) + exponent);
+  std::memcpy(&result, &word, 4);
+  return result;
+#endif
+}
+
+inline float to_float(int8_t x) { return static_cast<float>(x); }
+
+inline Vec all(float x) { return x - Vec{}; }
+
+inline Vec load(const float *p) {
+  Vec v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+// Converters of Clang and GCC widen in halves where one instruction does it.
+inline Vec load(const Bfloat16 *p) {
+#if defined(QKVARY_AVX512)
+  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
+  return (Vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
+#elif defined(__AVX2__)
+  const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
+  return (Vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16);
+#else
+  Halves half;
+  std::memcpy(&half, p, sizeof half);
+  return (Vec)(__builtin_convertvector(half, Words) << 16);
+#endif
+}
+
+inline Vec load(const Float16 *p) {
+#if defined(QKVARY_AVX512)
+  return (Vec)(
+      _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))));
+#elif defined(__F16C__)
+  return (Vec)(
+      _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))));
+#else
+  Vec v;
+  for (int i = 0; i < W; ++i) v[i] = to_float(p[i]);
+  return v;
+#endif
+}
+
+inline Vec load(const int8_t *p) {
+#if defined(QKVARY_AVX512)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
+  return (Vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+#elif defined(__AVX2__)
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(p));
+  return (Vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+#else
+  Bytes bytes;
+  std::memcpy(&bytes, p, sizeof bytes);
+  return __builtin_convertvector(__builtin_convertvector(bytes, Ints), Vec);
+#endif
+}
+
+// N vectors of neighbouring channels.
+template <int N, class S>
+inline void load_row(Vec *to, const S *from) {
+  if constexpr (std::is_same_v<S, PairedBfloat16>) {
+    static_assert(N % 2 == 0, "pairs");
+    for (int n = 0; n < N; n += 2) {
+      Words words;
+      std::memcpy(&words, from + n * W, sizeof words);
+      to[n] = (Vec)(words << 16);
+      to[n + 1] = (Vec)(words & 0xffff0000u);
+    }
+  } else {
+    for (int n = 0; n < N; ++n) to[n] = load(from + n * W);
+  }
+}
+
+inline void store(float *p, Vec v) { std::memcpy(p, &v, sizeof v); }
+
+// C floats, over and over.
+template <int C>
+inline Vec repeat(const float *p) {
+  static_assert(W % C == 0, "a vector holds whole copies");
+  if constexpr (C == W) {
+    return load(p);
+  } else if constexpr (C == 1) {
+    return all(*p);
+#if defined(QKVARY_AVX512)
+  } else if constexpr (C == 2) {
+    double pair;
+    std::memcpy(&pair, p, 8);
+    return (Vec)(_mm512_set1_pd(pair));
+  } else if constexpr (C == 4) {
+    return (Vec)(_mm512_broadcast_f32x4(_mm_loadu_ps(p)));
+  } else if constexpr (C == 8) {
+    return (Vec)(_mm512_broadcast_f32x8(_mm256_loadu_ps(p)));
+#elif defined(__AVX__)
+  } else if constexpr (C == 2) {
+    double pair;
+    std::memcpy(&pair, p, 8);
+    return (Vec)(_mm256_set1_pd(pair));
+  } else if constexpr (C == 4) {
+    return (Vec)(_mm256_broadcast_ps(reinterpret_cast<const __m128 *>(p)));
+#endif
+  } else {
+    Vec v;
+    for (int i = 0; i < W; ++i) v[i] = p[i % C];
+    return v;
+  }
+}
+
+#if defined(__clang__) || __GNUC__ >= 12
+#define QKVARY_SHUFFLE(a, b, index) __builtin_shufflevector(a, b, (index)...)
+#else
+#define QKVARY_SHUFFLE(a, b, index) __builtin_shuffle(a, b, Ints{(index)...})
+#endif
+
+template <int H, int... I>
+inline Vec add_halves(Vec a, Vec b, std::integer_sequence<int, I...>) {
+  const Vec low = QKVARY_SHUFFLE(a, b, (I % (2 * H) < H ? I : W + I - H));
+  const Vec high = QKVARY_SHUFFLE(a, b, (I % (2 * H) < H ? I + H : W + I));
+  return low + high;
+}
+
+template <int H, int... I>
+inline Vec swap_halves(Vec a, std::integer_sequence<int, I...>) {
+  return QKVARY_SHUFFLE(a, a, (I ^ H));
+}
+
+using Lanes = std::make_integer_sequence<int, W>;
+
+// The sums over each C neighbouring lanes of C vectors, in the order of the vectors.
+template <int C>
+inline Vec sum_lanes(const Vec *v) {
+  if constexpr (C == 1) {
+    return v[0];
+  } else {
+    return add_halves<C / 2>(sum_lanes<C / 2>(v), sum_lanes<C / 2>(v + C / 2), Lanes{});
+  }
+}
+
+// The second operand decides where one is NaN.
+inline Vec larger(Vec a, Vec b) {
+#if defined(QKVARY_AVX512)
+  return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+  return (Vec)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+inline Vec smaller(Vec a, Vec b) {
+#if defined(QKVARY_AVX512)
+  return (Vec)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+  return (Vec)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
+// The largest of each C neighbouring lanes, in all of them.
+template <int C>
+inline Vec largest_lane(Vec v) {
+  if constexpr (C > 1) {
+    v = larger(v, swap_halves<C / 2>(v, Lanes{}));
+    return largest_lane<C / 2>(v);
+  }
+  return v;
+}
+
+// 2^x for x <= 0 to two units in the last place, and 0 below 2^-126; NaN stays NaN.
+inline Vec exp2_negative(Vec x) {
+  const Vec bounded = larger(all(-127.0f), x);
+  const Vec magic = all(12582912.0f);
+  const Vec shifted = bounded + magic;
+  const Vec f = bounded - (shifted - magic);
+  Vec p = all(1.534581242594868e-4f);
+  p = p * f + 1.3399930903688073e-3f;
+  p = p * f + 9.618489071726799e-3f;
+  p = p * f + 5.550328642129898e-2f;
+  p = p * f + 2.4022646248340607e-1f;
+  p = p * f + 6.931471824645996e-1f;
+  p = p * f + 1.0f;
+  // The power -127 has the bits of zero.
+  return p * (Vec)(((Words)shifted + 127u) << 23);
+}
+
+inline float exp2_negative(float x) { return exp2_negative(all(x))[0]; }
+
+}  // namespace vectors

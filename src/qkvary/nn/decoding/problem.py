@@ -1,0 +1,156 @@
+"""One call of attention while decoding, and what every kernel written in torch uses of it.
+
+Knows what is asked. Does not know which kernel answers, nor where the keys were stored.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+
+from qkvary.nn.decoding.rotation import KeyRotation, turn_back, turn_keys
+
+Stored = Shaped[Tensor, "_ _ _ _"]
+"""[batch, kv_heads, keys, channels]; what fits is checked, since key and value may differ."""
+
+Scales = Float[Tensor, "_ _ _ _"]
+"""[batch, kv_heads, keys, groups of channels]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Decoding:
+    """What is attended to, by what."""
+
+    query: Float[Tensor, "batch heads queries key_dim"]
+    """The new queries, rotated already where there is a rotation."""
+    key: Stored
+    """All stored keys, of fewer heads than the query perhaps; codes where there are scales."""
+    value: Stored
+    """All stored values; the key itself where one tensor serves both roles."""
+    scale: float
+    """Factor of the products."""
+    start: int
+    """Query i sees the first ``start + i + 1`` keys."""
+    valid: Bool[Tensor, "batch keys"] | None = None
+    """False for keys that nobody sees."""
+    key_scales: Scales | None = None
+    """Factors of the codes, for each token and each of equally wide groups of channels."""
+    value_scales: Scales | None = None
+    """The same for the value."""
+    rotation: KeyRotation | None = None
+    """How keys that were stored un-rotated are turned when they are read; values are not."""
+
+    def __post_init__(self) -> None:
+        batch, heads, _, dim = self.query.shape
+        for name, stored in (("key", self.key), ("value", self.value)):
+            if stored.shape[:3] != (batch, self.key.shape[1], self.key.shape[2]):
+                raise ValueError(
+                    f"expected a {name} of [{batch}, {self.key.shape[1]}, {self.key.shape[2]}, "
+                    f"channels], got {list(stored.shape)}"
+                )
+        if self.key.shape[3] != dim:
+            raise ValueError(f"expected keys of {dim} channels, got {self.key.shape[3]}")
+        if self.key.shape[1] == 0 or heads % self.key.shape[1]:
+            raise ValueError(
+                f"expected KV heads that divide {heads} heads, got {self.key.shape[1]}"
+            )
+        self._check_codes("key", self.key, self.key_scales)
+        self._check_codes("value", self.value, self.value_scales)
+        if self.start < 0:
+            raise ValueError(f"expected a start of at least 0, got {self.start}")
+        if self.rotation is not None and self.rotation.dim > dim:
+            raise ValueError(f"expected at most {dim} rotated channels, got {self.rotation.dim}")
+        parts = (self.query, self.key, self.value)
+        if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
+            raise ValueError("expected tensors without gradients, got one that requires them")
+
+    def _check_codes(self, name: str, stored: Tensor, scales: Tensor | None) -> None:
+        is_coded = not stored.dtype.is_floating_point
+        if is_coded != (scales is not None) or (is_coded and stored.dtype != torch.int8):
+            raise ValueError(
+                f"expected a {name} of floats, or of int8 with scales, got {stored.dtype} "
+                f"{'without' if scales is None else 'with'} scales"
+            )
+        if scales is not None and (
+            scales.shape[:3] != stored.shape[:3] or stored.shape[3] % scales.shape[3]
+        ):
+            raise ValueError(
+                f"expected scales of {list(stored.shape[:3])} and a number of groups that divides "
+                f"{stored.shape[3]} channels, got {list(scales.shape)}"
+            )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the value is the stored key: the same numbers at the same place."""
+        key, value = self.key, self.value
+        return value is key or (
+            value.data_ptr() == key.data_ptr()
+            and (value.shape, value.stride(), value.dtype) == (key.shape, key.stride(), key.dtype)
+            and value.device == key.device
+        )
+
+    @property
+    def rows(self) -> int:
+        """Queries that read one key head."""
+        return self.query.shape[1] // self.key.shape[1] * self.query.shape[2]
+
+    def folded_query(self) -> Float[Tensor, "batch kv_heads rows key_dim"]:
+        """The queries of all heads of a group as if they were one head's."""
+        batch, _, _, dim = self.query.shape
+        return self.query.reshape(batch, self.key.shape[1], self.rows, dim)
+
+    def unfold(
+        self, mixed: Float[Tensor, "batch kv_heads rows value_dim"]
+    ) -> Float[Tensor, "batch heads queries value_dim"]:
+        """Give every head its own again."""
+        batch, heads, queries, _ = self.query.shape
+        return mixed.reshape(batch, heads, queries, mixed.shape[-1])
+
+    def visible(self) -> Bool[Tensor, "rows 1 queries keys"] | None:
+        """Who sees whom; ``None`` if everybody sees everybody."""
+        queries, keys = self.query.shape[2], self.key.shape[2]
+        seen: Tensor | None = None
+        if self.start < keys - 1:
+            index = torch.arange(keys, device=self.key.device)
+            last = torch.arange(queries, device=self.key.device)[:, None] + self.start
+            seen = (index <= last)[None, None]
+        if self.valid is not None:
+            real = self.valid[:, None, None, :]
+            seen = real.expand(-1, 1, queries, -1) if seen is None else seen & real
+        return seen
+
+    def folded_visible(self) -> Bool[Tensor, "batch_or_1 1 rows keys"] | None:
+        """The same for folded queries."""
+        seen = self.visible()
+        if seen is None:
+            return None
+        group = self.query.shape[1] // self.key.shape[1]
+        return seen.expand(-1, group, -1, -1).flatten(1, 2)[:, None]
+
+    def plain(self) -> "Decoding":
+        """The same call over keys and values without codes and without rotation."""
+        if self.key_scales is None and self.value_scales is None and self.rotation is None:
+            return self
+        dtype = self.query.dtype
+        key = read_codes(self.key, self.key_scales, dtype)
+        value = key if self.is_shared else read_codes(self.value, self.value_scales, dtype)
+        query = self.query
+        if self.rotation is not None:
+            key, query = turn_keys(key, self.rotation), turn_back(query, self.rotation)
+        return Decoding(
+            query=query,
+            key=key,
+            value=value,
+            scale=self.scale,
+            start=self.start,
+            valid=self.valid,
+        )
+
+
+def read_codes(stored: Stored, scales: Scales | None, dtype: torch.dtype) -> Stored:
+    """The numbers that codes stand for."""
+    if scales is None:
+        return stored
+    groups = stored.unflatten(-1, (scales.shape[-1], -1)).to(torch.float32)
+    return (groups * scales.to(torch.float32)[..., None]).flatten(-2).to(dtype)

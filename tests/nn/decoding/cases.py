@@ -1,0 +1,29 @@
+"""Calls of decoding attention for tests: random tensors, how near results must be, kernels."""
+
+import torch
+from torch import Tensor
+
+from qkvary.nn.decoding import folded, native
+from qkvary.nn.decoding.build import find_compiler
+
+KERNELS = [*folded.FORMS, *(["native"] if find_compiler() else [])]
+"""Every kernel that runs here without compiling a graph. A machine without a compiler is normal."""
+
+GATES = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 0.15}
+
+
+def kernels_for(dtype: torch.dtype) -> list[str]:
+    """The kernels that take queries of a type."""
+    return [name for name in KERNELS if name != "native" or dtype in native.STORAGE]
+
+
+def draw(*shape: int, seed: int, dtype: torch.dtype = torch.float32, spread: float = 1.0) -> Tensor:
+    """Normal numbers; the seed is the caller's."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(*shape, generator=generator, dtype=torch.float64) * spread).to(dtype)
+
+
+def distance(result: Tensor, expected: Tensor) -> float:
+    """The largest deviation, over the size of what is expected."""
+    size = expected.double().square().mean().sqrt().clamp(min=1e-6)
+    return float((result.double() - expected.double()).abs().max() / size)

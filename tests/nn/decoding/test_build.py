@@ -1,0 +1,154 @@
+"""Libraries are built once a machine; no compiler is normal, and a broken one is told once."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkvary.nn.decoding import build, choice, compiled, kept, native
+from qkvary.nn.decoding.decode import decode_attention
+from tests.nn.decoding.cases import draw
+
+GOOD = 'extern "C" int answer() { return 42; }\n'
+BAD = "int answer() { return nothing; }\n"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "answer.cpp"
+    path.write_text(GOOD, "utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "decoding"
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program that says a version, counts its calls and copies the source to its target."""
+    path = tmp_path / "c++-stand-in"
+    calls = tmp_path / "calls"
+    path.write_text(
+        "#!/bin/sh\n"
+        f'[ "$1" = --version ] && {{ echo one; exit; }}\n'
+        f'echo "$*" >> {calls}\n'
+        'case "$*" in *-march=native*) exit 1;; esac\n'
+        'while [ "$1" != -o ]; do last=$1; shift; done\n'
+        'grep -q nothing "$last" && { echo "error: nothing is known" >&2; exit 1; }\n'
+        'cp "$last" "$2"\n',
+        "utf-8",
+    )
+    path.chmod(0o755)
+    monkeypatch.setattr(build, "find_compiler", lambda: str(path))
+    return calls
+
+
+def test_a_library_is_built_once_with_the_first_flags_that_work(
+    source: Path, compiler: Path, folder: Path
+) -> None:
+    made = build.build([source])
+    assert made is not None
+    assert made.parent == folder
+    assert made.read_text("utf-8") == GOOD
+    assert len(compiler.read_text("utf-8").splitlines()) == 2
+    assert build.build([source]) == made
+    assert len(compiler.read_text("utf-8").splitlines()) == 2
+    assert list(folder.iterdir()) == [made]
+
+
+def test_another_source_header_or_version_is_another_library(
+    source: Path, compiler: Path, tmp_path: Path
+) -> None:
+    header = tmp_path / "answer.h"
+    header.write_text("// new", "utf-8")
+    names = {build.build([source]), build.build([source, header])}
+    header.write_text("// changed", "utf-8")
+    names.add(build.build([source, header]))
+    stand_in = tmp_path / "c++-stand-in"
+    stand_in.write_text(stand_in.read_text("utf-8").replace("echo one", "echo two"), "utf-8")
+    names.add(build.build([source]))
+    assert len(names) == 4
+
+
+def test_a_source_that_does_not_build_is_told_and_leaves_nothing(
+    source: Path, compiler: Path, folder: Path
+) -> None:
+    source.write_text(BAD, "utf-8")
+    with pytest.raises(build.BuildError, match="error: nothing is known"):
+        build.build([source])
+    assert list(folder.iterdir()) == []
+    with pytest.warns(UserWarning, match="goes without its native kernel: .*nothing is known"):
+        assert build.load([source]) is None
+
+
+def test_what_is_no_library_is_told(source: Path, compiler: Path) -> None:
+    with pytest.warns(UserWarning, match="goes without its native kernel"):
+        assert build.load([source]) is None
+
+
+def test_a_compiler_that_cannot_be_started_is_told(
+    source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(build, "find_compiler", lambda: str(tmp_path / "gone"))
+    assert build.load([source]) is None
+
+
+def test_no_compiler_or_no_folder_is_normal(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        monkeypatch.setattr(build, "kept_folder", lambda: None)
+        assert build.load([source]) is None
+        monkeypatch.setattr(build, "find_compiler", lambda: None)
+        assert build.load([source]) is None
+
+
+def test_without_a_native_kernel_torch_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr(compiled, "find_compiler", lambda: None)
+    key, query = draw(1, 2, 30, 16, seed=1), draw(1, 4, 1, 16, seed=2)
+    pinned = decode_attention(query, key, key, scale=0.25, kernel="native")
+    assert torch.equal(pinned, decode_attention(query, key, key, scale=0.25, kernel="folded"))
+    assert decode_attention(query, key, key, scale=0.25).shape == query.shape
+    assert "native" not in choice.chosen().values()
+
+
+def test_the_compiler_of_the_environment_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "my-c++"
+    mine.write_text("#!/bin/sh\n", "utf-8")
+    mine.chmod(0o755)
+    monkeypatch.setenv("CXX", str(mine))
+    assert build.find_compiler.__wrapped__() == str(mine)
+    monkeypatch.setenv("CXX", "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert build.find_compiler.__wrapped__() is None
+
+
+def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QKVARY_CACHE", "one")
+    assert kept.kept_folder() == Path("one/decoding")
+    monkeypatch.setenv("QKVARY_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "two")
+    assert kept.kept_folder() == Path("two/qkvary/decoding")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "three")
+    assert kept.kept_folder() == Path("three/.cache/qkvary/decoding")
+
+
+def test_a_write_that_breaks_off_keeps_what_was_there(folder: Path) -> None:
+    def write(text: str, *, breaks: bool) -> Path | None:
+        def make(path: Path) -> None:
+            path.write_text(text, "utf-8")
+            if breaks:
+                raise OSError("the disk is full")
+
+        return kept.keep("file", make)
+
+    assert write("old", breaks=False) == folder / "file"
+    assert write("new", breaks=True) is None
+    assert [path.read_text("utf-8") for path in folder.iterdir()] == ["old"]

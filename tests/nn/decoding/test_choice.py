@@ -1,0 +1,211 @@
+"""The kernel of a call is the fastest found, once for a kind of call, and can be pinned."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkvary.nn.decoding import choice
+from qkvary.nn.decoding.decode import decode_attention
+from qkvary.nn.decoding.problem import Decoding
+from qkvary.nn.decoding.rotation import KeyRotation
+from tests.nn.decoding.cases import KERNELS, draw
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's timings are kept."""
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path))
+    (tmp_path / "decoding").mkdir()
+    return tmp_path / "decoding"
+
+
+def make(tokens: int = 40, *, heads: int = 4, dtype: torch.dtype = torch.float32) -> Decoding:
+    key = draw(1, 2, tokens, 16, seed=1, dtype=dtype)
+    query = draw(1, heads, 1, 16, seed=2, dtype=dtype)
+    return Decoding(query=query, key=key, value=key, scale=0.25, start=tokens - 1)
+
+
+def time_as(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> list[str]:
+    """Let kernels take these seconds; return who was timed, in order."""
+    timed: list[str] = []
+
+    def pretend(problem: Decoding, name: str, repeats: int) -> float:
+        assert repeats >= 1
+        timed.append(name)
+        return seconds.get(name, 1.0)
+
+    monkeypatch.setattr(choice, "_time", pretend)
+    return timed
+
+
+def read(folder: Path) -> dict[str, object]:
+    return json.loads((folder / "choices.json").read_text("utf-8"))
+
+
+def test_the_fastest_is_taken_kept_and_not_timed_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = time_as(monkeypatch, {"matmul": 0.5})
+    assert choice.choose(make()) == "matmul"
+    assert set(timed) == set(KERNELS)
+    count = len(timed)
+    assert choice.choose(make(33)) == "matmul"
+    choice.forget()
+    assert choice.choose(make(64)) == "matmul"
+    assert len(timed) == count
+    assert list(choice.chosen().values()) == ["matmul"]
+    assert read(folder)["choices"] == choice.chosen()
+    assert [path.name for path in folder.iterdir()] == ["choices.json"]
+
+
+def test_what_takes_far_longer_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed = time_as(monkeypatch, {"sdpa": 9.0, "chunks": 0.9})
+    assert choice.choose(make()) == "chunks"
+    assert timed.count("sdpa") == 1
+    assert timed.count("chunks") == 1 + choice.ROUNDS
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        make(65),
+        make(heads=2),
+        make(dtype=torch.bfloat16),
+        Decoding(query=make().query, key=make().key, value=make().key.clone(), scale=1.0, start=39),
+        Decoding(
+            query=make().query,
+            key=make().key,
+            value=make().key,
+            scale=1.0,
+            start=39,
+            rotation=KeyRotation(dim=4, base=10.0),
+        ),
+        Decoding(
+            query=make().query,
+            key=make().key,
+            value=make().key,
+            scale=1.0,
+            start=39,
+            valid=torch.ones(1, 40, dtype=torch.bool),
+        ),
+    ],
+    ids=["length", "heads", "type", "separate value", "rotation", "padding"],
+)
+def test_another_kind_of_call_is_timed_by_itself(
+    other: Decoding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = time_as(monkeypatch, {})
+    choice.choose(make())
+    count = len(timed)
+    choice.choose(other)
+    assert len(timed) > count
+    assert len(choice.chosen()) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"format": 1}',
+        '{"format": 2, "choices": {}}',
+        "[" * 100_000,
+        '{"format": 1, "machine": "MACHINE", "choices": 3}',
+        '{"format": 1, "machine": "MACHINE", "choices": {"KIND": ["matmul"]}}',
+        '{"format": 1, "machine": "MACHINE", "choices": {"KIND": "gone"}}',
+        '{"format": 1, "machine": "another", "choices": {"KIND": "sdpa"}}',
+    ],
+)
+def test_a_damaged_file_is_ignored_and_written_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    time_as(monkeypatch, {"matmul": 0.5})
+    kind = choice.describe(choice.kind_of(make()))
+    text = text.replace("MACHINE", choice._machine()).replace("KIND", kind)
+    (folder / "choices.json").write_text(text, "utf-8")
+    assert choice.choose(make()) == "matmul"
+    assert read(folder)["choices"] == {kind: "matmul"}
+
+
+def test_bytes_that_are_no_text_are_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    time_as(monkeypatch, {"matmul": 0.5})
+    (folder / "choices.json").write_bytes(b"\xff\xfe\x00{")
+    assert choice.choose(make()) == "matmul"
+
+
+def test_what_others_timed_meanwhile_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    time_as(monkeypatch, {"matmul": 0.5})
+    choice.choose(make())
+    (mine,) = choice.chosen()
+    theirs = {"format": 1, "machine": choice._machine(), "choices": {"theirs": "sdpa"}}
+    (folder / "choices.json").write_text(json.dumps(theirs), "utf-8")
+    choice.choose(make(1000))
+    assert read(folder)["choices"] == {**choice.chosen(), mine: "matmul", "theirs": "sdpa"}
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_without_a_folder_a_process_remembers_by_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_there: bool
+) -> None:
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / "below" if is_there else None
+    monkeypatch.setattr(choice, "kept_folder", lambda: place)
+    monkeypatch.setattr("qkvary.nn.decoding.kept.kept_folder", lambda: place)
+    timed = time_as(monkeypatch, {"matmul": 0.5})
+    assert choice.choose(make()) == choice.choose(make()) == "matmul"
+    assert timed.count("matmul") == 1 + choice.ROUNDS
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_is_pinned_by_the_environment_or_the_argument(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    timed = time_as(monkeypatch, {})
+    assert choice.choose(make(), name) == name
+    monkeypatch.setenv("QKVARY_DECODE_KERNEL", name)
+    assert choice.choose(make()) == name
+    assert choice.choose(make(), "sdpa") == "sdpa"
+    assert timed == []
+    assert choice.chosen() == {}
+
+
+def test_the_environment_may_say_auto_and_nothing_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    time_as(monkeypatch, {"chunks": 0.5})
+    monkeypatch.setenv("QKVARY_DECODE_KERNEL", "auto")
+    assert choice.choose(make()) == "chunks"
+    monkeypatch.setenv("QKVARY_DECODE_KERNEL", "quick")
+    with pytest.raises(ValueError, match="expected a kernel for decoding, got 'quick'; choices"):
+        choice.choose(make())
+
+
+def test_what_a_pinned_kernel_does_not_take_goes_to_folded() -> None:
+    assert choice.choose(make(dtype=torch.float64), "native") == "folded"
+
+
+def test_a_kernel_that_fails_is_told_and_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(problem: Decoding) -> torch.Tensor:
+        raise RuntimeError("no room")
+
+    time_as(monkeypatch, {"matmul": 0.5, "chunks": 0.6})
+    monkeypatch.setattr(choice, "KERNELS", {**choice.KERNELS, "matmul": fail})
+    with pytest.warns(UserWarning, match="goes without its kernel 'matmul': no room"):
+        assert choice.choose(make()) == "chunks"
+
+
+def test_real_timings_choose_one_that_is_there() -> None:
+    key, query = draw(1, 2, 200, 32, seed=3), draw(1, 6, 1, 32, seed=4)
+    result = decode_attention(query, key, key, scale=0.2)
+    (name,) = choice.chosen().values()
+    assert name in KERNELS
+    assert torch.equal(result, decode_attention(query, key, key, scale=0.2, kernel=name))
+
+
+def test_a_kind_reads_like_a_sentence() -> None:
+    said = choice.describe(choice.kind_of(make()))
+    assert re.search(r"device cpu, query float32, key float32, heads 4, kv 2, width 16", said)
+    assert "keys 64, batch 1, queries 1, threads 1, turned 0, padding False" in said

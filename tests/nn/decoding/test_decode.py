@@ -1,0 +1,309 @@
+"""Every kernel equals plain loops in float64, whatever the shapes, types, masks and strides."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qkvary.nn.decoding.decode import decode_attention
+from qkvary.nn.decoding.problem import read_codes
+from qkvary.nn.decoding.rotation import KeyRotation
+from tests.nn.decoding.cases import GATES, KERNELS, distance, draw, kernels_for
+from tests.reference.decoding import Turning, attend_stored
+
+DTYPES = list(GATES)
+
+
+@st.composite
+def calls(draws: st.DrawFn) -> dict[str, object]:
+    """Sizes, types and what is special about a call."""
+    kv_heads = draws(st.sampled_from([1, 2, 3]))
+    return {
+        "batch": draws(st.integers(1, 3)),
+        "kv_heads": kv_heads,
+        "heads": kv_heads * draws(st.sampled_from([1, 2, 3, 5, 8, 16, 17])),
+        "queries": draws(st.sampled_from([1, 1, 1, 2, 5])),
+        "tokens": draws(st.sampled_from([1, 2, 7, 15, 16, 17, 61, 64, 65, 97, 131])),
+        "dim": draws(st.sampled_from([1, 2, 7, 13, 16, 31, 32, 48, 64, 67, 129])),
+        "value_dim": draws(st.sampled_from([None, None, 1, 5, 16, 32, 64, 83])),
+        "dtype": draws(st.sampled_from(DTYPES)),
+        "is_masked": draws(st.booleans()),
+        "is_turned": draws(st.booleans()),
+        "seed": draws(st.integers(0, 2**31)),
+    }
+
+
+@settings(max_examples=120)
+@given(call=calls())
+def test_every_kernel_equals_plain_loops(call: dict[str, object]) -> None:
+    check(**call)  # type: ignore[arg-type]
+
+
+def check(
+    *,
+    batch: int,
+    kv_heads: int,
+    heads: int,
+    queries: int,
+    tokens: int,
+    dim: int,
+    value_dim: int | None,
+    dtype: torch.dtype,
+    is_masked: bool,
+    is_turned: bool,
+    seed: int,
+) -> None:
+    queries = min(queries, tokens)
+    query = draw(batch, heads, queries, dim, seed=seed, dtype=dtype)
+    key = draw(batch, kv_heads, tokens, dim, seed=seed + 1, dtype=dtype)
+    value = key
+    if value_dim is not None:
+        value = draw(batch, kv_heads, tokens, value_dim, seed=seed + 2, dtype=dtype)
+    generator = torch.Generator().manual_seed(seed)
+    valid = torch.rand(batch, tokens, generator=generator) > 0.4 if is_masked else None
+    rotation = turning = None
+    if is_turned and dim > 1:
+        turned = max(2, dim // 2 // 2 * 2)
+        first = [3 * row - 2 for row in range(batch)]
+        rotation = KeyRotation(dim=turned, base=97.0, first=torch.tensor(first))
+        turning = Turning(turned, 97.0, first)
+    scale = dim**-0.5
+    expected = attend_stored(
+        query, key, value, scale=scale, start=tokens - queries, valid=valid, turning=turning
+    )
+    for kernel in kernels_for(dtype):
+        result = decode_attention(
+            query, key, value, scale=scale, valid=valid, kernel=kernel, rotation=rotation
+        )
+        assert result.dtype == dtype
+        assert result.shape == expected.shape
+        assert distance(result, expected) < GATES[dtype], kernel
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (4, 1)])
+def test_thousands_of_keys_in_many_blocks(
+    kernel: str, dtype: torch.dtype, heads: int, kv_heads: int
+) -> None:
+    query = draw(1, heads, 1, 32, seed=1, dtype=dtype, spread=2.0)
+    key = draw(1, kv_heads, 3001, 32, seed=2, dtype=dtype)
+    expected = attend_stored(query, key, key, scale=0.3, start=3000)
+    result = decode_attention(query, key, key, scale=0.3, kernel=kernel)
+    assert distance(result, expected) < GATES[dtype]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("heads", [2, 10])
+def test_a_slice_of_a_longer_buffer_is_read_where_it_lies(
+    kernel: str, dtype: torch.dtype, heads: int
+) -> None:
+    """Strides between rows, heads and tokens; what lies around is not touched."""
+    buffer = torch.full((3, 150, 2, 40), torch.nan, dtype=dtype)
+    key, query = (
+        draw(3, 2, 131, 32, seed=3, dtype=dtype),
+        draw(3, heads, 1, 32, seed=4, dtype=dtype),
+    )
+    place = buffer.transpose(1, 2)[:, :, 8:139, 5:37]
+    place.copy_(key)
+    expected = attend_stored(query, key, key, scale=0.2, start=130)
+    result = decode_attention(query, place, place, scale=0.2, kernel=kernel)
+    assert distance(result, expected) < GATES[dtype]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_channels_that_are_not_next_to_each_other(kernel: str) -> None:
+    key, query = draw(1, 2, 11, 37, seed=5), draw(1, 4, 11, 2, seed=6).mT
+    apart = key.mT
+    expected = attend_stored(query, apart, apart, scale=0.4, start=35)
+    result = decode_attention(query, apart, apart, scale=0.4, kernel=kernel)
+    assert distance(result, expected) < GATES[torch.float32]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("heads", [1, 6])
+def test_extreme_scores_are_numbers(kernel: str, dtype: torch.dtype, heads: int) -> None:
+    """One key takes all weight, or all keys the same; halves overflow, and nothing is NaN."""
+    query = torch.full((1, heads, 1, 32), 900.0, dtype=dtype)
+    key = torch.full((1, 1, 70, 32), -800.0, dtype=dtype)
+    key[:, :, 13] = 800.0
+    result = decode_attention(query, key, key, scale=1.0, kernel=kernel)
+    torch.testing.assert_close(result, torch.full_like(result, 800.0))
+    same = decode_attention(query, key[:, :, 14:], key[:, :, 14:], scale=1.0, kernel=kernel)
+    torch.testing.assert_close(same, torch.full_like(same, -800.0))
+
+
+@pytest.mark.parametrize("kernel", [name for name in KERNELS if name == "native"])
+@pytest.mark.parametrize("heads", [1, 4])
+def test_scores_beyond_the_largest_float_are_numbers(kernel: str, heads: int) -> None:
+    query = torch.full((1, heads, 1, 16), 1e30)
+    key = torch.full((1, 1, 33, 16), 1e25)
+    key[:, :, ::2] *= -1
+    result = decode_attention(query, key, key, scale=1.0, kernel=kernel)
+    torch.testing.assert_close(result, torch.full_like(result, 1e25))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [2, 6])
+def test_a_row_that_sees_nothing_gets_zeros(kernel: str, dtype: torch.dtype, heads: int) -> None:
+    query, key = draw(2, heads, 1, 16, seed=7, dtype=dtype), draw(2, 2, 83, 16, seed=8, dtype=dtype)
+    valid = torch.ones(2, 83, dtype=torch.bool)
+    valid[1] = False
+    result = decode_attention(query, key, key, scale=0.25, valid=valid, kernel=kernel)
+    assert torch.equal(result[1], torch.zeros_like(result[1]))
+    assert (
+        distance(result, attend_stored(query, key, key, scale=0.25, start=82, valid=valid))
+        < (GATES[dtype])
+    )
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_what_padding_holds_does_not_matter(kernel: str) -> None:
+    query, key = draw(2, 4, 1, 32, seed=9), draw(2, 2, 200, 32, seed=10)
+    valid = torch.ones(2, 200, dtype=torch.bool)
+    valid[0, :71] = valid[1, :3] = False
+    before = decode_attention(query, key, key, scale=0.25, valid=valid, kernel=kernel)
+    key[0, :, :71], key[1, :, :3] = 7e3, -7e3
+    after = decode_attention(query, key, key, scale=0.25, valid=valid, kernel=kernel)
+    assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_an_earlier_start_hides_later_keys(kernel: str) -> None:
+    query, key = draw(1, 6, 4, 16, seed=11), draw(1, 3, 90, 16, seed=12)
+    expected = attend_stored(query, key[:, :, :40], key[:, :, :40], scale=0.3, start=20)
+    result = decode_attention(query, key, key, scale=0.3, start=20, kernel=kernel)
+    assert distance(result, expected) < GATES[torch.float32]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("tokens", [1, 63, 129, 1100])
+@pytest.mark.parametrize("heads", [2, 6, 32])
+def test_one_tensor_and_a_copy_of_it_give_the_same(kernel: str, tokens: int, heads: int) -> None:
+    query, key = draw(1, heads, 1, 64, seed=13), draw(1, 2, tokens, 64, seed=14)
+    one = decode_attention(query, key, key, scale=0.125, kernel=kernel)
+    view = decode_attention(query, key, key[:], scale=0.125, kernel=kernel)
+    two = decode_attention(query, key, key.clone(), scale=0.125, kernel=kernel)
+    assert torch.equal(one, view)
+    assert distance(one, two) < 1e-6
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("heads", [2, 14])
+def test_two_threads_give_what_one_gives(kernel: str, heads: int) -> None:
+    query, key = draw(2, heads, 1, 32, seed=15), draw(2, 2, 2500, 32, seed=16)
+    one = decode_attention(query, key, key, scale=0.2, kernel=kernel)
+    torch.set_num_threads(2)
+    try:
+        two = decode_attention(query, key, key, scale=0.2, kernel=kernel)
+    finally:
+        torch.set_num_threads(1)
+    assert distance(two, one) < 1e-5
+    if kernel == "native":
+        assert torch.equal(one, two)
+
+
+def code(numbers: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """Codes of 8 bits with a scale for each group of channels."""
+    cut = numbers.unflatten(-1, (groups, -1))
+    scales = cut.abs().amax(dim=-1) / 127
+    return (cut / scales[..., None]).round().flatten(-2).to(torch.int8), scales
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("groups", [1, 3, 4])
+@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize("dim", [12, 96])
+def test_codes_are_attended_to_as_the_numbers_they_stand_for(
+    kernel: str, dtype: torch.dtype, groups: int, is_shared: bool, dim: int
+) -> None:
+    query = draw(2, 6, 1, dim, seed=17, dtype=dtype)
+    key, key_scales = code(draw(2, 3, 131, dim, seed=18), groups)
+    value, value_scales = code(draw(2, 3, 131, dim, seed=19), groups)
+    if is_shared:
+        value, value_scales = key, key_scales
+    numbers = (
+        read_codes(key, key_scales, torch.float64),
+        read_codes(value, value_scales, torch.float64),
+    )
+    expected = attend_stored(query, *numbers, scale=0.3, start=130)
+    result = decode_attention(
+        query,
+        key,
+        value,
+        scale=0.3,
+        key_scales=key_scales,
+        value_scales=value_scales,
+        kernel=kernel,
+    )
+    assert result.dtype == dtype
+    assert distance(result, expected) < GATES[dtype]
+
+
+def test_nothing_to_attend_to_or_to_ask() -> None:
+    query, key = torch.ones(2, 4, 1, 8), torch.ones(2, 2, 0, 8)
+    assert torch.equal(decode_attention(query, key, key, scale=1.0), torch.zeros(2, 4, 1, 8))
+    none = decode_attention(
+        query[:, :, :0], torch.ones(2, 2, 3, 8), torch.ones(2, 2, 3, 8), scale=1.0
+    )
+    assert none.shape == (2, 4, 0, 8)
+
+
+REFUSED = [
+    ({"key": torch.ones(1, 2, 5, 7)}, r"expected keys of 8 channels, got 7"),
+    ({"key": torch.ones(1, 3, 5, 8)}, r"expected KV heads that divide 4 heads, got 3"),
+    (
+        {"key": torch.ones(2, 2, 5, 8)},
+        r"expected a key of \[1, 2, 5, channels\], got \[2, 2, 5, 8\]",
+    ),
+    ({"value": torch.ones(1, 2, 6, 8)}, r"expected a value of \[1, 2, 5, channels\], got"),
+    ({"value": torch.ones(1, 2, 5, 8).to(torch.int8)}, r"expected a value of floats, or of int8"),
+    ({"key_scales": torch.ones(1, 2, 5, 1)}, r"got torch.float32 with scales"),
+    ({"start": -1}, r"expected a start of at least 0, got -1"),
+    ({"rotation": KeyRotation(dim=10, base=9.0)}, r"expected at most 8 rotated channels, got 10"),
+    ({"kernel": "fast"}, r"expected a kernel for decoding, got 'fast'; choices: auto, sdpa, "),
+    (
+        {"query": torch.ones(1, 4, 1, 8, requires_grad=True)},
+        r"expected tensors without gradients, got one that requires them",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changed", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_what_does_not_fit_is_refused(changed: dict[str, object], message: str) -> None:
+    fitting: dict[str, object] = {
+        "query": torch.ones(1, 4, 1, 8),
+        "key": torch.ones(1, 2, 5, 8),
+        "value": torch.ones(1, 2, 5, 8),
+        "scale": 1.0,
+    }
+    given_key = changed.get("key")
+    if given_key is not None:
+        fitting["value"] = given_key
+    with pytest.raises(ValueError, match=message):
+        decode_attention(**{**fitting, **changed})  # type: ignore[arg-type]
+
+
+def test_scales_must_fit_their_codes() -> None:
+    codes, query = torch.ones(1, 2, 5, 8, dtype=torch.int8), torch.ones(1, 4, 1, 8)
+    with pytest.raises(ValueError, match="number of groups that divides 8 channels"):
+        decode_attention(query, codes, codes, scale=1.0, key_scales=torch.ones(1, 2, 5, 3))
+    with pytest.raises(ValueError, match="without scales"):
+        decode_attention(query, codes, codes, scale=1.0, key_scales=torch.ones(1, 2, 5, 2))
+
+
+@pytest.mark.parametrize("dim", [0, 3])
+def test_channels_turn_in_pairs(dim: int) -> None:
+    with pytest.raises(ValueError, match=f"expected an even number of rotated channels, got {dim}"):
+        KeyRotation(dim=dim, base=10.0)
+
+
+def test_gradients_elsewhere_do_not_matter() -> None:
+    query = torch.ones(1, 4, 1, 8, requires_grad=True)
+    with torch.no_grad():
+        assert not decode_attention(query, query, query, scale=1.0).requires_grad

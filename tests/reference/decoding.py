@@ -1,0 +1,59 @@
+"""Attention of a few queries over stored keys in float64, one query, head and key at a time."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tests.reference.positions import rotate
+
+
+@dataclass
+class Turning:
+    """How stored keys are turned: key j of row b stands at j - first[b]."""
+
+    dim: int
+    base: float
+    first: list[int]
+
+
+def attend_stored(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    start: int,
+    valid: Tensor | None = None,
+    turning: Turning | None = None,
+) -> Tensor:
+    """The mixed values; zeros where a query sees nothing."""
+    batch, heads, queries, _ = query.shape
+    kv_heads, tokens = key.shape[1], key.shape[2]
+    mixed = torch.zeros(batch, heads, queries, value.shape[3], dtype=torch.float64)
+    for b in range(batch):
+        real = [True] * tokens if valid is None else valid[b].tolist()
+        for g in range(kv_heads):
+            keys = [key[b, g, j].double() for j in range(tokens)]
+            if turning is not None:
+                first = turning.first[b]
+                keys = [
+                    rotate(k, j - first, dim=turning.dim, base=turning.base)
+                    for j, k in enumerate(keys)
+                ]
+            for h in range(g * heads // kv_heads, (g + 1) * heads // kv_heads):
+                for i in range(queries):
+                    seen = [j for j in range(tokens) if real[j] and j <= start + i]
+                    scores = [float(query[b, h, i].double() @ keys[j]) * scale for j in seen]
+                    for weight, j in zip(_softmax(scores), seen, strict=True):
+                        mixed[b, h, i] += weight * value[b, g, j].double()
+    return mixed
+
+
+def _softmax(scores: list[float]) -> list[float]:
+    if not scores:
+        return []
+    highest = max(scores)
+    weights = [math.exp(score - highest) for score in scores]
+    return [weight / sum(weights) for weight in weights]
