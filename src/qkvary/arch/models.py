@@ -67,7 +67,7 @@ class Model:
     @property
     def is_causal(self) -> bool:
         """Whether it decodes token by token, so that a cache has a meaning."""
-        return all(decodes(layer.attention) for layer in self.layers)
+        return all(decodes(layer.attention) for layer, _ in count_kinds(self.layers))
 
     def with_variant(self, variant: Variant) -> "Model":
         """The same model with every attention layer sharing as ``variant`` says.
@@ -105,8 +105,11 @@ class Encoder:
 
 def map_layers(layers: Sequence[Layer], make: Callable[[Layer], Made]) -> list[Made]:
     """What ``make`` makes of each layer, where one layer stands in many places made only once."""
-    made = {number: make(layer) for number, layer in _by_identity(layers).items()}
-    return [made[id(layer)] for layer in layers]
+    numbers = [*map(id, layers)]
+    made = {
+        number: make(layer) for number, layer in dict(zip(numbers, layers, strict=True)).items()
+    }
+    return [*map(made.__getitem__, numbers)]
 
 
 def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
@@ -115,12 +118,9 @@ def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
     By identity: a configuration may ask for thousands of layers, and comparing them all by value
     would take longer than counting each.
     """
-    found = _by_identity(layers)
-    return [(found[number], count) for number, count in Counter(map(id, layers)).items()]
-
-
-def _by_identity(layers: Sequence[Layer]) -> dict[int, Layer]:
-    return {id(layer): layer for layer in layers}
+    numbers = [*map(id, layers)]
+    found = dict(zip(numbers, layers, strict=True))
+    return [(found[number], count) for number, count in Counter(numbers).items()]
 
 
 def as_model(network: NetworkConfig, name: str = "network") -> Model:

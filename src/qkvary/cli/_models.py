@@ -10,7 +10,7 @@ from cyclopts import Parameter, Token
 from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer
 from qkvary.arch.families.sizes import name_sizes
 from qkvary.arch.labels import spell_label
-from qkvary.arch.models import Model
+from qkvary.arch.models import Model, count_kinds
 from qkvary.checkpoints.durable import atomic_write_file, make_directory
 from qkvary.checkpoints.errors import ResourceError, UsageError
 from qkvary.cli._options import parse_count
@@ -116,9 +116,9 @@ def read_formats(text: str) -> tuple[Format, ...]:
 def describe_layers(model: Model) -> str:
     """The kinds of attention of a model and how many layers have each."""
     counts: dict[str, int] = {}
-    for layer in model.layers:
+    for layer, count in count_kinds(model.layers):
         kind = _describe_layer(layer)
-        counts[kind] = counts.get(kind, 0) + 1
+        counts[kind] = counts.get(kind, 0) + count
     return "; ".join(f"{count} x {kind}" for kind, count in counts.items())
 
 

@@ -7,6 +7,7 @@ Sources: Graef and Wasielewski 2025, "Slim attention"; the K=V layers of Gemma 4
 """
 
 import dataclasses
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -169,7 +170,7 @@ def find_savings(
         layers = tuple(
             index
             for index, (own, other) in enumerate(zip(model.layers, changed.layers, strict=True))
-            if own != other and now[index]
+            if own is not other and now[index]
         )
         if sum(then) >= sum(now):
             continue
@@ -219,10 +220,11 @@ def apply_saving(model: Model, method: Method) -> Model | None:
     """The same model storing less by one method wherever it applies, or ``None`` if nowhere."""
     if method == "encoder output once":
         return _store_encoder_once(model)
-    changed = tuple(map_layers(model.layers, lambda layer: _store_less(layer, method)))
-    if all(own is less for own, less in zip(model.layers, changed, strict=True)):
+    changed = map_layers(model.layers, lambda layer: _store_less(layer, method))
+    if all(map(operator.is_, model.layers, changed)):
         return None
-    return dataclasses.replace(model, layers=tuple(_follow(layer, changed) for layer in changed))
+    followed = map_layers(changed, lambda layer: _follow(layer, changed))
+    return dataclasses.replace(model, layers=tuple(followed))
 
 
 def _follow(layer: Layer, layers: Sequence[Layer]) -> Layer:
@@ -272,14 +274,16 @@ def _store_encoder_once(model: Model) -> Model | None:
     crossing = [index for index, layer in enumerate(model.layers) if layer.cross is not None]
     if not crossing:
         return None
-    layers: list[Layer] = []
-    for index, layer in enumerate(model.layers):
-        cross = layer.cross
-        if cross is not None:
-            storage: Storage = "input" if index == crossing[0] else "input elsewhere"
-            cross = dataclasses.replace(cross, storage=storage)
-        layers.append(dataclasses.replace(layer, cross=cross))
+    first = crossing[0]
+    layers = map_layers(model.layers, lambda layer: _store_crossing(layer, "input elsewhere"))
+    layers[first] = _store_crossing(model.layers[first], "input")
     return dataclasses.replace(model, layers=tuple(layers))
+
+
+def _store_crossing(layer: Layer, storage: Storage) -> Layer:
+    if layer.cross is None:
+        return layer
+    return dataclasses.replace(layer, cross=dataclasses.replace(layer.cross, storage=storage))
 
 
 def _already(layers: Iterable[Layer]) -> Iterable[str]:

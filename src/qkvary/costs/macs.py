@@ -20,7 +20,7 @@ from qkvary.arch.blocks import (
     Layer,
     ProjectedAttention,
 )
-from qkvary.arch.models import Model, as_model, map_layers
+from qkvary.arch.models import Model, as_model, count_kinds
 from qkvary.arch.networks import NetworkConfig
 from qkvary.arch.sharing import IDENTITY, Source
 
@@ -155,12 +155,16 @@ def forward_macs(
     """
     _check(tokens)
     seen = count_encoder_tokens(model, encoder_tokens, tokens)
-    layers = map_layers(model.layers, lambda layer: _forward_layer(layer, tokens, seen, pairs))
+    layers = [
+        (_forward_layer(layer, tokens, seen, pairs), count)
+        for layer, count in count_kinds(model.layers)
+    ]
     outside = tokens * sum(linear.weights for linear in model.others)
     if model.encoder is not None:
-        layers += map_layers(
-            model.encoder.layers, lambda layer: _forward_layer(layer, seen, 0, pairs)
-        )
+        layers += [
+            (_forward_layer(layer, seen, 0, pairs), count)
+            for layer, count in count_kinds(model.encoder.layers)
+        ]
         outside += seen * sum(linear.weights for linear in model.encoder.stem)
     return _sum(layers, head=_head_macs(model) * (tokens if logits == "all" else 1), other=outside)
 
@@ -182,7 +186,9 @@ def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None
     """
     _check(context)
     seen = count_encoder_tokens(model, encoder_tokens, context)
-    layers = map_layers(model.layers, lambda layer: _decode_layer(layer, context, seen))
+    layers = [
+        (_decode_layer(layer, context, seen), count) for layer, count in count_kinds(model.layers)
+    ]
     outside = sum(linear.weights for linear in model.others)
     return _sum(layers, head=_head_macs(model), other=outside)
 
@@ -205,13 +211,14 @@ def _check(tokens: int) -> None:
         raise ValueError(f"expected a length of at least 1 token, got {tokens}")
 
 
-def _sum(layers: list[MacCount], *, head: int, other: int) -> MacCount:
+def _sum(layers: list[tuple[MacCount, int]], *, head: int, other: int) -> MacCount:
+    """All layers, each as often as it stands there, and what stands around them."""
     return MacCount(
-        projections=sum(layer.projections for layer in layers),
-        scores=sum(layer.scores for layer in layers),
-        feed_forward=sum(layer.feed_forward for layer in layers),
+        projections=sum(count * layer.projections for layer, count in layers),
+        scores=sum(count * layer.scores for layer, count in layers),
+        feed_forward=sum(count * layer.feed_forward for layer, count in layers),
         head=head,
-        other=other + sum(layer.other for layer in layers),
+        other=other + sum(count * layer.other for layer, count in layers),
     )
 
 

@@ -5,6 +5,8 @@ device; so is whatever the keys and values of all heads are made of: a latent, t
 keys that values are computed from.
 """
 
+from collections.abc import Sequence
+
 from qkvary.arch.blocks import INPUT_STORED, AttentionLayer, Layer, ProjectedAttention
 from qkvary.arch.models import Model, count_kinds
 from qkvary.costs.cache import (
@@ -37,10 +39,25 @@ def device_cache_bytes(
         devices: Devices that share one copy of the model.
         encoder_tokens: Tokens of the encoder, where the model does not fix them.
     """
-    kinds = count_kinds(model.layers)
     seen = count_encoder_tokens(model, encoder_tokens, context)
+    kinds = count_kinds(model.layers)
+    return kinds_cache_bytes(
+        kinds, context=context, stored_as=stored_as, devices=devices, encoder_tokens=seen
+    )
+
+
+def kinds_cache_bytes(
+    kinds: Sequence[tuple[Layer, int]],
+    *,
+    context: int,
+    stored_as: Format,
+    devices: int,
+    encoder_tokens: int,
+) -> int:
+    """What :func:`device_cache_bytes` says, of layers whose kinds are counted already."""
     return sum(
-        count * _kept_bytes(layer, context, seen, stored_as, devices) for layer, count in kinds
+        count * _kept_bytes(layer, context, encoder_tokens, stored_as, devices)
+        for layer, count in kinds
     )
 
 

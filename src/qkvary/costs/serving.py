@@ -7,12 +7,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from qkvary.arch.models import Model
+from qkvary.arch.models import Model, count_kinds
 from qkvary.costs.cache import layerwise_cache_bytes
 from qkvary.costs.decoding import Bound, DecodeStep, decode_step, weight_bytes
 from qkvary.costs.devices import Device
 from qkvary.costs.formats import Format
-from qkvary.costs.replicas import device_cache_bytes
+from qkvary.costs.macs import count_encoder_tokens
+from qkvary.costs.replicas import device_cache_bytes, kinds_cache_bytes
 
 Fills = Literal["weights", "cache"]
 REPLICA_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -219,14 +220,15 @@ def _longest_context(
 ) -> int | None:
     """The most tokens whose cache fits beside the weights, by bisection; bytes grow with tokens."""
     free = demand.usable_bytes - _divide_up(weights, size)
+    kinds = count_kinds(model.layers)
 
     def fits(tokens: int) -> bool:
-        held = device_cache_bytes(
-            model,
+        held = kinds_cache_bytes(
+            kinds,
             context=tokens,
             stored_as=cache,
             devices=size,
-            encoder_tokens=demand.encoder_tokens,
+            encoder_tokens=count_encoder_tokens(model, demand.encoder_tokens, tokens),
         )
         return held <= free
 

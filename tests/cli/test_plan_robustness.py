@@ -1,0 +1,264 @@
+"""Any configuration is answered or refused in one sentence, and never takes long.
+
+Published configurations with fields left out, exchanged or made absurd, and heaps of fields of all
+families with random values: what strangers publish is not always what a family's code expects.
+"""
+
+import copy
+import json
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from qkvary.arch.families.table import FAMILIES, read_model
+from qkvary.arch.models import count_kinds
+from qkvary.cli._models import choose_context, describe_layers, notes_of
+from qkvary.cli.main import main
+from qkvary.costs.candidates import choose_candidates
+from qkvary.costs.comparison import compare_costs
+from qkvary.costs.devices import DEVICES
+from qkvary.costs.exact_savings import find_savings
+from qkvary.costs.formats import FORMATS, parse_format
+from qkvary.costs.parameters import model_parameters
+from qkvary.costs.serving import Demand
+from qkvary.studies.advice import advise_serving, nearest_size, serve_variants
+from qkvary.studies.training_advice import advise_training, train_variants
+
+CONFIGS = Path(__file__).resolve().parents[1] / "arch" / "families" / "configs"
+FILES = sorted(CONFIGS.glob("*.json"))
+PUBLISHED: dict[str, dict[str, Any]] = {
+    path.stem: json.loads(path.read_text("utf-8")) for path in FILES
+}
+MOST_CALLS = 600_000
+"""Python calls for reading a configuration and all answers about it: well below a second."""
+
+ABSURD: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2, 3, 7, 64, 1000, 10_000, 10_001, 2**31, 2**40, 2**40 + 1),
+    *(10**400, -(10**30), 0.0, 0.5, -0.25, 1.5, 1e300, float("nan"), float("inf"), 2.0, 1e-300),
+    *("", "full_attention", "sliding_attention", "llama", "x" * 500, "\x00", "日本", "12"),
+    *([], [0], [1, 2, 3], ["full_attention"] * 9, [None], {}, {"rope_type": 3}, [[[]]], {"": ""}),
+)
+ALL_FIELDS = sorted({name for config in PUBLISHED.values() for name in config})
+
+
+def change(generator: random.Random, config: dict[str, Any]) -> None:
+    """Break one thing, at the top or in a section."""
+    sections = [value for value in config.values() if isinstance(value, dict) and value]
+    if sections and generator.random() < 0.4:
+        return change(generator, generator.choice(sections))
+    names = list(config)
+    name = generator.choice(names) if names else "model_type"
+    kind = generator.randrange(7)
+    value = config.get(name)
+    if kind == 0:
+        config.pop(name, None)
+    elif kind == 1:
+        config[name] = copy.deepcopy(generator.choice(ABSURD))
+    elif kind == 2 and names:
+        config[name] = copy.deepcopy(config[generator.choice(names)])
+    elif kind == 3 and isinstance(value, int | float) and not isinstance(value, bool):
+        factor = generator.choice((-1, 0, 2, 3, 5, 0.5, 1000, 2**20, 1e-3))
+        config[name] = type(value)(value * factor)
+    elif kind == 4 and isinstance(value, list) and value:
+        cut = generator.randrange(len(value) + 1)
+        config[name] = value[:cut] + generator.choice(([], [generator.choice(ABSURD)], value))
+    elif kind == 5:
+        config["model_type"] = generator.choice([*FAMILIES, "nobody", "", None, 7])
+    else:
+        other = generator.choice(list(PUBLISHED.values()))
+        taken = generator.choice(list(other))
+        config[taken] = copy.deepcopy(other[taken])
+    return None
+
+
+def mutated(generator: random.Random) -> dict[str, Any]:
+    """A published configuration with one to five things broken."""
+    config = copy.deepcopy(generator.choice(list(PUBLISHED.values())))
+    for _ in range(generator.choice((1, 1, 1, 2, 3, 5))):
+        change(generator, config)
+    return config
+
+
+def invented(generator: random.Random) -> dict[str, Any]:
+    """Fields of all families, mostly small and sensible sizes."""
+    small = (1, 2, 3, 4, 6, 8, 12, 16, 24, 64, 96, 128)
+    config: dict[str, Any] = {"model_type": generator.choice(list(FAMILIES))}
+    for name in generator.sample(ALL_FIELDS, generator.randrange(len(ALL_FIELDS))):
+        if name == "model_type":
+            continue
+        known = generator.choice([one[name] for one in PUBLISHED.values() if name in one])
+        absurd = generator.choice(ABSURD)
+        sized = generator.choice(small)
+        config[name] = copy.deepcopy(generator.choice((known, known, sized, sized, sized, absurd)))
+    return config
+
+
+def answer_everything(config: dict[str, Any], generator: random.Random) -> None:
+    """Ask all that the commands ask about one configuration."""
+    model = read_model(config, "strange")
+    context = choose_context(model, generator.choice((None, 1, 7, 32_768, 2**40)))
+    seen = generator.choice((None, 1, 1500, 2**40))
+    cache, weights = (parse_format(generator.choice(FORMATS)) for _ in range(2))
+    every = choose_candidates(model, all_sharings=True)
+    rows = compare_costs(
+        every.rows,
+        context=context,
+        batch=generator.choice((1, 2**40)),
+        weights=weights,
+        cache=cache,
+        encoder_tokens=seen,
+    )
+    assert len(rows) == len(every.rows)
+    assert describe_layers(model)
+    chosen = choose_candidates(model)
+    assert notes_of(model, chosen, context) is not None
+    size = nearest_size(model_parameters(model).total)
+    device = DEVICES[generator.choice(list(DEVICES))]
+    if model.is_causal:
+        find_savings(model, context=context, stored_as=cache, encoder_tokens=seen)
+        demand = Demand(
+            device=device,
+            context=context,
+            users=generator.choice((1, 100, 2**40)),
+            weights=weights,
+            price=2000,
+            encoder_tokens=seen,
+        )
+        served = serve_variants(chosen.rows, demand, (cache,), size=size)
+        assert all(isinstance(sentence, str) for sentence in advise_serving(served))
+    trained = train_variants(
+        [row for row in chosen.rows if row.saving is None],
+        device=device,
+        tokens=context,
+        precision="mixed",
+        checkpointing=generator.random() < 0.5,
+        reserve=0.1,
+        utilization=0.4,
+        size=size,
+        encoder_tokens=seen,
+    )
+    assert all(isinstance(sentence, str) for sentence in advise_training(trained))
+
+
+def count_calls(run: Callable[[], None]) -> int:
+    """Python functions that a call enters."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def try_one(config: dict[str, Any], seed: str) -> str:
+    """The error of a configuration, or nothing where it is answered; the work is bounded."""
+    found = ""
+
+    def run() -> None:
+        nonlocal found
+        try:
+            answer_everything(config, random.Random(seed))
+        except ValueError as error:
+            found = str(error) or "an error without a message"
+
+    calls = count_calls(run)
+    assert calls < MOST_CALLS, (seed, calls)
+    assert len(found.splitlines()) <= 1, (seed, found)
+    assert len(found) < 1000, (seed, found)
+    return found
+
+
+def try_many(count: int, start: int = 0) -> tuple[int, int]:
+    """How many were answered and refused."""
+    refused = 0
+    for number in range(start, start + count):
+        generator = random.Random(number)
+        config = mutated(generator) if number % 3 else invented(generator)
+        refused += bool(try_one(config, f"{number}"))
+    return count - refused, refused
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_what_is_published_is_answered(name: str) -> None:
+    assert try_one(PUBLISHED[name], name) == ""
+
+
+def test_some_hundreds_of_strange_configurations() -> None:
+    answered, refused = try_many(240)
+    assert answered > 24
+    assert refused > 24
+
+
+@pytest.mark.slow
+def test_ten_thousand_strange_configurations() -> None:
+    answered, refused = try_many(10_000, start=240)
+    assert answered > 1_000
+    assert refused > 1_000
+
+
+def deepened(name: str, depth: int) -> dict[str, Any]:
+    """A published configuration with more layers in its own pattern."""
+    config = copy.deepcopy(PUBLISHED[name])
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        old = next(
+            (part[key] for key in ("num_hidden_layers", "n_layer", "num_layers") if key in part), 0
+        )
+        for key, value in part.items():
+            if isinstance(value, list) and old and len(value) >= old:
+                part[key] = (value[:old] * depth)[:depth] + value[old:]
+            elif isinstance(value, int) and value == old and "layer" in key:
+                part[key] = depth
+    return config
+
+
+def assert_the_most_layers_are_answered(name: str) -> None:
+    config = deepened(name, 10_000)
+    assert try_one(config, name) == ""
+    assert len(count_kinds(read_model(config, name).layers)) < 10
+
+
+@pytest.mark.parametrize(
+    "name", ["deepseek-v4-flash", "gemma-4-31b", "gpt2", "qwen3-30b-a3b", "t5-small"]
+)
+def test_the_most_layers_are_no_more_work(name: str) -> None:
+    """Ten thousand layers in a family's own pattern: counted by kind, not one by one."""
+    assert_the_most_layers_are_answered(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_most_layers_of_any_family_are_no_more_work(name: str) -> None:
+    assert_the_most_layers_are_answered(name)
+
+
+def test_commands_answer_or_refuse_strange_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.json"
+    codes = set()
+    for number in range(60):
+        generator = random.Random(f"file {number}")
+        path.write_text(json.dumps(mutated(generator)), "utf-8")
+        goal = generator.choice(("serving", "training"))
+        for arguments in (["cost"], ["plan", "--gpu", "h200", "--goal", goal]):
+            as_json = generator.choice(([], ["--json"]))
+            code = main([arguments[0], str(path), *arguments[1:], *as_json])
+            printed = capsys.readouterr()
+            assert code in {0, 2}, (number, printed.err)
+            assert "this is a bug" not in printed.err
+            assert bool(printed.out) == (code == 0)
+            assert len(printed.err.splitlines()) == (code == 2), (number, printed.err)
+            codes.add(code)
+    assert codes == {0, 2}
