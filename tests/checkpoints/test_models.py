@@ -1,6 +1,7 @@
 """A model that was saved comes back bit by bit, and one that was damaged does not come back."""
 
 import dataclasses
+import json
 import random
 import shutil
 from pathlib import Path
@@ -14,7 +15,14 @@ from qkvary.checkpoints.durable import atomic_write_dir
 from qkvary.checkpoints.errors import DamagedError, NewerFormatError, QkvaryError, UsageError
 from qkvary.checkpoints.jsonvalues import JsonValue
 from qkvary.checkpoints.manifest import MANIFEST_NAME, describe, read_manifest
-from qkvary.checkpoints.models import MODEL_FORMAT, load_model, save_model
+from qkvary.checkpoints.models import (
+    MODEL_FORMAT,
+    load_model,
+    make_loaded,
+    parse_config,
+    parse_weights,
+    save_model,
+)
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
 from tests.checkpoints.damage import DAMAGES, trials
@@ -155,6 +163,42 @@ def test_a_folder_that_was_made_up_is_refused(
     with pytest.raises(error) as caught:
         load_checkpoint(tmp_path / "model")
     assert message in str(caught.value)
+
+
+NASTY = ("", "x", None, True, [], {}, -1, 0, 1, 2, 3, 10**6, 10**12, 2**70, 0.5, -1.5, 1e308)
+
+
+def places_of(config: object) -> list[tuple[object, ...]]:
+    """The path of every value of a configuration."""
+    if isinstance(config, dict):
+        inner = [(key, *rest) for key, value in config.items() for rest in places_of(value)]
+        return [(key,) for key in config] + [path for path in inner if len(path) > 1]
+    return [()]
+
+
+def test_no_value_of_a_configuration_does_more_than_be_refused(tmp_path: Path) -> None:
+    model = make_model("(Q-MQA)+@rotary@w5", positions="learned")
+    save_model(tmp_path / "model", model)
+    text = (tmp_path / "model" / "config.json").read_text("utf-8")
+    weights = read_manifest(tmp_path / "model").read_all(tmp_path / "model")["model.safetensors"]
+    before = sum(parameter.numel() for parameter in model.parameters())
+    loaded = 0
+    for path in places_of(json.loads(text)):
+        for value in NASTY:
+            changed = json.loads(text)
+            place = changed
+            for key in path[:-1]:
+                place = place[key]
+            place[path[-1]] = value
+            try:
+                config = parse_config(json.dumps(changed).encode(), tmp_path, tensors=99)
+                network, _ = make_loaded(config, parse_weights(weights, "w"), None, "w")
+            except DamagedError as error:
+                assert len(str(error).splitlines()) == 1  # noqa: PT017  both ends are right
+                continue
+            loaded += 1
+            assert sum(parameter.numel() for parameter in network.parameters()) == before
+    assert loaded > 20
 
 
 def test_a_configuration_of_another_size_is_refused_before_anything_is_built(

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from qkvary.inference.requests import Event, Request, Sampling, collect, group_requests
@@ -40,6 +40,11 @@ def test_settings_that_make_no_sense_are_refused(fields: dict[str, float], messa
         ({"prompt": ()}, "expected a prompt of at least one token, got none"),
         ({"max_new_tokens": -1}, "expected a whole number of at least 0 for max_new_tokens"),
         ({"max_new_tokens": 2**63}, "for max_new_tokens, got 9223372036854775808"),
+        ({"prompt": (1, -1)}, "expected a whole number of at least 0 for a token, got -1"),
+        ({"prompt": (True,)}, "expected a whole number of at least 0 for a token, got True"),
+        ({"prompt": "ab"}, "expected a whole number of at least 0 for a token, got 'a'"),
+        ({"stop_tokens": (None,)}, "expected a whole number of at least 0 for a token, got None"),
+        ({"stop": (5,)}, "expected stop strings, got 5"),
         ({"seed": -1}, "expected a whole number of at least 0 for seed, got -1"),
         ({"seed": 2**63}, "for seed, got 9223372036854775808"),
         ({"stop": ("",)}, "expected stop strings of 1 to 1024 characters, got 0"),
@@ -56,7 +61,6 @@ def test_requests_that_make_no_sense_are_refused(fields: dict[str, object], mess
     ("prompt", "new", "message"),
     [
         ((0, 13), 1, "expected tokens from 0 to 12, got 13"),
-        ((-1,), 1, "expected tokens from 0 to 12, got -1"),
         ((1,) * 8, 0, "expected a prompt of at most 7 tokens, got 8"),
         ((1,) * 7, 2, "expected at most 1 new tokens behind 7 of 7, got 2"),
         ((1,), 8, "expected at most 7 new tokens behind 1 of 7, got 8"),
@@ -66,6 +70,39 @@ def test_a_request_must_fit_the_network(prompt: tuple[int, ...], new: int, messa
     with pytest.raises(ValueError, match="expected") as caught:
         Request(prompt=prompt, max_new_tokens=new).check(vocabulary=13, max_tokens=7)
     assert message in str(caught.value)
+
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=3),
+    st.tuples(st.integers(-1, 3), st.text(max_size=2)),
+)
+
+
+@settings(max_examples=500)
+@given(
+    fields=st.dictionaries(
+        st.sampled_from(["prompt", "max_new_tokens", "seed", "stop", "stop_tokens"]), ANYTHING
+    ),
+    choices=st.dictionaries(
+        st.sampled_from(["temperature", "top_k", "top_p", "min_p", "repetition_penalty"]), ANYTHING
+    ),
+)
+def test_anything_at_all_is_a_request_or_a_sentence(
+    fields: dict[str, object], choices: dict[str, object]
+) -> None:
+    for value in (fields.get("prompt"), fields.get("stop"), fields.get("stop_tokens")):
+        assume(value is None or isinstance(value, tuple | str))
+    known = {name: value for name, value in fields.items() if value is not None}
+    try:
+        sampling = Sampling(**choices)  # type: ignore[arg-type]
+        request = Request(**{"prompt": (1,), "max_new_tokens": 1, **known}, sampling=sampling)  # type: ignore[arg-type]
+        request.check(vocabulary=13, max_tokens=7)
+    except ValueError as error:
+        assert str(error).startswith("expected")  # noqa: PT017  both ends are right
 
 
 @pytest.mark.parametrize(("length", "new"), [(7, 1), (7, 0), (1, 7), (3, 5), (1, 0)])

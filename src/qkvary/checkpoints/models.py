@@ -117,7 +117,7 @@ def load_model(path: Path) -> LoadedModel:
             f"{path} has model_format {version}, this qkvary reads {MODEL_FORMAT}; use a newer one"
         )
     weights = parse_weights(manifest.read(path, _WEIGHTS), str(path / _WEIGHTS))
-    config = _parse_config(manifest.read(path, _CONFIG), path / _CONFIG, len(weights))
+    config = parse_config(manifest.read(path, _CONFIG), path / _CONFIG, len(weights))
     tokenizer = _read_tokenizer(manifest, path)
     return make_loaded(config, weights, tokenizer, str(path))
 
@@ -140,7 +140,10 @@ def make_loaded(
         DamagedError: if names, shapes or number formats are not those of the network, or a weight
             is not finite.
     """
-    expected = network_parameters(config).total
+    try:
+        expected = network_parameters(config).total
+    except ValueError as error:
+        raise DamagedError(f"{where} has a configuration that makes no sense: {error}") from None
     found = sum(tensor.numel() for tensor in weights.values())
     if expected != found:
         raise DamagedError(
@@ -207,7 +210,17 @@ def _holds_model(path: Path) -> bool:
     return False
 
 
-def _parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
+def parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
+    """The configuration in the bytes of ``config.json``.
+
+    Args:
+        data: The bytes.
+        path: Where they stand, for messages.
+        tensors: Those that the weights have: a network has fewer layers.
+
+    Raises:
+        DamagedError: if they are no configuration.
+    """
     refused = f"{path} is no configuration of a language model"
     try:
         fields = cast("dict[str, Any]", decode(data))

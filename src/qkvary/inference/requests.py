@@ -86,11 +86,15 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompt:
             raise ValueError("expected a prompt of at least one token, got none")
+        for token in (*self.prompt, *self.stop_tokens):
+            _check_whole("a token", token, low=0, high=2**40)
         _check_whole("max_new_tokens", self.max_new_tokens, low=0, high=2**40)
         _check_whole("seed", self.seed, low=0, high=MOST_SEEDS - 1)
         if len(self.stop) > MOST_STOPS:
             raise ValueError(f"expected at most {MOST_STOPS} stop strings, got {len(self.stop)}")
         for text in self.stop:
+            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError(f"expected stop strings, got {text!r}")  # noqa: TRY004  one kind
             if not 1 <= len(text) <= LONGEST_STOP:
                 raise ValueError(
                     f"expected stop strings of 1 to {LONGEST_STOP} characters, got {len(text)}"
@@ -102,7 +106,7 @@ class Request:
         Raises:
             ValueError: for tokens that it does not know, or more of them than it has places for.
         """
-        strange = [token for token in self.prompt if not 0 <= token < vocabulary]
+        strange = [token for token in self.prompt if token >= vocabulary]
         if strange:
             raise ValueError(f"expected tokens from 0 to {vocabulary - 1}, got {strange[0]}")
         # The last new token is never read, so that it needs no place.
