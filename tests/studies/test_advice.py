@@ -23,6 +23,7 @@ from qkvary.studies.advice import (
 )
 from qkvary.studies.quality import Size, qualities, quality_of, standings
 
+H200 = find_device("h200")
 BF16, INT8 = map(parse_format, ("bf16", "int8"))
 PUBLISHED = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V", "GQA-4", "Q-GQA-4", "MQA", "Q-MQA")
 PUBLISHED_LARGE = ("QKV", "Q-K=V", "GQA-8", "Q-GQA-8", "MQA", "Q-MQA")
@@ -214,6 +215,53 @@ def test_a_model_that_is_best_as_it_is() -> None:
     assert not any(sentence.startswith("Exact") for sentence in sentences)
 
 
+def test_one_user_is_one_user() -> None:
+    """Beside 237 MiB of weights 270 MiB hold 36 MiB of cache four times on two devices, or once."""
+    narrow = Device(name="x", title="x", memory_bytes=300 * 2**20)
+    sentences = advice_of(serve(load_size("gpt2"), device=narrow, users=1, context=1024))
+    assert "Exact, without training: layer input, 1 device for all (1 user on 1 device)." in (
+        sentences
+    )
+    assert not any("1 users" in sentence for sentence in sentences)
+
+
+def test_an_exact_saving_that_takes_more_devices_is_no_advice() -> None:
+    """Heads are divided among devices; the layer input that stands for them is on every one."""
+    rows = serve(load_size("llama-2-7b"), size="1.2B", context=2**17, users=10)
+    by_name = {row.name: row.plan for row in rows}
+    own, stored = by_name["QKV"].devices, by_name["QKV, layer input"].devices
+    assert own is not None
+    assert stored is None or own < stored
+    assert not any("layer input" in sentence for sentence in advice_of(rows))
+
+
+def test_an_exact_saving_may_be_what_fits() -> None:
+    tight = Device(name="x", title="x", memory_bytes=300 * 2**20)
+    rows = serve(load_size("gpt2"), device=tight, context=1024, replica_sizes=(1,))
+    assert [row.plan.fits for row in rows[:2]] == [False, True]
+    sentences = advice_of(rows)
+    assert "the demand does not fit" in sentences[0]
+    assert sentences[1].startswith("Exact, without training: layer input, 100 devices for all")
+
+
+def test_what_is_not_on_the_frontier_is_not_counted_to_it() -> None:
+    rows = serve(load_size("gemma-4-31b"), size="1.2B", users=1, context=1024, device=H200)
+    sentences = advice_of(rows)
+    assert (
+        "Nothing on the published frontier needs fewer devices than the model as it is."
+        in sentences
+    )
+    assert rows[0].standing == "no published figure"
+    assert any(sentence.startswith("On the frontier: QKV (1 device") for sentence in sentences)
+    assert not any(sentence.startswith("Also") for sentence in sentences)
+
+
+def test_a_format_is_not_a_way_of_sharing() -> None:
+    """Eight bits halve any cache: what nothing else does is said of sharing."""
+    text = "\n".join(advice_of(serve(as_model(gpt_300m()), formats=("bf16", "int8"))))
+    assert "with one KV head left no other sharing halves the cache again (Q-MQA" in text
+
+
 def test_a_demand_that_nothing_meets() -> None:
     tiny = Device(name="x", title="x", memory_bytes=10**6)
     sentences = advice_of(serve(as_model(gpt_300m()), device=tiny))
@@ -241,9 +289,12 @@ def test_what_decodes_nothing_has_no_cache_to_save(kind: str) -> None:
 def test_caveats_are_said_once_and_with_their_variant() -> None:
     found = caveats_of([*qualities("300M"), None, *qualities("300M")])
     assert len(set(found)) == len(found)
-    assert found[0].startswith("Published changes: Do Transformers Need Three Projections?")
+    assert found[0].startswith(
+        "Published changes are those of a language model of 300M without an encoder: "
+        "Do Transformers Need Three Projections?"
+    )
     assert sum("One network was trained per variant" in sentence for sentence in found) == 1
-    assert any(sentence.startswith("Q-GQA-4: The released script") for sentence in found)
+    assert any(sentence.startswith("Q-GQA-4 of 300M: The released script") for sentence in found)
     assert sum("padded to 2,048 tokens" in sentence for sentence in found) == 1
 
 
@@ -251,4 +302,4 @@ def test_without_published_figures_there_is_nothing_to_warn_of() -> None:
     assert caveats_of([None, None]) == ()
     baseline = quality_of("QKV")
     (only,) = caveats_of([baseline])
-    assert only.startswith("Published changes:")
+    assert only.startswith("Published changes are those of a language model of 300M")

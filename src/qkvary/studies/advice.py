@@ -133,11 +133,10 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
     original = first[0]
     yield _as_it_is(original)
     for row in first:
-        if row.saving is not None and row.plan.fits and row.plan.devices != original.plan.devices:
+        if row.saving is not None and not _is_no_worse(original.plan.devices, row.plan.devices):
             yield (
                 f"Exact, without training: {row.saving}, {_devices(row.plan.devices or 0)} for all "
-                f"({row.plan.users_per_replica:,} users on "
-                f"{_devices(row.plan.devices_per_replica or 1)})."
+                f"({_held(row.plan)})."
             )
     frontier = sorted(
         (row for row in first if row.standing == "frontier" and row.plan.fits),
@@ -148,7 +147,10 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
         yield _nothing_better(original) if is_best else _fewest(frontier[0])
         rest = [row for row in frontier[0 if is_best else 1 :] if not row.is_original]
         if rest:
-            yield "Also on the frontier: " + "; ".join(map(_in_short, rest)) + "."
+            # A model of which nothing was published is not on the frontier itself.
+            is_further = original.standing == "frontier" or not is_best
+            start = "Also on the frontier" if is_further else "On the frontier"
+            yield f"{start}: {'; '.join(map(_in_short, rest))}."
     for row in first:
         if row.dominated_by:
             one = len(row.dominated_by) == 1
@@ -159,6 +161,11 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
             )
     yield from _at_equal_cost(first)
     yield from _due_to_the_authors(first)
+
+
+def own_name(label: str) -> str:
+    """How a sentence about the model as it was given begins."""
+    return "As it is" if label == AS_IT_IS else f"As it is ({label})"
 
 
 def advise_task(kind: TaskKind) -> Iterator[str]:
@@ -189,7 +196,11 @@ def advise_task(kind: TaskKind) -> Iterator[str]:
 def caveats_of(found_qualities: Iterable[Quality | None]) -> tuple[str, ...]:
     """What must be known about the published figures that were used, each once."""
     qualities = [quality for quality in found_qualities if quality is not None]
-    sources = [f"Published changes: {quality.source}." for quality in qualities]
+    sources = [
+        f"Published changes are those of a language model of {quality.size} without an encoder: "
+        f"{quality.source}."
+        for quality in qualities
+    ]
     changed = [quality for quality in qualities if quality.caveats]
     everywhere = [
         caveat
@@ -197,7 +208,7 @@ def caveats_of(found_qualities: Iterable[Quality | None]) -> tuple[str, ...]:
         if all(caveat in quality.caveats for quality in changed)
     ]
     of_one = [
-        f"{quality.variant}: {caveat}"
+        f"{quality.variant} of {quality.size}: {caveat}"
         for quality in changed
         for caveat in quality.caveats
         if caveat not in everywhere
@@ -224,17 +235,20 @@ def _standing(quality: Quality | None, above: Sequence[Quality]) -> Standing:
 def _as_it_is(row: ServedVariant) -> str:
     plan = row.plan
     if not plan.fits or plan.devices is None:
-        return f"{_own_name(row)} the demand does not fit: not one user beside the weights."
-    users = f"{plan.users_per_replica:,} users on {_devices(plan.devices_per_replica or 1)}"
-    return f"{_own_name(row)}: {users}, {_devices(plan.devices)} for all."
+        return f"{own_name(row.label)} the demand does not fit: not one user beside the weights."
+    return f"{own_name(row.label)}: {_held(plan)}, {_devices(plan.devices)} for all."
 
 
-def _own_name(row: ServedVariant) -> str:
-    return "As it is" if row.label == AS_IT_IS else f"As it is ({row.label})"
+def _held(plan: ServingPlan) -> str:
+    """The users of one copy of the model, and its devices."""
+    users = plan.users_per_replica
+    named = "1 user" if users == 1 else f"{users:,} users"
+    return f"{named} on {_devices(plan.devices_per_replica or 1)}"
 
 
 def _is_no_worse(own: int | None, other: int | None) -> bool:
-    return own is not None and (other is None or own <= other)
+    """Whether a model takes no more devices than another; ``None`` are too many for either."""
+    return other is None or (own is not None and own <= other)
 
 
 def _nothing_better(row: ServedVariant) -> str:
@@ -286,8 +300,9 @@ def _due_to_the_authors(rows: Sequence[ServedVariant]) -> Iterator[str]:
     if one_head is None or both is None:
         return
     yield (
-        "K=V stacks on head sharing, as its authors say: with one KV head left nothing else halves "
-        f"the cache again (Q-MQA, {_change(both)}). Per byte, sharing heads costs less until then."
+        "K=V stacks on head sharing, as its authors say: with one KV head left no other sharing "
+        f"halves the cache again (Q-MQA, {_change(both)}). Per byte, sharing heads costs less until "
+        "then."
     )
 
 
