@@ -210,4 +210,4 @@ def test_caveats_of_both_sizes_are_said_once() -> None:
     assert any("padded" in caveat for caveat in shared)
     own = [set(picture.caveats) - set(shared) for picture in pictures]
     assert not own[0] & own[1]
-    assert any("Q-GQA-4: The released script" in caveat for caveat in own[0])
+    assert any("Q-GQA-4 of 300M: The released script" in caveat for caveat in own[0])

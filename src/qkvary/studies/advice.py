@@ -301,8 +301,8 @@ def _due_to_the_authors(rows: Sequence[ServedVariant]) -> Iterator[str]:
         return
     yield (
         "K=V stacks on head sharing, as its authors say: with one KV head left no other sharing "
-        f"halves the cache again (Q-MQA, {_change(both)}). Per byte, sharing heads costs less until "
-        "then."
+        f"halves the cache again (Q-MQA, {_change(both)}). Per byte, sharing heads costs less "
+        "until then."
     )
 
 
