@@ -6,7 +6,7 @@ from qkvary.arch.families.sizes import load_size
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.published_networks import gpt_300m, gpt_1200m, synthetic_encoder
 from qkvary.costs.candidates import choose_candidates
-from qkvary.costs.devices import find_device
+from qkvary.costs.devices import Device, find_device
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.training import plan_training
 from qkvary.studies.figures import load_published
@@ -103,8 +103,38 @@ def test_a_model_that_takes_the_fewest_products_already() -> None:
 
 
 def test_what_does_not_fit_is_said_first() -> None:
-    sentences = list(advise_training(train(load_size("llama-3.1-8b"), size="1.2B")))
-    assert sentences[0].startswith("As it is (GQA-8) not one sequence fits beside weights")
+    small = Device(name="x", title="x", memory_bytes=22 * 10**9)
+    large = as_model(gpt_1200m())
+    sentences = list(advise_training(train(large, size="1.2B", device=small, tokens=4096)))
+    assert sentences[0] == (
+        "As it is (QKV) not one sequence fits beside weights, gradients and optimizer on one "
+        "device: shard them, keep fewer activations (--checkpointing), or shorten --context."
+    )
+
+
+def test_what_was_done_already_is_no_advice() -> None:
+    rows = train(as_model(gpt_1200m()), size="1.2B", device=A100, tokens=2**18, checkpointing=True)
+    assert rows[0].plan.free_bytes > 0
+    assert next(iter(advise_training(rows))) == (
+        "As it is (QKV) not one sequence fits beside weights, gradients and optimizer on one "
+        "device: shard them, or shorten --context."
+    )
+
+
+def test_shorter_sequences_do_not_help_what_has_no_room_for_weights() -> None:
+    rows = train(load_size("llama-3.1-8b"), size="1.2B")
+    assert rows[0].plan.free_bytes < 0
+    assert next(iter(advise_training(rows))) == (
+        "As it is (GQA-8): weights, gradients and optimizer alone do not fit on one device, however "
+        "short the sequence: shard them."
+    )
+
+
+def test_models_without_a_label_are_spoken_of_as_they_are() -> None:
+    sentences = list(advise_training(train(load_size("gemma-4-31b"), size="1.2B")))
+    assert sentences[0].startswith("As it is: weights, gradients and optimizer alone do not fit")
+    assert sentences[1].startswith("Fewest products on the published frontier: ")
+    assert "% below the model as it is; a gain" in sentences[1]
 
 
 def test_networks_that_decode_nothing_can_be_trained() -> None:

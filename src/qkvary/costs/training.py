@@ -43,6 +43,10 @@ class TrainingPlan:
     """Weights, gradients and optimizer."""
     sequence_bytes: int
     """Activations of one sequence, its logits included."""
+    checkpointing: bool
+    """Whether blocks are computed again instead of kept."""
+    free_bytes: int
+    """Memory of the device that is left beside the state; negative where that does not fit."""
     largest_batch: int
     """Sequences that fit beside the state; 0 where even one does not."""
     macs_per_token: float
@@ -100,6 +104,8 @@ def plan_training(
         tokens=tokens,
         state_bytes=state,
         sequence_bytes=sequence,
+        checkpointing=checkpointing,
+        free_bytes=free,
         largest_batch=max(0, free // sequence),
         macs_per_token=per_token,
         tokens_per_second=None if rate is None else utilization * rate / (2 * per_token),

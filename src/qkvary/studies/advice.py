@@ -168,6 +168,11 @@ def own_name(label: str) -> str:
     return "As it is" if label == AS_IT_IS else f"As it is ({label})"
 
 
+def as_given(label: str) -> str:
+    """What the model as it was given is called inside a sentence."""
+    return "the model as it is" if label == AS_IT_IS else f"{label} as it is"
+
+
 def advise_task(kind: TaskKind) -> Iterator[str]:
     """What the kind of task changes, as paper 1 says in section 2.5, and what its figures say."""
     if kind == "causal":
@@ -252,8 +257,7 @@ def _is_no_worse(own: int | None, other: int | None) -> bool:
 
 
 def _nothing_better(row: ServedVariant) -> str:
-    kind = "the model" if row.label == AS_IT_IS else row.label
-    return f"Nothing on the published frontier needs fewer devices than {kind} as it is."
+    return f"Nothing on the published frontier needs fewer devices than {as_given(row.label)}."
 
 
 def _fewest(row: ServedVariant) -> str:

@@ -12,7 +12,7 @@ from qkvary.costs.candidates import Candidate
 from qkvary.costs.devices import Device
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.training import Precision, TrainingPlan, plan_training
-from qkvary.studies.advice import published_change
+from qkvary.studies.advice import as_given, own_name, published_change
 from qkvary.studies.figures import load_published
 from qkvary.studies.quality import Quality, Size, quality_of
 
@@ -93,11 +93,7 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
     """What follows for who trains the model, in sentences."""
     base = rows[0]
     if base.plan.largest_batch < 1:
-        yield (
-            f"As it is ({base.label}) not one sequence fits beside weights, gradients and "
-            "optimizer on one device: shard them, keep fewer activations (--checkpointing), or "
-            "shorten --context."
-        )
+        yield _what_does_not_fit(base)
     known = [row for row in rows if row.quality is not None]
     better = [row for row in known if not _is_dominated(row, known)]
     if better:
@@ -106,12 +102,28 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
         if saved > 0:
             yield (
                 f"Fewest products on the published frontier: {best.label}, {saved:.1f} % below "
-                f"{base.label}; a gain of that order is the most that training can be faster."
+                f"{as_given(base.label)}; a gain of that order is the most that training can be "
+                "faster."
             )
         else:
             yield "Nothing on the published frontier takes fewer products than the model as it is."
     if {"Q-K=V", "MQA"} <= {row.label for row in known}:
         yield _compare_speeds()
+
+
+def _what_does_not_fit(base: TrainedVariant) -> str:
+    """What is too large for one device, and what helps against it."""
+    name, plan = own_name(base.label), base.plan
+    if plan.free_bytes < 0:
+        return (
+            f"{name}: weights, gradients and optimizer alone do not fit on one device, however "
+            "short the sequence: shard them."
+        )
+    fewer = "" if plan.checkpointing else "keep fewer activations (--checkpointing), "
+    return (
+        f"{name} not one sequence fits beside weights, gradients and optimizer on one device: "
+        f"shard them, {fewer}or shorten --context."
+    )
 
 
 def _compare_speeds() -> str:
