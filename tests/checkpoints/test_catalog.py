@@ -6,6 +6,7 @@ import pytest
 
 from qkvary.checkpoints.catalog import conversion_names, load_checkpoint, load_conversion
 from qkvary.checkpoints.errors import DamagedError, UsageError
+from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.models import save_model
 from tests.checkpoints.test_models import CHARACTERS, make_model
 from tests.reference import char_gpt, llama2c
@@ -14,7 +15,8 @@ from tests.reference import char_gpt, llama2c
 def test_every_format_is_recognised_as_itself_only(tmp_path: Path) -> None:
     llama2c.write_stand_in(tmp_path / "llama2c")
     char_gpt.write_stand_in(tmp_path / "char_gpt")
-    assert set(conversion_names()) == {"llama2c", "char_gpt"}
+    QKVForCausalLM.wrap(make_model()).save_pretrained(tmp_path / "transformers_folder")
+    assert set(conversion_names()) == {"llama2c", "char_gpt", "transformers_folder"}
     for name in conversion_names():
         found = [n for n in conversion_names() if load_conversion(n).recognises(tmp_path / name)]
         assert found == [name]
