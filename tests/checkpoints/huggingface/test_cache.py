@@ -95,6 +95,10 @@ def test_a_recording_cache_takes_tokens_of_a_window_back() -> None:
     found = model(ids[:, 5:6], past_key_values=cache).logits
     assert distance(found, model(ids).logits[:, 5:6]) < GATE
     assert cache.nbytes == 2 * 6 * 2 * 20 * 8
+    used = model(ids).past_key_values
+    used.activate_past_recording()
+    assert not used.is_croppable
+    assert used.get_seq_length() == 9
 
 
 def test_what_cannot_be_done_is_refused() -> None:

@@ -110,10 +110,12 @@ def test_guesses_are_taken_back(label: str) -> None:
 
 
 def test_a_static_cache_is_allocated_once() -> None:
-    model = make_model("Q-K=V")
-    cache = generate(model, prompt(3, LENGTH), cache_implementation="static").past_key_values
-    costs = network_costs(model.network.config, length=cache.get_max_length(), dtype="float64")
-    assert LENGTH + STEPS - 1 <= cache.get_max_length() <= LENGTH + STEPS
+    model, room = make_model("Q-K=V"), 16
+    options = {"cache_implementation": "static", "max_cache_len": room}
+    cache = generate(model, prompt(3, LENGTH), **options).past_key_values
+    costs = network_costs(model.network.config, length=room, dtype="float64")
+    assert cache.get_seq_length() == LENGTH + STEPS - 1
+    assert cache.get_max_length() == room
     assert cache.nbytes == 3 * (costs.cache_bytes_per_sequence or 0)
 
 

@@ -251,7 +251,9 @@ def test_any_sequence_of_operations_leaves_what_the_stock_cache_has(layout: Layo
         caches = [dynamic(model), exact_cache(model, layout=layout)]
         rows = 2
         for step in range(12):
-            name = choose.choice(["feed", "feed", "crop", "reorder", "repeat", "select", "reset"])
+            name = choose.choice(
+                ["feed", "feed", "crop", "reorder", "repeat", "select", "reset", "offload"]
+            )
             length = caches[0].get_seq_length()
             if name == "crop" and length:
                 removed = choose.randint(0, length)
@@ -273,6 +275,10 @@ def test_any_sequence_of_operations_leaves_what_the_stock_cache_has(layout: Layo
                 rows = 2
                 for cache in caches:
                     cache.reset()
+            elif name == "offload":
+                for layer in caches[1].layers:
+                    layer.offload()
+                    layer.prefetch()
             else:
                 ids = tokens(rows, choose.randint(1, 4), seed=100 * seed + step)
                 first, second = (model(ids, past_key_values=cache).logits for cache in caches)

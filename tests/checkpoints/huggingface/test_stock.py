@@ -191,12 +191,15 @@ def test_layers_may_share_in_different_ways(labels: tuple[str, str]) -> None:
     assert distance(logits_of(in_double_precision(stock.build())), expected_logits(network)) < GATE
 
 
-def test_kv_heads_of_layers_are_copied_as_little_as_possible() -> None:
-    kinds = [llama_config(label, num_heads=6).layers[0] for label in ("GQA-3", "Q-MQA")]
+@pytest.mark.parametrize(("labels", "expected"), [(("GQA-3", "Q-MQA"), 3), (("GQA-3", "GQA-2"), 6)])
+def test_kv_heads_of_layers_are_copied_as_little_as_possible(
+    labels: tuple[str, str], expected: int
+) -> None:
+    kinds = [llama_config(label, num_heads=6).layers[0] for label in labels]
     config = dataclasses.replace(llama_config("QKV"), attention=tuple(kinds))
     network = build_network(config)
     stock = export_stock(network)
-    assert stock.config.num_key_value_heads == 3
+    assert stock.config.num_key_value_heads == expected
     assert distance(logits_of(in_double_precision(stock.build())), expected_logits(network)) < GATE
 
 
