@@ -125,8 +125,8 @@ def test_shorter_sequences_do_not_help_what_has_no_room_for_weights() -> None:
     rows = train(load_size("llama-3.1-8b"), size="1.2B")
     assert rows[0].plan.free_bytes < 0
     assert next(iter(advise_training(rows))) == (
-        "As it is (GQA-8): weights, gradients and optimizer alone do not fit on one device, however "
-        "short the sequence: shard them."
+        "As it is (GQA-8): weights, gradients and optimizer alone do not fit on one device, "
+        "however short the sequence: shard them."
     )
 
 
