@@ -8,8 +8,10 @@ import re
 import pytest
 
 from qkvary.arch.blocks import Experts, FeedForward, ProjectedAttention
+from qkvary.arch.families.attention_fields import MOST_KINDS
+from qkvary.arch.families.table import read_model
 from qkvary.arch.labels import parse_variant, spell_label
-from qkvary.arch.models import Model
+from qkvary.arch.models import Model, count_kinds
 from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
 from qkvary.costs.exact_savings import apply_saving, find_savings
 from qkvary.costs.formats import parse_format
@@ -473,3 +475,24 @@ def test_a_missing_size_is_named(name: str, field: str) -> None:
     family = load(name)["model_type"]
     with pytest.raises(ValueError, match=rf"expected the field {field} in a {family} config"):
         read_without(name, field)
+
+
+def test_layers_may_all_differ_up_to_a_number() -> None:
+    """Each kind is counted apart: thousands of them would take minutes."""
+
+    def widen(layers: int) -> Model:
+        overrides = {str(index): {"head_dim": 32 + 2 * index} for index in range(layers)}
+        small = {
+            "model_type": "gemma4_text",
+            "vocab_size": 97,
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": layers,
+            "layer_types": ["full_attention"] * layers,
+            "per_layer_config": overrides,
+        }
+        return read_model(small, "wide")
+
+    assert len(count_kinds(widen(MOST_KINDS).layers)) == MOST_KINDS
+    with pytest.raises(ValueError, match="expected layers of at most 100 kinds, got 2,000"):
+        widen(2000)

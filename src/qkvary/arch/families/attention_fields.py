@@ -12,6 +12,8 @@ from qkvary.arch.families.fields import Fields
 from qkvary.arch.sharing import share
 from qkvary.arch.variants import ScorePosition, Variant
 
+MOST_KINDS = 100
+"""More kinds of layers than this are a mistake, and each would be counted apart."""
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
 Kind = TypeVar("Kind", bound=Hashable)
@@ -111,6 +113,13 @@ def read_windows(fields: Fields, layers: int, window: int | None) -> tuple[int |
 
 
 def build_each(kinds: Sequence[Kind], build: Callable[[Kind], Made]) -> tuple[Made, ...]:
-    """One value per entry of ``kinds``, each distinct kind built once."""
+    """One value per entry of ``kinds``, each distinct kind built once.
+
+    Raises:
+        ValueError: for more kinds than can be meant.
+    """
+    different = len(set(kinds))
+    if different > MOST_KINDS:
+        raise ValueError(f"expected layers of at most {MOST_KINDS} kinds, got {different:,}")
     built = {kind: build(kind) for kind in dict.fromkeys(kinds)}
     return tuple(built[kind] for kind in kinds)
