@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from qkvary.arch.attention import Initialization
 from qkvary.nn.draws import Draws
 
+FEW_ROWS = 16
+"""Tokens of a batch up to which projections are not joined where no gradient is wanted."""
+
 
 class Projection(nn.Module):
     """``x W^T + b``, or ``x A^T B^T + b`` with an inner width below the layer's (low rank)."""
@@ -50,9 +53,14 @@ class Projection(nn.Module):
 def project_together(
     x: Float[Tensor, "*batch d_model"], projections: Sequence[Projection]
 ) -> list[Float[Tensor, "*batch width"]]:
-    """Apply several projections to one input, full ones as a single matrix product."""
+    """Apply several projections to one input, full ones as a single matrix product.
+
+    Joining the weights copies them. A product of few rows takes no longer than that copy, so that
+    decoding projects one by one.
+    """
     full = [projection for projection in projections if projection.down is None]
-    if len(full) < 2:
+    few = not torch.is_grad_enabled() and x.numel() <= FEW_ROWS * x.shape[-1]
+    if len(full) < 2 or few:
         return [projection(x) for projection in projections]
     weight = torch.cat(tuple(projection.weight for projection in full))
     biases: list[Tensor] = [projection.bias for projection in full if projection.bias is not None]
