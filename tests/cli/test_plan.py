@@ -137,10 +137,62 @@ def test_published_figures_carry_what_limits_them(capsys: pytest.CaptureFixture[
     assert rows["QKV"]["quality"]["low"] == rows["QKV"]["quality"]["high"] == 0
 
 
+def test_what_is_longest_fits_and_is_printed_to_the_token(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Neither rounded up nor in thousands that would be typed as other tokens."""
+    arguments = ("llama-3.1-8b", "--gpu", "a100-40gb", "--users", "100", "--context", "32k")
+    rows, text = rows_of(planned(capsys, *arguments)), shown(capsys, *arguments)
+    # Two devices, each with half of the weights and 4 of 8 heads of 32 layers.
+    free = 36 * 10**9 - 8_030_261_248
+    assert rows["GQA-8"]["longest_context"] == free // (32 * 2 * 4 * 128 * 2) == 426_784
+    assert f" {free // 65_536:,} " in text
+    assert "8 by 2 where every 2 share a copy of the model (64 at most)" in " ".join(text.split())
+    assert "memory for (the model was made for 131,072)" in " ".join(text.split())
+
+
+def test_small_shares_and_prices_are_printed_as_given(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("gpt2", "--gpu", "l4", "--reserve", "12.5%", "--price", "1.25")
+    text = shown(capsys, *arguments)
+    assert "after the reserve of 12.5%;" in text
+    assert " 1.25 " in text
+    training = shown(capsys, "gpt2", "--gpu", "l4", "--goal", "training", "--utilization", "12.5%")
+    assert "at 12.5% of the matrix rate" in training
+
+
+def test_what_memory_has_to_hold_is_one_number(capsys: pytest.CaptureFixture[str]) -> None:
+    """Just before a summary closes more is kept than after."""
+    arguments = ("deepseek-v4-flash", "--gpu", "h200", "--context", "32k")
+    document = planned(capsys, *arguments)
+    most = document["rows"][0]["cache_bytes_per_user"]
+    assert document["savings"]["cache_bytes_now"] == most
+    assert most > model_cache_bytes(load_size("deepseek-v4-flash"), context=32_768)
+    assert "now: 225.8 MiB of cache a user in bf16" in shown(capsys, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "says"),
+    [
+        ("gpt2", "7", "gpt2 has no encoder: --encoder-tokens changes nothing"),
+        ("whisper-tiny", "7", "the encoder of whisper-tiny always has 1,500 tokens: --encoder"),
+        ("whisper-tiny", "1500", None),
+        ("t5-small", "7", None),
+    ],
+)
+def test_tokens_of_an_encoder_that_change_nothing_are_mentioned(
+    name: str, tokens: str, says: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for goal in ("serving", "training"):
+        arguments = (name, "--gpu", "l4", "--encoder-tokens", tokens, "--goal", goal)
+        notes = planned(capsys, *arguments)["notes"]
+        assert any(note.startswith(says or "none") for note in notes) == (says is not None)
+
+
 @pytest.mark.parametrize("kind", ["set", "image"])
 def test_other_tasks_train_and_cache_nothing(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     document = planned(capsys, "300M", "--gpu", "a100-40gb", "--task", kind)
     assert document["task"] == kind
+    assert document["goal"] == "training"
     assert "savings" not in document
     for sentence in advise_task(kind):  # type: ignore[arg-type]
         assert sentence in document["advice"]
@@ -151,6 +203,8 @@ def test_training_is_planned_on_request(capsys: pytest.CaptureFixture[str]) -> N
     arguments = ("300M", "--gpu", "a100-40gb", "--goal", "training", "--context", "1k")
     plain, again = planned(capsys, *arguments), planned(capsys, *arguments, "--checkpointing")
     assert plain["goal"] == "training"
+    assert (plain["precision"], plain["utilization"]) == ("mixed", 0.4)
+    assert (plain["checkpointing"], again["checkpointing"]) == (False, True)
     first = plain["rows"][0]
     assert first["state_bytes"] == 16 * first["parameters"]["total"] == 16 * 305_534_976
     assert again["rows"][0]["sequence_bytes"] < first["sequence_bytes"]
@@ -163,6 +217,7 @@ def test_training_is_planned_on_request(capsys: pytest.CaptureFixture[str]) -> N
     assert (
         "Training on sequences of 1,024 tokens, mixed precision, at 40% of the matrix rate" in text
     )
+    assert "1 user" not in text
 
 
 def test_a_device_may_be_described(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Amounts as people type and read them: one system of units at a time, nothing guessed."""
 
+import math
 import re
 
 import pytest
@@ -11,6 +12,8 @@ from qkvary.cli._units import (
     format_bytes,
     format_change,
     format_count,
+    format_price,
+    format_share,
     format_tokens,
     parse_bandwidth,
     parse_bytes,
@@ -165,6 +168,29 @@ def test_what_is_printed_is_what_was_counted(amount: int, decimal: bool) -> None
 )
 def test_counts(amount: float | None, text: str) -> None:
     assert format_count(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.1, "10%"),
+        (0.125, "12.5%"),
+        (0.0, "0%"),
+        (0.999999, "99.9999%"),
+        (0.07, "7%"),
+        (1, "100%"),
+    ],
+)
+def test_written_shares(share: float, text: str) -> None:
+    assert format_share(share) == text
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(None, "-"), (math.inf, "-"), (0, "0"), (16_000, "16,000"), (1.5, "1.50"), (2.5e3, "2,500")],
+)
+def test_prices(amount: float | None, text: str) -> None:
+    assert format_price(amount) == text
 
 
 def test_tokens() -> None:

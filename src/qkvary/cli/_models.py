@@ -122,9 +122,26 @@ def describe_layers(model: Model) -> str:
     return "; ".join(f"{count} x {kind}" for kind, count in counts.items())
 
 
-def notes_of(model: Model, candidates: Candidates, context: int) -> list[str]:
-    """What a reader of the figures must know."""
+def notes_of(
+    model: Model, candidates: Candidates, context: int, *, encoder_tokens: int | None = None
+) -> list[str]:
+    """What a reader of the figures must know.
+
+    Args:
+        model: The model.
+        candidates: Its variants.
+        context: Tokens of a sequence.
+        encoder_tokens: Those that were asked for.
+    """
     notes = list(model.notes)
+    heard = None if model.encoder is None else model.encoder.tokens
+    if encoder_tokens is not None and model.encoder is None:
+        notes.append(f"{model.name} has no encoder: --encoder-tokens changes nothing")
+    elif encoder_tokens is not None and heard not in {None, encoder_tokens}:
+        notes.append(
+            f"the encoder of {model.name} always has {heard:,} tokens: --encoder-tokens changes "
+            "nothing"
+        )
     if model.max_tokens is not None and context > model.max_tokens:
         notes.append(
             f"{model.name} was made for {model.max_tokens:,} tokens: at {context:,} the bytes are "

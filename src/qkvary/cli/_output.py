@@ -95,6 +95,12 @@ def table(
     return made
 
 
+def fits(screen: Console, made: Table) -> bool:
+    """Whether a table needs no more columns than the screen has."""
+    wide = screen.options.update_width(WIDEST)
+    return Measurement.get(screen, wide, made).maximum <= screen.width
+
+
 def print_rows(
     screen: Console, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
 ) -> None:
@@ -107,8 +113,7 @@ def print_rows(
     """
     filled = [list(row) for row in rows]
     made = table(columns, filled)
-    wide = screen.options.update_width(WIDEST)
-    if Measurement.get(screen, wide, made).maximum <= screen.width:
+    if fits(screen, made):
         screen.print(made)
         return
     for name, *cells in filled:

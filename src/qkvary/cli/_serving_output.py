@@ -4,24 +4,29 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from qkvary.cli._models import describe_layers
-from qkvary.cli._output import grouped, printable, table
+from qkvary.cli._output import fits, printable, table
 from qkvary.cli._plans import Question
-from qkvary.cli._units import format_bytes, format_count, format_tokens
-from qkvary.costs.cache import model_cache_bytes
+from qkvary.cli._units import (
+    format_bytes,
+    format_count,
+    format_price,
+    format_share,
+    format_tokens,
+)
+from qkvary.costs.cache import layerwise_cache_bytes
 from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.devices import Device
 from qkvary.costs.exact_savings import Saving, SavingsReport
-from qkvary.costs.formats import parse_format
+from qkvary.costs.formats import Format, parse_format
 from qkvary.costs.macs import count_encoder_tokens
 from qkvary.studies.advice import ServedVariant
 from qkvary.studies.plans import ServingAnswer
 from qkvary.studies.quality import Quality
 
-WIDE = 116
-"""Columns from which on a row shows everything."""
 COARSE = 0.2
 """Percentage points of a rounding interval from which on one digit says enough."""
 LOSSY = ("fp8", "int8", "int4")
@@ -35,14 +40,13 @@ def print_head(screen: Console, question: Question, *, decimal: bool) -> None:
     screen.print(Text(f"{len(model.layers)} layers: {describe_layers(model)}", style="dim"))
     weights = format_bytes(weight_bytes(model, question.weights), decimal=decimal)
     usable = format_bytes(question.demand.usable_bytes, decimal=decimal)
-    users = "1 user" if load.users == 1 else f"{load.users:,} users"
-    screen.print(
-        Text(
-            f"{users} of {question.context:,} tokens on {device.title}: "
-            f"{format_bytes(device.memory_bytes, decimal=decimal)}, {usable} after the reserve of "
-            f"{question.reserve:.0%}; weights {weights} in {question.weights.name}"
-        )
+    room = (
+        f"{device.title}: {format_bytes(device.memory_bytes, decimal=decimal)}, {usable} after the "
+        f"reserve of {format_share(question.reserve)}"
     )
+    users = "1 user" if load.users == 1 else f"{load.users:,} users"
+    served = f"{users} of {question.context:,} tokens on {room}; weights {weights} in "
+    screen.print(Text(room if question.trains else served + question.weights.name))
 
 
 def print_savings(
@@ -73,12 +77,24 @@ def print_serving(
 ) -> None:
     """Print the table of variants and formats."""
     screen.print(Text("\nVariants (all but * would have to be trained)", style="bold"))
-    if screen.width < WIDE:
-        for row in rows:
-            screen.print(Text(f"{_label(row)}, {row.cache.name}", style="bold"))
-            for name, value in _lines(row, question, decimal=decimal):
-                screen.print(Text(f"  {name}: {value}"))
+    tables = _tables(question, rows, decimal=decimal)
+    if all(fits(screen, made) for _, made in tables):
+        for form, made in tables:
+            lossy = ", lossy" if form.is_lossy else ""
+            screen.print(Text(f"cache in {form.name}{lossy}", style="italic"))
+            screen.print(made)
+        screen.print(Text(_legend(question), style="dim"))
         return
+    for row in rows:
+        screen.print(Text(f"{_label(row)}, {row.cache.name}", style="bold"))
+        for name, value in _lines(row, question, decimal=decimal):
+            screen.print(Text(f"  {name}: {value}"))
+
+
+def _tables(
+    question: Question, rows: Sequence[ServedVariant], *, decimal: bool
+) -> list[tuple[Format, Table]]:
+    """The rows of each format as a table."""
     priced = question.price is not None
     columns = [
         ("variant", "left"),
@@ -92,12 +108,16 @@ def print_serving(
         ("published %", "right"),
         ("standing", "left"),
     ]
-    for form in dict.fromkeys(row.cache for row in rows):
-        lossy = ", lossy" if form.is_lossy else ""
-        screen.print(Text(f"cache in {form.name}{lossy}", style="italic"))
-        own = [row for row in rows if row.cache == form]
-        screen.print(table(columns, (_cells(row, priced=priced, decimal=decimal) for row in own)))
-    screen.print(Text(_legend(question), style="dim"))
+    return [
+        (
+            form,
+            table(
+                columns,
+                (_cells(row, priced=priced, decimal=decimal) for row in rows if row.cache == form),
+            ),
+        )
+        for form in dict.fromkeys(row.cache for row in rows)
+    ]
 
 
 def _legend(question: Question) -> str:
@@ -107,10 +127,13 @@ def _legend(question: Question) -> str:
         if question.device.bandwidth_bytes_per_second and question.device.flops_per_second_16_bit
         else "tokens/s: give --bandwidth and --flops of the device"
     )
+    most, made_for = question.demand.replica_sizes[-1], question.model.max_tokens
+    limit = "" if made_for is None else f" (the model was made for {made_for:,})"
     return (
-        f"users: on one device; longest: tokens of one user alone; {speed}; published: change of "
-        "perplexity against all heads and projections, trained from scratch, and what its printed "
-        "digits leave open"
+        "users: on one device; devices: for all users, such as 8 by 2 where every 2 share a copy "
+        f"of the model ({most} at most); longest: tokens of one user alone that one such copy has "
+        f"memory for{limit}; {speed}; published: change of perplexity against all heads and "
+        "projections, trained from scratch, and what its printed digits leave open"
     )
 
 
@@ -150,7 +173,7 @@ def question_to_dict(question: Question) -> dict[str, Any]:
     return {
         "model": model.name,
         "layers": describe_layers(model),
-        "goal": question.purpose.goal,
+        "goal": "training" if question.trains else "serving",
         "task": load.task,
         "context": question.context,
         "encoder_tokens": (
@@ -162,6 +185,15 @@ def question_to_dict(question: Question) -> dict[str, Any]:
         "reserve": question.reserve,
         "price": question.price,
         "device": device_to_dict(question.device),
+        **(_regime_to_dict(question) if question.trains else {}),
+    }
+
+
+def _regime_to_dict(question: Question) -> dict[str, Any]:
+    return {
+        "precision": question.purpose.precision,
+        "checkpointing": question.purpose.checkpointing,
+        "utilization": question.utilization,
     }
 
 
@@ -217,13 +249,14 @@ def _layers(saving: Saving, total: int) -> str:
 def _quantised(question: Question, *, decimal: bool) -> str:
     parts: list[str] = []
     for name in LOSSY:
-        held = model_cache_bytes(
+        held = layerwise_cache_bytes(
             question.model,
             context=question.context,
             stored_as=parse_format(name),
             encoder_tokens=question.load.encoder_tokens,
+            peak=True,
         )
-        parts.append(f"{name} {format_bytes(held, decimal=decimal)}")
+        parts.append(f"{name} {format_bytes(sum(held), decimal=decimal)}")
     return f"{', '.join(parts)} a user (scales counted); changes the function, to be measured"
 
 
@@ -236,9 +269,8 @@ def _cells(row: ServedVariant, *, priced: bool, decimal: bool) -> list[str]:
     cells = [_label(row), format_bytes(plan.user_bytes, decimal=decimal), _users(row)]
     cells.append(_devices(row))
     if priced:
-        cells.append(grouped(plan.price_per_month))
-    longest = plan.longest_context
-    cells.append("no limit" if longest is None else format_count(longest))
+        cells.append(format_price(plan.price_per_month))
+    cells.append(format_tokens(plan.longest_context))
     cells.append(format_count(plan.tokens_per_second))
     cells.append(plan.bound or "-")
     return [*cells, describe_change(row.quality), _standing(row)]
@@ -250,7 +282,7 @@ def _lines(row: ServedVariant, question: Question, *, decimal: bool) -> Iterator
     yield "users per device", _users(row)
     yield "devices", _devices(row)
     if question.price is not None:
-        yield "price per month", grouped(plan.price_per_month)
+        yield "price per month", format_price(plan.price_per_month)
     yield "longest context of one user", format_tokens(plan.longest_context)
     yield (
         "tokens/s at the roofline",

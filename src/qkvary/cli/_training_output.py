@@ -9,7 +9,7 @@ from rich.text import Text
 from qkvary.cli._output import grouped, print_rows
 from qkvary.cli._plans import Question
 from qkvary.cli._serving_output import describe_change, quality_to_dict
-from qkvary.cli._units import format_bytes, format_change, format_count
+from qkvary.cli._units import format_bytes, format_change, format_count, format_share
 from qkvary.studies.plans import TrainingAnswer
 from qkvary.studies.training_advice import TrainedVariant
 
@@ -34,8 +34,8 @@ def print_training(
     screen.print(
         Text(
             f"\nTraining on sequences of {question.context:,} tokens, "
-            f"{question.purpose.precision} precision, at {question.utilization:.0%} of the matrix "
-            "rate",
+            f"{question.purpose.precision} precision, at {format_share(question.utilization)} of "
+            "the matrix rate",
             style="bold",
         )
     )

@@ -1,5 +1,6 @@
 """Amounts as people type and read them: bytes, rates, shares; one system of units at a time."""
 
+import math
 import re
 
 from qkvary.checkpoints.errors import UsageError
@@ -81,6 +82,18 @@ def format_bytes(amount: float | None, *, decimal: bool = False) -> str:
         return f"{value:,.4g} {names[0]}" if value % 1 else f"{value:,.0f} {names[0]}"
     digits = 2 if value < 99.995 else 1 if value < 999.95 else 0
     return f"{value:.{digits}f} {names[place]}"
+
+
+def format_share(share: float) -> str:
+    """A share in percent, with the digits that it was given with."""
+    return f"{100 * share:.10g}%"
+
+
+def format_price(amount: float | None) -> str:
+    """An amount of money, in hundredths where it is not whole, or a dash for none."""
+    if amount is None or not math.isfinite(amount):
+        return "-"
+    return f"{amount:,.0f}" if amount == int(amount) else f"{amount:,.2f}"
 
 
 def format_count(amount: float | None) -> str:

@@ -93,7 +93,7 @@ def command(
         cache=cache,
         encoder_tokens=encoder_tokens,
     )
-    notes = notes_of(known, chosen, tokens)
+    notes = notes_of(known, chosen, tokens, encoder_tokens=encoder_tokens)
     if json_output:
         print_json(
             {

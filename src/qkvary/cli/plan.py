@@ -122,7 +122,14 @@ def _answer(question: Question, *, decimal: bool) -> Plan:
             else answer_training(candidates, demand, regime, task=task)
         ),
         regime=regime,
-        notes=tuple(notes_of(question.model, candidates, question.context)),
+        notes=tuple(
+            notes_of(
+                question.model,
+                candidates,
+                question.context,
+                encoder_tokens=question.load.encoder_tokens,
+            )
+        ),
         decimal=decimal,
     )
 

@@ -144,7 +144,12 @@ _TEXTS: dict[Method, _Text] = {
 
 
 def find_savings(
-    model: Model, *, context: int, stored_as: Format, encoder_tokens: int | None = None
+    model: Model,
+    *,
+    context: int,
+    stored_as: Format,
+    encoder_tokens: int | None = None,
+    peak: bool = False,
 ) -> SavingsReport:
     """What can be saved with the weights as they are.
 
@@ -153,11 +158,13 @@ def find_savings(
         context: Tokens of the sequence.
         stored_as: How the cache stores numbers, before and after.
         encoder_tokens: Tokens of the encoder, where the model does not fix them.
+        peak: Whether to count the most that is kept on the way to ``context``, which is what memory
+            has to hold.
     """
 
     def count(one: Model) -> Sequence[int]:
         return layerwise_cache_bytes(
-            one, context=context, stored_as=stored_as, encoder_tokens=encoder_tokens
+            one, context=context, stored_as=stored_as, encoder_tokens=encoder_tokens, peak=peak
         )
 
     now = count(model)

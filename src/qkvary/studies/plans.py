@@ -111,6 +111,7 @@ def answer_serving(
             context=demand.context,
             stored_as=formats[0],
             encoder_tokens=demand.encoder_tokens,
+            peak=True,
         ),
         rows=rows,
         advice=(*advise_serving(rows), *advise_task(task)),

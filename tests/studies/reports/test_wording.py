@@ -117,3 +117,13 @@ def test_lists_and_counts_read_like_sentences() -> None:
 
 def test_markdown_stays_text_on_one_line() -> None:
     assert wording.markdown("a|b\n# <b> [x](y)") == "a\\|b \\# \\<b\\> \\[x\\](y)"
+
+
+def test_shares_and_prices_keep_their_digits() -> None:
+    assert [wording.share(value) for value in (0.1, 0.125, 0.0, 1)] == [
+        "10 %",
+        "12.5 %",
+        "0 %",
+        "100 %",
+    ]
+    assert [wording.money(value) for value in (2000.0, 1.5, 0, None)] == ["2,000", "1.50", "0", "–"]

@@ -90,7 +90,7 @@ def _cache(plan: Plan, picture: CachePicture) -> Figure:
 
 
 def _users(plan: Plan, picture: UsersPicture) -> Figure:
-    reserve = wording.percent(picture.reserve, 0)
+    reserve = wording.share(picture.reserve)
     marks = (
         f"One copy of the model on one device, {reserve} of its memory left alone. Marks: the "
         "device of the plan."

@@ -113,7 +113,7 @@ def _facts(plan: Plan, serving: ServingAnswer | None) -> list[tuple[str, str]]:
         ("layers", wording.whole(len(plan.model.layers))),
         (f"weights in {demand.weights.name}", weights),
         ("memory of the device", size(demand.device.memory_bytes)),
-        (f"after {wording.percent(demand.reserve, 0)} reserve", size(demand.usable_bytes)),
+        (f"after {wording.share(demand.reserve)} reserve", size(demand.usable_bytes)),
     ]
     if serving is not None:
         first = serving.rows[0].plan
@@ -121,7 +121,7 @@ def _facts(plan: Plan, serving: ServingAnswer | None) -> list[tuple[str, str]]:
         facts.append((f"cache a user, {first.cache.name}", size(first.user_bytes)))
         facts.append(("devices, as it is", devices))
     if demand.price is not None:
-        facts.append(("price of a device", f"{wording.whole(demand.price)} a month"))
+        facts.append(("price of a device", f"{wording.money(demand.price)} a month"))
     return facts
 
 

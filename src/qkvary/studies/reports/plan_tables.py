@@ -85,7 +85,7 @@ def training_table(
             (
                 f"Precision: {regime.precision}; "
                 f"{'each block computed again' if regime.checkpointing else 'activations kept'}, "
-                f"at {wording.percent(regime.utilization, 0)} of the matrix rate. Published "
+                f"at {wording.share(regime.utilization)} of the matrix rate. Published "
                 "tokens/s: paper 1's own machines and its 300M networks."
             ),
         ),
@@ -134,7 +134,7 @@ def users_table(picture: UsersPicture, key: str, *, decimal: bool) -> Table:
     places = _thin(picture.low, picture.high, (picture.memory_bytes,))
     notes = [
         (
-            f"One copy of the model on one device, {wording.percent(picture.reserve, 0)} of its "
+            f"One copy of the model on one device, {wording.share(picture.reserve)} of its "
             f"memory left alone, the cache in {picture.form.name}. The plan's table spreads a copy "
             "over several devices where that takes fewer in all."
         )
@@ -241,7 +241,7 @@ def _serving_row(row: ServedVariant, *, priced: bool, decimal: bool) -> tuple[Ce
             below=(f"{together} together",) if together > 1 else (),
             tone="" if plan.fits else "warn",
         ),
-        *([plain(plan.price_per_month, wording.whole(plan.price_per_month))] if priced else []),
+        *([plain(plan.price_per_month, wording.money(plan.price_per_month))] if priced else []),
         plain(plan.longest_context, longest),
         plain(plan.tokens_per_second, wording.compact(plan.tokens_per_second)),
         plain(plan.bound),

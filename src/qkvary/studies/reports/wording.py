@@ -78,6 +78,16 @@ def percent(share: float | None, decimals: int = 1, sign: bool = False) -> str:
     return MISSING if share is None else fixed(share * 100, decimals, sign) + " %"
 
 
+def share(value: float) -> str:
+    """Write a share as a percentage with the digits that it was given with."""
+    return f"{_trim(real(100 * value, 9))} %"
+
+
+def money(value: float | None) -> str:
+    """Write an amount of money, in hundredths where it is not whole."""
+    return whole(value) if value is None or value % 1 == 0 else fixed(value, 2)
+
+
 def whole(value: float | None) -> str:
     """Write a count with separated thousands."""
     return (
