@@ -202,6 +202,7 @@ def test_some_hundreds_of_strange_configurations() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_ten_thousand_strange_configurations() -> None:
     answered, refused = try_many(10_000, start=240)
     assert answered > 1_000
