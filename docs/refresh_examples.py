@@ -21,7 +21,7 @@ def print_again(match: re.Match[str]) -> str:
     process = subprocess.run(
         [sys.executable, "-c", PROGRAM, *shlex.split(match[1])[1:]],
         cwd=ROOT,
-        env=dict(os.environ, COLUMNS="120", PYTHONPATH=str(ROOT / "src")),
+        env=dict(os.environ, COLUMNS="136", PYTHONPATH=str(ROOT / "src")),
         capture_output=True,
         text=True,
         check=True,

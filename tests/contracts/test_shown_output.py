@@ -10,7 +10,7 @@ from qkvary.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```console\n\$ (qkvary [^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-COLUMNS = "120"
+COLUMNS = "136"
 SHOWN = [
     pytest.param(command, output, id=command)
     for page in sorted((ROOT / "docs").rglob("*.md"))
@@ -19,7 +19,7 @@ SHOWN = [
 
 
 def print_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What a command prints into 120 columns, ends of lines without spaces."""
+    """What a command prints into 136 columns, ends of lines without spaces."""
     assert main(shlex.split(command)[1:]) == 0
     return "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
 
