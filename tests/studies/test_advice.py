@@ -208,7 +208,10 @@ def test_digits_are_those_that_rounding_leaves() -> None:
 
 def test_a_model_that_is_best_as_it_is() -> None:
     sentences = advice_of(serve(load_size("falcon-7b"), size="1.2B", users=1, context=2048))
-    assert "Nothing on the published frontier needs fewer devices than MQA as it is." in sentences
+    assert (
+        "Nothing in this table that is on the published frontier needs fewer devices than MQA as it is."
+        in sentences
+    )
     also = next(text for text in sentences if text.startswith("Also on the frontier: "))
     assert "QKV (1 device, the baseline)" in also
     assert "MQA (" not in also.replace("Q-MQA (", "")
@@ -248,7 +251,7 @@ def test_what_is_not_on_the_frontier_is_not_counted_to_it() -> None:
     rows = serve(load_size("gemma-4-31b"), size="1.2B", users=1, context=1024, device=H200)
     sentences = advice_of(rows)
     assert (
-        "Nothing on the published frontier needs fewer devices than the model as it is."
+        "Nothing in this table that is on the published frontier needs fewer devices than the model as it is."
         in sentences
     )
     assert rows[0].standing == "no published figure"
@@ -303,3 +306,19 @@ def test_without_published_figures_there_is_nothing_to_warn_of() -> None:
     baseline = quality_of("QKV")
     (only,) = caveats_of([baseline])
     assert only.startswith("Published changes are those of a language model of 300M")
+
+
+def test_a_variant_is_dominated_by_those_that_nobody_asked_for_too() -> None:
+    model = as_model(gpt_300m(), "300M")
+    asked = choose_candidates(model, ("Q-K=V",)).rows
+    rivals = choose_candidates(model).rows
+    alone = serve_variants(asked, make_demand(), [BF16], size="300M")
+    beside = serve_variants(asked, make_demand(), [BF16], size="300M", rivals=rivals)
+    assert [row.name for row in beside] == [row.name for row in alone]
+    assert (alone[-1].label, alone[-1].standing, alone[-1].dominated_by) == (
+        "Q-K=V",
+        "frontier",
+        (),
+    )
+    assert (beside[-1].standing, beside[-1].dominated_by) == ("dominated", ("GQA-4", "MQA"))
+    assert beside[-1].plan == alone[-1].plan

@@ -60,7 +60,12 @@ class ServedVariant:
 
 
 def serve_variants(
-    candidates: Sequence[Candidate], demand: Demand, formats: Sequence[Format], *, size: Size
+    candidates: Sequence[Candidate],
+    demand: Demand,
+    formats: Sequence[Format],
+    *,
+    size: Size,
+    rivals: Sequence[Candidate] = (),
 ) -> tuple[ServedVariant, ...]:
     """Plan every candidate in every format, the candidates of one format together.
 
@@ -69,13 +74,17 @@ def serve_variants(
         demand: What is asked.
         formats: How the cache may be stored.
         size: Which of the papers' models published changes are taken from.
+        rivals: Variants that are not shown and may dominate one that is.
     """
+    shown = {candidate.label for candidate in candidates}
+    hidden = [rival for rival in rivals if rival.label not in shown]
     served: list[ServedVariant] = []
     for form in formats:
-        plans = [plan_serving(candidate.model, demand, form) for candidate in candidates]
-        qualities = [published_change(candidate, size) for candidate in candidates]
-        points = list(zip(candidates, plans, qualities, strict=True))
-        for candidate, plan, quality in points:
+        everybody = [*candidates, *hidden]
+        plans = [plan_serving(candidate.model, demand, form) for candidate in everybody]
+        qualities = [published_change(candidate, size) for candidate in everybody]
+        points = list(zip(everybody, plans, qualities, strict=True))
+        for candidate, plan, quality in points[: len(candidates)]:
             above = [
                 (other.label, better)
                 for other, against, better in points
@@ -257,7 +266,7 @@ def _is_no_worse(own: int | None, other: int | None) -> bool:
 
 
 def _nothing_better(row: ServedVariant) -> str:
-    return f"Nothing on the published frontier needs fewer devices than {as_given(row.label)}."
+    return f"Nothing in this table that is on the published frontier needs fewer devices than {as_given(row.label)}."
 
 
 def _fewest(row: ServedVariant) -> str:

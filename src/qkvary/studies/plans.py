@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qkvary.arch.models import Model
-from qkvary.costs.candidates import Candidate, Candidates
+from qkvary.costs.candidates import Candidate, Candidates, choose_candidates
 from qkvary.costs.exact_savings import SavingsReport, find_savings
 from qkvary.costs.formats import Format
 from qkvary.costs.parameters import model_parameters
@@ -104,7 +104,9 @@ def answer_serving(
     """
     model = candidates.original.model
     size = nearest_size(model_parameters(model).total)
-    rows = serve_variants(candidates.rows, demand, formats, size=size)
+    # A variant that was asked for is dominated by those that nobody asked for too.
+    rivals = choose_candidates(model).rows
+    rows = serve_variants(candidates.rows, demand, formats, size=size, rivals=rivals)
     return ServingAnswer(
         savings=find_savings(
             model,
