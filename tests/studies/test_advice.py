@@ -209,7 +209,7 @@ def test_digits_are_those_that_rounding_leaves() -> None:
 def test_a_model_that_is_best_as_it_is() -> None:
     sentences = advice_of(serve(load_size("falcon-7b"), size="1.2B", users=1, context=2048))
     assert (
-        "Nothing in this table that is on the published frontier needs fewer devices than MQA as it is."
+        "No variant of the frontier in this table needs fewer devices than MQA as it is."
         in sentences
     )
     also = next(text for text in sentences if text.startswith("Also on the frontier: "))
@@ -251,7 +251,7 @@ def test_what_is_not_on_the_frontier_is_not_counted_to_it() -> None:
     rows = serve(load_size("gemma-4-31b"), size="1.2B", users=1, context=1024, device=H200)
     sentences = advice_of(rows)
     assert (
-        "Nothing in this table that is on the published frontier needs fewer devices than the model as it is."
+        "No variant of the frontier in this table needs fewer devices than the model as it is."
         in sentences
     )
     assert rows[0].standing == "no published figure"

@@ -266,7 +266,9 @@ def _is_no_worse(own: int | None, other: int | None) -> bool:
 
 
 def _nothing_better(row: ServedVariant) -> str:
-    return f"Nothing in this table that is on the published frontier needs fewer devices than {as_given(row.label)}."
+    return (
+        f"No variant of the frontier in this table needs fewer devices than {as_given(row.label)}."
+    )
 
 
 def _fewest(row: ServedVariant) -> str:
