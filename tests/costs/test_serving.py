@@ -1,6 +1,5 @@
 """Serving plans against the papers' scenario, plain loops, and what more memory must never do."""
 
-import dataclasses
 import itertools
 
 import pytest
@@ -22,10 +21,6 @@ from tests.costs.toy_models import (
     compressed_model,
     encoder_decoder_model,
     language_model,
-    latent_model,
-    plain_layer,
-    projected,
-    stack,
     tied_rotary_model,
 )
 
@@ -214,40 +209,6 @@ def test_more_users_and_longer_contexts_never_need_less(
     assert max(few_long, many_short) <= many_long
 
 
-def test_heads_are_never_split() -> None:
-    for label, devices, share in (
-        ("QKV", 2, 1 / 2),
-        ("QKV", 4, 1 / 4),
-        ("QKV", 8, 1 / 8),
-        ("QKV", 64, 1 / 8),
-        ("GQA-4", 8, 1 / 4),
-        ("MQA", 8, 1),
-        ("Q-MQA", 64, 1),
-        # Six heads on four devices: one of them holds two.
-        ("six", 4, 1 / 3),
-    ):
-        model = stack(plain_layer(projected())) if label == "six" else language_model(label)
-        whole = model_cache_bytes(model, context=10)
-        held = device_cache_bytes(model, context=10, stored_as=BF16, devices=devices)
-        assert held == whole * share
-
-
-@pytest.mark.parametrize("storage", ["input", "keys"])
-def test_what_all_heads_are_made_of_is_on_every_device(storage: str) -> None:
-    layer = plain_layer(dataclasses.replace(projected(), storage=storage))
-    whole = model_cache_bytes(stack(layer), context=10)
-    assert device_cache_bytes(stack(layer), context=10, stored_as=BF16, devices=6) == whole
-
-
-def test_latents_and_summaries_are_on_every_device() -> None:
-    for model in (latent_model(), compressed_model()):
-        whole, divided = (
-            device_cache_bytes(model, context=23, stored_as=BF16, devices=devices)
-            for devices in (1, 8)
-        )
-        assert whole == divided
-
-
 def test_one_key_head_gains_nothing_from_eight_devices() -> None:
     """Eight devices hold as many users as one that has room beside the weights."""
     model = language_model("MQA")
@@ -258,12 +219,6 @@ def test_one_key_head_gains_nothing_from_eight_devices() -> None:
         assert found.users_per_replica == 100
     spread = plan(language_model("QKV"), memory=100 * one, replica_sizes=(8,), **fields)
     assert spread.users_per_replica == 100
-
-
-def test_cross_attention_is_divided_by_its_own_heads() -> None:
-    model = encoder_decoder_model(tokens=19)
-    held = device_cache_bytes(model, context=10, stored_as=BF16, devices=3)
-    assert held * 3 == model_cache_bytes(model, context=10) == 2 * (10 + 19) * 48 * 2
 
 
 def test_an_encoders_tokens_are_asked_for_or_as_many_as_the_decoders() -> None:
