@@ -100,6 +100,8 @@ def test_json_says_what_was_asked_and_answers_it(capsys: pytest.CaptureFixture[s
             assert row["lossy"] == (form != "bf16")
     assert document["savings"]["methods"] == []
     assert "leave nothing to save exactly" in document["savings"]["obstacles"][0]
+    assert [one["cache"] for one in document["savings"]["lossy"]] == ["fp8", "int8", "int4"]
+    assert document["savings"]["lossy"][0]["cache_bytes"] == 16_384 * 32 * 2 * 8 * 128
 
 
 def test_savings_come_first(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import Model
-from qkvary.costs.cache import model_cache_bytes
+from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
 from qkvary.costs.exact_savings import (
     Method,
     Saving,
@@ -270,3 +270,18 @@ def test_a_layer_that_reads_another_one_finds_what_is_stored_there() -> None:
     assert isinstance(reader, ProjectedAttention)
     assert isinstance(read, ProjectedAttention)
     assert (reader.storage, read.storage, reader.reads_layer) == ("needed", "needed", source)
+
+
+def test_fewer_bits_are_counted_beside_what_is_exact() -> None:
+    """Two numbers of 16 bits go with the 64 channels of a head."""
+    report = report_of(load_size("300M"), context=8, stored_as=parse_format("fp32"))
+    rows = 20 * 2 * 16 * 8
+    assert report.lossy == (("fp8", rows * 64), ("int8", rows * 68), ("int4", rows * 36))
+
+
+def test_the_most_on_the_way_is_what_memory_has_to_hold() -> None:
+    model = load_size("deepseek-v4-flash")
+    now, most = (report_of(model, context=32_768, peak=peak) for peak in (False, True))
+    held = layerwise_cache_bytes(model, context=32_768, peak=True)
+    assert now.bytes_now == model_cache_bytes(model, context=32_768) < most.bytes_now == sum(held)
+    assert all(less < more for (_, less), (_, more) in zip(now.lossy, most.lossy, strict=True))

@@ -17,11 +17,10 @@ from qkvary.cli._units import (
     format_share,
     format_tokens,
 )
-from qkvary.costs.cache import layerwise_cache_bytes
 from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.devices import Device
 from qkvary.costs.exact_savings import Saving, SavingsReport
-from qkvary.costs.formats import Format, parse_format
+from qkvary.costs.formats import Format
 from qkvary.costs.macs import count_encoder_tokens
 from qkvary.studies.advice import ServedVariant
 from qkvary.studies.plans import ServingAnswer
@@ -29,8 +28,6 @@ from qkvary.studies.quality import Quality
 
 COARSE = 0.2
 """Percentage points of a rounding interval from which on one digit says enough."""
-LOSSY = ("fp8", "int8", "int4")
-"""Formats that are shown as an alternative to sharing anything."""
 
 
 def print_head(screen: Console, question: Question, *, decimal: bool) -> None:
@@ -69,7 +66,9 @@ def print_savings(
         screen.print(Text("  exact: nothing"))
     for sentence in (*report.already, *report.obstacles):
         screen.print(Text(f"    {sentence}", style="dim"))
-    screen.print(Text(f"  lossy: {_quantised(question, decimal=decimal)}"))
+    lossy = (f"{name} {format_bytes(held, decimal=decimal)}" for name, held in report.lossy)
+    marked = "a user (scales counted); changes the function, to be measured"
+    screen.print(Text(f"  lossy: {', '.join(lossy)} {marked}"))
 
 
 def print_serving(
@@ -160,6 +159,7 @@ def serving_to_dict(answer: ServingAnswer) -> dict[str, Any]:
             ],
             "already": report.already,
             "obstacles": report.obstacles,
+            "lossy": [{"cache": name, "cache_bytes": held} for name, held in report.lossy],
         },
         "rows": [_row_to_dict(row) for row in answer.rows],
         "advice": answer.advice,
@@ -244,20 +244,6 @@ def _certainty(saving: Saving) -> str:
 def _layers(saving: Saving, total: int) -> str:
     count = len(saving.layers)
     return f"all {total} layers" if count == total else f"{count} of {total} layers"
-
-
-def _quantised(question: Question, *, decimal: bool) -> str:
-    parts: list[str] = []
-    for name in LOSSY:
-        held = layerwise_cache_bytes(
-            question.model,
-            context=question.context,
-            stored_as=parse_format(name),
-            encoder_tokens=question.load.encoder_tokens,
-            peak=True,
-        )
-        parts.append(f"{name} {format_bytes(sum(held), decimal=decimal)}")
-    return f"{', '.join(parts)} a user (scales counted); changes the function, to be measured"
 
 
 def _label(row: ServedVariant) -> str:

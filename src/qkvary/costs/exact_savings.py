@@ -22,7 +22,7 @@ from qkvary.arch.blocks import (
 from qkvary.arch.models import Model, count_kinds, map_layers
 from qkvary.arch.sharing import IDENTITY
 from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
-from qkvary.costs.formats import Format
+from qkvary.costs.formats import Format, parse_format
 
 Certainty = Literal["exact", "needs the weights"]
 """``exact`` by construction, or exact if the weights are conditioned well enough."""
@@ -35,7 +35,8 @@ Method = Literal[
     "encoder output once",
 ]
 
-
+LOSSY_FORMATS = ("fp8", "int8", "int4")
+"""What a cache could be rounded to instead of storing less exactly."""
 LONG = 2**16
 """Tokens at which two ways of storing are compared where nobody said how many."""
 
@@ -91,6 +92,8 @@ class SavingsReport:
     """What the model saves by its construction already."""
     obstacles: tuple[str, ...]
     """Why other layers have no exact saving."""
+    lossy: tuple[tuple[str, int], ...]
+    """Formats of fewer bits, each with the cache in it: another function, to be measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +101,11 @@ class _Text:
     """What is said of a method."""
 
     certainty: Certainty
+    """What the method changes."""
     explanation: str
+    """Why it is exact."""
     price: str
+    """What it costs at run time, and what has to be checked."""
 
 
 _TEXTS: dict[Method, _Text] = {
@@ -162,9 +168,9 @@ def find_savings(
             has to hold.
     """
 
-    def count(one: Model) -> Sequence[int]:
+    def count(one: Model, form: Format = stored_as) -> Sequence[int]:
         return layerwise_cache_bytes(
-            one, context=context, stored_as=stored_as, encoder_tokens=encoder_tokens, peak=peak
+            one, context=context, stored_as=form, encoder_tokens=encoder_tokens, peak=peak
         )
 
     now = count(model)
@@ -201,6 +207,7 @@ def find_savings(
         savings=tuple(savings),
         already=tuple(dict.fromkeys(_already(kinds))),
         obstacles=tuple(dict.fromkeys(_obstacles(kinds))),
+        lossy=tuple((name, sum(count(model, parse_format(name)))) for name in LOSSY_FORMATS),
     )
 
 

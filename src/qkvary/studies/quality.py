@@ -64,6 +64,7 @@ class Quality:
     variant: str
     """The canonical label."""
     size: Size
+    """The networks that were compared."""
     change_percent: float
     """Recomputed from the two printed perplexities."""
     low: float
@@ -75,7 +76,9 @@ class Quality:
     perplexity: float
     """As printed: of padded positions, not of real tokens."""
     seeds: int
+    """Trained networks behind the figure."""
     source: str
+    """The paper and its table."""
     caveats: tuple[str, ...]
     """Sentences that belong beside the figure."""
 
@@ -85,8 +88,11 @@ class Undiluted:
     """A perplexity and its change per real token, if padding costs nothing."""
 
     real_fraction: float
+    """The share of positions that are real tokens."""
     baseline_perplexity: float
+    """Of the baseline, per real token."""
     change_percent: float
+    """Against it, per real token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +100,7 @@ class Dominator:
     """A variant that costs no more and is no worse, one of the two strictly."""
 
     variant: str
+    """The canonical label."""
     beyond_rounding: bool
     """Whether its perplexity is lower however the two printed ones were rounded."""
 
@@ -103,9 +110,11 @@ class PublishedStanding:
     """Where a variant stands among those that were trained at its size, at one cost."""
 
     variant: str
+    """The canonical label."""
     cost: int
     """Bytes of cache per token in bf16, or parameters."""
     perplexity: float
+    """As printed."""
     dominated_by: tuple[Dominator, ...]
     """Best perplexity first."""
     equal_cost: tuple[str, ...]

@@ -70,11 +70,15 @@ class Recomputed:
     """A published figure beside what it should be."""
 
     table: str
+    """The name of the published table."""
     figure: PublishedFigure
+    """What is printed there."""
     unit: str
+    """Of its column."""
     derivation: Derivation | None
     """``None`` where there is nothing to recompute."""
     verdict: FigureVerdict
+    """How the two agree."""
     reading: Reading | None
     """The other convention or the slip that gives the printed figure."""
     why: str

@@ -16,6 +16,7 @@ class Reading:
     """What a figure becomes under another convention, or by a slip."""
 
     value: Value
+    """The figure then."""
     convention: str
     """Completes "with ..." for a convention and "by ..." for a slip."""
 

@@ -72,7 +72,9 @@ class Served:
     """What one variant needs under one set of terms."""
 
     users_per_gpu: int
+    """Whole users that one holds."""
     gpus: int
+    """For all users."""
 
     @property
     def dollars_per_month(self) -> int:

@@ -19,7 +19,9 @@ class Run:
     accumulated: int
     """Micro-batches per step."""
     devices: int
+    """That train one network together."""
     context: int
+    """Positions of a sequence."""
 
     @property
     def tokens_per_step(self) -> int:

@@ -26,7 +26,6 @@ DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 4", "12 4", "4 2 1 2", "1 2", "
 """A dash for each row of a plan, the first one solid; more rows than these begin again."""
 FAR = 10.0
 """Percent from which a change is written at the edge of the picture instead of drawn to scale."""
-ABOVE = "above the scale"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +33,7 @@ class EndName:
     """The names at the end of a line, one below the other."""
 
     lines: tuple[str, ...]
+    """One name each."""
     y: float
     """The middle of all lines."""
 

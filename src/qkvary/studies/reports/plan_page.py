@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.decoding import weight_bytes
-from qkvary.costs.formats import parse_format
 from qkvary.costs.parameters import model_parameters
 from qkvary.studies.advice import nearest_size
 from qkvary.studies.plan_pictures import (
@@ -27,8 +25,6 @@ from qkvary.studies.reports.published_quality import Picture, show_published
 from qkvary.studies.reports.tables import Table
 
 PAGE_NAME = "plan.html"
-LOSSY = ("fp8", "int8", "int4")
-"""Formats that are shown as an alternative to sharing anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +32,13 @@ class Savings:
     """What can be stored less with the weights as they are."""
 
     now: str
+    """The cache as it is stored."""
     methods: tuple[tuple[str, str], ...]
+    """What each saves, and what has to be known about it."""
     reasons: tuple[str, ...]
+    """What is saved already, and why nothing more is."""
     lossy: str
+    """What fewer bits would leave."""
 
 
 def plan_files(plan: Plan, formats: Sequence[Literal["html"]] = ("html",)) -> dict[str, bytes]:
@@ -135,15 +135,6 @@ def _size(plan: Plan) -> Callable[[float], str]:
 def _savings(plan: Plan, answer: ServingAnswer) -> Savings:
     report, size = answer.savings, _size(plan)
     total = len(plan.model.layers)
-    lossy: list[str] = []
-    for name in LOSSY:
-        held = model_cache_bytes(
-            plan.model,
-            context=plan.demand.context,
-            stored_as=parse_format(name),
-            encoder_tokens=plan.demand.encoder_tokens,
-        )
-        lossy.append(f"{name} {size(held)}")
     return Savings(
         now=f"{size(report.bytes_now)} of cache a user in {plan.formats[0].name}",
         methods=tuple(
@@ -151,7 +142,7 @@ def _savings(plan: Plan, answer: ServingAnswer) -> Savings:
             for saving in report.savings
         ),
         reasons=(*report.already, *report.obstacles),
-        lossy=wording.listed(lossy),
+        lossy=wording.listed([f"{name} {size(held)}" for name, held in report.lossy]),
     )
 
 

@@ -27,9 +27,13 @@ class Picture:
     """A drawing with the table behind it and what must be known about it."""
 
     caption: str
+    """What is drawn."""
     drawing: Markup
+    """The chart."""
     table: Table
+    """Its figures."""
     caveats: tuple[str, ...] = ()
+    """What must be known about this picture alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +41,11 @@ class PublishedSection:
     """The papers' quality against cache: a picture a size, and what limits all of them."""
 
     pictures: tuple[Picture, ...]
+    """One of each size."""
     caveats: tuple[str, ...]
+    """What must be known about all of them."""
     key: tuple[tuple[str, Markup], ...]
+    """Names of the marks, each with its drawing."""
 
 
 def show_published(sizes: Sequence[Size], name: str) -> PublishedSection:
