@@ -1,5 +1,6 @@
 """Libraries are built once a machine; no compiler is normal, and a broken one is told once."""
 
+import platform
 import warnings
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import torch
 
 from qkvary.nn.decoding import build, choice, compiled, kept, native
 from qkvary.nn.decoding.decode import decode_attention
-from tests.nn.decoding.cases import draw
+from qkvary.nn.decoding.rotation import KeyRotation
+from tests.nn.decoding.cases import GATES, distance, draw
 
+NARROWER = ["-O3", "-mno-avx512f", "-mno-avx"] if platform.machine() == "x86_64" else ["-O3"]
 GOOD = 'extern "C" int answer() { return 42; }\n'
 BAD = "int answer() { return nothing; }\n"
 
@@ -152,3 +155,27 @@ def test_a_write_that_breaks_off_keeps_what_was_there(folder: Path) -> None:
     assert write("old", breaks=False) == folder / "file"
     assert write("new", breaks=True) is None
     assert [path.read_text("utf-8") for path in folder.iterdir()] == ["old"]
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("flag", NARROWER)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_narrower_vectors_give_the_same(
+    monkeypatch: pytest.MonkeyPatch, flag: str, dtype: torch.dtype
+) -> None:
+    """What other processors of the same kind run."""
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-march=native", flag))
+    monkeypatch.setattr(build, "NATIVE", ("",))
+    library = native.library.__wrapped__()
+    assert library is not None
+    monkeypatch.setattr(native, "library", lambda: library)
+    rotation = KeyRotation(dim=22, base=50.0)
+    for heads, tokens, dim in ((2, 150, 32), (4, 97, 37), (6, 1100, 64), (10, 65, 64), (34, 9, 40)):
+        query = draw(1, heads, 1, dim, seed=1, dtype=dtype)
+        key = draw(1, 2, tokens, dim, seed=2, dtype=dtype)
+        for turning in (None, rotation):
+            results = [
+                decode_attention(query, key, key, scale=0.2, kernel=kernel, rotation=turning)
+                for kernel in ("native", "folded")
+            ]
+            assert distance(*results) < 2 * GATES[dtype]

@@ -91,8 +91,9 @@ def _attend_by_chunks(
 def _fused(query: Tensor, problem: Decoding, visible: Tensor | None, *, is_grouped: bool) -> Tensor:
     key, value = problem.key, problem.value
     wider = key.shape[-1] - value.shape[-1]
-    # Fused kernels want one width.
-    query, key = F.pad(query, (0, max(0, -wider))), F.pad(key, (0, max(0, -wider)))
+    # Fused kernels want one width; a pad of nothing would be a copy.
+    if wider < 0:
+        query, key = F.pad(query, (0, -wider)), F.pad(key, (0, -wider))
     mixed = F.scaled_dot_product_attention(
         query,
         key,

@@ -1,4 +1,4 @@
-// Attention of a few queries over many stored keys, each tile of which is read once for both products.
+// Attention of a few queries over many stored keys. Each tile is read once for both products.
 //
 // The queries of all heads of a group are rows of one problem. A vector holds R rows times C
 // neighbouring channels, R C = W, so that few rows fill it as well as many do: a product takes C
@@ -57,6 +57,8 @@ namespace {
 constexpr int64_t BLOCK = 1024;
 constexpr int64_t PERIOD = 64;  // Of the rotation's near table.
 constexpr int64_t LEAST_WORK = 1 << 18;  // Products that are worth a thread.
+constexpr int64_t AHEAD = 2048;  // Bytes between what is read and what is fetched.
+constexpr int64_t LINE = 64;  // Bytes that memory moves at once, on most processors.
 constexpr int MIX_ROWS = W == 16 ? 4 : 2;
 constexpr int MIX_VECTORS = 4;
 
@@ -104,10 +106,24 @@ struct Scratch {
   }
 };
 
-inline void prefetch(const void *p, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64)
-    __builtin_prefetch(static_cast<const char *>(p) + i, 0, 3);
+inline void prefetch(const char *p, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch(p + i, 0, 3);
 }
+
+// What comes next in memory, fetched a line at a time between products: many at once would wait
+// for each other, and the products for them.
+struct Ahead {
+  const char *row = nullptr;
+  int64_t stride = 0, bytes = 0, line = 0;
+
+  void fetch(int64_t lines) {
+    for (int64_t i = 0; i < lines; ++i) {
+      __builtin_prefetch(row + line, 0, 3);
+      line += LINE;
+      if (line >= bytes) line = 0, row += stride;
+    }
+  }
+};
 
 template <class S>
 void unpack_row(float *to, const S *from, int64_t dim) {
@@ -134,26 +150,25 @@ void unpack_row(float *to, const int8_t *from, int64_t dim, const float *scales,
 // Tokens of one head of a stored tensor.
 struct Tokens {
   const char *data;
-  int64_t stride, dim;
+  int64_t stride, dim, element;
   const float *scales;
   int64_t scale_stride, scale_groups;
 
-  Tokens(const Stored &stored, int64_t element, int64_t batch, int64_t head)
-      : stride(stored.token_stride * element), dim(stored.dim),
+  Tokens(const Stored &stored, int64_t size, int64_t batch, int64_t head)
+      : stride(stored.token_stride * size), dim(stored.dim), element(size),
         scale_stride(stored.scale_token_stride), scale_groups(stored.scale_groups) {
     const int64_t offset = batch * stored.batch_stride + head * stored.head_stride;
     data = static_cast<const char *>(stored.data) + offset * element;
     scales = stored.scales + batch * stored.scale_batch_stride + head * stored.scale_head_stride;
   }
+  int64_t bytes() const { return dim * element; }
   const char *row(int64_t token) const { return data + token * stride; }
 };
 
 template <class S>
-void unpack(float *to, int64_t to_stride, const Tokens &from, int64_t first, int64_t count,
-            int64_t ahead) {
+void unpack(float *to, int64_t to_stride, const Tokens &from, int64_t first, int64_t count) {
   for (int64_t t = 0; t < count; ++t, to += to_stride) {
     const S *row = reinterpret_cast<const S *>(from.row(first + t));
-    prefetch(from.row(first + t) + ahead * from.stride, from.dim * sizeof(S));
     if constexpr (std::is_same_v<S, int8_t>)
       unpack_row(to, row, from.dim, from.scales + (first + t) * from.scale_stride,
                  from.scale_groups);
@@ -201,11 +216,11 @@ inline const float *at(const char *p) { return reinterpret_cast<const float *>(p
 // Scores of W tokens at a time: vectors of R rows times C tokens.
 template <int R>
 void score(float *scores, const float *query, const char *keys, int64_t stride, int64_t width,
-           int64_t tokens, int64_t ahead) {
+           int64_t tokens, Ahead ahead) {
   constexpr int C = W / R, GROUPS = W / 4;
+  // Lines for each step of channels, so that all is fetched when the tile is done.
+  const int64_t lines = (ahead.bytes + LINE - 1) / LINE * W * C / width;
   for (int64_t t = 0; t < tokens; t += W, scores += R * W, keys += W * stride) {
-    if (ahead)
-      for (int j = 0; j < W; ++j) prefetch(keys + j * stride + ahead, width * 4);
     Vec sums[W] = {};
     // Four tokens share a pointer: as many as tokens do not fit the registers.
     const char *group[GROUPS];
@@ -214,6 +229,7 @@ void score(float *scores, const float *query, const char *keys, int64_t stride, 
     const int64_t step = C * sizeof(float), triple = 3 * stride;
     for (int64_t c = 0; c < width; c += C) {
       const Vec q = load(query + c * R);
+      ahead.fetch(lines);
 #pragma GCC unroll 4
       for (int g = 0; g < GROUPS; ++g) {
         const char *key = group[g];
@@ -235,14 +251,14 @@ void score(float *scores, const float *query, const char *keys, int64_t stride, 
 // The same for one row of N vectors, token by token: memory is read in its order.
 template <int N, class S>
 void score_row(float *scores, const float *query, const char *keys, int64_t stride,
-               int64_t tokens, int64_t ahead) {
+               int64_t tokens, Ahead ahead) {
   Vec q[N];
   for (int n = 0; n < N; ++n) q[n] = load(query + n * W);
   for (int64_t t = 0; t < tokens; t += W) {
     Vec sums[W];
 #pragma GCC unroll 16
     for (int j = 0; j < W; ++j, keys += stride) {
-      prefetch(keys + ahead, N * W * sizeof(S));
+      prefetch(ahead.row + t * stride + j * stride, ahead.bytes);
       Vec key[N];
       load_row<N>(key, reinterpret_cast<const S *>(keys));
       sums[j] = key[0] * q[0];
@@ -255,7 +271,7 @@ void score_row(float *scores, const float *query, const char *keys, int64_t stri
 // Adds weighted values to the outputs of Q rows; `weights` are laid out as scores are.
 template <int R, int Q, int N, class S>
 void mix(float *outputs, int64_t output_stride, const float *weights, int first_row,
-         const char *values, int64_t stride, int64_t tokens, int64_t ahead) {
+         const char *values, int64_t stride, int64_t tokens, Ahead ahead) {
   constexpr int C = W / R, U = std::min(C, Q >= MIX_ROWS ? 1 : MIX_ROWS / Q);
   Vec sums[U][Q][N] = {};
   for (int q = 0; q < Q; ++q)
@@ -265,7 +281,7 @@ void mix(float *outputs, int64_t output_stride, const float *weights, int first_
 #pragma GCC unroll 4
     for (int u = 0; u < U; ++u) {
       const char *row = values + (t + u) * stride;
-      if (ahead) prefetch(row + ahead, N * W * sizeof(S));
+      prefetch(ahead.row + (t + u) * ahead.stride, ahead.bytes);
       Vec v[N];
       load_row<N>(v, reinterpret_cast<const S *>(row));
       for (int q = 0; q < Q; ++q) {
@@ -284,20 +300,29 @@ void mix(float *outputs, int64_t output_stride, const float *weights, int first_
 
 template <int R, class S>
 void mix_all(float *outputs, int64_t width, const float *weights, const char *values,
-             int64_t stride, int64_t tokens, int64_t ahead) {
+             int64_t stride, int64_t tokens, Ahead ahead) {
   constexpr int Q = std::min(R, MIX_ROWS), N = MIX_VECTORS;
   constexpr bool paired = std::is_same_v<S, PairedBfloat16>;
   for (int r = 0; r < R; r += Q) {
     float *to = outputs + r * width;
-    const int64_t far = r == 0 ? ahead : 0;
-    int64_t c = 0;
+    // Each pass over the tile fetches its part.
+    const int64_t passes = R / Q * ((width + N * W - 1) / (N * W));
+    Ahead part = ahead;
+    part.bytes = ((ahead.bytes + LINE - 1) / LINE + passes - 1) / passes * LINE;
+    int64_t c = 0, fetched = r / Q * (passes / (R / Q)) * part.bytes;
+    const auto next = [&] {
+      part.row = ahead.row + fetched;
+      if (fetched >= ahead.bytes) part.bytes = 0;
+      fetched += part.bytes;
+      return part;
+    };
     for (; c + N * W <= width; c += N * W)
-      mix<R, Q, N, S>(to + c, width, weights, r, values + c * sizeof(S), stride, tokens, far);
+      mix<R, Q, N, S>(to + c, width, weights, r, values + c * sizeof(S), stride, tokens, next());
     for (; c + 2 * W <= width; c += 2 * W)
-      mix<R, Q, 2, S>(to + c, width, weights, r, values + c * sizeof(S), stride, tokens, far);
+      mix<R, Q, 2, S>(to + c, width, weights, r, values + c * sizeof(S), stride, tokens, {});
     if constexpr (!paired)
       if (c < width)
-        mix<R, Q, 1, S>(to + c, width, weights, r, values + c * sizeof(S), stride, tokens, far);
+        mix<R, Q, 1, S>(to + c, width, weights, r, values + c * sizeof(S), stride, tokens, {});
   }
 }
 
@@ -331,9 +356,8 @@ struct Running {
 struct Tile {
   const char *keys, *values;
   int64_t key_stride, value_stride, first, count;
-  // Bytes from what is read in place to what is fetched meanwhile; 0 where nothing is.
-  int64_t key_ahead, value_ahead;
-  bool cut;       // Whether some token is hidden from some row.
+  bool cut;  // Whether some token is hidden from some row.
+  Ahead with_scores, with_mixture;  // What is fetched meanwhile.
 };
 
 // One head group of one sequence over one block of tokens.
@@ -359,10 +383,19 @@ struct Task {
     return real && std::none_of(real + from, real + from + count, [](uint8_t v) { return v; });
   }
 
-  // A tile as it is stored. What keys and values share is fetched with the values, if with any.
-  Tile place(const Tokens &keys, const Tokens &values, int64_t first, int64_t count) const {
+  // A tile as it is stored, and what is fetched meanwhile: a little ahead where all is in place.
+  // What is converted is read at once, so that all of the next tile must be there.
+  Tile place(const Tokens &keys, const Tokens &values, int64_t first, int64_t count,
+             bool in_place) const {
+    const auto next = [&](const Tokens &stored) {
+      const int64_t near = std::max<int64_t>(W, AHEAD / std::max<int64_t>(stored.stride, 1));
+      const char *row = stored.row(first + (in_place ? near : sizes.tile));
+      return Ahead{row, stored.stride, stored.bytes()};
+    };
+    Ahead with_scores = next(keys), with_mixture = next(values);
+    if (call.shared) with_mixture.bytes = 0;
     return {keys.row(first), values.row(first), keys.stride, values.stride, first, count,
-            sizes.tile * keys.stride, 0, is_cut(first, count)};
+            is_cut(first, count), with_scores, with_mixture};
   }
 
   template <int R>
@@ -388,11 +421,11 @@ struct Task {
       turn_query<R>(scratch.query, query, call, sizes, tile.first / PERIOD);
       query = scratch.query;
     }
-    const int64_t key_ahead = first_row == 0 ? tile.key_ahead : 0;
+    const Ahead with_scores = first_row == 0 ? tile.with_scores : Ahead{};
     if constexpr (R == 1 && N > 0)
-      score_row<N, S>(scores, query, tile.keys, tile.key_stride, tokens, key_ahead);
+      score_row<N, S>(scores, query, tile.keys, tile.key_stride, tokens, with_scores);
     else
-      score<R>(scores, query, tile.keys, tile.key_stride, sizes.key_width, tokens, key_ahead);
+      score<R>(scores, query, tile.keys, tile.key_stride, sizes.key_width, tokens, with_scores);
     if (tile.cut) hide<R>(scores, first_row, tile);
     const Vec change = running.update<R>(scores, tokens);
     for (int r = 0; r < R; ++r) {
@@ -402,7 +435,7 @@ struct Task {
         store(outputs + r * width + c, load(outputs + r * width + c) * factor);
     }
     mix_all<R, S>(outputs, width, scores, tile.values, tile.value_stride, tokens,
-                  first_row == 0 ? tile.value_ahead : 0);
+                  first_row == 0 ? tile.with_mixture : Ahead{});
   }
 
   void visit(int rows, const Tile &tile, int64_t first_row, const float *query, Running &running,
@@ -464,18 +497,17 @@ Tile prepare(const Task &task, const Tokens &keys, const Tokens &values, int64_t
   Scratch &scratch = task.scratch;
   const int64_t stride = sizes.plain_stride * 4, rest = round_up(count) - count;
   const auto copy = [&](float *to, const Tokens &from) {
-    unpack<S>(to, sizes.plain_stride, from, first, count, sizes.tile);
+    unpack<S>(to, sizes.plain_stride, from, first, count);
     if (rest) std::memset(to + count * sizes.plain_stride, 0, rest * stride);
     return reinterpret_cast<const char *>(to);
   };
   const bool in_place = std::is_same_v<S, float> && rest == 0;
   const bool key_in_place = in_place && keys.dim % W == 0 && call.half % W == 0;
   const bool value_in_place = in_place && values.dim % W == 0;
-  Tile tile = task.place(keys, values, first, count);
+  Tile tile = task.place(keys, values, first, count, key_in_place && value_in_place);
   if (!key_in_place) tile.keys = copy(scratch.plain, keys), tile.key_stride = stride;
-  if (!key_in_place || call.half) tile.key_ahead = 0;
   if (value_in_place) {
-    if (!call.shared || !key_in_place) tile.value_ahead = sizes.tile * values.stride;
+    // Read where it is.
   } else if (call.shared && !key_in_place) {
     tile.values = tile.keys, tile.value_stride = stride;
   } else {
@@ -504,14 +536,14 @@ void run_block(const Task &task, const float *queries, int64_t first, int64_t la
   const Tokens values(call.value, sizeof(S), task.batch, task.group);
   Running *running = reinterpret_cast<Running *>(task.scratch.running);
   for (int64_t b = 0; b < sizes.row_blocks; ++b) running[b] = Running();
+  std::fill(to.outputs, to.most, 0.0f);
   // One row converts what it reads by itself; others share what was converted once.
   const bool direct = !std::is_same_v<S, int8_t> && task.reads_rows();
   for (int64_t from = first; from < last; from += sizes.tile) {
     const int64_t count = std::min(sizes.tile, last - from);
     if (task.is_empty(from, count)) continue;
     if (direct && count % W == 0) {
-      Tile tile = task.place(keys, values, from, count);
-      if (!call.shared) tile.value_ahead = sizes.tile * values.stride;
+      const Tile tile = task.place(keys, values, from, count, true);
       task.visit_row<S>(tile, queries, running[0], to.outputs);
       continue;
     }
@@ -552,16 +584,21 @@ struct Plan {
   const Call &call;
   Sizes sizes;
   int64_t blocks, rows, tasks, query_size, partial_size;
-  std::vector<float> queries, memory;
+  std::vector<float> queries;
   std::vector<Partial> parts;
   std::atomic<int64_t> next{0};
 
   explicit Plan(const Call &given)
       : call(given), sizes(given), blocks((given.tokens + BLOCK - 1) / BLOCK),
-        rows(sizes.row_blocks * W), tasks(given.batch * given.groups * blocks),
-        query_size(rows * sizes.key_width), partial_size(rows * (sizes.value_width + 2)),
-        queries(given.batch * given.groups * query_size), memory(tasks * partial_size),
-        parts(tasks) {
+        rows((sizes.row_blocks - 1) * W + rows_of(given, sizes.row_blocks - 1)),
+        tasks(given.batch * given.groups * blocks),
+        query_size(rows * sizes.key_width),
+        partial_size(round_up(rows * (sizes.value_width + 2))),
+        queries(given.batch * given.groups * query_size), parts(tasks) {
+    // Kept from call to call: fresh pages cost as much as a part of the products.
+    static thread_local std::vector<float> memory;
+    if (static_cast<int64_t>(memory.size()) < tasks * partial_size)
+      memory.resize(tasks * partial_size);
     for (int64_t head = 0; head < call.batch * call.groups; ++head)
       for (int64_t b = 0; b < sizes.row_blocks; ++b)
         arrange(queries.data() + head * query_size + b * W * sizes.key_width,

@@ -1,4 +1,4 @@
-// Vectors of floats of the width that the processor has, and the few operations that attention needs.
+// Vectors of floats as wide as the processor has them, and the operations that attention needs.
 //
 // Written with the vector extensions of GCC and Clang; intrinsics stand where these do not find the
 // one instruction that exists.

@@ -1,0 +1,206 @@
+"""One query over a stored context: each kernel for decoding against SDPA, and against the machine.
+
+16 query heads of 64 channels, batch 1, one tensor for key and value, as many KV heads as heads,
+four or one. In the same rounds the machine reads the same bytes in a row and adds up products in
+registers, so that a share of what is possible can be said: of reading where that takes longer, of
+the products elsewhere.
+"""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkvary.nn.decoding import folded, native
+from qkvary.nn.decoding.build import load
+from qkvary.nn.decoding.decode import decode_attention
+from timing.interleaved import (
+    Effort,
+    Ratio,
+    Timing,
+    median_with_interval,
+    print_case,
+    read_quick,
+    take_turns,
+)
+
+NAME = "decode_attention"
+FULL = Effort(rounds=15, turn_seconds=0.02)
+QUICK = Effort(rounds=2, turn_seconds=0.0)
+HEADS, CHANNELS, CONTEXT, QUICK_CONTEXT = 16, 64, 32_768, 2048
+PROBES = (Path(__file__).parent / "timing" / "probes.cpp",)
+AHEAD_BYTES = (0, 4096)
+MULTIPLY_ADD_ROUNDS = 10_000
+VECTORS = 12
+"""Of the probe of multiply-adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One type and number of KV heads, and how fast it should be."""
+
+    dtype: torch.dtype
+    kv_heads: int
+    torch_goal: float
+    native_goal: float
+    one_tensor_goal: float
+
+    def __str__(self) -> str:
+        kind = {HEADS: "MHA", 1: "MQA"}.get(self.kv_heads, f"GQA-{self.kv_heads}")
+        return f"{str(self.dtype).removeprefix('torch.')} {kind}"
+
+
+CASES = (
+    Case(torch.float32, HEADS, 1.6, 2.6, 1.7),
+    Case(torch.float32, 4, 2.5, 7.0, 1.0),
+    Case(torch.float32, 1, 1.8, 4.5, 1.0),
+    Case(torch.bfloat16, HEADS, 4.0, 14.0, 1.3),
+    Case(torch.bfloat16, 4, 14.0, 27.0, 1.0),
+    Case(torch.bfloat16, 1, 20.0, 28.0, 1.0),
+)
+LEAST_OF_READING, LEAST_OF_PRODUCTS, LEAST_OF_TWO_THREADS = 0.85, 0.6, 1.8
+
+
+def make_calls(case: Case, context: int) -> dict[str, Callable[[], object]]:
+    """Every kernel over the same tensors, and the probes."""
+    query = torch.randn(1, HEADS, 1, CHANNELS).to(case.dtype)
+    key = torch.randn(1, case.kv_heads, context, CHANNELS).to(case.dtype)
+    value = key.clone()
+    scale = CHANNELS**-0.5
+
+    def decode(name: str, own: Tensor) -> Callable[[], object]:
+        return lambda: decode_attention(query, key, own, scale=scale, kernel=name)
+
+    calls: dict[str, Callable[[], object]] = {
+        "SDPA of k and v": lambda: F.scaled_dot_product_attention(
+            query, key, value, scale=scale, enable_gqa=case.kv_heads != HEADS
+        )
+    }
+    calls |= {name: decode(name, key) for name in folded.FORMS}
+    probes = load_probes()
+    if probes is None or native.library() is None:
+        return calls
+    size = key.numel() * key.element_size() // 4
+    for ahead in AHEAD_BYTES:
+        calls[f"read {ahead}"] = lambda ahead=ahead: probes.probe_read(key.data_ptr(), size, ahead)
+    return calls | {
+        "native": decode("native", key),
+        "native of k and v": decode("native", value),
+        "multiply-add": lambda: probes.probe_multiply_add(MULTIPLY_ADD_ROUNDS, 0.5),
+    }
+
+
+def load_probes() -> ctypes.CDLL | None:
+    """The native probes, ``None`` where there is no compiler."""
+    probes = load(PROBES)
+    if probes is not None:
+        probes.probe_read.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        probes.probe_multiply_add.argtypes = (ctypes.c_int64, ctypes.c_float)
+        probes.probe_width.restype = ctypes.c_int64
+    return probes
+
+
+def share_of_bound(
+    timing: Timing, case: Case, context: int, width: int
+) -> tuple[str, Ratio, dict[str, float]]:
+    """What the native kernel reaches of what bounds it, and the rates behind it."""
+    reading = timing.fastest(*(f"read {ahead}" for ahead in AHEAD_BYTES))
+    products = 2 * HEADS * CHANNELS * context
+    probed = MULTIPLY_ADD_ROUNDS * VECTORS * width
+    rounds = zip(
+        *(timing.seconds[name] for name in (reading, "multiply-add", "native")), strict=True
+    )
+    shares = [(read / own, multiply * products / probed / own) for read, multiply, own in rounds]
+    of_reading = median_with_interval([share[0] for share in shares])
+    of_products = median_with_interval([share[1] for share in shares])
+    seconds = timing.medians
+    stored = case.kv_heads * CHANNELS * context * case.dtype.itemsize
+    details = {
+        "read_gb_per_s": round(stored / seconds[reading] / 1e9, 1),
+        "native_gb_per_s": round(stored / seconds["native"] / 1e9, 1),
+        "multiply_add_gmac_per_s": round(probed / seconds["multiply-add"] / 1e9, 1),
+        "native_gmac_per_s": round(products / seconds["native"] / 1e9, 1),
+    }
+    if of_reading.value >= of_products.value:
+        return "reading", of_reading, details
+    return "multiply-adds", of_products, details
+
+
+def measure(case: Case, effort: Effort, context: int) -> None:
+    """Print all lines of a case."""
+    calls = make_calls(case, context)
+    timing = take_turns(calls, effort)
+    said = {"context": context, "ns_per_token": per_token(timing, context)}
+    form = timing.fastest(*folded.FORMS)
+    sizes = f"{case}, {HEADS} heads of {CHANNELS}, context {context}"
+
+    def show(what: str, ratio: Ratio, goal: float, **more: float) -> None:
+        title = f"{what}: {sizes}"
+        print_case(NAME, title, ratio, goal=goal, better="higher", timing=timing, **said, **more)
+
+    show("SDPA over the best form in torch", timing.ratio("SDPA of k and v", form), case.torch_goal)
+    probes = load_probes()
+    if probes is None or "native" not in calls:
+        return
+    show("SDPA over native", timing.ratio("SDPA of k and v", "native"), case.native_goal)
+    show("two tensors over one", timing.ratio("native of k and v", "native"), case.one_tensor_goal)
+    bound, share, rates = share_of_bound(timing, case, context, probes.probe_width())
+    goal = LEAST_OF_READING if bound == "reading" else LEAST_OF_PRODUCTS
+    show(f"native, share of {bound}", share, goal, **rates)
+
+
+def per_token(timing: Timing, context: int) -> dict[str, float]:
+    """Nanoseconds for each stored token."""
+    skipped = ("multiply-add",)
+    return {
+        name: round(seconds / context * 1e9, 2)
+        for name, seconds in timing.medians.items()
+        if name not in skipped
+    }
+
+
+def measure_threads(effort: Effort, context: int) -> None:
+    """Two threads against one, by the clock on the wall, where products are the limit."""
+    calls = make_calls(CASES[2], context)
+    if "native" not in calls:
+        return
+
+    def with_threads(count: int) -> Callable[[], object]:
+        def call() -> None:
+            torch.set_num_threads(count)
+            calls["native"]()
+
+        return call
+
+    turns = {"one thread": with_threads(1), "two threads": with_threads(2)}
+    timing = take_turns(turns, effort, clock=perf_counter)
+    torch.set_num_threads(1)
+    print_case(
+        NAME,
+        f"native, one thread over two: {CASES[2]}, context {context}",
+        timing.ratio("one thread", "two threads"),
+        goal=LEAST_OF_TWO_THREADS,
+        better="higher",
+        timing=timing,
+    )
+
+
+def main() -> None:
+    """Measure all cases."""
+    is_quick = read_quick()
+    effort, context = (QUICK, QUICK_CONTEXT) if is_quick else (FULL, CONTEXT)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    for case in CASES:
+        measure(case, effort, context)
+    measure_threads(effort, context)
+
+
+if __name__ == "__main__":
+    with torch.no_grad():
+        main()
