@@ -5,6 +5,7 @@ import pytest
 from qkvary.studies.figures import PublishedFigure, load_published
 from qkvary.studies.rounding import (
     coarse_step,
+    meant_decimals,
     printed_interval,
     printed_step,
     rounds_to,
@@ -38,6 +39,10 @@ def test_interval_holds_everything_that_prints_so() -> None:
     assert (low, high) == pytest.approx((5.0295, 5.0305))
     with pytest.raises(ValueError, match=r"expected a figure with a number, got '3nd\^2'"):
         printed_interval(figure("three-projections-table-1", "QKV", "computation"))
+
+
+def test_decimals_are_those_that_an_interval_leaves() -> None:
+    assert [meant_decimals(0, width) for width in (0.04, 0.19, 0.2, 0.4)] == [2, 2, 1, 1]
 
 
 def test_zeros_at_the_end_may_not_have_been_measured() -> None:

@@ -25,9 +25,7 @@ from qkvary.costs.macs import count_encoder_tokens
 from qkvary.studies.advice import ServedVariant
 from qkvary.studies.plans import ServingAnswer
 from qkvary.studies.quality import Quality
-
-COARSE = 0.2
-"""Percentage points of a rounding interval from which on one digit says enough."""
+from qkvary.studies.rounding import meant_decimals
 
 
 def print_head(screen: Console, question: Question, *, decimal: bool) -> None:
@@ -232,7 +230,7 @@ def describe_change(quality: Quality | None) -> str:
         return "-"
     if quality.low == quality.high == 0:
         return "baseline"
-    digits = 1 if quality.high - quality.low >= COARSE else 2
+    digits = meant_decimals(quality.low, quality.high)
     interval = f"[{quality.low:.{digits}f}, {quality.high:.{digits}f}]"
     return f"{quality.change_percent:+.{digits}f} {interval}"
 

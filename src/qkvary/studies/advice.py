@@ -17,6 +17,7 @@ from qkvary.costs.exact_savings import Method
 from qkvary.costs.formats import Format
 from qkvary.costs.serving import Demand, ServingPlan, plan_serving
 from qkvary.studies.quality import Quality, Size, quality_of
+from qkvary.studies.rounding import meant_decimals
 
 TaskKind = Literal["causal", "set", "image"]
 Goal = Literal["serving", "training"]
@@ -286,7 +287,7 @@ def _change(row: ServedVariant) -> str:
         return "no published change"
     if quality.change_percent == 0:
         return "the baseline"
-    digits = 1 if quality.high - quality.low >= 0.2 else 2
+    digits = meant_decimals(quality.low, quality.high)
     return f"{quality.change_percent:+.{digits}f} % perplexity"
 
 

@@ -16,6 +16,9 @@ _ABOUT = ("~", "about ")
 _SLACK = 1e-9
 """What floating point may add to a distance, relative to a step."""
 
+COARSE = 0.2
+"""Percentage points of an interval from which on one decimal says enough."""
+
 
 def printed_step(figure: PublishedFigure) -> float:
     """The unit of the last printed digit, in the unit of the figure's value: 0.1 for ``+3.1%``.
@@ -61,6 +64,11 @@ def printed_range(figure: PublishedFigure) -> tuple[float, float] | None:
     """The two ends of a figure such as ``40-50%``; ``None`` for any other."""
     match = _RANGE.search(figure.printed)
     return (float(match[1]), float(match[2])) if match else None
+
+
+def meant_decimals(low: float, high: float) -> int:
+    """Decimals that a percentage is worth writing with when its interval is as wide as this one."""
+    return 1 if high - low >= COARSE else 2
 
 
 def rounds_to(number: float, printed: float, step: float) -> bool:

@@ -15,10 +15,9 @@ from qkvary.studies.quality import Quality
 from qkvary.studies.reports import wording
 from qkvary.studies.reports.plan_charts import write_share
 from qkvary.studies.reports.tables import Cell, Column, Table, named, plain
+from qkvary.studies.rounding import meant_decimals
 from qkvary.studies.training_advice import TrainedVariant
 
-COARSE = 0.2
-"""Percentage points of a rounding interval from which on one decimal says enough."""
 MOST_COLUMNS = 7
 """Places of an axis that a table shows."""
 
@@ -283,7 +282,7 @@ def _quality_cell(quality: Quality | None) -> Cell:
 def _change_cell(change: float, low: float, high: float) -> Cell:
     if low == high == 0:
         return plain(0.0, "baseline", tone="quiet")
-    digits = 1 if high - low >= COARSE else 2
+    digits = meant_decimals(low, high)
     interval = f"[{wording.fixed(low, digits)}, {wording.fixed(high, digits)}]"
     return Cell(raw=change, text=wording.fixed(change, digits, sign=True), below=(interval,))
 
