@@ -29,6 +29,10 @@ MODULES = (
     "qkvary.studies.summary",
     "qkvary.studies.analysis",
     "qkvary.studies.figures",
+    "qkvary.studies.advice",
+    "qkvary.studies.training_advice",
+    "qkvary.studies.plans",
+    "qkvary.studies.plan_pictures",
     "qkvary.studies.quality",
     "qkvary.studies.recomputation",
 )
@@ -69,6 +73,7 @@ def test_torch_free_modules_import_without_torch_and_touch_nothing(run_python: R
         ["variants", "--json"],
         ["published"],
         ["cost", "gpt2"],
+        ["plan", "gemma-4-31b", "--gpu", "h100-80gb"],
         ["generate", "--help"],
         ["plan", "300M", "--gpu", "a100-40gb", "--context", "32k", "--users", "100"],
         ["plan", "gpt2", "--memory", "24GiB", "--goal", "training", "--json"],
