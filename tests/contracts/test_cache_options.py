@@ -12,11 +12,13 @@ from torch import Tensor
 from qkvary.arch import blocks
 from qkvary.arch.attention import AttentionConfig, ValueRope
 from qkvary.arch.blocks import ProjectedAttention
-from qkvary.arch.caches import CacheLayout, CacheOptions
+from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.costs.cache import layer_cache_bytes
+from qkvary.nn import attention
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.cache_storage import dequantize, quantize
+from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import (
     BATCH,
@@ -243,3 +245,44 @@ def test_preallocated_memory_is_what_was_asked_for_and_no_more() -> None:
     layer = Attention(windowed)
     feed(layer, random_input(71).float(), [0, 5, 6, TOKENS], cache)
     assert (cache.kept, cache.nbytes) == (3, BATCH * 3 * 5 * 4)
+
+
+@pytest.mark.parametrize("kernel", ["folded", "native", "auto"])
+@pytest.mark.parametrize("layout", ["sources", "rotated", "split"])
+@pytest.mark.parametrize("label", [*DECISIVE, "Q-K=V@rotary", "QKV@rotary", "Q-GQA-2@w3", "MQA@w3"])
+def test_kernels_for_decoding_change_nothing_but_rounding(
+    label: str, layout: CacheLayout, kernel: DecodeKernel
+) -> None:
+    """In float32, which the native kernel knows; padding and several new tokens included."""
+    layer, x = make_layer(label).float().eval(), random_input(71).float()
+    cache = LayerCache(layer.config, options=CacheOptions(layout=layout, kernel=kernel))
+    call = {"attention_mask": padding_mask()}
+    real = padding_mask()[..., None]
+    found = feed(layer, x, [0, 3, 4, 6, TOKENS], cache, **call)
+    with torch.no_grad():
+        expected = layer(x, **call)
+    assert distance(found * real, expected * real) < 1e-5
+
+
+def test_kernels_for_decoding_are_asked_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def decode(query: Tensor, *rest: Tensor, **options: object) -> Tensor:
+        asked.append(query.shape[2])
+        return decode_attention(query, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(attention, "decode_attention", decode)
+    x = random_input(71).float()
+    for label, queries in (
+        ("Q-K=V", [3, 1]),
+        ("Q-K=V@w3", [3, 1]),
+        ("(Q-K=V)+", []),
+        ("QKV", [3, 1]),
+    ):
+        layer = make_layer(label).float().eval()
+        cache = LayerCache(layer.config, options=CacheOptions(kernel="folded"))
+        feed(layer, x, [0, 3, 4], cache)
+        assert asked == queries, label
+        asked.clear()
+        layer(x[:, 4:5], cache=cache)
+        assert asked == []

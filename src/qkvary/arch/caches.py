@@ -14,6 +14,10 @@ where they are one, as engines store them. ``input``: the layer input, projected
 CacheStorage = Literal["growing", "preallocated", "int8", "int4"]
 """A tensor as long as what is kept, a buffer allocated beforehand, or codes with scales."""
 
+DecodeKernel = Literal["layer", "auto", "folded", "native", "compiled"]
+"""What attends to what is stored: the layer as without a cache, the kernel that a short timing on
+this machine finds fastest, or one of those pinned."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
@@ -27,6 +31,9 @@ class CacheOptions:
     """Channels that share a scale in quantised storage."""
     residual: int = 0
     """Newest tokens that quantised storage keeps as they are."""
+    kernel: DecodeKernel = "layer"
+    """What attends when few tokens are new and no gradient is wanted. Anything but ``layer`` leaves
+    to others what the layer's own kernel does bit for bit as without a cache."""
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -15,6 +15,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import IDENTITY, Source
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_layouts import NewTokens, make_form, rotate_roles
+from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.draws import Draws
 from qkvary.nn.kernels import (
     append_key_bias,
@@ -27,6 +28,9 @@ from qkvary.nn.kernels import (
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.positions import PlusBias, RelativeBias, Rotation, alibi_bias
 from qkvary.nn.projections import Projection, project_together
+
+MOST_DECODED = 8
+"""New tokens up to which kernels for decoding are asked, where the owner of a cache wants them."""
 
 
 class Attention(nn.Module):
@@ -132,7 +136,18 @@ class Attention(nn.Module):
         if cache is not None:
             layout = layout.end(cache.kept + x.shape[1])
         query, key, value, rotation = self.roles(x, cache=cache, layout=layout)
-        mixed = self.mix(query, key, value, layout)
+        kernel = "layer" if cache is None else cache.options.kernel
+        if kernel != "layer" and self._decodes(layout):
+            mixed = decode_attention(
+                query,
+                key,
+                value,
+                scale=self.content_scale,
+                valid=layout.attention_mask,
+                kernel=kernel,
+            )
+        else:
+            mixed = self.mix(query, key, value, layout)
         if rotation is not None and self._counter_rotates:
             mixed = rotation.turn(mixed, back=True)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
@@ -160,6 +175,18 @@ class Attention(nn.Module):
             stored = cache.append(form.write(NewTokens(x=x, sources=sources, rotation=rotation)))
             key, value = form.read(stored, lambda: self._rotation(layout.key_positions, x.dtype))
         return query if rotation is None else rotation.turn(query), key, value, rotation
+
+    def _decodes(self, layout: Layout) -> bool:
+        """Whether a call is what kernels for decoding take: few queries, and plain scores."""
+        variant = self.config.variant
+        plain = not variant.plus and variant.diagonal == "none"
+        plain = plain and variant.positions in ("none", "rotary")
+        # What a layer stores ends where its window does, for the first of the queries.
+        window = variant.window
+        near = window is None or layout.num_keys <= window
+        few = layout.num_queries <= MOST_DECODED
+        alone = layout.document_ids is None and not torch.is_grad_enabled()
+        return plain and near and few and alone and not self.training
 
     def _rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation | None:
         if self.config.variant.positions != "rotary":
