@@ -245,6 +245,24 @@ def test_codes_are_attended_to_as_the_numbers_they_stand_for(
     assert distance(result, expected) < GATES[dtype]
 
 
+@pytest.mark.parametrize("kernel", [name for name in KERNELS if name == "native"])
+@pytest.mark.parametrize("heads", [2, 3, 5, 9, 16, 17, 33])
+@pytest.mark.parametrize("tokens", [1, 63, 64, 65, 130, 1025])
+@pytest.mark.parametrize(("dim", "value_dim"), [(32, 32), (64, 96), (160, 64)])
+def test_many_rows_of_halves_are_near(
+    kernel: str, heads: int, tokens: int, dim: int, value_dim: int
+) -> None:
+    """Nearer than the gate: matrix units round the weights, and nothing else."""
+    query = draw(1, heads, 1, dim, seed=21, dtype=torch.bfloat16)
+    key = draw(1, 1, tokens, dim, seed=22, dtype=torch.bfloat16)
+    value = draw(1, 1, tokens, value_dim, seed=23, dtype=torch.bfloat16)
+    valid = torch.rand(1, tokens, generator=torch.Generator().manual_seed(24)) > 0.2
+    numbers = (part.double() for part in (query, key, value))
+    expected = decode_attention(*numbers, scale=dim**-0.5, valid=valid, kernel="matmul")
+    result = decode_attention(query, key, value, scale=dim**-0.5, valid=valid, kernel=kernel)
+    assert distance(result, expected) < 0.02
+
+
 def test_nothing_to_attend_to_or_to_ask() -> None:
     query, key = torch.ones(2, 4, 1, 8), torch.ones(2, 2, 0, 8)
     assert torch.equal(decode_attention(query, key, key, scale=1.0), torch.zeros(2, 4, 1, 8))
@@ -263,6 +281,7 @@ REFUSED = [
     ),
     ({"value": torch.ones(1, 2, 6, 8)}, r"expected a value of \[1, 2, 5, channels\], got"),
     ({"value": torch.ones(1, 2, 5, 8).to(torch.int8)}, r"expected a value of floats, or of int8"),
+    ({"value": torch.ones(1, 2, 5, 8).half()}, r"expected a value of torch.float32, got torch.f"),
     ({"key_scales": torch.ones(1, 2, 5, 1)}, r"got torch.float32 with scales"),
     ({"start": -1}, r"expected a start of at least 0, got -1"),
     ({"rotation": KeyRotation(dim=10, base=9.0)}, r"expected at most 8 rotated channels, got 10"),

@@ -18,7 +18,7 @@ from qkvary.nn.decoding.problem import Decoding
 from qkvary.nn.decoding.rotation import PERIOD, far_table, near_table, turn_back
 
 SOURCES = tuple(
-    Path(__file__).with_name("native") / name for name in ("attention.cpp", "vectors.h")
+    Path(__file__).with_name("native") / name for name in ("attention.cpp", "tiles.h", "vectors.h")
 )
 STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
 WIDEST_VECTOR = 16
@@ -65,6 +65,8 @@ class _Call(ctypes.Structure):
         ("half", _int64),
         ("table_stride", _int64),
         ("threads", _int64),
+        ("narrow", _int64),
+        ("scale", ctypes.c_double),
     )
 
 
@@ -113,8 +115,7 @@ def _describe(problem: Decoding) -> tuple[_Call, list[Tensor]]:
     query, rotation = problem.query, problem.rotation
     if rotation is not None:
         query = turn_back(query.float(), rotation)
-    # Powers of two are what the kernel computes.
-    query = (query.float() * (problem.scale * math.log2(math.e))).contiguous()
+    query = query.float().contiguous()
     output = torch.empty(batch, groups, problem.rows, problem.value.shape[-1])
     key, kept = _store(problem.key, problem.key_scales)
     value, more = _store(problem.value, problem.value_scales)
@@ -133,6 +134,9 @@ def _describe(problem: Decoding) -> tuple[_Call, list[Tensor]]:
         tokens=tokens,
         start=problem.start,
         threads=torch.get_num_threads(),
+        narrow=problem.query.dtype == torch.bfloat16 and rotation is None,
+        # Powers of two are what the kernel computes.
+        scale=problem.scale * math.log2(math.e),
     )
     tensors = [output, query, *kept, *more]
     if problem.valid is not None:

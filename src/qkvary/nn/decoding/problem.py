@@ -72,6 +72,8 @@ class Decoding:
                 f"expected a {name} of floats, or of int8 with scales, got {stored.dtype} "
                 f"{'without' if scales is None else 'with'} scales"
             )
+        if not is_coded and stored.dtype != self.query.dtype:
+            raise ValueError(f"expected a {name} of {self.query.dtype}, got {stored.dtype}")
         if scales is not None and (
             scales.shape[:3] != stored.shape[:3] or stored.shape[3] % scales.shape[3]
         ):

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "tiles.h"
 #include "vectors.h"
 
 using namespace vectors;
@@ -35,7 +36,7 @@ extern "C" {
 
 // Mirrored field by field in native.py.
 struct Call {
-  const float *query;  // [batch, groups, rows, key dim], contiguous, scaled
+  const float *query;  // [batch, groups, rows, key dim], contiguous
   float *output;       // [batch, groups, rows, value dim], contiguous
   const uint8_t *valid;  // [batch, tokens], or null
   int64_t valid_stride;
@@ -48,6 +49,8 @@ struct Call {
   int64_t half;  // Pairs that are turned; 0 for none.
   int64_t table_stride;
   int64_t threads;
+  int64_t narrow;  // Whether the queries are numbers of bfloat16.
+  double scale;    // Of scores that are powers of two.
 };
 
 }  // extern "C"
@@ -57,8 +60,9 @@ namespace {
 constexpr int64_t BLOCK = 1024;
 constexpr int64_t PERIOD = 64;  // Of the rotation's near table.
 constexpr int64_t LEAST_WORK = 1 << 18;  // Products that are worth a thread.
-constexpr int64_t AHEAD = 2048;  // Bytes between what is read and what is fetched.
-constexpr int64_t LINE = 64;  // Bytes that memory moves at once, on most processors.
+// Bytes between what is read and what is fetched, for few rows and for many: while memory is the
+// limit, it is to be kept busy, and otherwise to be done in time.
+constexpr int64_t NEAR = 2048, FAR = 8192;
 constexpr int MIX_ROWS = W == 16 ? 4 : 2;
 constexpr int MIX_VECTORS = 4;
 
@@ -70,7 +74,7 @@ int64_t tile_of(int64_t dim) { return dim <= 128 ? 64 : dim <= 256 ? 32 : 16; }
 int64_t paired_place(int64_t c) { return c / (2 * W) * (2 * W) + c % 2 * W + c % (2 * W) / 2; }
 
 struct Sizes {
-  bool paired;
+  bool paired, tiled;
   int64_t tile, key_width, value_width, still, half_width, row_blocks, plain_stride;
 
   explicit Sizes(const Call &call) {
@@ -82,20 +86,38 @@ struct Sizes {
     paired = call.storage == BFLOAT16 && call.half == 0 && call.key.dim % (2 * W) == 0 &&
              call.value.dim % (2 * W) == 0;
     row_blocks = (call.rows + W - 1) / W;
+#if defined(QKVARY_TILES)
+    tiled = paired && call.narrow && call.rows > 1 && tiles::granted();
+#else
+    tiled = false;
+#endif
+    if (tiled) tile = 64;
     // Rows are read a vector beyond their end where they are cut into parts.
     plain_stride = std::max(round_up(call.key.dim), value_width) + W;
+  }
+
+  // Where channel c of a mixture stands.
+  int64_t mixed_at(int64_t c) const {
+#if defined(QKVARY_TILES)
+    if (tiled) return tiles::place(c);
+#endif
+    return paired ? paired_place(c) : c;
   }
 };
 
 struct Scratch {
   std::vector<float> memory;
-  float *plain, *turned, *values, *query, *scores, *running;
+  float *plain, *turned, *values, *query, *scores, *running, *pairs, *weights;
+  int configured = 0;  // Rows that the matrix units expect.
 
   explicit Scratch(const Sizes &sizes) {
     const int64_t plain_size = sizes.tile * sizes.plain_stride + W;
     const int64_t turned_size = sizes.tile * sizes.key_width, query_size = W * sizes.key_width;
     const int64_t scores_size = W * sizes.tile, running_size = sizes.row_blocks * 2 * W;
-    memory.assign(2 * plain_size + turned_size + query_size + scores_size + running_size + 16, 0);
+    const int64_t pairs_size = sizes.tile * sizes.value_width / 2;
+    memory.assign(2 * plain_size + turned_size + query_size + 2 * scores_size + running_size +
+                      pairs_size + 16,
+                  0);
     auto address = reinterpret_cast<uintptr_t>(memory.data());
     plain = memory.data() + (-address % 64) / 4;
     turned = plain + plain_size;
@@ -103,27 +125,14 @@ struct Scratch {
     query = values + plain_size;
     scores = query + query_size;
     running = scores + scores_size;
+    weights = running + running_size;
+    pairs = weights + scores_size;
   }
 };
 
 inline void prefetch(const char *p, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch(p + i, 0, 3);
 }
-
-// What comes next in memory, fetched a line at a time between products: many at once would wait
-// for each other, and the products for them.
-struct Ahead {
-  const char *row = nullptr;
-  int64_t stride = 0, bytes = 0, line = 0;
-
-  void fetch(int64_t lines) {
-    for (int64_t i = 0; i < lines; ++i) {
-      __builtin_prefetch(row + line, 0, 3);
-      line += LINE;
-      if (line >= bytes) line = 0, row += stride;
-    }
-  }
-};
 
 template <class S>
 void unpack_row(float *to, const S *from, int64_t dim) {
@@ -219,7 +228,7 @@ void score(float *scores, const float *query, const char *keys, int64_t stride, 
            int64_t tokens, Ahead ahead) {
   constexpr int C = W / R, GROUPS = W / 4;
   // Lines for each step of channels, so that all is fetched when the tile is done.
-  const int64_t lines = (ahead.bytes + LINE - 1) / LINE * W * C / width;
+  const int64_t lines = ahead.share(tokens / W * width / C);
   for (int64_t t = 0; t < tokens; t += W, scores += R * W, keys += W * stride) {
     Vec sums[W] = {};
     // Four tokens share a pointer: as many as tokens do not fit the registers.
@@ -331,12 +340,13 @@ struct Running {
   Vec most = all(LOWEST), total = {};
 
   // Turns scores into weights relative to the largest so far; returns how earlier ones change.
-  template <int R>
+  // A row's lanes are neighbours, or those at the same place of each R where tokens come first.
+  template <int R, bool TOKENS_FIRST = false>
   Vec update(float *scores, int64_t tokens) {
     constexpr int C = W / R;
     Vec high = all(LOWEST);
     for (int64_t i = 0; i < tokens / C; ++i) high = larger(high, load(scores + i * W));
-    high = larger(most, largest_lane<C>(high));
+    high = larger(most, TOKENS_FIRST ? largest_far_lane<R>(high) : largest_lane<C>(high));
     // While nothing was seen, there is nothing to be relative to.
     const Vec anchor = high == LOWEST ? Vec{} : high;
     const Vec change = exp2_negative(most - anchor);
@@ -388,9 +398,10 @@ struct Task {
   Tile place(const Tokens &keys, const Tokens &values, int64_t first, int64_t count,
              bool in_place) const {
     const auto next = [&](const Tokens &stored) {
-      const int64_t near = std::max<int64_t>(W, AHEAD / std::max<int64_t>(stored.stride, 1));
-      const char *row = stored.row(first + (in_place ? near : sizes.tile));
-      return Ahead{row, stored.stride, stored.bytes()};
+      const int64_t bytes = call.rows <= 4 ? NEAR : FAR;
+      const int64_t tokens = std::max<int64_t>(W, bytes / std::max<int64_t>(stored.stride, 1));
+      const char *row = stored.row(first + (in_place ? tokens : sizes.tile));
+      return Ahead{row, stored.stride, stored.bytes(), sizes.tile};
     };
     Ahead with_scores = next(keys), with_mixture = next(values);
     if (call.shared) with_mixture.bytes = 0;
@@ -398,18 +409,75 @@ struct Task {
             is_cut(first, count), with_scores, with_mixture};
   }
 
-  template <int R>
-  void hide(float *scores, int64_t first_row, const Tile &tile) const {
-    constexpr int C = W / R;
+  template <int R, bool TOKENS_FIRST = false>
+  void hide(float *scores, int64_t first_row, const Tile &tile, int64_t tokens) const {
+    constexpr int C = TOKENS_FIRST ? 1 : W / R;
     const uint8_t *real = valid();
-    for (int64_t t = 0; t < round_up(tile.count); ++t) {
+    for (int64_t t = 0; t < tokens; ++t) {
       const int64_t token = tile.first + t;
       const bool gone = t >= tile.count || (real && !real[token]);
       for (int r = 0; r < R; ++r)
         if (gone || token > call.start + (first_row + r) % call.queries)
-          scores[t / C * W + r * C + t % C] = LOWEST;
+          scores[t / C * R * C + r * C + t % C] = LOWEST;
     }
   }
+
+  void rescale(float *output, float factor) const {
+    if (factor == 1.0f) return;
+    for (int64_t c = 0; c < sizes.value_width; c += W) store(output + c, load(output + c) * factor);
+  }
+
+#if defined(QKVARY_TILES)
+  template <int R>
+  void visit_tiled(const Tile &tile, int64_t first_row, const float *query, Running &running,
+                   float *outputs) const {
+    float *scores = scratch.scores;
+    const auto *narrow = reinterpret_cast<const uint16_t *>(query);
+    auto *weights = reinterpret_cast<uint16_t *>(scratch.weights);
+    if (scratch.configured != R) tiles::configure(scratch.configured = R);
+    const auto *pairs = reinterpret_cast<const uint16_t *>(scratch.pairs);
+    tiles::score<R>(scores, narrow, tile.keys, tile.key_stride, call.key.dim, call.scale,
+                    first_row == 0 ? tile.with_scores : Ahead{});
+    if (tile.cut) hide<R, true>(scores, first_row, tile, tiles::TOKENS);
+    const Vec change = running.update<R, true>(scores, tiles::TOKENS);
+    for (int r = 0; r < R; ++r) rescale(outputs + r * sizes.value_width, change[r]);
+    tiles::turn_weights<R>(weights, scores);
+    tiles::mix<R>(outputs, sizes.value_width, weights, pairs, call.value.dim,
+                  first_row == 0 ? tile.with_mixture : Ahead{});
+  }
+
+  void visit_tiled(int rows, const Tile &tile, int64_t first_row, const float *query,
+                   Running &running, float *outputs) const {
+    if (rows == 4) return visit_tiled<4>(tile, first_row, query, running, outputs);
+    if (rows == 8) return visit_tiled<8>(tile, first_row, query, running, outputs);
+    visit_tiled<16>(tile, first_row, query, running, outputs);
+  }
+
+  // A tile as it is stored, its end filled with zeros, and the values as pairs of tokens.
+  Tile prepare_tiled(const Tokens &keys, const Tokens &values, int64_t first, int64_t count) const {
+    Tile tile = place(keys, values, first, count, false);
+    if (call.shared) {
+      // One half with each product.
+      tile.with_mixture = tile.with_scores;
+      tile.with_scores.tokens /= 2, tile.with_mixture.tokens /= 2;
+      tile.with_mixture.row += tile.with_scores.tokens * keys.stride;
+    }
+    const auto complete = [&](float *to, const Tokens &from, const char *&data, int64_t &stride) {
+      char *rows = reinterpret_cast<char *>(to);
+      std::memset(rows, 0, tiles::TOKENS * from.bytes());
+      for (int64_t t = 0; t < count; ++t)
+        std::memcpy(rows + t * from.bytes(), from.row(first + t), from.bytes());
+      data = rows, stride = from.bytes();
+    };
+    if (count < tiles::TOKENS) {
+      complete(scratch.plain, keys, tile.keys, tile.key_stride);
+      complete(scratch.values, values, tile.values, tile.value_stride);
+    }
+    tiles::pair_values(reinterpret_cast<uint16_t *>(scratch.pairs), tile.values, tile.value_stride,
+                       values.dim);
+    return tile;
+  }
+#endif
 
   // One tile for R rows at most, of keys and values in type S; one row may have N vectors.
   template <int R, class S = float, int N = 0>
@@ -426,14 +494,9 @@ struct Task {
       score_row<N, S>(scores, query, tile.keys, tile.key_stride, tokens, with_scores);
     else
       score<R>(scores, query, tile.keys, tile.key_stride, sizes.key_width, tokens, with_scores);
-    if (tile.cut) hide<R>(scores, first_row, tile);
+    if (tile.cut) hide<R>(scores, first_row, tile, tokens);
     const Vec change = running.update<R>(scores, tokens);
-    for (int r = 0; r < R; ++r) {
-      const float factor = change[r * (W / R)];
-      if (factor == 1.0f) continue;
-      for (int64_t c = 0; c < width; c += W)
-        store(outputs + r * width + c, load(outputs + r * width + c) * factor);
-    }
+    for (int r = 0; r < R; ++r) rescale(outputs + r * width, change[r * (W / R)]);
     mix_all<R, S>(outputs, width, scores, tile.values, tile.value_stride, tokens,
                   first_row == 0 ? tile.with_mixture : Ahead{});
   }
@@ -466,9 +529,9 @@ struct Task {
   }
 };
 
-int rows_of(const Call &call, int64_t block) {
+int rows_of(const Call &call, const Sizes &sizes, int64_t block) {
   const int64_t left = std::min<int64_t>(call.rows - block * W, W);
-  int rows = 1;
+  int rows = sizes.tiled ? 4 : 1;
   while (rows < left) rows *= 2;
   return rows;
 }
@@ -476,6 +539,10 @@ int rows_of(const Call &call, int64_t block) {
 // A row block's queries in the order in which a product takes them: [channels / C][R rows][C].
 void arrange(float *to, const float *rows, int64_t count, int size, const Call &call,
              const Sizes &sizes) {
+#if defined(QKVARY_TILES)
+  if (sizes.tiled)
+    return tiles::arrange(reinterpret_cast<uint16_t *>(to), rows, count, size, call.key.dim);
+#endif
   const int C = W / size;
   std::fill(to, to + size * sizes.key_width, 0.0f);
   const int64_t dim = call.key.dim, still = dim - 2 * call.half;
@@ -484,7 +551,7 @@ void arrange(float *to, const float *rows, int64_t count, int size, const Call &
       int64_t place = sizes.paired ? paired_place(c) : c;
       if (call.half && c >= still)
         place = sizes.still + (c - still) / call.half * sizes.half_width + (c - still) % call.half;
-      to[place / C * W + r * C + place % C] = rows[r * dim + c];
+      to[place / C * W + r * C + place % C] = rows[r * dim + c] * static_cast<float>(call.scale);
     }
 }
 
@@ -547,36 +614,52 @@ void run_block(const Task &task, const float *queries, int64_t first, int64_t la
       task.visit_row<S>(tile, queries, running[0], to.outputs);
       continue;
     }
+#if defined(QKVARY_TILES)
+    if (sizes.tiled) {
+      const Tile tile = task.prepare_tiled(keys, values, from, count);
+      for (int64_t b = 0; b < sizes.row_blocks; ++b)
+        task.visit_tiled(rows_of(call, sizes, b), tile, b * W, queries + b * W * sizes.key_width,
+                         running[b], to.outputs + b * W * sizes.value_width);
+      continue;
+    }
+#endif
     const Tile tile = prepare<S>(task, keys, values, from, count);
     for (int64_t b = 0; b < sizes.row_blocks; ++b)
-      task.visit(rows_of(call, b), tile, b * W, queries + b * W * sizes.key_width,
+      task.visit(rows_of(call, sizes, b), tile, b * W, queries + b * W * sizes.key_width,
                         running[b], to.outputs + b * W * sizes.value_width);
   }
+#if defined(QKVARY_TILES)
+  if (sizes.tiled) tiles::release(), task.scratch.configured = 0;
+#endif
   for (int64_t row = 0; row < call.rows; ++row) {
-    const int64_t b = row / W, lanes = W / rows_of(call, b);
-    to.most[row] = running[b].most[row % W * lanes];
+    const int64_t b = row / W, size = rows_of(call, sizes, b), lanes = W / size;
+    // Where tokens come first, a row's lanes lie apart.
+    const int64_t start = sizes.tiled ? row % W : row % W * lanes, step = sizes.tiled ? size : 1;
+    to.most[row] = running[b].most[start];
     to.total[row] = 0;
-    for (int64_t i = 0; i < lanes; ++i) to.total[row] += running[b].total[row % W * lanes + i];
+    for (int64_t i = 0; i < lanes; ++i) to.total[row] += running[b].total[start + i * step];
   }
 }
 
 // The blocks' outputs on one scale, over the sum of all weights. A row that sees nothing gets zero.
 void merge(const Call &call, const Sizes &sizes, const Partial *parts, int64_t blocks,
            float *output) {
+  std::vector<float> mixed(sizes.value_width);
   for (int64_t row = 0; row < call.rows; ++row, output += call.value.dim) {
     float most = LOWEST, total = 0;
     for (int64_t b = 0; b < blocks; ++b) most = std::max(most, parts[b].most[row]);
-    std::fill(output, output + call.value.dim, 0.0f);
-    if (most == LOWEST) continue;
+    std::fill(mixed.begin(), mixed.end(), 0.0f);
+    // Nothing was seen: zeros over one.
+    if (most == LOWEST) most = 0, total = 1;
     for (int64_t b = 0; b < blocks; ++b) {
       const float factor = exp2_negative(parts[b].most[row] - most);
       const float *from = parts[b].outputs + row * sizes.value_width;
       total += parts[b].total[row] * factor;
-      if (factor != 0.0f)
-        for (int64_t c = 0; c < call.value.dim; ++c)
-          output[c] += from[sizes.paired ? paired_place(c) : c] * factor;
+      if (factor == 0.0f) continue;
+      for (int64_t c = 0; c < sizes.value_width; c += W)
+        store(&mixed[c], load(&mixed[c]) + load(from + c) * factor);
     }
-    for (int64_t c = 0; c < call.value.dim; ++c) output[c] /= total;
+    for (int64_t c = 0; c < call.value.dim; ++c) output[c] = mixed[sizes.mixed_at(c)] / total;
   }
 }
 
@@ -590,7 +673,7 @@ struct Plan {
 
   explicit Plan(const Call &given)
       : call(given), sizes(given), blocks((given.tokens + BLOCK - 1) / BLOCK),
-        rows((sizes.row_blocks - 1) * W + rows_of(given, sizes.row_blocks - 1)),
+        rows((sizes.row_blocks - 1) * W + rows_of(given, sizes, sizes.row_blocks - 1)),
         tasks(given.batch * given.groups * blocks),
         query_size(rows * sizes.key_width),
         partial_size(round_up(rows * (sizes.value_width + 2))),
@@ -603,7 +686,7 @@ struct Plan {
       for (int64_t b = 0; b < sizes.row_blocks; ++b)
         arrange(queries.data() + head * query_size + b * W * sizes.key_width,
                 call.query + (head * call.rows + b * W) * call.key.dim,
-                std::min<int64_t>(W, call.rows - b * W), rows_of(call, b), call, sizes);
+                std::min<int64_t>(W, call.rows - b * W), rows_of(call, sizes, b), call, sizes);
     for (int64_t i = 0; i < tasks; ++i) {
       float *start = memory.data() + i * partial_size;
       parts[i] = {start, start + rows * sizes.value_width, start + rows * (sizes.value_width + 1)};

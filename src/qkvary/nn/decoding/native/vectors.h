@@ -239,6 +239,16 @@ inline Vec largest_lane(Vec v) {
   return v;
 }
 
+// The largest of the lanes at the same place of each R, in all of them.
+template <int R>
+inline Vec largest_far_lane(Vec v) {
+  if constexpr (R < W) {
+    v = larger(v, swap_halves<R>(v, Lanes{}));
+    return largest_far_lane<2 * R>(v);
+  }
+  return v;
+}
+
 // 2^x for x <= 0 to two units in the last place, and 0 below 2^-126; NaN stays NaN.
 inline Vec exp2_negative(Vec x) {
   const Vec bounded = larger(all(-127.0f), x);
@@ -257,5 +267,27 @@ inline Vec exp2_negative(Vec x) {
 }
 
 inline float exp2_negative(float x) { return exp2_negative(all(x))[0]; }
+
+constexpr int64_t LINE = 64;  // Bytes that memory moves at once, on most processors.
+
+// What comes next in memory, fetched a line at a time between products: many at once would wait
+// for each other, and the products for them.
+struct Ahead {
+  const char *row = nullptr;
+  int64_t stride = 0, bytes = 0, tokens = 0, line = 0;
+
+  // Lines for each of so many steps.
+  int64_t share(int64_t steps) const {
+    return ((bytes + LINE - 1) / LINE * tokens + steps - 1) / steps;
+  }
+
+  void fetch(int64_t lines) {
+    for (int64_t i = 0; i < lines; ++i) {
+      __builtin_prefetch(row + line, 0, 3);
+      line += LINE;
+      if (line >= bytes) line = 0, row += stride;
+    }
+  }
+};
 
 }  // namespace vectors
