@@ -88,7 +88,9 @@ def test_a_run_of_which_workers_die_counts_as_failed(root: Path) -> None:
     summary = run_toy(study, root, workers=3)
     assert (summary.done, summary.failed, summary.exit_code) == (4, 2, 0)
     keys = [cell.run_key for cell in study.cells() if cell.seed == CRASHES]
-    assert [starts(root)[key] for key in keys] == [MAX_DEATHS + 1] * 2
+    # A worker that waited may take the run up between the last death and its being recorded.
+    for key in keys:
+        assert MAX_DEATHS + 1 <= starts(root)[key] <= MAX_DEATHS + 3
     deaths = [note for note in summary.notes if "ended with signal SIGSEGV" in note]
     assert len(deaths) == 2 * (MAX_DEATHS + 1)
     record = Store(root / "runs").record(keys[0])
