@@ -49,3 +49,11 @@ def test_impossible_devices_are_refused() -> None:
             Device(name="x", title="x", memory_bytes=1, bandwidth_bytes_per_second=rate)
         with pytest.raises(ValueError, match="expected a positive flops_per_second_16_bit"):
             Device(name="x", title="x", memory_bytes=1, flops_per_second_16_bit=rate)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("a100", "a100-40gb or a100-80gb"), ("H100", "h100-80gb or h100-pcie")]
+)
+def test_a_name_cut_short_means_those_that_begin_with_it(name: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=f"did you mean {meant}\\?"):
+        find_device(name)

@@ -115,8 +115,10 @@ def find_device(name: str) -> Device:
     key = name.strip().lower().replace("_", "-").replace(" ", "-")
     if key in DEVICES:
         return DEVICES[key]
-    near = difflib.get_close_matches(key, DEVICES, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    # A name cut short means those that begin with it, however near another one is spelled.
+    begun = [known for known in DEVICES if key and known.startswith(key)]
+    near = begun or difflib.get_close_matches(key, DEVICES, n=1)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ValueError(
         f"expected a device out of {', '.join(DEVICES)}, got {name!r}; {hint}"
         "for any other give --memory, and --bandwidth and --flops for its speed"

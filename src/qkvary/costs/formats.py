@@ -12,7 +12,7 @@ DEFAULT_GROUP = 64
 """Numbers that share a scale, where none is given (the default of quantised caches in
 transformers, ``q_group_size``)."""
 SCALE_BYTES = 4
-"""Scale and zero point of a group, 16 bits each."""
+"""Of a group: a scale of 32 bits, or a scale and a zero point of 16 bits each."""
 
 _GROUPED = re.compile(r"(int8|int4)(?:-g([0-9]{1,9}))?")
 
