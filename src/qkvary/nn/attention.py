@@ -27,7 +27,7 @@ from qkvary.nn.kernels import (
 )
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.positions import PlusBias, RelativeBias, Rotation, alibi_bias
-from qkvary.nn.projections import Projection, project_together
+from qkvary.nn.projections import Projection, project_together, split_heads
 
 MOST_DECODED = 8
 """New tokens up to which kernels for decoding are asked, where the owner of a cache wants them."""
@@ -171,7 +171,7 @@ class Attention(nn.Module):
             own, mixed = sources[sharing.key], sources[sharing.value]
             key, value = rotate_roles(self.config, own, mixed, rotation)
         else:
-            form = make_form(cache.options.layout, self.config, self._cached_sources)
+            form = make_form(cache.options.layout, self.config, self._projections)
             stored = cache.append(form.write(NewTokens(x=x, sources=sources, rotation=rotation)))
             key, value = form.read(stored, lambda: self._rotation(layout.key_positions, x.dtype))
         return query if rotation is None else rotation.turn(query), key, value, rotation
@@ -193,38 +193,29 @@ class Attention(nn.Module):
             return None
         return Rotation(positions, self.config, dtype)
 
-    def _cached_sources(self, x: Tensor) -> dict[Source, Tensor]:
-        """The sources that key and value read, of inputs that were stored."""
-        return {
-            source: self._split(source, self._project(source, x))
-            for source in self.config.variant.cached
+    @property
+    def _projections(self) -> dict[Source, Projection]:
+        """The learned projections, in the order q, k, v."""
+        named: dict[Source, Projection | None] = {
+            "q": self.q_proj,
+            "k": self.k_proj,
+            "v": self.v_proj,
         }
-
-    def _project(self, source: Source, x: Tensor) -> Tensor:
-        projections = {"q": self.q_proj, "k": self.k_proj, "v": self.v_proj}
-        projection = projections.get(source)
-        return x if projection is None else projection(x)
+        return {source: part for source, part in named.items() if part is not None}
 
     def sources(
         self, x: Float[Tensor, "batch queries d_model"]
     ) -> dict[Source, Float[Tensor, "batch heads queries head_dim"]]:
         """Every source that some role reads, cut into heads."""
-        projections: dict[Source, Projection | None] = {
-            "q": self.q_proj,
-            "k": self.k_proj,
-            "v": self.v_proj,
-        }
-        learned = [part for part in projections.values() if part is not None]
-        outputs = project_together(x, learned)
-        learned_sources = self.config.variant.projections
-        found: dict[Source, Tensor] = dict(zip(learned_sources, outputs, strict=True))
+        projections = self._projections
+        outputs = project_together(x, list(projections.values()))
+        found: dict[Source, Tensor] = dict(zip(projections, outputs, strict=True))
         if IDENTITY in self.config.variant.sharing.roles.values():
             found[IDENTITY] = x
         return {source: self._split(source, flat) for source, flat in found.items()}
 
     def _split(self, source: Source, flat: Tensor) -> Tensor:
-        heads = self.config.heads(source)
-        return flat.unflatten(-1, (heads, self.config.size_per_head)).transpose(1, 2)
+        return split_heads(flat, self.config.heads(source))
 
     def _query(self, x: Tensor, source: Tensor) -> Tensor:
         form = self.config.variant.query_form

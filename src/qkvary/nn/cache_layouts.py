@@ -15,11 +15,12 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheLayout
 from qkvary.arch.sharing import IDENTITY, Source
 from qkvary.nn.positions import Rotation
+from qkvary.nn.projections import Projection, split_heads
 
 Parts = Mapping[str, Tensor]
 Roles = tuple[Tensor, Tensor]
-Read = Callable[[Tensor], Mapping[Source, Tensor]]
-"""Makes the sources of layer inputs, cut into heads."""
+Projections = Mapping[Source, Projection]
+"""The learned projections of a layer."""
 Turn = Callable[[], Rotation | None]
 """The rotation of all stored keys, made when it is asked for; none where nothing is rotated."""
 
@@ -119,15 +120,15 @@ class SplitForm:
 class InputForm:
     """The layer input, of which sources are made again whenever they are read."""
 
-    def __init__(self, config: AttentionConfig, read_sources: Read) -> None:
+    def __init__(self, config: AttentionConfig, projections: Projections) -> None:
         """Take note of the layer.
 
         Args:
             config: The layer.
-            read_sources: Its projections.
+            projections: What makes its sources.
         """
         self.config = config
-        self.read_sources = read_sources
+        self.projections = projections
 
     def write(self, new: NewTokens, /) -> Parts:
         """The input, as one head."""
@@ -135,16 +136,21 @@ class InputForm:
 
     def read(self, stored: Parts, turn: Turn, /) -> Roles:
         """Project and rotate again."""
-        sources = self.read_sources(stored[IDENTITY].squeeze(1))
+        x = stored[IDENTITY].squeeze(1)
+        sources = {source: self._project(source, x) for source in self.config.variant.cached}
         sharing = self.config.variant.sharing
         own, mixed = sources[sharing.key], sources[sharing.value]
         return rotate_roles(self.config, own, mixed, turn())
 
+    def _project(self, source: Source, x: Tensor) -> Tensor:
+        flat = self.projections[source](x) if source in self.projections else x
+        return split_heads(flat, self.config.heads(source))
 
-def make_form(layout: CacheLayout, config: AttentionConfig, read_sources: Read) -> Form:
+
+def make_form(layout: CacheLayout, config: AttentionConfig, projections: Projections) -> Form:
     """How a layer writes and reads entries of a layout."""
     if layout == "input":
-        return InputForm(config, read_sources)
+        return InputForm(config, projections)
     kinds: dict[str, Callable[[AttentionConfig], Form]] = {
         "sources": SourcesForm,
         "rotated": RotatedForm,

@@ -35,7 +35,14 @@ class Projection(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch width"]:
         """Project."""
-        inner = x if self.down is None else F.linear(x, self.down)
+        return self.widen(self.narrow(x))
+
+    def narrow(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch inner"]:
+        """The first half of a low-rank projection; of a full one, the input itself."""
+        return x if self.down is None else F.linear(x, self.down)
+
+    def widen(self, inner: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch width"]:
+        """The rest of the projection."""
         return F.linear(inner, self.weight, self.bias)
 
     def initialize(self, draws: Draws, name: str, init: Initialization, std: float) -> None:
@@ -48,6 +55,13 @@ class Projection(nn.Module):
         draws.weight(f"{name}.down", self.down, init, std)
         draws.weight(f"{name}.weight", self.weight, init, 1.0 / math.sqrt(rank))
         draws.bias(f"{name}.bias", self.bias, init, d_model)
+
+
+def split_heads(
+    flat: Float[Tensor, "batch tokens width"], heads: int
+) -> Float[Tensor, "batch heads tokens head_dim"]:
+    """Cut the channels of a source into heads."""
+    return flat.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def project_together(
