@@ -2,10 +2,13 @@
 
 import inspect
 import json
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cyclopts import App
 
 from qkvary.cli.main import FOLDER, command_names, main, summarise
 from tests.reference import llama2c
@@ -58,6 +61,29 @@ CALLS: dict[str, list[str]] = {
 WITHOUT_FIGURES = {"completion"}
 
 
+def load(module: str) -> Any:
+    return import_module(f"qkvary.cli.{module}").command
+
+
+def spelled() -> Iterator[str]:
+    """Every command as it is typed; one of a group is a file that begins with the group's name."""
+    for name in command_names():
+        group = f"_{name}_"
+        is_group = isinstance(load(name), App)
+        yield from (
+            (f"{name} {path.stem.removeprefix(group)}" for path in FOLDER.glob(f"{group}*.py"))
+            if is_group
+            else (name,)
+        )
+
+
+COMMANDS = sorted(spelled())
+
+
+def file_of(name: str) -> str:
+    return f"_{name.replace(' ', '_')}" if " " in name else name
+
+
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A small study that has been run, and where it is."""
@@ -73,30 +99,30 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def typed(name: str, places: dict[str, str]) -> list[str]:
-    return [name, *(word.format(**places) for word in CALLS[name])]
+    return [*name.split(), *(word.format(**places) for word in CALLS[name])]
 
 
 def test_every_command_is_tried_here() -> None:
-    assert set(CALLS) == set(command_names())
+    assert set(CALLS) == set(COMMANDS)
 
 
-@pytest.mark.parametrize("name", command_names())
+@pytest.mark.parametrize("name", COMMANDS)
 def test_file_is_a_command_that_explains_itself(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = import_module(f"qkvary.cli.{name}").command
-    assert summarise(name).endswith(".")
-    assert inspect.getdoc(command).splitlines()[0] == summarise(name)
-    assert main([name, "--help"]) == 0
+    command, said = load(file_of(name)), summarise(file_of(name))
+    assert said.endswith(".")
+    assert inspect.getdoc(command).splitlines()[0] == said
+    assert main([*name.split(), "--help"]) == 0
     printed = capsys.readouterr().out
     assert f"Usage: qkvary {name}" in printed
     for parameter in inspect.signature(command).parameters.values():
         assert parameter.annotation is not inspect.Parameter.empty
 
 
-@pytest.mark.parametrize("name", command_names())
+@pytest.mark.parametrize("name", COMMANDS)
 def test_bad_input_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([name, "--no-such-option", "x"]) == 2
+    assert main([*name.split(), "--no-such-option", "x"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("qkvary: ")
@@ -104,7 +130,7 @@ def test_bad_input_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFix
     assert "Traceback" not in printed.err
 
 
-@pytest.mark.parametrize("name", command_names())
+@pytest.mark.parametrize("name", COMMANDS)
 def test_command_works_for_people(
     name: str, places: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,7 +138,7 @@ def test_command_works_for_people(
     assert capsys.readouterr().out.strip()
 
 
-@pytest.mark.parametrize("name", sorted(set(command_names()) - WITHOUT_FIGURES))
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - WITHOUT_FIGURES))
 def test_json_is_one_document_and_nothing_else(
     name: str, places: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
