@@ -238,6 +238,37 @@ def test_a_tied_layer_wider_than_its_input_may_keep_the_input() -> None:
     assert methods_of(make_model("Q-K=V", d_model=30, heads=6, head_dim=5)) == set()
 
 
+# ---- what low-rank projections give inside
+
+
+@pytest.mark.parametrize("absorbed", [False, True])
+def test_latents_are_widened_or_absorbed(absorbed: bool) -> None:
+    """Scores (q B_K^T) a and values (A a) B_V, or keys and values made of the latents again."""
+    layer = Attention(d_model=30, heads=6, kv_heads=6, head_dim=5)
+    (ak, bk), (av, bv) = ((layer.draw(30, inner), layer.draw(inner, 30)) for inner in (7, 4))
+    layer.wk, layer.wv = ak @ bk, av @ bv
+
+    def widen(kept: list[Array], query: Array) -> Array:
+        keys = [layer.split(entry[:7] @ bk + layer.bk, 6) for entry in kept]
+        return layer.mix(query, keys, [layer.split(entry[7:] @ bv + layer.bv, 6) for entry in kept])
+
+    def absorb(kept: list[Array], query: Array) -> Array:
+        stored, mixed = np.stack(kept), list[Array]()
+        for head in range(6):
+            part = slice(5 * head, 5 * head + 5)
+            weights = softmax(stored[:, :7] @ (bk[:, part] @ query[head]) / math.sqrt(5))
+            mixed.append((weights @ stored[:, 7:]) @ bv[:, part] + layer.bv[part])
+        return np.concatenate(mixed) @ layer.wo
+
+    def step(kept: list[Array], x: Array, position: int) -> Array:
+        return (absorb if absorbed else widen)(kept, layer.query(x, position))
+
+    saving = saving_of(make_model("Q-K[r7]-V[r4]", d_model=30, heads=6, head_dim=5), "latents")
+    assert saving.certainty == "exact"
+    assert saving.share_of_model == pytest.approx(1 - 11 / 60)
+    assert_equal_and_as_small(layer, lambda x, _: np.concatenate((x @ ak, x @ av)), step, saving)
+
+
 # ---- values made of keys
 
 

@@ -109,6 +109,8 @@ def _stored_otherwise(attention: ProjectedAttention, *, crossing: bool) -> list[
         ways: list[Storage] = ["both", "value and slice"] if rotary else ["both"]
     else:
         ways = ["both", "input"] if "x" in variant.cached else ["both", "input", "keys"]
+    narrow = any(attention.config.latent(source) is not None for source in variant.cached)
+    ways += ["latent"] if narrow else []
     ways += ["input elsewhere"] if crossing else []
     return [dataclasses.replace(attention, storage=way) for way in ("needed", *ways)]
 

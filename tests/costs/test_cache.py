@@ -64,6 +64,10 @@ def test_layers_may_keep_different_things() -> None:
         ("QKV", "both", 2 * 4 * 6 * 2, 2 * 4 * (3 + 2 * 4)),
         ("QKV", "keys", 4 * 6 * 2, 4 * (3 + 2 * 4)),
         ("QKV", "input", 24 * 2, 12 + 6 * 4),
+        ("Q-K[r3]-V/2", "latent", (3 + 2 * 6) * 2, 2 + 4 + 2 * (3 + 2 * 4)),
+        ("Q-K[d/4]=V@rotary", "latent", 6 * 2, 3 + 2 * 4),
+        # Wider inside than what it gives, so that what it gives is kept.
+        ("Q-K[r13]-V/2", "latent", 2 * 2 * 6 * 2, 2 * 2 * (3 + 2 * 4)),
     ],
 )
 def test_what_is_stored_of_a_token_is_counted_by_hand(

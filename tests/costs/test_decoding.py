@@ -1,5 +1,6 @@
 """One decoding step: bytes and products written out by hand, and the roofline over them."""
 
+import dataclasses
 import random
 import statistics
 
@@ -103,6 +104,18 @@ def test_a_query_that_shares_the_keys_projection_needs_it_in_cross_attention() -
     # One matrix less in two layers, but the query of cross attention still reads one.
     assert read_weights(apart, batch=1) - read_weights(shared, batch=1) == 2 * matrix
     assert step_of(apart).macs - step_of(shared).macs == 2 * matrix
+
+
+def test_latents_of_the_encoder_are_widened_in_every_step() -> None:
+    needed = encoder_decoder_model("Q-K[r3]-V")
+    layer = needed.layers[0]
+    assert layer.cross is not None
+    layer = dataclasses.replace(layer, cross=dataclasses.replace(layer.cross, storage="latent"))
+    stored = dataclasses.replace(needed, layers=(layer, layer))
+    assert read_weights(stored, batch=1) - read_weights(needed, batch=1) == 2 * 3 * 24
+    assert model_cache_bytes(stored, context=10, encoder_tokens=31) == 2 * 2 * (
+        10 * 48 + 31 * (3 + 24)
+    )
 
 
 @pytest.mark.parametrize("batch", [1, 4, 20])

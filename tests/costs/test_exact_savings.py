@@ -87,8 +87,10 @@ def test_gemma_4_itself(name: str) -> None:
         ("Q-I-V", {"layer input"}),
         ("Q-K-I", {"layer input"}),
         ("QKV@rotary", {"layer input", "keys alone"}),
-        ("Q-K[r3]-V", {"layer input"}),
-        ("Q-K-V[r3]", {"layer input", "keys alone"}),
+        ("Q-K[r3]-V", {"layer input", "latents"}),
+        ("Q-K-V[r3]", {"layer input", "latents", "keys alone"}),
+        ("Q-K[r3]=V", {"latents"}),
+        ("Q-K[r3]=V/1@rotary", {"latents"}),
         ("GQA-4", set()),
         ("MQA", set()),
         ("Q-K=V", set()),
@@ -221,6 +223,59 @@ def test_products_of_a_stored_input_by_hand() -> None:
         changed = apply_saving(stack(plain_layer(projected(label))), "layer input")
         assert changed is not None
         assert decode_macs(changed, context=context).total == rest + products
+
+
+def scores_of(attention: ProjectedAttention, *, context: int) -> int:
+    """All products of one layer but those of the output, with 24 channels in and out."""
+    count = decode_macs(stack(plain_layer(attention)), context=context)
+    return count.projections + count.scores - 24 * 24
+
+
+def test_a_query_that_shares_the_projection_is_made_where_keys_are_not() -> None:
+    """Six heads of four, nine tokens: x W_K is the query, and W_K^T the absorbed projection."""
+    stored = dataclasses.replace(projected("Q=K-V"), storage="input")
+    absorbed = 24 * 24 + 2 * 24 * 24 + 2 * 9 * 6 * 24
+    assert scores_of(stored, context=9) == absorbed
+    # A first token is projected again, and its key is the query.
+    assert scores_of(stored, context=1) == 2 * 24 * 24 + 2 * 24
+
+
+def test_products_of_stored_latents_by_hand() -> None:
+    """Six heads of four: widened again, or absorbed where that takes fewer and nothing is turned.
+
+    The query, x A of the new token, a stored source that is whole, the latents, the scores.
+    """
+    for label, context, products in (
+        # Absorbed by query and output, the latents are narrower than a head: it takes less.
+        ("Q-K[r3]-V[r2]", 9, 576 + 24 * (3 + 2) + 24 * (3 + 2) + 9 * 6 * (3 + 2)),
+        ("Q-K[r3]=V", 9, 576 + 24 * 3 + 2 * 24 * 3 + 2 * 9 * 6 * 3),
+        # The key is turned, the value is not.
+        ("Q-K[r3]-V[r2]@rotary", 9, 576 + 120 + 9 * 3 * 24 + 24 * 2 + 9 * (24 + 12)),
+        ("Q-K[r3]=V@rotary", 9, 576 + 72 + 9 * 3 * 24 + 9 * 48),
+        # A whole value, and keys of two heads, which are quickly widened.
+        ("Q-K[r7]-V/2", 2, 576 + 24 * 7 + 24 * 8 + 2 * 7 * 8 + 2 * 48),
+        # The query is the new token's key.
+        ("Q[r7]=K-V", 1, 24 * 7 + 576 + 7 * 24 + 48),
+        ("Q[r3]=K-V", 9, 24 * 3 + 576 + 3 * 24 + 24 * 3 + 9 * 6 * 3 + 9 * 24),
+    ):
+        stored = dataclasses.replace(projected(label), storage="latent")
+        assert scores_of(stored, context=context) == products, label
+
+
+def test_latents_are_found_and_are_no_obstacle() -> None:
+    report = report_of(language_model("Q-K[r5]-V[r7]/1"))
+    (saving,) = report.savings
+    assert (saving.method, saving.certainty) == ("latents", "exact")
+    assert report.obstacles == ()
+    assert saving.bytes_then == 37 * 3 * 2 * (5 + 6)
+    changed = apply_saving(language_model("Q-K[r6]=V/1"), "latents")
+    assert changed is None
+
+
+@pytest.mark.parametrize("diagonal", ["mean", "norm"])
+def test_a_diagonal_that_is_normalised_needs_the_keys(diagonal: str) -> None:
+    stored = dataclasses.replace(projected(f"Q=K-V@diag-{diagonal}"), storage="input")
+    assert scores_of(stored, context=9) == 9 * 2 * 24 * 24 + 2 * 9 * 24
 
 
 def test_normalised_keys_cannot_be_absorbed() -> None:

@@ -24,6 +24,7 @@ from qkvary.costs.macs import MacCount, _closed_summaries, decode_macs, forward_
 from qkvary.costs.parameters import active_parameters, model_parameters
 from tests.costs.model_strategies import CONTEXTS, FORMATS, models
 from tests.reference import costs as reference
+from tests.reference import kept as stored
 
 ENCODED = st.integers(1, 9)
 """Tokens of an encoder, where a model has one that does not fix them."""
@@ -48,7 +49,7 @@ def test_a_cache_is_what_plain_lists_keep(
     model: Model, context: int, stored_as: str, encoded: int
 ) -> None:
     seen = encoder_tokens(model, encoded)
-    expected = reference.kept_bytes(model, context, stored_as, encoder_tokens=seen)
+    expected = stored.kept_bytes(model, context, stored_as, encoder_tokens=seen)
     call = {"context": context, "stored_as": stored_as, "encoder_tokens": encoded}
     assert layerwise_cache_bytes(model, **call) == expected  # type: ignore[arg-type]
     assert model_cache_bytes(model, **call) == sum(expected)  # type: ignore[arg-type]
@@ -65,7 +66,7 @@ def test_a_token_reads_what_plain_lists_read(
     model: Model, context: int, stored_as: str, encoded: int
 ) -> None:
     seen = encoder_tokens(model, encoded)
-    expected = reference.read_bytes(model, context, stored_as, encoder_tokens=seen)
+    expected = stored.read_bytes(model, context, stored_as, encoder_tokens=seen)
     found = read_bytes(model, context=context, stored_as=stored_as, encoder_tokens=encoded)
     assert found == expected
 
@@ -308,7 +309,7 @@ def test_finer_groups_cost_more(numbers: int, group: int) -> None:
     for name in ("int8", "int4"):
         fine, coarse = (parse_format(f"{name}-g{size}") for size in (group, group + 1))
         assert coarse.row_bytes(numbers) <= fine.row_bytes(numbers)
-        assert fine.row_bytes(numbers) == reference.bytes_of([numbers], f"{name}-g{group}")
+        assert fine.row_bytes(numbers) == stored.bytes_of([numbers], f"{name}-g{group}")
 
 
 PLAIN = ("plus", "diagonal")

@@ -1,18 +1,16 @@
-"""What decoding keeps, reads and multiplies: token by token, with plain lists and loops.
+"""What decoding multiplies and a model has learned: token by token, with plain loops.
 
 Written from what the fields of a model mean and shares no code with ``qkvary.costs``, nor with the
-properties of ``qkvary.arch`` that are derived.
+properties of ``qkvary.arch`` that are derived. What is kept is in ``kept``.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import (
     AttentionLayer,
     CompressedAttention,
-    Compressor,
     Experts,
     FeedForward,
     LatentAttention,
@@ -20,158 +18,7 @@ from qkvary.arch.blocks import (
     ProjectedAttention,
 )
 from qkvary.arch.models import Model
-
-Rows = list[int]
-"""Widths of the rows that one token leaves; numbers of a row are stored side by side."""
-
-BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "int4": 4}
-
-
-def bytes_of(rows: Sequence[int], stored_as: str) -> int:
-    """Pack every row by itself; each group that is begun brings a scale and a zero point."""
-    name, _, group = stored_as.partition("-g")
-    total = 0
-    for width in rows:
-        bits = 0
-        for index in range(width):
-            bits += BITS[name]
-            if name.startswith("int") and index % int(group or 64) == 0:
-                total += 2 + 2
-        total += math.ceil(bits / 8)
-    return total
-
-
-@dataclass
-class Summaries:
-    """What one compressor holds."""
-
-    part: Compressor
-    waiting: list[Rows] = field(default_factory=list[Rows])
-    overlap: list[Rows] = field(default_factory=list[Rows])
-    closed: list[Rows] = field(default_factory=list[Rows])
-
-    def add(self) -> None:
-        """One token more, whose content and gate wait until there are enough for a summary."""
-        width = self.part.width
-        self.waiting.append([width * (2 if self.part.overlapping else 1)] * 2)
-        if len(self.waiting) == self.part.rate:
-            self.closed.append([width])
-            # The next summary sees one half of each token's content and gate once more.
-            self.overlap = [[width, width] for _ in self.waiting] if self.part.overlapping else []
-            self.waiting = []
-
-    def rows(self) -> Rows:
-        """Everything held."""
-        return [row for rows in (*self.closed, *self.waiting, *self.overlap) for row in rows]
-
-
-@dataclass
-class Memory:
-    """What one layer holds of one sequence, and what its newest token looked at."""
-
-    kept: list[tuple[int, Rows]] = field(default_factory=list[tuple[int, Rows]])
-    summaries: list[Summaries] = field(default_factory=list[Summaries])
-    read: Rows = field(default_factory=Rows)
-
-    def rows(self) -> Rows:
-        """Everything held."""
-        own = [row for _, rows in self.kept for row in rows]
-        return own + [row for part in self.summaries for row in part.rows()]
-
-
-def remember(attention: AttentionLayer, tokens: int) -> Memory:
-    """Feed tokens one by one and drop at once what the next one cannot see."""
-    memory, window = Memory(), _window(attention)
-    if isinstance(attention, CompressedAttention):
-        parts = (attention.compressor, attention.indexer)
-        memory.summaries = [Summaries(part) for part in parts if part is not None]
-    for now in range(tokens):
-        memory.kept.append((now, _entry(attention)))
-        for part in memory.summaries:
-            part.add()
-        memory.read = [row for at, rows in memory.kept if now - at < window for row in rows]
-        memory.read += _chosen(attention, memory)
-        memory.kept = [(at, rows) for at, rows in memory.kept if now + 1 - at < window]
-    return memory
-
-
-def _window(attention: AttentionLayer) -> float:
-    if isinstance(attention, CompressedAttention):
-        return attention.window
-    given = None if isinstance(attention, LatentAttention) else attention.config.variant.window
-    return math.inf if given is None else given
-
-
-def _entry(attention: AttentionLayer) -> Rows:
-    if isinstance(attention, CompressedAttention):
-        return [attention.head_dim]
-    if isinstance(attention, LatentAttention):
-        return [attention.kv_rank, attention.rope_dim]
-    config, sharing = attention.config, attention.config.variant.sharing
-    keys = [_head_dim(config)] * _heads(config, sharing.key)
-    values = [_head_dim(config)] * _heads(config, sharing.value)
-    if attention.storage in ("input", "input elsewhere"):
-        return [config.d_model]
-    if attention.storage == "keys":
-        return keys
-    if attention.storage == "value and slice":
-        pairs = int(_head_dim(config) * config.position.rotary_fraction / 2)
-        return values + [2 * max(1, pairs)] * len(keys)
-    return keys if sharing.key == sharing.value and attention.storage == "needed" else keys + values
-
-
-def _chosen(attention: AttentionLayer, memory: Memory) -> Rows:
-    """The summaries that the newest token reads: all, or all keys of the indexer and its picks."""
-    if not memory.summaries:
-        return []
-    assert isinstance(attention, CompressedAttention)
-    own, *index = memory.summaries
-    picked = own.closed if not index else own.closed[: attention.index_top]
-    return [row for rows in (*picked, *(r for part in index for r in part.closed)) for row in rows]
-
-
-def _head_dim(config: AttentionConfig) -> int:
-    return config.head_dim or config.d_model // config.num_heads
-
-
-def _heads(config: AttentionConfig, source: str) -> int:
-    sharing = config.variant.sharing
-    if source == "x" or source not in (sharing.key, sharing.value):
-        return config.num_heads
-    return config.variant.num_kv_heads or config.num_heads
-
-
-def kept_bytes(model: Model, tokens: int, stored_as: str, *, encoder_tokens: int) -> list[int]:
-    """What each layer holds of one sequence."""
-    found: list[int] = []
-    for layer in model.layers:
-        rows: Rows = []
-        if not _reads_another(layer.attention):
-            rows += remember(layer.attention, tokens).rows()
-        if layer.cross is not None and layer.cross.storage != "input elsewhere":
-            for _ in range(encoder_tokens):
-                rows += _entry(layer.cross)
-        found.append(bytes_of(rows, stored_as))
-    return found
-
-
-def read_bytes(model: Model, tokens: int, stored_as: str, *, encoder_tokens: int) -> int:
-    """What the newest token reads in all layers, of another layer's entries as of its own."""
-    total = 0
-    for layer in model.layers:
-        attention = layer.attention
-        if isinstance(attention, ProjectedAttention) and attention.reads_layer is not None:
-            attention = model.layers[attention.reads_layer].attention
-        total += bytes_of(remember(attention, tokens).read, stored_as)
-        for _ in range(encoder_tokens if layer.cross else 0):
-            assert layer.cross is not None
-            total += bytes_of(_entry(layer.cross), stored_as)
-    return total
-
-
-def _reads_another(attention: AttentionLayer) -> bool:
-    return isinstance(attention, ProjectedAttention) and attention.reads_layer is not None
-
+from tests.reference.kept import head_dim, heads_of, inner_width, is_narrow, window_of
 
 Matrix = tuple[int, int]
 """Channels in and out."""
@@ -184,7 +31,7 @@ def decode_products(model: Model, tokens: int, *, encoder_tokens: int) -> int:
         total += _rest_products(layer) + _step(layer.attention, tokens - 1, decoding=True)
         if layer.cross is not None:
             total += _cross_step(layer.cross, encoder_tokens, biases=encoder_tokens)
-            total += _expansion(layer.cross, encoder_tokens)
+            total += _expansion(layer.cross, encoder_tokens, own_query=False)
     return total
 
 
@@ -234,16 +81,17 @@ def _feed_forward(part: FeedForward) -> int:
 
 def _step(attention: AttentionLayer, now: int, *, decoding: bool, whole: int | None = None) -> int:
     """One token through one layer; of a square of ``whole`` tokens every pair counts."""
-    seen = [j for j in range(now + 1) if now - j < _window(attention)]
+    seen = [j for j in range(now + 1) if now - j < window_of(attention)]
     if whole is not None:
         seen = list(range(whole))
     if isinstance(attention, ProjectedAttention):
         made = list(_query_matrices(attention.config))
         remade = decoding and attention.storage.startswith("input")
         if attention.reads_layer is None and not remade:
-            made += _stored_matrices(attention)
+            halves = decoding and attention.storage == "latent"
+            made += _first_halves(attention) if halves else _stored_matrices(attention)
         total = _matrix_products(iter(made))
-        total += _expansion(attention, len(seen)) if decoding else 0
+        total += _expansion(attention, len(seen), own_query=True) if decoding else 0
         biases = len(seen) if decoding else 1
         return total + _pair_products(attention.config, len(seen), biases)
     if isinstance(attention, LatentAttention):
@@ -254,7 +102,7 @@ def _step(attention: AttentionLayer, now: int, *, decoding: bool, whole: int | N
 
 def _encoder_step(attention: AttentionLayer, now: int, tokens: int, *, square: bool) -> int:
     assert isinstance(attention, ProjectedAttention)
-    seen = [j for j in range(tokens) if square or abs(now - j) < _window(attention)]
+    seen = [j for j in range(tokens) if square or abs(now - j) < window_of(attention)]
     made = [*_query_matrices(attention.config), *_stored_matrices(attention)]
     return _matrix_products(iter(made)) + _pair_products(attention.config, len(seen), 1)
 
@@ -270,7 +118,7 @@ def _cross_step(cross: ProjectedAttention, encoder_tokens: int, *, biases: int) 
 
 def _pair_products(config: AttentionConfig, keys: int, biases: int) -> int:
     """Scores of one query with its keys, its mixture of values, and the bias of ``+``."""
-    heads, size, position = config.num_heads, _head_dim(config), config.position
+    heads, size, position = config.num_heads, head_dim(config), config.position
     total = 0
     for _ in range(keys):
         total += heads * size + heads * size
@@ -291,13 +139,11 @@ def _pair_products(config: AttentionConfig, keys: int, biases: int) -> int:
 def _named_matrices(config: AttentionConfig) -> Iterator[tuple[str, Matrix]]:
     variant, d_model = config.variant, config.d_model
     sharing = variant.sharing
-    ranks = {"k": variant.k_rank, "v": variant.v_rank}
     for source in {sharing.query, sharing.key, sharing.value} - {"x"}:
-        width, rank = _heads(config, source) * _head_dim(config), ranks.get(source)
-        if rank is None:
+        width, inner = heads_of(config, source) * head_dim(config), inner_width(config, source)
+        if inner is None:
             yield source, (d_model, width)
         else:
-            inner = d_model // rank.size if rank.of_width else rank.size
             yield source, (d_model, inner)
             yield source, (inner, width)
 
@@ -310,7 +156,7 @@ def _stored_matrices(attention: ProjectedAttention) -> Iterator[Matrix]:
 
 
 def _query_matrices(config: AttentionConfig) -> Iterator[Matrix]:
-    sharing, size = config.variant.sharing, _head_dim(config)
+    sharing, size = config.variant.sharing, head_dim(config)
     for source, matrix in _named_matrices(config):
         if source not in (sharing.key, sharing.value):
             yield matrix
@@ -320,21 +166,68 @@ def _query_matrices(config: AttentionConfig) -> Iterator[Matrix]:
     yield config.num_heads * size, config.d_model
 
 
-def _expansion(attention: ProjectedAttention, keys: int) -> int:
-    """What a decoded token adds where keys and values are made of what is stored in their place."""
+def _first_halves(attention: ProjectedAttention) -> Iterator[Matrix]:
+    """Of narrow sources the matrix that leads into what is stored, of others all of them."""
     config, sharing = attention.config, attention.config.variant.sharing
-    heads, size, d_model = config.num_heads, _head_dim(config), config.d_model
+    halved: set[str] = set()
+    for source, matrix in _named_matrices(config):
+        if source in (sharing.key, sharing.value) and source not in halved:
+            yield matrix
+        if is_narrow(config, source):
+            halved.add(source)
+
+
+def _widening(attention: ProjectedAttention, keys: int, *, own_query: bool) -> int:
+    """What a decoded token adds where latents are stored."""
+    config, sharing = attention.config, attention.config.variant.sharing
+    heads, size = config.num_heads, head_dim(config)
+    total = 0
+    for source in {sharing.key, sharing.value}:
+        if not is_narrow(config, source):
+            continue
+        inner, width = inner_width(config, source) or 0, heads_of(config, source) * size
+        again = sum(inner * width for _ in range(keys))
+        absorbed = inner * width if own_query and sharing.query == source else 0
+        for role in (sharing.key, sharing.value):
+            if role == source:
+                absorbed += heads * size * inner
+                absorbed += sum(heads * inner - heads * size for _ in range(keys))
+        needed = source == sharing.key and _needs_keys(attention)
+        total += again if needed else min(again, absorbed)
+    return total
+
+
+def _needs_keys(attention: ProjectedAttention) -> bool:
+    variant = attention.config.variant
+    return bool(variant.positions == "rotary" or variant.diagonal != "none" or attention.norms)
+
+
+def _expansion(attention: ProjectedAttention, keys: int, *, own_query: bool) -> int:
+    """What a decoded token adds where keys and values are made of what is stored in their place.
+
+    A query that shares their projection is among what is made, unless it is absorbed.
+    """
+    config, sharing = attention.config, attention.config.variant.sharing
+    heads, size, d_model = config.num_heads, head_dim(config), config.d_model
+    if attention.storage == "latent":
+        return _widening(attention, keys, own_query=own_query)
     if attention.storage == "keys":
-        key, value = (_heads(config, source) * size for source in (sharing.key, sharing.value))
+        key, value = (heads_of(config, source) * size for source in (sharing.key, sharing.value))
         return sum(key * value for _ in range(keys))
     if not attention.storage.startswith("input"):
         return 0
     again = sum(_matrix_products(_stored_matrices(attention)) for _ in range(keys))
-    if config.variant.positions == "rotary" or attention.norms:
+    if _needs_keys(attention):
         return again
     # Query and mixture taken into the width of the input, and both compared and mixed there; a
     # role that is the input itself is compared or mixed as it stands.
     absorbed = 0
+    if own_query:
+        absorbed += _matrix_products(
+            matrix
+            for source, matrix in _named_matrices(config)
+            if source == sharing.query and source in (sharing.key, sharing.value)
+        )
     for source in (sharing.key, sharing.value):
         if source != "x":
             absorbed += heads * size * d_model
@@ -454,7 +347,7 @@ def _learned_projected(attention: ProjectedAttention) -> int:
         total += _matrix_products(_stored_matrices(attention))
     for source in {sharing.query, sharing.key, sharing.value} - {"x", *borrowed}:
         if config.bias and source not in attention.unbiased:
-            total += _heads(config, source) * _head_dim(config)
+            total += heads_of(config, source) * head_dim(config)
     total += config.d_model if config.out_bias else 0
     if config.variant.plus:
         total += (config.num_heads if position.plus_per_head else 1) * (position.plus_features + 1)

@@ -217,6 +217,11 @@ class AttentionConfig:
             )
         return size
 
+    def latent(self, source: Source) -> int | None:
+        """Inner width of a projection that is narrower inside than what it gives, else ``None``."""
+        rank = None if source == IDENTITY else self.rank(source)
+        return None if rank is None or rank >= self.width(source) else rank
+
     @property
     def projection_std(self) -> float:
         """Deviation of a weight of the input projections at initialisation."""

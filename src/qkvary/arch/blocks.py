@@ -15,11 +15,11 @@ from qkvary.arch.variants import Variant
 
 Memory = Literal["own", "encoder"]
 
-Storage = Literal["needed", "both", "value and slice", "input", "input elsewhere", "keys"]
+Storage = Literal["needed", "both", "value and slice", "input", "input elsewhere", "latent", "keys"]
 """What a cache keeps of a token: each source that key and value read, once (``needed``); rotated
 keys and values, also where they are one source (``both``, as engines do); the value and the rotated
-channels of the key; the layer input, or one that another layer keeps; or keys, of which values are
-made."""
+channels of the key; the layer input, or one that another layer keeps; what low-rank projections
+give inside, where that is narrower (``latent``); or keys, of which values are made."""
 INPUT_STORED: tuple[Storage, ...] = ("input", "input elsewhere")
 """What is stored where keys and values are made of it in every step."""
 

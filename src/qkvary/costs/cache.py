@@ -88,6 +88,10 @@ def token_bytes(attention: ProjectedAttention | LatentAttention, stored_as: Form
     heads = [config.heads(source) for source in config.variant.cached]
     if attention.storage in INPUT_STORED:
         return form.row_bytes(config.d_model)
+    if attention.storage == "latent":
+        inner = [config.latent(source) for source in config.variant.cached]
+        pairs = zip(heads, inner, strict=True)
+        return sum(own * row if width is None else form.row_bytes(width) for own, width in pairs)
     if attention.storage == "keys":
         return heads[0] * row
     if attention.storage == "both":

@@ -170,16 +170,22 @@ def _read_layer(layer: Layer, batch: int) -> float:
 def _read_crossing(cross: ProjectedAttention) -> int:
     """Parameters of cross attention less those that only keys and values of the encoder need.
 
-    Where the encoder's output is stored in their place, they are made in every step.
+    Where the encoder's output or a latent is stored in their place, what is left to do of them is
+    done in every step.
     """
     config = cross.config
     read = layer_attention_parameters(cross).total
     if cross.storage in INPUT_STORED:
         return read
     for source in config.variant.projections:
-        if source in config.variant.cached and source != config.variant.sharing.query:
-            size = projection_parameters(config, source)
-            read -= size.weights + (0 if source in cross.unbiased else size.biases)
+        if source not in config.variant.cached or source == config.variant.sharing.query:
+            continue
+        inner = config.latent(source)
+        if cross.storage == "latent" and inner is not None:
+            read -= config.d_model * inner
+            continue
+        size = projection_parameters(config, source)
+        read -= size.weights + (0 if source in cross.unbiased else size.biases)
     return read
 
 

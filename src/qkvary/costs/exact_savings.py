@@ -31,6 +31,7 @@ Method = Literal[
     "value and rotated slice",
     "rotate when read",
     "layer input",
+    "latents",
     "keys alone",
     "encoder output once",
 ]
@@ -134,6 +135,13 @@ _TEXTS: dict[Method, _Text] = {
         price="keys and values are projected again when read, or absorbed into query and output "
         "where keys are neither rotated nor normalised; stored in an orthonormal basis it is well "
         "conditioned in every format, and what a step costs has to be measured",
+    ),
+    "latents": _Text(
+        certainty="exact",
+        explanation="low-rank projections are narrower inside than what they give, and keys and "
+        "values are linear in that",
+        price="the second half of each projection is applied again when read, or absorbed into "
+        "query and output where keys are neither rotated nor normalised",
     ),
     "keys alone": _Text(
         certainty="needs the weights",
@@ -271,6 +279,9 @@ def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
     if method == "layer input":
         mixed = IDENTITY in variant.cached and len(variant.cached) == 2
         return "input" if mixed or stored > config.d_model else None
+    if method == "latents":
+        narrow = any(config.latent(source) is not None for source in variant.cached)
+        return "latent" if narrow else None
     if len(variant.cached) == 1:
         if variant.positions != "rotary" or config.position.value_rope != "none":
             return "needed" if method == "one tensor for both" else None
@@ -331,7 +342,8 @@ def _obstacles(layers: Iterable[Layer]) -> Iterable[str]:
         if len(config.variant.cached) == 1:
             continue
         stored = sum(config.width(source) for source in config.variant.cached)
-        if stored <= config.d_model:
+        narrow = any(config.latent(source) is not None for source in config.variant.cached)
+        if stored <= config.d_model and not narrow:
             yield (
                 f"keys and values of {stored:,} channels are no wider than the layer input of "
                 f"{config.d_model:,}: {config.num_kv_heads} KV heads leave nothing to save exactly"

@@ -259,12 +259,10 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     keys = visible_keys(attention, context)
     if isinstance(attention, ProjectedAttention):
         config = attention.config
-        projections = _query_and_output_macs(config)
-        if attention.storage not in INPUT_STORED:
-            projections += _stored_macs(attention)
+        projections = _query_and_output_macs(config) + _made_macs(attention)
         # The bias of "+" is not stored: it is made again for every key.
         scores = _content_macs(config, keys) + _plus_macs(config, keys, keys)
-        scores += _expansion_macs(attention, keys)
+        scores += _expansion_macs(attention, keys, crossing=False)
     else:
         # Absorbed, the expansion of the latent is moved to the query and the output: as many
         # products as expanding one token.
@@ -277,7 +275,7 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
         projections += _crossing_macs(layer.cross.config)
         scores += _content_macs(layer.cross.config, encoder_tokens)
         scores += _plus_macs(layer.cross.config, encoder_tokens, encoder_tokens)
-        scores += _expansion_macs(layer.cross, encoder_tokens)
+        scores += _expansion_macs(layer.cross, encoder_tokens, crossing=True)
     return MacCount(
         projections=projections,
         scores=scores,
@@ -287,27 +285,63 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     )
 
 
-def _expansion_macs(attention: ProjectedAttention, keys: int) -> int:
+def _expansion_macs(attention: ProjectedAttention, keys: int, *, crossing: bool) -> int:
     """What a step adds that makes keys and values of something smaller which is stored.
 
     Stored inputs are projected again, the new token's among them, or query and output absorb the
     projections and meet inputs of the layer's whole width, whichever takes fewer products and is
-    possible.
+    possible. The same of latents and the second halves of low-rank projections, source by source.
+    A query that shares a projection is the new token's key, unless no key is made.
     """
     config = attention.config
     if attention.storage == "keys":
         return keys * config.width("k") * config.width("v")
+    sources: tuple[Source, ...] = config.variant.cached
+    if attention.storage == "latent":
+        return sum(_widening_macs(attention, one, keys, crossing=crossing) for one in sources)
     if attention.storage not in INPUT_STORED:
         return 0
     again = keys * sum(projection_macs_per_token(config, source) for source in _stored(config))
-    if config.variant.positions == "rotary" or attention.norms:
+    if not _absorbs_key(attention):
         return again
     sharing = config.variant.sharing
     # An identity role has no projection to absorb, and meets its own channels only.
     learned = sum(source != IDENTITY for source in (sharing.key, sharing.value))
-    width, heads = config.num_heads * config.size_per_head, config.num_heads
-    wider = keys * heads * (config.d_model - config.size_per_head)
-    return min(again, learned * (width * config.d_model + wider))
+    absorbed = learned * _absorbed_macs(config, config.d_model, keys)
+    if sharing.query in _stored(config) and not crossing:
+        absorbed += projection_macs_per_token(config, sharing.query)
+    return min(again, absorbed)
+
+
+def _widening_macs(
+    attention: ProjectedAttention, source: Source, keys: int, *, crossing: bool
+) -> int:
+    """What a step adds that makes one source of stored latents; none where it is stored itself."""
+    config = attention.config
+    inner = config.latent(source)
+    if inner is None:
+        return 0
+    again = keys * inner * config.width(source)
+    sharing = config.variant.sharing
+    if sharing.key == source and not _absorbs_key(attention):
+        return again
+    readers = (sharing.key, sharing.value).count(source)
+    absorbed = readers * _absorbed_macs(config, inner, keys)
+    if sharing.query == source and not crossing:
+        absorbed += inner * config.width(source)
+    return min(again, absorbed)
+
+
+def _absorbed_macs(config: AttentionConfig, inner: int, keys: int) -> int:
+    """What a role adds whose projection from ``inner`` channels is left to query or output."""
+    heads, size = config.num_heads, config.size_per_head
+    return heads * size * inner + keys * heads * (inner - size)
+
+
+def _absorbs_key(attention: ProjectedAttention) -> bool:
+    """Whether scores are products with what the key is projected from, and nothing between."""
+    variant = attention.config.variant
+    return variant.positions != "rotary" and variant.diagonal == "none" and not attention.norms
 
 
 def _stored_pair_macs(attention: LatentAttention | CompressedAttention) -> int:
@@ -353,6 +387,21 @@ def _stored_macs(attention: ProjectedAttention) -> int:
         return 0
     config = attention.config
     return sum(projection_macs_per_token(config, source) for source in _stored(config))
+
+
+def _made_macs(attention: ProjectedAttention) -> int:
+    """One token through the projections of what is stored of it, as far as they are applied."""
+    config = attention.config
+    if attention.storage in INPUT_STORED or attention.reads_layer is not None:
+        return 0
+    if attention.storage != "latent":
+        return _stored_macs(attention)
+    total = 0
+    for source in _stored(config):
+        inner = config.latent(source)
+        whole = projection_macs_per_token(config, source)
+        total += whole if inner is None else config.d_model * inner
+    return total
 
 
 def _query_and_output_macs(config: AttentionConfig) -> int:

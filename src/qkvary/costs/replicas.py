@@ -2,7 +2,7 @@
 
 Weights are divided evenly. KV heads are divided and never split, so that a single one is on every
 device; so is whatever the keys and values of all heads are made of: a latent, the layer input, or
-keys that values are computed from.
+keys that values are computed from. A layer that stores some latent counts as not divided at all.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from qkvary.costs.cache import (
 from qkvary.costs.formats import Format
 from qkvary.costs.macs import count_encoder_tokens
 
-NEEDED_WHOLE = (*INPUT_STORED, "keys")
+NEEDED_WHOLE = (*INPUT_STORED, "latent", "keys")
 """What a layer may store of which no head needs only a part."""
 
 
