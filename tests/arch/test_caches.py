@@ -12,8 +12,8 @@ def test_the_default_keeps_each_source_once() -> None:
 
 
 def test_unknown_choices_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"sources, rotated, split, input.* got 'latent'"):
-        CacheOptions(layout="latent")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"sources, rotated, split, input, latent.* got 'both'"):
+        CacheOptions(layout="both")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"growing, preallocated, int8, int4.* got 'int2'"):
         CacheOptions(storage="int2")  # type: ignore[arg-type]
 

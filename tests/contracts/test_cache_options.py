@@ -17,7 +17,6 @@ from qkvary.costs.cache import layer_cache_bytes
 from qkvary.nn import attention
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache, LayerCache
-from qkvary.nn.cache_storage import dequantize, quantize
 from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import (
@@ -34,15 +33,27 @@ from tests.contracts.variant_cases import (
     randomize,
 )
 
-LAYOUTS: tuple[CacheLayout, ...] = ("sources", "rotated", "split", "input")
+LAYOUTS: tuple[CacheLayout, ...] = ("sources", "rotated", "split", "input", "latent")
 STORED: dict[CacheLayout, blocks.Storage] = {
     "sources": "needed",
     "rotated": "needed",
     "split": "both",
     "input": "input",
+    "latent": "latent",
 }
 """What costs call it, rotated K=V layers apart."""
 CUTS = st.sets(st.integers(1, TOKENS - 1)).map(lambda cuts: [0, *sorted(cuts), TOKENS])
+LOW_RANK = (
+    "Q-K[r3]=V@rotary",
+    "Q[r3]=K-V[d/4]@alibi",
+    "Q-K[r7]-V[r3]/1@rotary@w3",
+    *(label for label in LABELS if "[r" in label.replace("[residual", "") or "[d" in label),
+)
+"""Projections with an inner width; of one head of 5 channels, 7 of them are not narrower."""
+CASES = [
+    *((label, layout) for label in LABELS for layout in LAYOUTS if layout != "latent"),
+    *((label, "latent") for label in ("QKV", "I-K=V", *LOW_RANK)),
+]
 ROTARY = [label for label in LABELS if "rotary" in label]
 
 
@@ -73,8 +84,7 @@ def expected_bytes(config: AttentionConfig, layout: CacheLayout, tokens: int, fo
     return layer_cache_bytes(attention, context=tokens, stored_as=form)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize(("label", "layout"), CASES)
 @settings(max_examples=2)
 @given(cuts=CUTS, preallocated=st.booleans(), masked=st.booleans())
 def test_every_layout_decodes_like_one_forward(
@@ -96,7 +106,7 @@ def test_every_layout_decodes_like_one_forward(
 @pytest.mark.filterwarnings("ignore:value_rope 'rotated'")
 @pytest.mark.parametrize("value_rope", ["none", "counter", "rotated"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("label", ROTARY)
+@pytest.mark.parametrize("label", [*ROTARY, "Q-K[r3]=V@rotary"])
 def test_every_meaning_of_a_rotated_value_in_every_layout(
     label: str, layout: CacheLayout, value_rope: ValueRope
 ) -> None:
@@ -170,53 +180,6 @@ def test_reordered_rows_go_on_as_those_they_were(storage: str) -> None:
         expected = model(following, cache=straight)
     assert torch.equal(found, expected)
     assert cache.length == 7
-
-
-@pytest.mark.parametrize(("storage", "form"), [("int8", "int8-g3"), ("int4", "int4-g3")])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("label", ["QKV", "Q-K=V", "Q-MQA", "Q-GQA-2@w3", "I-K=V"])
-def test_quantised_bytes_are_those_of_the_formula(
-    label: str, layout: CacheLayout, storage: str, form: str
-) -> None:
-    layer = make_layer(label)
-    options = CacheOptions(layout=layout, storage=storage, group=3)  # type: ignore[arg-type]
-    cache = LayerCache(layer.config, options=options)
-    feed(layer, random_input(71), [0, 4, 5, TOKENS], cache)
-    assert cache.nbytes == BATCH * expected_bytes(layer.config, layout, TOKENS, form)
-
-
-@pytest.mark.parametrize("residual", [0, 2, 20])
-@pytest.mark.parametrize("storage", ["int8", "int4"])
-@pytest.mark.parametrize("label", ["QKV", "Q-K=V", "Q-K=V@rotary", "Q-GQA-2@w3"])
-def test_attention_reads_what_the_codes_stand_for(label: str, storage: str, residual: int) -> None:
-    """Storage apart from arithmetic: the same layer over entries that were rounded beforehand."""
-    layer, x = make_layer(label), random_input(71)
-    options = CacheOptions(storage=storage, group=3, residual=residual)  # type: ignore[arg-type]
-    cache = LayerCache(layer.config, options=options)
-    found = feed(layer, x, [0, 3, 4, TOKENS], cache)
-    bits = 8 if storage == "int8" else 4
-    reference = LayerCache(layer.config)
-    plain = reference.append
-
-    def rounded(new: dict[str, Tensor]) -> dict[str, Tensor]:
-        joined = plain(new)
-        return {
-            name: torch.cat(
-                (
-                    dequantize(
-                        *quantize(tensor[:, :, :closed], bits, 3), bits, 3, tensor.shape[3]
-                    ).to(tensor.dtype),
-                    tensor[:, :, closed:],
-                ),
-                dim=2,
-            )
-            for name, tensor in joined.items()
-            for closed in (max(0, tensor.shape[2] - residual),)
-        }
-
-    reference.append = rounded  # type: ignore[method-assign]
-    expected = feed(layer, x, [0, 3, 4, TOKENS], reference)
-    assert distance(found, expected) < GATE
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -5,11 +5,13 @@ from typing import Literal
 
 from qkvary.arch.choices import check_choices
 
-CacheLayout = Literal["sources", "rotated", "split", "input"]
+CacheLayout = Literal["sources", "rotated", "split", "input", "latent"]
 """``sources``: each source that key and value read, once, before rotation; keys are rotated when
 they are read. ``rotated``: what the softmax reads, so that reading costs nothing; where the value
 is the key before rotation, the value and the rotated channels. ``split``: key and value apart, also
-where they are one, as engines store them. ``input``: the layer input, projected again when read."""
+where they are one, as engines store them. ``input``: the layer input, projected again when read.
+``latent``: of a low-rank projection what its first half gives, if that is narrower, and the source
+made of it when read; other sources as with ``sources``."""
 
 CacheStorage = Literal["growing", "preallocated", "int8", "int4"]
 """A tensor as long as what is kept, a buffer allocated beforehand, or codes with scales."""

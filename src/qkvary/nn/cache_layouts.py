@@ -147,10 +147,50 @@ class InputForm:
         return split_heads(flat, self.config.heads(source))
 
 
+class LatentForm:
+    """Of each low-rank source ``x A^T``, and ``B`` applied whenever it is read.
+
+    Not absorbed: query and output are left as they are, and key and value are made in every step.
+    """
+
+    def __init__(self, config: AttentionConfig, projections: Projections) -> None:
+        """Take note of the layer.
+
+        Args:
+            config: The layer.
+            projections: What makes its sources.
+        """
+        self.config = config
+        self.projections = projections
+
+    def write(self, new: NewTokens, /) -> Parts:
+        """Latents as one head, other sources as they are."""
+        return {source: self._narrow(source, new) for source in self.config.variant.cached}
+
+    def read(self, stored: Parts, turn: Turn, /) -> Roles:
+        """Widen what is narrow and rotate."""
+        cached: tuple[Source, ...] = self.config.variant.cached
+        sources = {source: self._widen(source, stored[source]) for source in cached}
+        sharing = self.config.variant.sharing
+        own, mixed = sources[sharing.key], sources[sharing.value]
+        return rotate_roles(self.config, own, mixed, turn())
+
+    def _narrow(self, source: Source, new: NewTokens) -> Tensor:
+        if self.config.latent(source) is None:
+            return new.sources[source]
+        return self.projections[source].narrow(new.x)[:, None]
+
+    def _widen(self, source: Source, entries: Tensor) -> Tensor:
+        if self.config.latent(source) is None:
+            return entries
+        flat = self.projections[source].widen(entries.squeeze(1))
+        return split_heads(flat, self.config.heads(source))
+
+
 def make_form(layout: CacheLayout, config: AttentionConfig, projections: Projections) -> Form:
     """How a layer writes and reads entries of a layout."""
-    if layout == "input":
-        return InputForm(config, projections)
+    if layout in ("input", "latent"):
+        return (InputForm if layout == "input" else LatentForm)(config, projections)
     kinds: dict[str, Callable[[AttentionConfig], Form]] = {
         "sources": SourcesForm,
         "rotated": RotatedForm,
