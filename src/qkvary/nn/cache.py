@@ -105,6 +105,17 @@ class LayerCache:
         Raises:
             ValueError: if a later token would see some that a window has dropped already.
         """
+        self.check_crop(tokens)
+        for store in self._stores.values():
+            store.drop_last(self._length - tokens)
+        self._length = tokens
+
+    def check_crop(self, tokens: int) -> None:
+        """Refuse what ``crop`` refuses, and change nothing.
+
+        Raises:
+            ValueError: as ``crop``.
+        """
         if not 0 <= tokens <= self._length:
             raise ValueError(f"expected 0 to {self._length} tokens to crop to, got {tokens}")
         dropped = self._length - tokens
@@ -114,9 +125,16 @@ class LayerCache:
                 f"expected a crop by at most {max(0, self.kept - needed)} tokens, since a window "
                 f"has dropped those before, got {dropped}"
             )
-        for store in self._stores.values():
-            store.drop_last(dropped)
-        self._length = tokens
+
+    def clear(self) -> None:
+        """Forget all tokens; memory that was allocated beforehand stays."""
+        if self.options.storage == "preallocated":
+            for store in self._stores.values():
+                store.drop_last(store.kept)
+        else:
+            # Tensors that grow have no memory to keep, only sizes that the next text may not have.
+            self._stores.clear()
+        self._length, self._rows = 0, None
 
     def reorder(self, rows: Tensor) -> None:
         """Let row i become what row ``rows[i]`` was, as a beam search asks for.
@@ -163,8 +181,18 @@ class KVCache:
 
     @property
     def length(self) -> int:
-        """Tokens seen, as many by every layer."""
-        return self.layers[0].length
+        """Tokens seen, as many by every layer.
+
+        Raises:
+            ValueError: if a call was broken off, so that some layers have seen more than others.
+        """
+        lengths = {layer.length for layer in self.layers}
+        if len(lengths) > 1:
+            raise ValueError(
+                f"expected layers that have seen equally many tokens, got {min(lengths)} to "
+                f"{max(lengths)} after a call that failed; choices: crop to {min(lengths)}, clear"
+            )
+        return lengths.pop()
 
     @property
     def nbytes(self) -> int:
@@ -178,7 +206,14 @@ class KVCache:
             ValueError: if a later token would see some that a window has dropped already.
         """
         for layer in self.layers:
+            layer.check_crop(tokens)
+        for layer in self.layers:
             layer.crop(tokens)
+
+    def clear(self) -> None:
+        """Forget all tokens; memory that was allocated beforehand stays."""
+        for layer in self.layers:
+            layer.clear()
 
     def reorder(self, rows: Tensor) -> None:
         """Let row i become what row ``rows[i]`` was, as a beam search asks for.

@@ -122,10 +122,9 @@ class PreallocatedStore:
             ValueError: if they do not fit and none may be dropped.
         """
         buffer = self._buffer
-        if buffer is None or buffer.shape[0] != new.shape[0]:
+        if buffer is None or (self._kept == 0 and not _is_like(buffer, new)):
             batch, heads, _, width = new.shape
-            buffer = new.new_empty(batch, heads, self.capacity, width)
-            self._buffer, self._kept = buffer, 0
+            buffer = self._buffer = new.new_empty(batch, heads, self.capacity, width)
         total = self._kept + new.shape[2]
         if total <= self.capacity:
             buffer[:, :, self._kept : total] = new
@@ -296,6 +295,12 @@ def make_store(
             raise ValueError("expected max_tokens for a preallocated cache, got None")
         return PreallocatedStore(capacity)
     return QuantizedStore(8 if storage == "int8" else 4, group=group, residual=residual)
+
+
+def _is_like(buffer: Tensor, new: Tensor) -> bool:
+    """Whether both have one form, the number of tokens apart."""
+    shapes = [(*tensor.shape[:2], tensor.shape[3]) for tensor in (buffer, new)]
+    return shapes[0] == shapes[1] and (buffer.dtype, buffer.device) == (new.dtype, new.device)
 
 
 def _own(view: Tensor) -> Tensor:

@@ -97,8 +97,7 @@ class NetworkCacheLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         """Forget all."""
-        stored = self.stored
-        self.cache.layers[self.index] = LayerCache(stored.config, stored.max_tokens, stored.options)
+        self.stored.clear()
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Let row i become what row ``beam_idx[i]`` was."""
