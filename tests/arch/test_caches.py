@@ -1,5 +1,7 @@
 """Options of a cache refuse what makes no sense."""
 
+from typing import Any
+
 import pytest
 
 from qkvary.arch.caches import CacheOptions
@@ -14,11 +16,21 @@ def test_the_default_keeps_each_source_once() -> None:
 def test_unknown_choices_are_refused() -> None:
     with pytest.raises(ValueError, match=r"sources, rotated, split, input, latent.* got 'both'"):
         CacheOptions(layout="both")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"growing, preallocated, int8, int4.* got 'int2'"):
-        CacheOptions(storage="int2")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"growing, preallocated, int8, int4.* got 'int5'"):
+        CacheOptions(storage="int5")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"expected scales out of token, channel, got 'head'"):
+        CacheOptions(storage="int8", scales="head")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("sizes", [{"group": 0}, {"residual": -1}])
+@pytest.mark.parametrize("sizes", [{"group": 0}, {"residual": -1}, {"block": 0}])
 def test_sizes_without_meaning_are_refused(sizes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="groups of at least 1 channel and a residual of at least"):
+    with pytest.raises(ValueError, match="1 channel, blocks of at least 1 token and a residual"):
         CacheOptions(**sizes)
+
+
+@pytest.mark.parametrize("wishes", [{"scales": "channel"}, {"rotate": True}])
+def test_what_only_codes_have_is_refused_without_them(wishes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"expected quantised .* got 'growing'; choices: int8, in"):
+        CacheOptions(**wishes)
+    assert CacheOptions(storage="int3", **wishes).bits == 3
+    assert CacheOptions().bits is None

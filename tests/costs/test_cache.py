@@ -8,11 +8,15 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import ProjectedAttention, Storage
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.labels import parse_variant
+from qkvary.arch.models import as_model
 from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
 from qkvary.costs.cache import (
     cache_bytes_per_sequence,
     cache_bytes_per_token,
+    entry_bytes,
+    layer_cache_bytes,
     model_cache_bytes,
+    read_bytes,
     token_bytes,
 )
 from qkvary.costs.formats import dtype_bytes
@@ -88,3 +92,46 @@ def test_an_encoder_of_no_tokens_is_refused() -> None:
     model = load_size("t5-small")
     with pytest.raises(ValueError, match="expected at least 1 token for the encoder, got 0"):
         model_cache_bytes(model, context=3, encoder_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("form", "context", "expected"),
+    [
+        # Codes of 6 channels are 3 bytes, a row of scales 24, a token as it is 12.
+        ("int4-b8", 7, 4 * 7 * 12),
+        ("int4-b8", 8, 4 * (8 * 3 + 24)),
+        ("int4-b8-r5-fp32", 40, 4 * (32 * 3 + 4 * 24 + 8 * 24)),
+        ("int8-g6-r3", 40, 4 * (37 * 10 + 3 * 12)),
+    ],
+)
+def test_blocks_and_residuals_by_hand(form: str, context: int, expected: int) -> None:
+    layer = AttentionConfig(d_model=24, num_heads=4, variant=parse_variant("Q-K=V"), causal=True)
+    attention = ProjectedAttention(config=layer)
+    assert layer_cache_bytes(attention, context=context, stored_as=form) == expected
+
+
+def test_the_most_on_the_way_is_before_a_block_is_quantised() -> None:
+    layer = AttentionConfig(d_model=24, num_heads=4, causal=True)
+    attention = ProjectedAttention(config=layer)
+    sizes = [layer_cache_bytes(attention, context=n, stored_as="int4-b8-r2") for n in range(45)]
+    for context in range(45):
+        most = layer_cache_bytes(attention, context=context, stored_as="int4-b8-r2", peak=True)
+        assert most == max(sizes[: context + 1])
+
+
+def test_a_token_of_a_block_adds_its_part_in_the_long_run() -> None:
+    model = as_model(gpt_300m("QKV"))
+    sizes = [model_cache_bytes(model, context=n, stored_as="int4-b32") for n in (320, 640)]
+    assert entry_bytes(model, "int4-b32") * 320 == sizes[1] - sizes[0]
+    assert read_bytes(model, context=640, stored_as="int4-b32") == sizes[1]
+
+
+def test_compressed_attention_has_no_blocks_of_tokens() -> None:
+    model = load_size("deepseek-v4-flash")
+    for count in (
+        lambda: model_cache_bytes(model, context=99, stored_as="int8-b32"),
+        lambda: read_bytes(model, context=99, stored_as="int8-r3"),
+        lambda: entry_bytes(model, "int8-b32"),
+    ):
+        with pytest.raises(ValueError, match="expected a format without blocks or a residual"):
+            count()

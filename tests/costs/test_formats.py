@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.costs.formats import FORMATS, Format, parse_format
+from qkvary.arch.caches import CacheOptions
+from qkvary.costs.formats import FORMATS, Format, cache_format, parse_format
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,7 @@ def test_lossy_means_less_than_sixteen_bits() -> None:
         ("float32", "fp32"),
         ("fp8_e4m3", "fp8"),
         ("INT4-G32", "int4-g32"),
+        ("int4-b32-R16-FP32", "int4-b32-r16-fp32"),
     ],
 )
 def test_spellings(spelled: str, name: str) -> None:
@@ -71,7 +73,18 @@ def test_every_listed_name_can_be_read() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "int3", "fp4", "int4-g", "int4-g-3", "bf16-g32", "int4 g32", "int4-g٣", "int4-g1e3"],
+    [
+        "",
+        "int5",
+        "fp4",
+        "int4-g",
+        "int4-g-3",
+        "bf16-g32",
+        "int4 g32",
+        "int4-g٣",
+        "int4-g1e3",
+        "int4-r1-g2",
+    ],
 )
 def test_unknown_formats_are_refused_with_the_choices(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected a format out of fp32, bf16, .*, got") as caught:
@@ -89,3 +102,53 @@ def test_scales_of_a_group_as_large_as_a_row_are_one() -> None:
     for head_dim in (64, 80, 128, 256):
         scales = parse_format("int4").row_bytes(head_dim) - head_dim // 2
         assert scales == 4 * math.ceil(head_dim / 64)
+
+
+@pytest.mark.parametrize(
+    ("text", "coded", "scales", "plain"),
+    [
+        ("int8", 40, 0, 0),
+        ("int8-r5", 35, 0, 5),
+        ("int8-r99", 0, 0, 40),
+        # 40 - 5 tokens are four blocks and a part of one.
+        ("int4-b8-r5", 32, 4, 8),
+        ("int4-b8", 40, 5, 0),
+        ("int4-b64", 0, 0, 40),
+    ],
+)
+def test_what_stands_for_forty_rows(text: str, coded: int, scales: int, plain: int) -> None:
+    assert parse_format(text).divide(40, 40) == (coded, scales, plain)
+
+
+def test_rows_of_which_the_first_were_dropped() -> None:
+    form = parse_format("int4-b8-r5")
+    # Of 40 the last 20: three of the third block, the fourth, and eight that wait.
+    assert form.divide(40, 20) == (12, 2, 8)
+    assert form.divide(40, 3) == (0, 0, 3)
+    assert (form.last_closing(40), form.last_closing(37), form.last_closing(36)) == (37, 37, 29)
+    assert form.last_closing(12) == 0
+
+
+def test_options_of_a_cache_have_a_format() -> None:
+    by_channel = CacheOptions(storage="int3", scales="channel", block=16, residual=7)
+    names = [
+        cache_format(options, dtype).name
+        for options, dtype in (
+            (CacheOptions(), "bfloat16"),
+            (CacheOptions(storage="preallocated"), "float64"),
+            (CacheOptions(storage="int8"), "float32"),
+            (CacheOptions(storage="int4", group=9, residual=5, rotate=True), "float16"),
+            (by_channel, "float64"),
+        )
+    ]
+    assert names == ["bf16", "fp64", "int8-g64-fp32", "int4-g9-r5-fp16", "int3-b16-r7-fp64"]
+    assert (cache_format(by_channel, "float64").plain_bits, parse_format("int8").plain_bits) == (
+        64,
+        16,
+    )
+
+
+@pytest.mark.parametrize("text", ["int4-b0", "int4-b2000000", "int8-g0"])
+def test_nobody_shares_a_scale_or_too_many_do(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected (blocks|groups) of 1 to 1,048,576 (rows|num)"):
+        parse_format(text)

@@ -13,8 +13,16 @@ where they are one, as engines store them. ``input``: the layer input, projected
 ``latent``: of a low-rank projection what its first half gives, if that is narrower, and the source
 made of it when read; other sources as with ``sources``."""
 
-CacheStorage = Literal["growing", "preallocated", "int8", "int4"]
-"""A tensor as long as what is kept, a buffer allocated beforehand, or codes with scales."""
+CacheStorage = Literal["growing", "preallocated", "int8", "int4", "int3", "int2"]
+"""A tensor as long as what is kept, a buffer allocated beforehand, or codes of so many bits with
+scales, of which those of fewer than 4 are for experiments."""
+
+CacheScales = Literal["token", "channel"]
+"""Which codes share a scale: a group of channels of one token, or one channel of a head over a
+block of tokens."""
+
+QUANTIZED_BITS: dict[CacheStorage, int] = {"int8": 8, "int4": 4, "int3": 3, "int2": 2}
+"""Of a code, by storage."""
 
 DecodeKernel = Literal["layer", "auto", "folded", "native", "compiled"]
 """What attends to what is stored: the layer as without a cache, the kernel that a short timing on
@@ -29,8 +37,16 @@ class CacheOptions:
     """What is kept of a token."""
     storage: CacheStorage = "growing"
     """Where it is kept."""
+    scales: CacheScales = "token"
+    """Which codes share a scale in quantised storage."""
     group: int = 64
-    """Channels that share a scale in quantised storage."""
+    """Channels that share a scale where each token has its own."""
+    block: int = 32
+    """Tokens that share a scale where each channel has its own. A block is quantised when it is
+    full and has left the newest tokens; what a window keeps has to be no less."""
+    rotate: bool = False
+    """Whether quantised storage mixes the channels of an entry by a fixed orthogonal matrix, so
+    that no channel is much larger than the others, and mixes them back when they are read."""
     residual: int = 0
     """Newest tokens that quantised storage keeps as they are."""
     kernel: DecodeKernel = "layer"
@@ -39,13 +55,23 @@ class CacheOptions:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.group < 1 or self.residual < 0:
+        if self.group < 1 or self.block < 1 or self.residual < 0:
             raise ValueError(
-                "expected groups of at least 1 channel and a residual of at least 0 tokens, got "
-                f"{self.group} and {self.residual}"
+                "expected groups of at least 1 channel, blocks of at least 1 token and a residual "
+                f"of at least 0 tokens, got {self.group}, {self.block} and {self.residual}"
+            )
+        if not self.is_quantized and (self.rotate or self.scales != "token"):
+            raise ValueError(
+                "expected quantised storage with scales by channel or a rotation, got "
+                f"{self.storage!r}; choices: {', '.join(QUANTIZED_BITS)}"
             )
 
     @property
     def is_quantized(self) -> bool:
         """Whether entries are rounded."""
-        return self.storage in ("int8", "int4")
+        return self.storage in QUANTIZED_BITS
+
+    @property
+    def bits(self) -> int | None:
+        """Of a code; ``None`` where entries are not rounded."""
+        return QUANTIZED_BITS.get(self.storage)

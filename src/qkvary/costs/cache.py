@@ -17,7 +17,7 @@ from qkvary.arch.blocks import (
 )
 from qkvary.arch.models import Model, as_model, map_layers
 from qkvary.arch.networks import NetworkConfig
-from qkvary.costs.formats import Dtype, Format, dtype_bytes, parse_format
+from qkvary.costs.formats import SCALE, Dtype, Format, dtype_bytes, parse_format
 from qkvary.costs.macs import count_encoder_tokens, visible_keys
 
 
@@ -59,9 +59,16 @@ def layer_cache_bytes(
     """Bytes that one layer keeps of one sequence after ``context`` tokens.
 
     A layer that reads another layer's keys and values keeps none. With ``peak``, the most that it
-    kept on the way there, which differs for compressed attention only.
+    kept on the way there, which differs for compressed attention, and for formats whose blocks of
+    tokens take less once they are full.
     """
     form = _format(stored_as)
+    if peak and form.block and not isinstance(attention, CompressedAttention):
+        last = max(0, form.last_closing(context) - 1)
+        ends = {
+            layer_cache_bytes(attention, context=end, stored_as=form) for end in (last, context)
+        }
+        return max(ends)
     if isinstance(attention, CompressedAttention):
         now = _compressed_bytes(attention, context, form)
         # Closing a summary frees what waited for it, so that before it more was kept.
@@ -69,16 +76,35 @@ def layer_cache_bytes(
         most = max((_compressed_bytes(attention, time, form) for time in before), default=0)
         return max(now, most) if peak else now
     if isinstance(attention, LatentAttention):
-        return context * token_bytes(attention, form)
+        return entries_bytes(attention, seen=context, kept=context, stored_as=form)
     if attention.reads_layer is not None:
         return 0
-    return _kept_tokens(attention.config.variant.window, context) * token_bytes(attention, form)
+    kept = _kept_tokens(attention.config.variant.window, context)
+    return entries_bytes(attention, seen=context, kept=kept, stored_as=form)
+
+
+def entries_bytes(
+    attention: ProjectedAttention | LatentAttention,
+    *,
+    seen: int,
+    kept: int,
+    stored_as: Format | str,
+) -> int:
+    """Bytes of the entries of the last ``kept`` of ``seen`` tokens, as they are stored then."""
+    form = _format(stored_as)
+    rows = form.divide(seen, kept)
+    return (
+        rows.coded * token_bytes(attention, form)
+        + rows.scales * token_bytes(attention, SCALE)
+        + rows.plain * token_bytes(attention, form.plain)
+    )
 
 
 def token_bytes(attention: ProjectedAttention | LatentAttention, stored_as: Format | str) -> int:
     """Bytes of one token's entry, in a layer that keeps an entry of every token.
 
-    Scales of quantised formats are counted per head, whose channels are quantised together.
+    Scales of quantised formats are counted per head, whose channels are quantised together; those
+    that tokens share, and tokens that are kept as they are, are not (:func:`entries_bytes`).
     """
     form = _format(stored_as)
     if isinstance(attention, LatentAttention):
@@ -196,7 +222,8 @@ def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Form
     form = _format(stored_as)
     keys = visible_keys(attention, context)
     if not isinstance(attention, CompressedAttention):
-        return keys * token_bytes(attention, form)
+        return entries_bytes(attention, seen=context, kept=keys, stored_as=form)
+    _check_uniform(form)
     indexed = 0
     if attention.indexer:
         closed = context // attention.indexer.rate
@@ -208,15 +235,18 @@ def crossing_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str
     """Bytes that a layer keeps of the encoder's tokens; none without cross attention."""
     if layer.cross is None or layer.cross.storage == "input elsewhere":
         return 0
-    return encoder_tokens * token_bytes(layer.cross, stored_as)
+    return entries_bytes(layer.cross, seen=encoder_tokens, kept=encoder_tokens, stored_as=stored_as)
 
 
 def crossing_read_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
     """Bytes of the encoder's tokens that a layer reads, also where another layer keeps them."""
-    return 0 if layer.cross is None else encoder_tokens * token_bytes(layer.cross, stored_as)
+    if layer.cross is None:
+        return 0
+    return entries_bytes(layer.cross, seen=encoder_tokens, kept=encoder_tokens, stored_as=stored_as)
 
 
 def _compressed_bytes(attention: CompressedAttention, context: int, form: Format) -> int:
+    _check_uniform(form)
     own = _kept_tokens(attention.window, context) * form.row_bytes(attention.head_dim)
     rows = (row for part in attention.compressors for row in part.stored_rows(context))
     return own + sum(count * form.row_bytes(width) for count, width in rows)
@@ -224,11 +254,28 @@ def _compressed_bytes(attention: CompressedAttention, context: int, form: Format
 
 def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
     if isinstance(attention, CompressedAttention):
+        _check_uniform(form)
         kept = [_kept_tokens(attention.window, tokens) for tokens in (context, context + 1)]
         own = (kept[1] - kept[0]) * form.row_bytes(attention.head_dim)
         return own + sum(form.row_bytes(part.width) / part.rate for part in attention.compressors)
-    after = layer_cache_bytes(attention, context=context + 1, stored_as=form)
-    return after - layer_cache_bytes(attention, context=context, stored_as=form)
+    if isinstance(attention, LatentAttention):
+        kept = [context, context + 1]
+    elif attention.reads_layer is not None:
+        return 0
+    else:
+        window = attention.config.variant.window
+        kept = [_kept_tokens(window, tokens) for tokens in (context, context + 1)]
+    # In the long run, where tokens share scales or wait for their codes.
+    shared = token_bytes(attention, SCALE) / form.block if form.block else 0
+    return (kept[1] - kept[0]) * (token_bytes(attention, form) + shared)
+
+
+def _check_uniform(form: Format) -> None:
+    if not form.is_uniform:
+        raise ValueError(
+            "expected a format without blocks or a residual for compressed attention, whose "
+            f"entries are not those of tokens, got {form.name}"
+        )
 
 
 def _kept_tokens(window: int | None, context: int) -> int:

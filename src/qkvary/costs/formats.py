@@ -1,9 +1,16 @@
-"""Number formats in bytes: plain ones, and quantised ones with their scales counted."""
+"""Number formats in bytes: plain ones, and quantised ones with their scales counted.
+
+A quantised format has a scale for each group of numbers of a row (``int4-g32``), or for each
+number of a row over a block of rows (``int4-b32``); it may keep the newest rows as they are
+(``-r16``), and says in what format they are (``-fp32``, else 16 bits).
+"""
 
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
+
+from qkvary.arch.caches import CacheOptions
 
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 """What is computed in."""
@@ -14,7 +21,23 @@ transformers, ``q_group_size``)."""
 SCALE_BYTES = 4
 """Of a group: a scale of 32 bits, or a scale and a zero point of 16 bits each."""
 
-_GROUPED = re.compile(r"(int8|int4)(?:-g([0-9]{1,9}))?")
+MOST_SHARED = 2**20
+"""The most numbers or rows that a format may name."""
+
+_QUANTIZED = re.compile(
+    r"(int8|int4|int3|int2)(?:-([gb])([0-9]{1,9}))?(?:-r([0-9]{1,9}))?(?:-(fp64|fp32|bf16|fp16))?"
+)
+
+
+class StoredRows(NamedTuple):
+    """What stands for the rows that are kept."""
+
+    coded: int
+    """Rows of codes, with their scales where each row has its own."""
+    scales: int
+    """Rows of scales that codes share, as many numbers as a row."""
+    plain: int
+    """Rows that are kept as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +50,45 @@ class Format:
     """Of a number itself."""
     group: int | None = None
     """Numbers that share a scale and a zero point; ``None`` where there are none."""
+    block: int | None = None
+    """Rows over which each number has a scale, counted from the first; they are quantised when all
+    of them are there. ``None`` where no rows share a scale."""
+    residual: int = 0
+    """Newest rows that are not quantised."""
+    plain_bits: int = 16
+    """Of a number that is not quantised."""
 
     @property
     def is_lossy(self) -> bool:
         """Whether fewer than 16 bits are kept, so that values are rounded beyond the usual."""
         return self.bits < 16
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every row takes the same bytes, wherever it stands."""
+        return self.block is None and not self.residual
+
+    @property
+    def plain(self) -> "Format":
+        """That of rows that are not quantised."""
+        return Format(name=f"{self.plain_bits} bits", bits=self.plain_bits)
+
+    def last_closing(self, seen: int) -> int:
+        """How many rows were seen when the last block was quantised; 0 before the first."""
+        block = self.block or 1
+        closed = max(0, seen - self.residual) // block * block
+        return closed + self.residual if closed else 0
+
+    def divide(self, seen: int, kept: int) -> StoredRows:
+        """What stands for the last ``kept`` of ``seen`` rows."""
+        block = self.block or 1
+        closed = max(0, seen - self.residual) // block * block
+        coded = max(0, closed - (seen - kept))
+        shared = 0 if self.block is None else math.ceil(coded / block)
+        return StoredRows(coded=coded, scales=shared, plain=kept - coded)
+
     def row_bytes(self, numbers: int) -> int:
-        """Bytes of a row, whose groups are not shared with another row."""
+        """Bytes of a quantised row with the scales that are not shared with another row."""
         scales = 0 if self.group is None else math.ceil(numbers / self.group) * SCALE_BYTES
         return math.ceil(numbers * self.bits / 8) + scales
 
@@ -61,8 +115,14 @@ FORMATS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4")
 """The names that a person chooses from."""
 
 
+SCALE = _PLAIN["fp32"]
+"""Of scales that rows share."""
+
+
 def parse_format(text: str) -> Format:
     """Read a format: ``bf16``, ``fp8``, ``int8``, ``int4-g32`` (groups of 32), or torch's names.
+
+    More about quantised ones stands at the head of this file.
 
     Raises:
         ValueError: for anything else, with the choices.
@@ -71,15 +131,38 @@ def parse_format(text: str) -> Format:
     name = _ALIASES.get(name, name)
     if name in _PLAIN:
         return _PLAIN[name]
-    match = _GROUPED.fullmatch(name)
+    match = _QUANTIZED.fullmatch(name)
     if match is None:
         choices = ", ".join(FORMATS)
         shown = text if len(text) <= 60 else text[:57] + "..."
         raise ValueError(f"expected a format out of {choices}, int4-g32 ..., got {shown!r}")
-    group = DEFAULT_GROUP if match[2] is None else int(match[2])
-    if not 1 <= group <= 2**20:
-        raise ValueError(f"expected groups of 1 to 1,048,576 numbers, got {group}")
-    return Format(name=name, bits=int(match[1].removeprefix("int")), group=group)
+    kind, sharing, count, residual, plain = match.groups()
+    shared = DEFAULT_GROUP if count is None else int(count)
+    if not 1 <= shared <= MOST_SHARED:
+        what = "blocks of 1 to 1,048,576 rows" if sharing == "b" else "groups of 1 to 1,048,576"
+        raise ValueError(f"expected {what}{'' if sharing == 'b' else ' numbers'}, got {shared}")
+    return Format(
+        name=name,
+        bits=int(kind.removeprefix("int")),
+        group=None if sharing == "b" else shared,
+        block=shared if sharing == "b" else None,
+        residual=int(residual or 0),
+        plain_bits=16 if plain is None else _PLAIN[plain].bits,
+    )
+
+
+def cache_format(options: CacheOptions, dtype: Dtype) -> Format:
+    """How a cache with these options stores numbers that a network computes in ``dtype``.
+
+    What is kept of a token is another matter, and so is memory allocated beforehand.
+    """
+    if options.bits is None:
+        return parse_format(dtype)
+    plain = _ALIASES[dtype]
+    by_channel = options.scales == "channel"
+    shared = f"b{options.block}" if by_channel else f"g{options.group}"
+    residual = f"-r{options.residual}" if options.residual else ""
+    return parse_format(f"int{options.bits}-{shared}{residual}-{plain}")
 
 
 def dtype_bytes(dtype: Dtype) -> int:

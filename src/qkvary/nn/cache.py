@@ -13,7 +13,8 @@ from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheOptions
-from qkvary.nn.cache_storage import TokenStore, check_finite, make_store
+from qkvary.nn.cache_codes import check_finite
+from qkvary.nn.cache_storage import TokenStore, make_store
 
 Parts = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 
@@ -43,7 +44,8 @@ class LayerCache:
             options: How entries are stored.
 
         Raises:
-            ValueError: for preallocated storage without ``max_tokens``.
+            ValueError: for preallocated storage without ``max_tokens``, or blocks that a window
+                would cut.
         """
         window = config.variant.window
         self.config = config
@@ -147,13 +149,7 @@ class LayerCache:
         self._rows = None if self._rows is None else rows.shape[0]
 
     def _make_store(self) -> TokenStore:
-        capacity = self.max_tokens
-        if capacity is not None and self._most_kept is not None:
-            capacity = min(capacity, max(1, self._most_kept))
-        options = self.options
-        return make_store(
-            options.storage, capacity=capacity, group=options.group, residual=options.residual
-        )
+        return make_store(self.options, max_tokens=self.max_tokens, most_kept=self._most_kept)
 
 
 class KVCache:
@@ -174,7 +170,8 @@ class KVCache:
             options: How entries are stored.
 
         Raises:
-            ValueError: for preallocated storage without ``max_tokens``.
+            ValueError: for preallocated storage without ``max_tokens``, or blocks that a window
+                would cut.
         """
         self.options = options
         self.layers = [LayerCache(config, max_tokens, options) for config in layers]

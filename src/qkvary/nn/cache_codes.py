@@ -1,0 +1,183 @@
+"""Codes and scales of cached entries: how numbers become integers of few bits, and numbers again.
+
+A code is ``c = round(x / s)`` with ``s`` no smaller than ``max |x| / (2^(bits - 1) - 1)`` over the
+numbers that share a scale, rounded up to 32 bits, so that no code leaves its range and
+``|x - c s| <= s / 2``. Rounding is decided in 64 bits: in 32 bits a quotient of 100.5 can fall on
+the wrong side. Knows numbers; does not know which tokens are kept, nor where.
+"""
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from jaxtyping import Float, Int8, Shaped, UInt8
+from torch import Tensor
+
+Entries = Shaped[Tensor, "batch heads tokens width"]
+Codes = UInt8[Tensor, "batch heads tokens bytes"]
+Scales = Float[Tensor, "batch heads _ _"]
+
+LIMIT = 2.0**120
+"""Entries have to stay below it, so that neither scales nor rotated entries leave 32 bits."""
+
+
+def check_finite(entries: Iterable[Entries]) -> None:
+    """Refuse what has no scale.
+
+    Raises:
+        ValueError: for NaN, infinity, or numbers that 32 bits may not hold once they are rotated.
+    """
+    if not all(bool((tensor.abs() < LIMIT).all()) for tensor in entries):
+        raise ValueError(
+            "expected finite entries in a quantised cache, got NaN, infinity or a number of at "
+            "least 2^120"
+        )
+
+
+def most_code(bits: int) -> int:
+    """The largest code of a symmetric scale."""
+    return 2 ** (bits - 1) - 1
+
+
+def quantize_tokens(entries: Entries, bits: int, group: int) -> tuple[Codes, Scales]:
+    """Codes and scales of entries, each group of channels of each token by itself.
+
+    Returns:
+        Packed codes, and scales [batch, heads, tokens, groups].
+    """
+    width = entries.shape[3]
+    padding = -width % group
+    exact = torch.nn.functional.pad(_exact(entries), (0, padding)).unflatten(-1, (-1, group))
+    scales = _scales(exact.abs().amax(dim=-1), bits)
+    codes = _round(exact, scales[..., None])
+    return pack(codes.flatten(-2)[..., :width], bits), scales
+
+
+def quantize_blocks(entries: Entries, bits: int, block: int) -> tuple[Codes, Scales]:
+    """Codes and scales of entries, each channel over every ``block`` tokens, which divide them.
+
+    Returns:
+        Packed codes, and scales [batch, heads, blocks, width].
+    """
+    exact = _exact(entries).unflatten(2, (-1, block))
+    scales = _scales(exact.abs().amax(dim=3), bits)
+    return pack(_round(exact, scales[:, :, :, None]).flatten(2, 3), bits), scales
+
+
+def dequantize_tokens(
+    codes: Codes, scales: Scales, bits: int, group: int, width: int, dtype: torch.dtype
+) -> Entries:
+    """The entries that codes with a scale for each group of each token stand for."""
+    signed, factors = unpack(codes, bits, width), scales.to(_compute_dtype(dtype))
+    if factors.shape[-1] == 1:
+        return signed * factors
+    if width % group:
+        return signed * factors.repeat_interleave(group, dim=-1)[..., :width]
+    return (signed.unflatten(-1, (-1, group)) * factors[..., None]).flatten(-2)
+
+
+def dequantize_blocks(
+    codes: Codes, scales: Scales, bits: int, runs: Sequence[int], dtype: torch.dtype
+) -> Entries:
+    """The entries that codes with a scale for each channel of a run of tokens stand for.
+
+    Args:
+        codes: Of all tokens.
+        scales: [batch, heads, runs, width].
+        bits: Of a code.
+        runs: Tokens of each run, in order.
+        dtype: What is computed in, where it is wider than 32 bits.
+    """
+    signed, factors = unpack(codes, bits, scales.shape[3]), scales.to(_compute_dtype(dtype))
+    if runs and len(set(runs)) == 1:
+        return (signed.unflatten(2, (len(runs), -1)) * factors[:, :, :, None]).flatten(2, 3)
+    counts = torch.tensor(runs, dtype=torch.long, device=codes.device)
+    return signed * factors.repeat_interleave(counts, dim=2)
+
+
+def pack(codes: Int8[Tensor, "*rows width"], bits: int) -> UInt8[Tensor, "*rows bytes"]:
+    """Put the codes of a row side by side, the first in the lowest bits; 8 bits as they are."""
+    if bits == 8:
+        return codes.view(torch.uint8)
+    width = codes.shape[-1]
+    # Eight codes are a whole number of bytes, whatever their bits.
+    padded = torch.nn.functional.pad(codes, (0, -width % 8)).unflatten(-1, (-1, 8))
+    shifts = torch.arange(8, device=codes.device) * bits
+    joined = ((padded.long() + 2 ** (bits - 1)) << shifts).sum(dim=-1)
+    parts = joined[..., None] >> (torch.arange(bits, device=codes.device) * 8)
+    size = math.ceil(width * bits / 8)
+    # A copy: rows must not hold on to the bytes of the padding.
+    return (parts & 255).to(torch.uint8).flatten(-2)[..., :size].contiguous()
+
+
+def unpack(codes: UInt8[Tensor, "*rows bytes"], bits: int, width: int) -> Int8[Tensor, "*rows _"]:
+    """The codes of rows that were packed."""
+    if bits == 8:
+        return codes.view(torch.int8)
+    if 8 % bits == 0:
+        shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=codes.device)
+        found = (codes[..., None] >> shifts) & (2**bits - 1)
+    else:
+        padded = torch.nn.functional.pad(codes, (0, -codes.shape[-1] % bits))
+        bytes_ = padded.unflatten(-1, (-1, bits)).long()
+        joined = (bytes_ << (torch.arange(bits, device=codes.device) * 8)).sum(dim=-1)
+        found = (joined[..., None] >> (torch.arange(8, device=codes.device) * bits)) & 2**bits - 1
+    return found.flatten(-2)[..., :width].to(torch.int8) - 2 ** (bits - 1)
+
+
+@functools.lru_cache(maxsize=32)
+def rotation(width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "_ _"]:
+    """The fixed rotation of entries before they are quantised: ``y = x R``, undone by ``y R^T``.
+
+    ``R = D (H (x) C) / sqrt(width)`` with width = 2^a m, m odd. ``H`` is Sylvester's Hadamard
+    matrix of 2^a rows, ``H_ij = (-1)^(ones of i & j)``; ``C_jk = cos t + sin t`` with
+    t = 2 pi jk / m is Hartley's of m rows, which is 1 where the width is a power of two; both are
+    symmetric and have orthogonal rows, so every width has its rotation. ``D`` has the signs of
+    Rudin and Shapiro, ``D_ii = (-1)^(pairs of neighbouring ones in i)``: without them equal
+    channels, a common offset of keys, would all be moved into one channel.
+    """
+    odd = width // (width & -width)
+    hadamard = torch.ones(1, 1, dtype=torch.float64)
+    while hadamard.shape[0] * odd < width:
+        hadamard = torch.cat(
+            (torch.cat((hadamard, hadamard), 1), torch.cat((hadamard, -hadamard), 1))
+        )
+    steps = torch.arange(odd, dtype=torch.float64)
+    angles = 2 * math.pi * (steps[:, None] * steps % odd) / odd
+    matrix = torch.kron(hadamard, angles.cos() + angles.sin()) / math.sqrt(width)
+    signs = [(-1.0) ** (index & index >> 1).bit_count() for index in range(width)]
+    return (torch.tensor(signs, dtype=torch.float64)[:, None] * matrix).to(device, dtype)
+
+
+def rotate(entries: Entries) -> Entries:
+    """Entries whose channels are mixed, in 64 bits."""
+    exact = _exact(entries)
+    return exact @ rotation(entries.shape[-1], exact.dtype, exact.device)
+
+
+def rotate_back(entries: Entries) -> Entries:
+    """What ``rotate`` was given, in the format of its result."""
+    return entries @ rotation(entries.shape[-1], entries.dtype, entries.device).mT
+
+
+def _exact(entries: Tensor) -> Tensor:
+    """Entries in a format that decides rounding well; some devices have none of 64 bits."""
+    return entries.to(torch.float32 if entries.device.type == "mps" else torch.float64)
+
+
+def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _scales(most: Tensor, bits: int) -> Float[Tensor, "..."]:
+    exact = most / most_code(bits)
+    scales = exact.float()
+    # Up, never down: otherwise the largest number is further off than half a step.
+    return torch.where(scales < exact, torch.nextafter(scales, scales.new_tensor(math.inf)), scales)
+
+
+def _round(exact: Tensor, scales: Tensor) -> Int8[Tensor, "..."]:
+    # Of zeros every scale is right; zero is no divisor.
+    divisors = torch.where(scales > 0, scales, 1.0).to(exact.dtype)
+    return (exact / divisors).round().to(torch.int8)

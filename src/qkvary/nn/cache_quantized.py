@@ -1,0 +1,297 @@
+"""Cached entries as codes with scales, the newest of them as they are.
+
+Knows tokens, their order and their bytes. Does not know what an entry is made of, nor how codes are
+made (``cache_codes``).
+"""
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from qkvary.arch.caches import CacheOptions
+from qkvary.nn.cache_codes import (
+    Codes,
+    Entries,
+    Scales,
+    dequantize_blocks,
+    dequantize_tokens,
+    quantize_blocks,
+    quantize_tokens,
+    rotate,
+    rotate_back,
+)
+
+Joined = Shaped[Tensor, "batch heads seen width"]
+Rows = Shaped[Tensor, "batch heads _ _"]
+
+LEAST_GROWTH = 16
+"""Rows by which a ring of unknown size grows at least; else by a quarter."""
+
+
+class TokenRing:
+    """Rows in order, in a ring: the newest does not move the others, the oldest leaves no gap."""
+
+    def __init__(self, most: int | None) -> None:
+        """Start empty.
+
+        Args:
+            most: Rows to allocate at once, since there may be so many; ``None`` to grow.
+        """
+        self.kept = 0
+        self._most = most
+        self._start = 0
+        self._buffer: Tensor | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Rows that there is memory for."""
+        return 0 if self._buffer is None else self._buffer.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated, used or not."""
+        return 0 if self._buffer is None else self._buffer.untyped_storage().nbytes()
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Bytes of the rows kept."""
+        return self.nbytes // self.capacity * self.kept if self.capacity else 0
+
+    def append(self, new: Rows) -> None:
+        """Add rows behind the others."""
+        count = new.shape[2]
+        if not count:
+            return
+        buffer = self._make_room(new)
+        begin = (self._start + self.kept) % self.capacity
+        first = min(count, self.capacity - begin)
+        buffer[:, :, begin : begin + first] = new[:, :, :first]
+        buffer[:, :, : count - first] = new[:, :, first:]
+        self.kept += count
+
+    def read(self) -> Rows | None:
+        """All rows in order: a view where they lie side by side; ``None`` before the first."""
+        if self._buffer is None:
+            return None
+        end = self._start + self.kept
+        if end <= self.capacity:
+            return self._buffer[:, :, self._start : end]
+        return torch.cat(
+            (self._buffer[:, :, self._start :], self._buffer[:, :, : end - self.capacity]), dim=2
+        )
+
+    def drop_first(self, count: int) -> None:
+        """Forget the oldest rows; the memory stays."""
+        self.kept -= count
+        self._start = (self._start + count) % self.capacity if self.kept else 0
+
+    def drop_last(self, count: int) -> None:
+        """Forget the newest rows; the memory stays."""
+        self.kept -= count
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let row i of the batch become what row ``rows[i]`` was."""
+        if self._buffer is not None:
+            self._buffer = self._buffer.index_select(0, rows)
+
+    def _make_room(self, new: Rows) -> Rows:
+        needed = self.kept + new.shape[2]
+        if self._buffer is not None and needed <= self.capacity:
+            return self._buffer
+        grown = self.capacity and self.capacity + max(LEAST_GROWTH, self.capacity // 4)
+        capacity = max(needed, grown if self._most is None or self.capacity else self._most)
+        batch, heads, _, width = new.shape
+        buffer = new.new_empty(batch, heads, capacity, width)
+        old = self.read()
+        if old is not None:
+            buffer[:, :, : self.kept] = old
+        self._buffer, self._start = buffer, 0
+        return buffer
+
+
+class QuantizedStore:
+    """Entries as codes of a few bits with shared scales, the newest tokens as they are.
+
+    Scales by ``token``: one for each group of channels of each token, which is quantised when it
+    leaves the last ``residual``. Scales by ``channel``: one for each channel of each head over a
+    block of tokens, counted from the first token seen; a block is quantised when it is full and all
+    of it has left the last ``residual``. Either way codes depend on the entries alone and never
+    change: neither when others arrive, nor by how many arrive at once. With ``rotate`` the channels
+    of an entry are mixed by a fixed orthogonal matrix before they are quantised, and mixed back
+    when they are read.
+
+    ``append`` returns what is stored after it, so that of many new tokens the first see those
+    between as they were rounded: where tokens are kept as they are, what a network makes of a text
+    depends on how it was cut into calls, within what rounding costs. A crop into a block keeps the
+    codes and scales of what is left, and the tokens that follow get a scale of their own up to the
+    end of the block. Padding counts as tokens: in the block where a row begins it has a part in the
+    scales. No gradient passes.
+    """
+
+    def __init__(
+        self,
+        options: CacheOptions,
+        *,
+        max_tokens: int | None = None,
+        most_kept: int | None = None,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            options: Bits, scales and the tokens that are kept as they are.
+            max_tokens: The most that will be seen: memory for their codes is taken at once.
+            most_kept: The most that a window keeps.
+
+        Raises:
+            ValueError: where a window would drop tokens before their block is full.
+        """
+        if options.bits is None:
+            raise ValueError(f"expected quantised storage, got {options.storage!r}")
+        self.options, self.bits, self.residual = options, options.bits, options.residual
+        self.block = options.block if options.scales == "channel" else 1
+        needed = self.block + self.residual - 1
+        if options.scales == "channel" and most_kept is not None and needed > most_kept:
+            raise ValueError(
+                f"expected blocks and residual that fit a window of {most_kept + 1} tokens, got "
+                f"blocks of {self.block} and a residual of {self.residual}"
+            )
+        most = self._count_most(max_tokens, most_kept)
+        self._codes = TokenRing(most)
+        self._scales = TokenRing(None if most is None else -(-most // self.block))
+        self._newest: Tensor | None = None
+        self._runs: list[int] = []
+        self._seen = 0
+        self._width = 0
+
+    @property
+    def kept(self) -> int:
+        """Tokens stored."""
+        return self._codes.kept + self._plain
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated for codes and scales, and those of unquantised tokens."""
+        return self._codes.nbytes + self._scales.nbytes + self._plain_nbytes
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Bytes of what is kept, which is what the formula says while nothing was cropped."""
+        return self._codes.kept_nbytes + self._scales.kept_nbytes + self._plain_nbytes
+
+    @torch.no_grad()
+    def append(self, new: Entries, most_kept: int | None) -> Joined:
+        """Store new tokens and drop all but the last ``most_kept``; return what was and the new.
+
+        They have to be finite.
+        """
+        waiting = new if self._newest is None else torch.cat((self._newest, new), dim=2)
+        self._width, self._seen = new.shape[3], self._seen + new.shape[2]
+        count, coded = waiting.shape[2], self._codes.kept
+        closing = self._count_closing(count)
+        whole = new.new_empty(*new.shape[:2], coded + count, self._width)
+        old, old_scales = self._codes.read(), self._scales.read()
+        if old is not None and old_scales is not None and coded:
+            whole[:, :, :coded] = self._decode(old, old_scales, self._runs, new.dtype)
+        whole[:, :, coded + closing :] = waiting[:, :, closing:]
+        dropped = 0 if most_kept is None else max(0, coded + count - most_kept)
+        # First out, then in: so the rings never hold more than what is kept in the end.
+        self._drop_coded(min(dropped, coded))
+        dropped = max(0, dropped - coded)
+        if closing:
+            codes, scales, runs = self._encode(waiting[:, :, :closing], self._seen - count)
+            whole[:, :, coded : coded + closing] = self._decode(codes, scales, runs, new.dtype)
+            self._add(codes, scales, runs, skipped=min(dropped, closing))
+        rest = waiting[:, :, closing + max(0, dropped - closing) :]
+        # A copy: what is kept must not hold on to the projections' whole output.
+        self._newest = rest.clone() if rest.shape[2] else None
+        return whole
+
+    def drop_last(self, tokens: int) -> None:
+        """Forget the newest tokens, quantised ones where there are no others."""
+        plain = min(tokens, self._plain)
+        if self._newest is not None and plain:
+            rest = self._newest[:, :, : self._plain - plain]
+            self._newest = rest.clone() if rest.shape[2] else None
+        self._seen -= tokens
+        self._codes.drop_last(tokens - plain)
+        self._scales.drop_last(self._cut(self._runs, tokens - plain, newest=True))
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let row i become what row ``rows[i]`` was."""
+        self._codes.reorder(rows)
+        self._scales.reorder(rows)
+        if self._newest is not None:
+            self._newest = self._newest.index_select(0, rows)
+
+    @property
+    def _plain(self) -> int:
+        return 0 if self._newest is None else self._newest.shape[2]
+
+    @property
+    def _plain_nbytes(self) -> int:
+        return 0 if self._newest is None else self._newest.untyped_storage().nbytes()
+
+    def _count_most(self, max_tokens: int | None, most_kept: int | None) -> int | None:
+        """The most codes at a time; ``None`` where nothing says how many."""
+        if max_tokens is None:
+            return None
+        seen = max(0, max_tokens - self.residual) // self.block * self.block
+        return seen if most_kept is None else min(seen, max(0, most_kept - self.residual))
+
+    def _count_closing(self, waiting: int) -> int:
+        """How many of the tokens that are not quantised are to be."""
+        end = max(0, self._seen - self.residual) // self.block * self.block
+        return max(0, end - (self._seen - waiting))
+
+    def _encode(self, entries: Entries, first: int) -> tuple[Codes, Scales, list[int]]:
+        """Codes, scales, and how many tokens each row of scales is for, where it is a block.
+
+        Args:
+            entries: To be quantised.
+            first: How many tokens were seen before them.
+        """
+        mixed = rotate(entries) if self.options.rotate else entries
+        if self.options.scales == "token":
+            return (*quantize_tokens(mixed, self.bits, self.options.group), [])
+        # Only a crop leaves a block that is not begun by these tokens.
+        begun = min(-first % self.block, entries.shape[2])
+        whole = (entries.shape[2] - begun) // self.block
+        parts = [
+            quantize_blocks(part, self.bits, size)
+            for part, size in ((mixed[:, :, :begun], begun), (mixed[:, :, begun:], self.block))
+            if part.shape[2]
+        ]
+        codes, scales = (torch.cat(some, dim=2) for some in zip(*parts, strict=True))
+        return codes, scales, [begun] * (begun > 0) + [self.block] * whole
+
+    def _decode(self, codes: Codes, scales: Scales, runs: list[int], dtype: torch.dtype) -> Entries:
+        if self.options.scales == "token":
+            group = self.options.group
+            found = dequantize_tokens(codes, scales, self.bits, group, self._width, dtype)
+        else:
+            found = dequantize_blocks(codes, scales, self.bits, runs, dtype)
+        return rotate_back(found) if self.options.rotate else found
+
+    def _add(self, codes: Codes, scales: Scales, runs: list[int], *, skipped: int) -> None:
+        """Take in all but the first ``skipped`` codes, which a window drops already."""
+        self._codes.append(codes[:, :, skipped:])
+        self._scales.append(scales[:, :, self._cut(runs, skipped) :])
+        self._runs += runs
+
+    def _drop_coded(self, tokens: int) -> None:
+        self._codes.drop_first(tokens)
+        self._scales.drop_first(self._cut(self._runs, tokens))
+
+    def _cut(self, runs: list[int], tokens: int, *, newest: bool = False) -> int:
+        """Take tokens off one end of runs, and say how many rows of scales go with them."""
+        if self.options.scales == "token":
+            return tokens
+        end, emptied = -1 if newest else 0, 0
+        while tokens:
+            taken = min(tokens, runs[end])
+            runs[end] -= taken
+            tokens -= taken
+            if not runs[end]:
+                runs.pop(end)
+                emptied += 1
+        return emptied

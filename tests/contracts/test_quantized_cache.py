@@ -1,0 +1,174 @@
+"""A cache of codes: bytes as costs say, and attention over what the codes stand for."""
+
+import dataclasses
+import itertools
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.blocks import ProjectedAttention
+from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage
+from qkvary.costs.cache import layer_cache_bytes
+from qkvary.costs.formats import cache_format
+from qkvary.nn.attention import Attention
+from qkvary.nn.cache import KVCache, LayerCache
+from qkvary.nn.cache_quantized import QuantizedStore
+from qkvary.nn.language_model import LanguageModel
+from tests.contracts.test_cache_options import STORED, feed
+from tests.contracts.variant_cases import (
+    BATCH,
+    GATE,
+    TOKENS,
+    distance,
+    make_config,
+    make_language_model_config,
+    padding_mask,
+    random_input,
+    randomize,
+)
+from tests.reference.quantized import decode_rounded
+
+STORAGES: tuple[CacheStorage, ...] = ("int8", "int4", "int3", "int2")
+LAYOUTS: tuple[CacheLayout, ...] = get_args(CacheLayout)
+LABELS = ["QKV", "Q-K=V", "Q-MQA", "Q-GQA-2@w4", "I-K=V", "Q-K=V@rotary"]
+WAYS = [
+    CacheOptions(storage="int8", group=3),
+    CacheOptions(storage="int4", group=3, residual=2),
+    CacheOptions(storage="int8", group=5, rotate=True),
+    CacheOptions(storage="int4", scales="channel", block=2),
+    CacheOptions(storage="int3", scales="channel", block=3, residual=1, rotate=True),
+    CacheOptions(storage="int2", scales="channel", block=2, residual=1),
+    CacheOptions(storage="int8", residual=20),
+]
+
+
+def name(options: CacheOptions) -> str:
+    rotated = "-rotated" if options.rotate else ""
+    return cache_format(options, "float64").name + rotated
+
+
+def make_layer(label: str) -> Attention:
+    layer = Attention(make_config(label, causal=True)).double()
+    randomize(layer, seed=67)
+    return layer
+
+
+def expected_bytes(config: AttentionConfig, options: CacheOptions, tokens: int) -> int:
+    attention = ProjectedAttention(config=config, storage=STORED[options.layout])
+    form = cache_format(options, "float64")
+    return layer_cache_bytes(attention, context=tokens, stored_as=form)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("options", WAYS, ids=name)
+@pytest.mark.parametrize("label", LABELS)
+def test_bytes_are_those_of_the_formula(
+    label: str, options: CacheOptions, layout: CacheLayout
+) -> None:
+    layer, options = make_layer(label), dataclasses.replace(options, layout=layout)
+    cache = LayerCache(layer.config, TOKENS, options)
+    x = random_input(71)
+    for count, (start, stop) in enumerate(itertools.pairwise([0, 4, 5, TOKENS])):
+        feed(layer, x[:, start:stop], [0, stop - start], cache)
+        kept = 0
+        for store in cache._stores.values():
+            assert isinstance(store, QuantizedStore)
+            kept += store.kept_nbytes
+        assert kept == BATCH * expected_bytes(layer.config, options, stop), count
+    if "@w" not in label:
+        # Memory for the codes of all tokens was taken beforehand; now all of it is used.
+        assert cache.nbytes == BATCH * expected_bytes(layer.config, options, TOKENS)
+    assert cache.nbytes >= kept
+
+
+@pytest.mark.parametrize("options", WAYS, ids=name)
+@pytest.mark.parametrize("label", ["QKV", "Q-K=V", "Q-K=V@rotary", "Q-GQA-2@w4", "QKV@rotary"])
+def test_attention_reads_what_the_codes_stand_for(label: str, options: CacheOptions) -> None:
+    """Storage apart from arithmetic: plain loops that round and then attend, in 64 bits."""
+    layer, x = make_layer(label), random_input(71)
+    cache = LayerCache(layer.config, options=options)
+    found = feed(layer, x, list(range(TOKENS + 1)), cache)
+    expected = decode_rounded(layer.config, dict(layer.named_parameters()), x, options)
+    assert distance(found, expected.detach()) < GATE
+    if options.residual < TOKENS:
+        with torch.no_grad():
+            assert distance(found, layer(x)) > 1e-6
+
+
+@pytest.mark.parametrize("options", WAYS, ids=name)
+@settings(max_examples=6)
+@given(cuts=st.sets(st.integers(1, TOKENS - 1)).map(lambda cuts: [0, *sorted(cuts), TOKENS]))
+def test_what_is_stored_does_not_depend_on_how_tokens_arrive(
+    options: CacheOptions, cuts: list[int]
+) -> None:
+    layer, x = make_layer("Q-K=V"), random_input(71)
+    caches = [LayerCache(layer.config, TOKENS, options) for _ in range(2)]
+    feed(layer, x, cuts, caches[0])
+    feed(layer, x, [0, TOKENS], caches[1])
+    nothing = {name: x.new_zeros(BATCH, 4, 0, 5) for name in caches[0]._stores}
+    read = [cache.append(nothing) for cache in caches]
+    for source in nothing:
+        # The projections round by their shapes; codes of equal entries are equal to the bit.
+        assert distance(read[0][source], read[1][source]) < GATE
+
+
+@pytest.mark.parametrize("options", WAYS, ids=name)
+def test_padding_on_the_left_is_never_seen(options: CacheOptions) -> None:
+    layer, x = make_layer("Q-K=V@rotary"), random_input(71)
+    real = padding_mask()[..., None]
+    outputs: list[Tensor] = []
+    for content in (x, torch.where(real, x, x * -0.5 + 0.1)):
+        cache = LayerCache(layer.config, TOKENS, options)
+        mask = {"attention_mask": padding_mask()}
+        outputs.append(feed(layer, content, list(range(TOKENS + 1)), cache, **mask))
+    # Two tokens of padding are a block of their own, or share one of three with a real token: then
+    # they have a part in its scale, as neighbours in a text have.
+    shares = options.scales == "channel" and options.block == 3
+    assert torch.equal(outputs[0] * real, outputs[1] * real) is not shares
+
+
+@pytest.mark.parametrize("options", WAYS, ids=name)
+def test_reordered_rows_go_on_as_those_they_were(options: CacheOptions) -> None:
+    model = LanguageModel(make_language_model_config("Q-GQA-2")).double()
+    randomize(model, seed=73)
+    tokens = torch.arange(3 * 5).view(3, 5) % 13
+    rows = torch.tensor([2, 0, 2, 1])
+    cache, straight = (KVCache(model.config.layers, max_tokens=9, options=options) for _ in "ab")
+    following = torch.tensor([[4, 5], [6, 7], [8, 9], [10, 11]])
+    with torch.no_grad():
+        model(tokens, cache=cache)
+        cache.reorder(rows)
+        found = model(following, cache=cache)
+        model(tokens[rows], cache=straight)
+        expected = model(following, cache=straight)
+    assert torch.equal(found, expected)
+    assert (cache.length, cache.nbytes) == (7, straight.nbytes)
+
+
+@pytest.mark.parametrize("options", WAYS, ids=name)
+@pytest.mark.parametrize("left", [0, 1, 3, 4])
+def test_a_crop_leaves_what_was_read_before(options: CacheOptions, left: int) -> None:
+    layer, x = make_layer("QKV"), random_input(71)
+    cache = LayerCache(layer.config, TOKENS, options)
+    feed(layer, x, [0, TOKENS], cache)
+    nothing = {name: x.new_zeros(BATCH, 4, 0, 5) for name in cache._stores}
+    before = cache.append(nothing)
+    cache.crop(left)
+    after = cache.append(nothing)
+    assert (cache.length, cache.kept) == (left, left)
+    for source in nothing:
+        assert torch.equal(after[source], before[source][:, :, :left])
+    feed(layer, -x[:, left:], [0, TOKENS - left], cache)
+    assert (cache.length, cache.kept) == (TOKENS, TOKENS)
+
+
+def test_blocks_that_a_window_would_cut_are_refused() -> None:
+    config = make_config("QKV@w3", causal=True)
+    options = CacheOptions(storage="int8", scales="channel", block=4)
+    with pytest.raises(ValueError, match="expected blocks and residual that fit a window of 3 tok"):
+        LayerCache(config, options=options)

@@ -1,0 +1,205 @@
+"""Codes, scales and the rotation: bounds on what is lost, bits side by side, orthogonal rows."""
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qkvary.nn.cache_codes import (
+    check_finite,
+    dequantize_blocks,
+    dequantize_tokens,
+    pack,
+    quantize_blocks,
+    quantize_tokens,
+    rotate,
+    rotate_back,
+    rotation,
+    unpack,
+)
+from tests.reference.quantized import half_step
+
+BITS = (8, 4, 3, 2)
+SLACK = 1 + Fraction(1, 2**20)
+"""The scale is a number of 32 bits."""
+SPACING = Fraction(1, 2**149)
+"""Of the smallest scales there are."""
+ADVERSARIAL = {
+    "normal": lambda x: x,
+    "outlier": lambda x: torch.where(torch.arange(x.shape[-1]) == 2, 1e4 * x, x),
+    "zeros": torch.zeros_like,
+    "denormal": lambda x: x * 1e-41,
+    "least": lambda x: x.sign() * 2.0**-149,
+    "constant": lambda x: torch.full_like(x, 0.37),
+    "spike": lambda x: torch.where(torch.arange(x.shape[-1]) == 4, 1e30, torch.zeros_like(x)),
+    "large": lambda x: x * 2.0**115,
+    "negative": lambda x: -x.abs() - 1.0,
+    # Quotients half way between two codes, where rounding in 32 bits goes wrong.
+    "halves": lambda x: torch.cat(
+        (torch.ones_like(x[..., :1]), (x[..., 1:] * 40).round().add(0.5) / 127), dim=-1
+    ),
+}
+
+
+def entries(seed: int, *, tokens: int = 6, width: int = 7) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(1, 2, tokens, width, generator=generator)
+
+
+def as_fractions(codes: Tensor, scales: Tensor) -> list[Fraction]:
+    """What codes stand for, as real numbers."""
+    return [
+        Fraction(int(code)) * Fraction(scale)
+        for code, scale in zip(codes.flatten().tolist(), scales.flatten().tolist(), strict=True)
+    ]
+
+
+def assert_within_half_a_step(numbers: Tensor, found: list[Fraction], bits: int) -> None:
+    allowed = half_step(numbers.flatten().tolist(), bits) * SLACK + SPACING
+    for number, stands_for in zip(numbers.flatten().tolist(), found, strict=True):
+        assert abs(Fraction(number) - stands_for) <= allowed
+
+
+@pytest.mark.parametrize("kind", ADVERSARIAL)
+@pytest.mark.parametrize("bits", BITS)
+@settings(max_examples=8)
+@given(
+    seed=st.integers(0, 10_000),
+    group=st.integers(1, 9),
+    width=st.integers(5, 11),
+    wide=st.booleans(),
+)
+def test_no_number_is_further_off_than_half_a_step_of_its_token(
+    kind: str, bits: int, seed: int, group: int, width: int, wide: bool
+) -> None:
+    x = ADVERSARIAL[kind](entries(seed, tokens=2, width=width))
+    x = x.double() if wide else x
+    codes, scales = quantize_tokens(x, bits, group)
+    signed = unpack(codes, bits, width)
+    for head in range(2):
+        for token in range(2):
+            for number, start in enumerate(range(0, width, group)):
+                where = (0, head, token, slice(start, start + group))
+                scale = scales[0, head, token, number].expand(len(x[where]))
+                assert_within_half_a_step(x[where], as_fractions(signed[where], scale), bits)
+
+
+@pytest.mark.parametrize("kind", ADVERSARIAL)
+@pytest.mark.parametrize("bits", BITS)
+@settings(max_examples=8)
+@given(seed=st.integers(0, 10_000), block=st.integers(1, 3), width=st.integers(5, 7))
+def test_no_number_is_further_off_than_half_a_step_of_its_channel(
+    kind: str, bits: int, seed: int, block: int, width: int
+) -> None:
+    x = ADVERSARIAL[kind](entries(seed, tokens=2 * block, width=width))
+    codes, scales = quantize_blocks(x, bits, block)
+    signed = unpack(codes, bits, width)
+    for number in range(2):
+        tokens = slice(number * block, (number + 1) * block)
+        for channel in range(width):
+            where = (0, 1, tokens, channel)
+            scale = scales[0, 1, number, channel].expand(block)
+            assert_within_half_a_step(x[where], as_fractions(signed[where], scale), bits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bits", BITS)
+def test_what_is_read_is_code_times_scale(bits: int, dtype: torch.dtype) -> None:
+    x = entries(3, tokens=6, width=10).to(dtype)
+    for group in (1, 3, 5, 10, 64):
+        codes, scales = quantize_tokens(x, bits, group)
+        read = dequantize_tokens(codes, scales, bits, group, 10, dtype)
+        spread = scales.repeat_interleave(group, dim=-1)[..., :10].double()
+        expected = unpack(codes, bits, 10).double() * spread
+        torch.testing.assert_close(read.double(), expected, rtol=2.0**-24, atol=0)
+    codes, scales = quantize_blocks(x, bits, 3)
+    expected = unpack(codes, bits, 10).double() * scales.repeat_interleave(3, dim=2).double()
+    for runs, rows in (([3, 3], slice(0, 6)), ([2, 3], slice(1, 6)), ([3, 1], slice(0, 4))):
+        read = dequantize_blocks(codes[:, :, rows], scales, bits, runs, dtype)
+        wanted = expected[:, :, rows]
+        torch.testing.assert_close(read.double(), wanted, rtol=2.0**-24, atol=0)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 11, 16, 17])
+def test_codes_lie_side_by_side_without_loss(bits: int, width: int) -> None:
+    most = 2 ** (bits - 1) - 1
+    generator = torch.Generator().manual_seed(width)
+    codes = torch.randint(-most, most + 1, (2, 3, width), generator=generator).to(torch.int8)
+    packed = pack(codes, bits)
+    assert packed.shape == (2, 3, math.ceil(width * bits / 8))
+    assert packed.untyped_storage().nbytes() == packed.numel()
+    assert torch.equal(unpack(packed, bits, width), codes)
+    if bits < 8:
+        value = sum(
+            (int(code) + 2 ** (bits - 1)) << (place * bits)
+            for place, code in enumerate(codes[1, 2])
+        )
+        found = int.from_bytes(bytes(packed[1, 2].tolist()), "little")
+        assert found & ((1 << (width * bits)) - 1) == value
+
+
+def test_a_code_is_an_integer_between_the_limits() -> None:
+    x = torch.tensor([[[[-1.0, 0.6, 1.0, 0.0]]]])
+    codes, scales = quantize_tokens(x, 8, 4)
+    assert codes.view(torch.int8).flatten().tolist() == [-127, 76, 127, 0]
+    assert scales.item() == pytest.approx(1 / 127)
+    codes, scales = quantize_tokens(x, 4, 4)
+    assert codes.flatten().tolist() == [(-7 + 8) | ((4 + 8) << 4), (7 + 8) | ((0 + 8) << 4)]
+    assert scales.item() == pytest.approx(1 / 7)
+
+
+def test_int8_loses_what_theory_says() -> None:
+    """A uniform error of at most half a step has a deviation of step / sqrt(12)."""
+    x = torch.rand(1, 1, 2000, 64, generator=torch.Generator().manual_seed(5)) * 2 - 1
+    codes, scales = quantize_tokens(x, 8, 64)
+    error = x - dequantize_tokens(codes, scales, 8, 64, 64, torch.float32)
+    expected = float(scales.mean()) / math.sqrt(12)
+    assert float(error.std()) == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 7, 8, 12, 16, 31, 32, 48, 64, 80, 96, 128, 256])
+def test_a_rotation_keeps_lengths_and_spreads_a_single_channel(width: int) -> None:
+    matrix = rotation(width, torch.float64, torch.device("cpu"))
+    assert torch.allclose(matrix @ matrix.mT, torch.eye(width, dtype=torch.float64), atol=1e-14)
+    power = width & (width - 1) == 0
+    # Of Hadamard all entries are alike; Hartley's are at most sqrt(2) times as large.
+    most = float(matrix.abs().max()) * math.sqrt(width)
+    assert most == pytest.approx(1.0) if power else most <= math.sqrt(2)
+    # Equal channels are spread too, not gathered in one.
+    gathered = float((torch.ones(width, dtype=torch.float64) @ matrix).abs().max())
+    assert gathered <= 2.3
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10_000), width=st.integers(1, 70))
+def test_what_was_rotated_comes_back(seed: int, width: int) -> None:
+    x = entries(seed, width=width)
+    assert torch.allclose(rotate_back(rotate(x)), x.double(), atol=1e-13)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@settings(max_examples=20)
+@given(seed=st.integers(0, 10_000), width=st.integers(1, 40))
+def test_a_rotated_entry_is_as_far_off_as_its_rotation(bits: int, seed: int, width: int) -> None:
+    """Lengths are kept: the error of an entry is that of its mixed channels, at most s/2 each."""
+    x = entries(seed, width=width)
+    mixed = rotate(x)
+    codes, scales = quantize_tokens(mixed, bits, width)
+    read = rotate_back(dequantize_tokens(codes, scales, bits, width, width, torch.float64))
+    error = (x.double() - read).square().sum(dim=-1).sqrt()
+    most = scales[..., 0].double() / 2 * math.sqrt(width)
+    assert bool((error <= most * (1 + 1e-12)).all())
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 2.0**120, -1e300])
+def test_what_has_no_scale_is_refused(number: float) -> None:
+    x = entries(1).double()
+    check_finite([x, x * 1e30])
+    x[0, 1, 2, 3] = number
+    with pytest.raises(ValueError, match="expected finite entries in a quantised cache, got NaN"):
+        check_finite([entries(2), x])

@@ -1,0 +1,273 @@
+"""Stores of codes: independence of what comes later, bytes, crops, windows, reordered rows."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qkvary.arch.caches import CacheOptions, CacheScales, CacheStorage
+from qkvary.nn.cache_codes import unpack
+from qkvary.nn.cache_quantized import QuantizedStore, TokenRing
+from tests.reference.quantized import kept_bytes
+
+STORAGES: tuple[CacheStorage, ...] = ("int8", "int4", "int3", "int2")
+SCALES: tuple[CacheScales, ...] = ("token", "channel")
+SHAPE = (2, 3)
+WIDTH = 7
+CUTS = st.lists(st.integers(1, 9), min_size=1, max_size=7)
+OPTIONS = st.builds(
+    CacheOptions,
+    storage=st.sampled_from(STORAGES),
+    scales=st.sampled_from(SCALES),
+    rotate=st.booleans(),
+    group=st.integers(1, 9),
+    block=st.integers(1, 5),
+    residual=st.integers(0, 6),
+)
+
+
+def entries(seed: int, *, tokens: int, width: int = WIDTH) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*SHAPE, tokens, width, generator=generator)
+
+
+def feed(
+    store: QuantizedStore, x: Tensor, sizes: list[int], most_kept: int | None = None
+) -> list[Tensor]:
+    return [store.append(part, most_kept) for part in x.split(sizes, dim=2)]
+
+
+def state(store: QuantizedStore) -> list[Any]:
+    """Everything that a store holds, in order."""
+    return [store._codes.read(), store._scales.read(), store._newest, store._runs, store._seen]
+
+
+def same(one: QuantizedStore, other: QuantizedStore) -> bool:
+    found = zip(state(one), state(other), strict=True)
+    return all(
+        torch.equal(a, b)
+        if isinstance(a, Tensor) and isinstance(b, Tensor)
+        # Nothing was allocated, or nothing of it is used.
+        else (a is None or not a.numel()) and (b is None or not b.numel())
+        if isinstance(a, Tensor) or isinstance(b, Tensor)
+        else a == b
+        for a, b in found
+    )
+
+
+def reference_bytes(options: CacheOptions, tokens: int, window: int | None = None) -> int:
+    one = kept_bytes(options, tokens=tokens, window=window, width=WIDTH, plain_bytes=4)
+    return SHAPE[0] * SHAPE[1] * one
+
+
+@settings(max_examples=120)
+@given(options=OPTIONS, sizes=CUTS, known=st.booleans(), window=st.none() | st.integers(11, 20))
+def test_codes_do_not_depend_on_how_tokens_arrive(
+    options: CacheOptions, sizes: list[int], known: bool, window: int | None
+) -> None:
+    tokens = sum(sizes)
+    x, most = entries(3, tokens=tokens), None if window is None else window - 1
+    given = {"max_tokens": tokens if known else None, "most_kept": most}
+    whole, parts, single = (QuantizedStore(options, **given) for _ in range(3))
+    feed(whole, x, [tokens], most)
+    feed(parts, x, sizes, most)
+    read = feed(single, x, [1] * tokens, most)
+    assert same(whole, parts)
+    assert same(whole, single)
+    kept = tokens if most is None else min(tokens, most)
+    assert (whole.kept, single.kept) == (kept, kept)
+    seen = range(1, tokens + 1)
+    assert [part.shape[2] for part in read] == [
+        count if most is None else min(count, most + 1) for count in seen
+    ]
+    assert single.kept_nbytes == reference_bytes(options, tokens, window)
+    assert single.nbytes >= single.kept_nbytes
+
+
+@settings(max_examples=60)
+@given(options=OPTIONS, sizes=CUTS)
+def test_codes_of_a_token_never_change(options: CacheOptions, sizes: list[int]) -> None:
+    store, before = QuantizedStore(options), None
+    for part in entries(5, tokens=sum(sizes)).split(sizes, dim=2):
+        store.append(part, None)
+        codes, scales = store._codes.read(), store._scales.read()
+        if before is not None and codes is not None and scales is not None:
+            assert torch.equal(codes[:, :, : before[0].shape[2]], before[0])
+            assert torch.equal(scales[:, :, : before[1].shape[2]], before[1])
+        if codes is not None and scales is not None:
+            before = (codes.clone(), scales.clone())
+
+
+@settings(max_examples=60)
+@given(options=OPTIONS, sizes=CUTS)
+def test_memory_for_known_tokens_is_taken_at_once_and_no_more(
+    options: CacheOptions, sizes: list[int]
+) -> None:
+    tokens = sum(sizes)
+    store = QuantizedStore(options, max_tokens=tokens)
+    x = entries(7, tokens=tokens)
+    addresses = set[int]()
+    for part in x.split(1, dim=2):
+        store.append(part, None)
+        if store._codes.capacity:
+            addresses.add(store._codes._buffer.data_ptr())  # type: ignore[union-attr]
+    assert len(addresses) <= 1
+    assert store.nbytes == store.kept_nbytes == reference_bytes(options, tokens)
+
+
+def test_unknown_tokens_get_memory_in_steps_of_a_quarter() -> None:
+    store = QuantizedStore(CacheOptions(storage="int8"))
+    capacities: list[int] = []
+    for part in entries(7, tokens=300).split(1, dim=2):
+        store.append(part, None)
+        capacities.append(store._codes.capacity)
+        assert store.nbytes == 6 * capacities[-1] * (WIDTH + 4)
+    assert len(set(capacities)) < 15
+    assert all(held <= seen + max(16, seen // 4) for seen, held in enumerate(capacities, start=1))
+
+
+@settings(max_examples=100)
+@given(options=OPTIONS, window=st.integers(11, 14), sizes=CUTS)
+def test_a_window_drops_the_oldest_and_reads_what_it_keeps(
+    options: CacheOptions, window: int, sizes: list[int]
+) -> None:
+    tokens, most = sum(sizes), window - 1
+    x = entries(9, tokens=tokens)
+    bounded = QuantizedStore(options, most_kept=most, max_tokens=tokens)
+    free = QuantizedStore(options)
+    for part in x.split(sizes, dim=2):
+        found, expected = bounded.append(part, most), free.append(part, None)
+        assert torch.equal(found, expected[:, :, expected.shape[2] - found.shape[2] :])
+    wanted = min(tokens, most)
+    assert bounded.kept == wanted
+    codes, everything = bounded._codes.read(), free._codes.read()
+    if codes is not None and everything is not None and codes.shape[2]:
+        assert torch.equal(codes, everything[:, :, everything.shape[2] - codes.shape[2] :])
+    assert bounded.kept_nbytes == reference_bytes(options, tokens, window)
+
+
+@settings(max_examples=120)
+@given(options=OPTIONS, first=st.integers(1, 17), left=st.integers(0, 17), sizes=CUTS)
+def test_a_crop_keeps_codes_and_scales_of_what_is_left(
+    options: CacheOptions, first: int, left: int, sizes: list[int]
+) -> None:
+    """And what follows is quantised as if it had come one by one."""
+    left = min(first, left)
+    x, later = entries(11, tokens=first), entries(13, tokens=sum(sizes))
+    stores = [QuantizedStore(options) for _ in range(2)]
+    for store in stores:
+        store.append(x, None)
+    codes = stores[0]._codes.read()
+    before = None if codes is None else codes.clone()
+    for store in stores:
+        store.drop_last(first - left)
+        assert store.kept == left
+    kept = stores[0]._codes.read()
+    if before is not None and kept is not None:
+        assert torch.equal(kept, before[:, :, : kept.shape[2]])
+    feed(stores[0], later, [sum(sizes)])
+    feed(stores[1], later, [1] * sum(sizes))
+    assert same(*stores)
+    assert stores[0].kept == left + sum(sizes)
+    assert sum(stores[0]._runs) == (stores[0]._codes.kept if options.scales == "channel" else 0)
+    # One more row of scales at most: that of the block that was cut.
+    more = 4 * WIDTH * SHAPE[0] * SHAPE[1] if options.scales == "channel" else 0
+    usual = reference_bytes(options, left + sum(sizes))
+    assert stores[0].kept_nbytes <= usual + more or left + sum(sizes) < first
+
+
+def test_a_block_that_was_cut_is_finished_with_a_scale_of_its_own() -> None:
+    store = QuantizedStore(CacheOptions(storage="int8", scales="channel", block=4))
+    x = entries(15, tokens=8)
+    store.append(x, None)
+    store.drop_last(3)
+    assert store._runs == [4, 1]
+    store.append(1e3 * x[:, :, 5:], None)
+    assert (store._runs, store._codes.kept, store.kept) == ([4, 1, 3], 8, 8)
+    read = store.append(x[:, :, :0], None)
+    # The scale of the token that was left is still that of the block it came with.
+    step = x[:, :, 4:].abs().amax(dim=2) / 127
+    assert bool(((read[:, :, 4] - x[:, :, 4]).abs() <= step / 2 * 1.001).all())
+
+
+@settings(max_examples=40)
+@given(options=OPTIONS, sizes=CUTS)
+def test_reordered_rows_are_those_they_were(options: CacheOptions, sizes: list[int]) -> None:
+    x, rows = entries(17, tokens=sum(sizes)), torch.tensor([1, 0, 1])
+    store, straight = QuantizedStore(options), QuantizedStore(options)
+    feed(store, x, sizes)
+    store.reorder(rows)
+    feed(straight, x[rows], sizes)
+    following = entries(19, tokens=9)[rows]
+    assert torch.equal(store.append(following, None), straight.append(following, None))
+    assert same(store, straight)
+
+
+def test_what_is_read_is_close_to_what_was_stored() -> None:
+    x = entries(21, tokens=40, width=32)
+    for scales, rotated in itertools.product(SCALES, (False, True)):
+        errors: list[float] = []
+        for storage in STORAGES:
+            options = CacheOptions(storage=storage, scales=scales, rotate=rotated, block=8)
+            read = QuantizedStore(options).append(x, None)
+            errors.append(float((read - x).abs().max()))
+        assert errors == sorted(errors)
+        assert errors[0] < 0.03
+
+
+def test_a_residual_is_kept_bit_by_bit() -> None:
+    x = entries(23, tokens=12)
+    for options, plain in (
+        (CacheOptions(storage="int4", residual=5), 5),
+        (CacheOptions(storage="int4", scales="channel", block=4, residual=5, rotate=True), 8),
+    ):
+        read = QuantizedStore(options).append(x, None)
+        assert torch.equal(read[:, :, -plain:], x[:, :, -plain:])
+        assert not torch.equal(read[:, :, -plain - 1], x[:, :, -plain - 1])
+
+
+def test_blocks_that_a_window_would_cut_are_refused() -> None:
+    options = CacheOptions(storage="int8", scales="channel", block=4, residual=3)
+    QuantizedStore(options, most_kept=6)
+    with pytest.raises(ValueError, match="expected blocks and residual that fit a window of 6 tok"):
+        QuantizedStore(options, most_kept=5)
+    with pytest.raises(ValueError, match="expected quantised storage, got 'growing'"):
+        QuantizedStore(CacheOptions())
+
+
+@settings(max_examples=60)
+@given(
+    steps=st.lists(st.tuples(st.sampled_from("afl"), st.integers(0, 7)), max_size=20),
+    most=st.none() | st.integers(1, 9),
+)
+def test_a_ring_is_a_list_of_rows(steps: list[tuple[str, int]], most: int | None) -> None:
+    ring, plain = TokenRing(most), torch.empty(2, 3, 0, 7)
+    for number, (kind, count) in enumerate(steps):
+        if kind == "a":
+            new = entries(number, tokens=count)
+            ring.append(new)
+            plain = torch.cat((plain, new), dim=2)
+        elif count <= plain.shape[2]:
+            (ring.drop_first if kind == "f" else ring.drop_last)(count)
+            rest = plain.shape[2] - count
+            plain = plain[:, :, count:] if kind == "f" else plain[:, :, :rest]
+        found = ring.read()
+        assert ring.kept == plain.shape[2]
+        assert torch.equal(plain, plain[:, :, :0] if found is None else found)
+        assert ring.nbytes == 2 * 3 * 7 * 4 * ring.capacity
+        assert ring.kept_nbytes == plain.numel() * 4
+
+
+def test_codes_of_odd_widths_are_those_of_their_numbers() -> None:
+    x = entries(25, tokens=3, width=5)
+    store = QuantizedStore(CacheOptions(storage="int3", group=5))
+    store.append(x, None)
+    codes = store._codes.read()
+    assert codes is not None
+    assert codes.shape == (*SHAPE, 3, 2)
+    expected = (x / (x.abs().amax(dim=-1, keepdim=True) / 3)).round()
+    assert torch.equal(unpack(codes, 3, 5).float(), expected)

@@ -1,0 +1,157 @@
+"""Codes and scales with plain loops: what is read of a cache that rounds, and its bytes one by one.
+
+Blocks are those of a cache from which nothing was ever cropped.
+"""
+
+import math
+import struct
+from collections.abc import Sequence
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.caches import CacheOptions
+from tests.reference.attention import (
+    Weights,
+    attend_token,
+    is_visible,
+    read_sources,
+    read_token,
+    rows_of,
+)
+
+Vector = list[float]
+
+
+def half_step(numbers: Sequence[float], bits: int) -> Fraction:
+    """How far a number may be from what its code stands for, with the scale as a real number."""
+    return Fraction(max(abs(number) for number in numbers)) / (2 ** (bits - 1) - 1) / 2
+
+
+def is_coded(options: CacheOptions, token: int, seen: int) -> bool:
+    """Whether a token stands there as codes after ``seen`` tokens."""
+    size = options.block if options.scales == "channel" else 1
+    return (token // size + 1) * size <= seen - options.residual
+
+
+def stored(options: CacheOptions, tokens: Sequence[Vector]) -> list[Vector]:
+    """What is read of one head's tokens."""
+    mixed = [turn(token) if options.rotate else token for token in tokens]
+    rounded = [list(token) for token in mixed]
+    for token, numbers in enumerate(mixed):
+        for channel in range(len(numbers)):
+            shared = shared_with(options, mixed, token, channel)
+            rounded[token][channel] = nearest(numbers[channel], shared, options.bits or 0)
+    return [
+        (turn(new, back=True) if options.rotate else new)
+        if is_coded(options, index, len(tokens))
+        else old
+        for index, (old, new) in enumerate(zip(tokens, rounded, strict=True))
+    ]
+
+
+def shared_with(
+    options: CacheOptions, tokens: Sequence[Vector], token: int, channel: int
+) -> Vector:
+    """The numbers that have one scale with this one."""
+    if options.scales == "token":
+        start = channel // options.group * options.group
+        return tokens[token][start : start + options.group]
+    start = token // options.block * options.block
+    return [numbers[channel] for numbers in tokens[start : start + options.block]]
+
+
+def nearest(number: float, shared: Vector, bits: int) -> float:
+    """What the code of a number stands for."""
+    most = max(abs(other) for other in shared)
+    scale = Fraction(most) / (2 ** (bits - 1) - 1)
+    # The next number of 32 bits that is no smaller.
+    held = struct.unpack("f", struct.pack("f", float(scale)))[0]
+    if Fraction(held) < scale:
+        held = struct.unpack("I", struct.pack("f", held))[0] + 1
+        held = struct.unpack("f", struct.pack("I", held))[0]
+    return round(number / held) * held if held else 0.0
+
+
+def turn(vector: Vector, *, back: bool = False) -> Vector:
+    """Mix channels, or mix them back."""
+    width = len(vector)
+    odd = width
+    while odd % 2 == 0:
+        odd //= 2
+
+    def entry(i: int, j: int) -> float:
+        flips = ((i // odd) & (j // odd)).bit_count()
+        angle = 2 * math.pi * (i % odd) * (j % odd) / odd
+        pairs = sum(f"{i:b}"[k : k + 2] == "11" for k in range(i.bit_length()))
+        sign = (-1) ** (flips + pairs)
+        return sign * (math.cos(angle) + math.sin(angle)) / math.sqrt(width)
+
+    return [
+        sum(vector[i] * (entry(j, i) if back else entry(i, j)) for i in range(width))
+        for j in range(width)
+    ]
+
+
+def decode_rounded(
+    config: AttentionConfig, weights: Weights, x: Tensor, options: CacheOptions
+) -> Tensor:
+    """The outputs of a layer that is fed token by token and reads what the cache stores then.
+
+    What is stored are the sources before any rotation by position.
+    """
+    sharing = config.variant.sharing
+    outputs: list[Tensor] = []
+    for sequence, row in zip(x, rows_of(x.shape[1], x.shape[0]), strict=True):
+        sources = [read_sources(config, weights, vector) for vector in sequence]
+        steps: list[Tensor] = []
+        for i, vector in enumerate(sequence):
+            read = [dict(sources[j]) for j in range(i + 1)]
+            for name in {sharing.key, sharing.value}:
+                heads = len(sources[0][name])
+                found = [
+                    stored(options, [sources[j][name][head].tolist() for j in range(i + 1)])
+                    for head in range(heads)
+                ]
+                for j in range(i + 1):
+                    read[j][name] = [
+                        torch.tensor(found[head][j], dtype=x.dtype) for head in range(heads)
+                    ]
+            tokens = [
+                read_token(config, weights, None, read[j], row.positions[j]) for j in range(i + 1)
+            ]
+            own = read_token(config, weights, vector, sources[i], row.positions[i])
+            tokens[i].query = own.query
+            assert is_visible(config, row, i, i)
+            steps.append(attend_token(config, weights, tokens, row, i))
+        outputs.append(torch.stack(steps))
+    return torch.stack(outputs)
+
+
+def kept_bytes(
+    options: CacheOptions, *, tokens: int, window: int | None, width: int, plain_bytes: int
+) -> int:
+    """Bytes of one head after ``tokens`` tokens, each token looked at by itself.
+
+    Args:
+        options: How it is stored.
+        tokens: Seen.
+        window: Tokens that one sees, itself included; the last but one are kept.
+        width: Channels.
+        plain_bytes: Of a number that is not quantised.
+    """
+    total, blocks = 0, set[int]()
+    for token in range(tokens):
+        if window is not None and token < tokens - (window - 1):
+            continue
+        if not is_coded(options, token, tokens):
+            total += width * plain_bytes
+            continue
+        total += math.ceil(width * (options.bits or 0) / 8)
+        if options.scales == "token":
+            total += 4 * len(range(0, width, options.group))
+        else:
+            blocks.add(token // options.block)
+    return total + 4 * width * len(blocks)
