@@ -189,7 +189,10 @@ class _Runner:
             return None
         problem = self.store.damage(key)
         record = None if problem else self.store.record(key)
-        again = self.options.retry_failed and record is not None and record.status == "failed"
+        status = None if record is None else record.status
+        again = self.options.retry_failed and status == "failed"
+        # An earlier runner was not asked to keep it.
+        again |= status == "done" and cell.keep_network and self.store.network(key) is None
         if problem is None and not again and self.store.is_tidy(key):
             return record.status if record else None
         try:

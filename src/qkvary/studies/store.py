@@ -7,6 +7,7 @@ one store at once, and every file can be read with any editor. Torch-free.
     RUNS/<first two digits>/<run key>/config.json          what the run is
                                       metrics.jsonl        how it went, one event per line
                                       attention.safetensors  attention on one example
+                                      network/             the trained network, if it is kept
                                       MANIFEST.json        sizes and digests of all files
                                       record.json          how it ended; written last
                                       run.lock             who is at work
@@ -43,6 +44,7 @@ CONFIG_NAME = "config.json"
 JOURNAL_NAME = "metrics.jsonl"
 RECORD_NAME = "record.json"
 ATTENTION_NAME = "attention.safetensors"
+NETWORK_NAME = "network"
 LOCK_NAME = "run.lock"
 CHECKPOINTS_NAME = "checkpoints"
 
@@ -133,6 +135,12 @@ class Store:
             return None
         return from_bytes(manifest.read(directory, ATTENTION_NAME))
 
+    def network(self, key: str) -> Path | None:
+        """Return the checkpoint of a finished run's network, or None where none was kept."""
+        directory = self.directory(key)
+        path = directory / NETWORK_NAME
+        return path if (directory / RECORD_NAME).exists() and path.exists() else None
+
     def damage(self, key: str) -> str | None:
         """Read every file of a finished run, and say what is wrong; None if all is well.
 
@@ -143,6 +151,9 @@ class Store:
         try:
             if self.record(key) is not None:
                 read_manifest(directory).read_all(directory)
+            network = self.network(key)
+            if network is not None:
+                read_manifest(network).read_all(network)
         except NewerFormatError:
             raise
         except (DamagedError, UnsafeError) as error:
@@ -212,6 +223,8 @@ def _restore(
         # The record first: from here on the run is open, whatever happens.
         for name in (RECORD_NAME, MANIFEST_NAME, ATTENTION_NAME, JOURNAL_NAME):
             remove_file(directory / name)
+        if (directory / NETWORK_NAME).exists():
+            remove_dir(directory / NETWORK_NAME)
     elif (directory / MANIFEST_NAME).exists():
         # Killed between the manifest and the record, or the record was taken away.
         warnings.append(f"{directory / RECORD_NAME} is missing; the run is taken up again")

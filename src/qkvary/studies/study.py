@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from qkvary.arch.labels import parse_variant, spell_label
-from qkvary.arch.networks import NetworkConfig
+from qkvary.arch.networks import LanguageModelConfig, NetworkConfig
 from qkvary.tasks.config import TaskConfig
 from qkvary.training.config import RunConfig, TrainingConfig
 
@@ -43,6 +43,8 @@ class Cell:
     """Peak learning rate of the run."""
     run: RunConfig
     """The run itself."""
+    keep_network: bool = False
+    """Whether the store keeps the trained network as a checkpoint."""
 
     @property
     def run_key(self) -> str:
@@ -91,6 +93,9 @@ class Study:
     """Where all runs compute, as torch names it."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type of the weights of all runs."""
+    keep_networks: bool = False
+    """Whether the store keeps every trained network as a checkpoint that ``load_checkpoint`` reads;
+    of language models only. It is not a part of what names a run."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -107,6 +112,12 @@ class Study:
                 + ", ".join(labels)
             )
         self._check_contrasts(labels)
+        kinds = {type(setting.network) for setting in self.settings}
+        if self.keep_networks and kinds != {LanguageModelConfig}:
+            raise ValueError(
+                f"study {self.name!r}: expected language models where networks are kept, got "
+                + ", ".join(sorted(kind.__name__ for kind in kinds))
+            )
 
     def _check_contrasts(self, labels: tuple[str, ...]) -> None:
         if not self.contrasts:
@@ -173,4 +184,5 @@ class Study:
                     seed=seed,
                     learning_rate=rate,
                     run=run,
+                    keep_network=self.keep_networks,
                 )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import sys
+from typing import cast
 
 import numpy as np
 import torch
 
 from qkvary.checkpoints.errors import DamagedError
+from qkvary.checkpoints.models import save_model
 from qkvary.nn.kernels import choose_kernel
+from qkvary.nn.language_model import LanguageModel
 from qkvary.studies.attention_maps import AttentionMaps, to_bytes
 from qkvary.studies.recording import make_record
-from qkvary.studies.store import Claim, now
+from qkvary.studies.store import NETWORK_NAME, Claim, now
 from qkvary.studies.study import Cell
 from qkvary.studies.workloop import Made, Surroundings, serve
 from qkvary.tasks.catalog import load_task
@@ -57,6 +60,9 @@ def make(cell: Cell, claim: Claim, surroundings: Surroundings) -> Made | None:
     )
     if outcome.status == "stopped":
         return None
+    if cell.keep_network and outcome.status == "done":
+        network = cast("LanguageModel", outcome.network)
+        save_model(claim.directory / NETWORK_NAME, network, _task(cell.run.task).tokenizer)
     record = make_record(
         cell,
         status=outcome.status,

@@ -13,6 +13,7 @@ from qkvary.arch.networks import LanguageModelConfig, NetworkConfig
 from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
 from qkvary.data.random_numbers import random_indices
 from qkvary.data.shakespeare import load_shakespeare
+from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.tasks.contract import AttentionExample, Batch, Split
@@ -72,6 +73,11 @@ class CharacterTask:
     def data_fingerprint(self) -> str:
         """Sha256 of the text and of where it is split."""
         return self.config.data_fingerprint
+
+    @property
+    def tokenizer(self) -> CharacterTokenizer:
+        """One token for each character of the text."""
+        return CharacterTokenizer(self.alphabet)
 
     def build(self, network: NetworkConfig, seed: int) -> LanguageModel:
         """Build the language model.

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from qkvary.arch.networks import NetworkConfig
+from qkvary.data.tokenizers import Tokenizer
 
 Split = Literal["validation", "test"]
 """The two splits that are scored; the training split is only drawn from."""
@@ -50,6 +51,11 @@ class Task(Protocol):
     @property
     def data_fingerprint(self) -> str:
         """Sha256 of what the examples are made of; equal to that of the task's config."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """What makes tokens of text and text of tokens, where the task is about text."""
         ...
 
     def build(self, network: NetworkConfig, seed: int) -> nn.Module:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from qkvary.arch.networks import EncoderConfig, NetworkConfig
 from qkvary.data.digits import DigitSplit, draw_digits
 from qkvary.data.random_numbers import permutation
+from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import AttentionExample, Batch, Split
@@ -43,6 +44,7 @@ class DigitSequenceTask:
 
     metric = "accuracy"
     higher_is_better = True
+    tokenizer: Tokenizer | None = None
 
     def __init__(
         self,

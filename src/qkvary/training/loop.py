@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkvary.checkpoints.errors import DamagedError, UsageError
 from qkvary.checkpoints.journal import Journal
@@ -67,6 +67,8 @@ class Outcome:
     """The attention maps of the trained network on one example."""
     state_sha256: str
     """Digest of the final weights and optimizer state: equal runs have equal ones."""
+    network: nn.Module
+    """What was trained, as it is now; in evaluation mode when it is done."""
 
 
 class _NotFiniteError(Exception):
@@ -336,6 +338,7 @@ class _Loop:
             timing=timing,
             attention=attention,
             state_sha256=digest,
+            network=self.model,
         )
 
 
