@@ -163,6 +163,12 @@ def make_store(
     return PreallocatedStore(capacity)
 
 
+def _is_like(buffer: Tensor, new: Tensor) -> bool:
+    """Whether both have one form, the number of tokens apart."""
+    shapes = [(*tensor.shape[:2], tensor.shape[3]) for tensor in (buffer, new)]
+    return shapes[0] == shapes[1] and (buffer.dtype, buffer.device) == (new.dtype, new.device)
+
+
 def _own(view: Tensor) -> Tensor:
     """A copy that does not hold on to the memory of what a view leaves out."""
     return view.clone(memory_format=torch.contiguous_format)
