@@ -5,6 +5,7 @@ the same column. A row that has ended goes on as padding until the last has. Eve
 iterator: whoever drops it leaves nothing behind.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,7 @@ def stream(
     tokenizer: Tokenizer | None = None,
     chunk: int = DEFAULT_CHUNK,
     new_cache: CacheMaker | None = None,
+    deterministic_batch: bool = False,
 ) -> Iterator[Event]:
     """Answer requests as one batch, token by token.
 
@@ -53,6 +55,8 @@ def stream(
         chunk: Tokens of the prompts that pass the network at once.
         new_cache: Makes the cache; by default one that stores what the sharing needs, in a buffer
             as long as the longest answer.
+        deterministic_batch: Compute every row by itself, with a cache of its own, so that no bit of
+            an answer depends on what else is asked. Takes as long as one request after the other.
 
     Raises:
         ValueError: if a request does not fit the network, all of them do not fit one batch, or
@@ -60,7 +64,9 @@ def stream(
         DivergedError: if the network gives logits that are not finite.
     """
     _check(model, requests, tokenizer, chunk)
-    return _decode(model, requests, tokenizer, chunk, new_cache)
+    if not deterministic_batch:
+        return _decode(model, requests, tokenizer, chunk, new_cache)
+    return _take_turns([_decode(model, [one], tokenizer, chunk, new_cache) for one in requests])
 
 
 def complete(
@@ -71,6 +77,7 @@ def complete(
     chunk: int = DEFAULT_CHUNK,
     new_cache: CacheMaker | None = None,
     batch_size: int = 16,
+    deterministic_batch: bool = False,
 ) -> list[Completion]:
     """Answer requests, as many at once as fit, and return whole answers in their order.
 
@@ -81,6 +88,7 @@ def complete(
         chunk: As ``stream``.
         new_cache: As ``stream``.
         batch_size: Requests at once at most.
+        deterministic_batch: As ``stream``.
 
     Raises:
         ValueError: as ``stream``.
@@ -92,7 +100,14 @@ def complete(
     ):
         some = [requests[index] for index in group]
         events: list[list[Event]] = [[] for _ in some]
-        for event in stream(model, some, tokenizer=tokenizer, chunk=chunk, new_cache=new_cache):
+        for event in stream(
+            model,
+            some,
+            tokenizer=tokenizer,
+            chunk=chunk,
+            new_cache=new_cache,
+            deterministic_batch=deterministic_batch,
+        ):
             events[event.request].append(event)
         answers += [collect(own) for own in events]
     return answers
@@ -221,6 +236,18 @@ def _check(
             f"expected requests that fit one batch of {config.max_tokens} tokens, got prompts and "
             "answers that together are longer; answer them in several batches"
         )
+
+
+def _take_turns(streams: Sequence[Iterator[Event]]) -> Iterator[Event]:
+    """One event of every stream, then the next of each; a stream's number is its request's."""
+    live = dict(enumerate(streams))
+    while live:
+        for index, events in list(live.items()):
+            event = next(events, None)
+            if event is None:
+                del live[index]
+            else:
+                yield dataclasses.replace(event, request=index)
 
 
 def _decode(
