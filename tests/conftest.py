@@ -3,12 +3,12 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from jaxtyping import install_import_hook
+from jaxtyping import config, install_import_hook
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -44,6 +44,18 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def unchecked_shapes() -> Iterator[None]:
+    """Leave the shapes in annotations alone, for tests of thousands of short calls.
+
+    Such calls take a fourth of the time; the shapes are executed by the other tests of the same
+    functions.
+    """
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="session")

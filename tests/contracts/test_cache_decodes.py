@@ -220,23 +220,6 @@ def test_the_cache_holds_what_the_plain_decoder_keeps(label: str) -> None:
     assert cache.nbytes == numbers * 8
 
 
-@pytest.mark.parametrize("label", ["Q-K=V", "Q=K=V", "I-K=V", "Q-MQA"])
-def test_k_alone_is_bit_equal_to_k_and_v(label: str) -> None:
-    """A K-only cache against a network that keeps an equal K and V: the same bits, every dtype."""
-    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-        layer = Attention(make_config(label, causal=True)).to(dtype)
-        randomize(layer, seed=67)
-        x = random_input(71).to(dtype)
-        cache = LayerCache(layer.config)
-        with torch.no_grad():
-            layer(x[:, :-1], cache=cache)
-            kept = cache.append(
-                {"k": torch.zeros(BATCH, layer.config.num_kv_heads, 0, 5).to(dtype)}
-            )
-            source = layer.sources(x[:, :-1])["k"]
-        assert torch.equal(kept["k"], source)
-
-
 def test_what_does_not_fit_is_refused() -> None:
     model = LanguageModel(make_language_model_config("Q-K=V"))
     tokens = torch.zeros(2, 3, dtype=torch.long)

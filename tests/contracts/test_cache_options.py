@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkvary.arch import blocks
-from qkvary.arch.attention import AttentionConfig, ValueRope
+from qkvary.arch.attention import AttentionConfig, Kernel, ValueRope
 from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.costs.cache import layer_cache_bytes
@@ -57,8 +57,11 @@ CASES = [
 ROTARY = [label for label in LABELS if "rotary" in label]
 
 
-def make_layer(label: str, *, value_rope: ValueRope = "counter") -> Attention:
-    layer = Attention(make_config(label, causal=True, value_rope=value_rope)).double()
+def make_layer(
+    label: str, *, value_rope: ValueRope = "counter", kernel: Kernel = "explicit"
+) -> Attention:
+    config = make_config(label, causal=True, value_rope=value_rope, kernel=kernel)
+    layer = Attention(config).double()
     randomize(layer, seed=67)
     return layer
 
@@ -118,13 +121,25 @@ def test_every_meaning_of_a_rotated_value_in_every_layout(
     assert cache.nbytes == BATCH * expected_bytes(layer.config, layout, TOKENS, "fp64")
 
 
+TIED = [
+    *((label, "counter") for label in ("Q-K=V", "Q=K=V", "I-K=V", "Q-GQA-2", "Q-MQA")),
+    *itertools.product(
+        ("Q-K=V@rotary", "Q-GQA-2@rotary@w3", "Q-MQA@rotary"), ("none", "counter", "rotated")
+    ),
+]
+"""One tensor for both roles with every meaning of heads, and of a value whose key is rotated."""
+
+
+@pytest.mark.filterwarnings("ignore:value_rope 'rotated'")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(
-    "label", ["Q-K=V", "Q=K=V", "I-K=V", "Q-MQA", "Q-K=V@rotary", "Q-GQA-2@rotary@w3"]
-)
-def test_one_tensor_gives_the_bits_of_two(label: str, dtype: torch.dtype) -> None:
-    """K alone against a full cache of the same tied layer."""
-    layer, x = make_layer(label).to(dtype), random_input(71).to(dtype)
+@pytest.mark.parametrize("kernel", ["explicit", "sdpa"])
+@pytest.mark.parametrize(("label", "value_rope"), TIED)
+def test_one_tensor_gives_the_bits_of_two(
+    label: str, value_rope: ValueRope, kernel: Kernel, dtype: torch.dtype
+) -> None:
+    """K alone against a full cache of the same tied layer: equal, in every number format."""
+    layer = make_layer(label, value_rope=value_rope, kernel=kernel).to(dtype)
+    x = random_input(71).to(dtype)
     outputs = [
         feed(layer, x, [0, 4, 5, 6, TOKENS], LayerCache(layer.config, TOKENS, options))
         for options in (

@@ -7,7 +7,6 @@ from torch import Tensor
 from qkvary.arch.attention import Kernel
 from qkvary.nn.attention import Attention
 from qkvary.nn.encoder import Encoder
-from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import (
     DECISIVE,
     GATE,
@@ -17,7 +16,6 @@ from tests.contracts.variant_cases import (
     distance,
     make_config,
     make_encoder_config,
-    make_language_model_config,
     random_input,
     randomize,
 )
@@ -44,19 +42,6 @@ def test_the_future_does_not_change_the_past(label: str, kernel: Kernel) -> None
             after = layer(changed(x, index))
             assert torch.equal(after[:, :index], before[:, :index])
             assert not torch.equal(after[:, index], before[:, index])
-
-
-@pytest.mark.parametrize("label", DECISIVE)
-def test_language_models_are_causal(label: str) -> None:
-    model = LanguageModel(make_language_model_config(label))
-    randomize(model, seed=83)
-    tokens = torch.arange(TOKENS)[None]
-    with torch.no_grad():
-        before = model(tokens)
-        for index in range(1, TOKENS):
-            other = tokens.clone()
-            other[:, index] = 12
-            assert torch.equal(model(other)[:, :index], before[:, :index])
 
 
 WINDOWED = [label for label in LABELS if "@w3" in label]

@@ -140,19 +140,6 @@ def extended(mask: Tensor | None) -> Tensor | None:
     return None if mask is None else torch.cat((mask, torch.ones_like(mask[:, :1])), dim=1)
 
 
-def test_what_stands_in_the_padding_is_never_seen() -> None:
-    tokens, mask = pad_left([[1, 2, 3, 4], [5]], torch.device("cpu"))
-    other = tokens.clone()
-    other[1, :3] = torch.tensor([7, 12, 9])
-    with torch.no_grad():
-        caches = [KVCache(MODEL.config.layers) for _ in range(2)]
-        one, two = (
-            prefill(MODEL, some, cache=cache, attention_mask=mask)
-            for some, cache in zip((tokens, other), caches, strict=True)
-        )
-    assert torch.equal(one, two)
-
-
 def answers(events: list[Event], count: int) -> list[str]:
     return ["".join(e.text for e in events if e.request == row) for row in range(count)]
 

@@ -1,4 +1,4 @@
-"""What a caller may do to a cache between calls, and what is left of it after a call that failed."""
+"""What a caller may do to a cache between calls, and what a call that failed leaves of it."""
 
 import dataclasses
 

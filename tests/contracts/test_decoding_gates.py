@@ -1,0 +1,365 @@
+"""Decoding is one function: however a text is cut, cropped, padded, batched, stored or computed.
+
+Every network with every number format, against float64 by the gate of ``decoding_gates``. Longer
+texts and larger batches are behind the marker ``slow``.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import get_args
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from qkvary.arch.caches import CacheLayout, CacheOptions
+from qkvary.inference.decoding import complete, pad_left, prefill
+from qkvary.inference.requests import Request, Sampling
+from qkvary.nn.cache import DEFAULT_OPTIONS, KVCache
+from qkvary.nn.language_model import LanguageModel
+from tests.contracts.decoding_gates import (
+    CEILINGS,
+    DTYPES,
+    MAX_TOKENS,
+    NETWORKS,
+    VOCABULARY,
+    assert_one_function,
+    error,
+    exact_network,
+    find_network,
+    random_tokens,
+    with_kernel,
+)
+
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
+LAYOUTS: tuple[CacheLayout, ...] = get_args(CacheLayout)
+CPU = torch.device("cpu")
+VARIED = ("trained", "mixed layers", "value before rotation", "low rank")
+"""Networks that between them make something else of every layout."""
+WAYS = [
+    *((name, "sources") for name in NETWORKS),
+    *itertools.product(VARIED, LAYOUTS[1:]),
+]
+
+
+def in_every_format(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test for every network and number format."""
+    by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    return by_dtype(pytest.mark.parametrize("name", NETWORKS)(test))
+
+
+def make_cache(model: LanguageModel, options: CacheOptions = DEFAULT_OPTIONS) -> KVCache:
+    return KVCache(model.config.layers, max_tokens=MAX_TOKENS, options=options)
+
+
+def feed(model: LanguageModel, tokens: Tensor, sizes: Sequence[int], cache: KVCache) -> Tensor:
+    with torch.no_grad():
+        parts = [model(part, cache=cache) for part in tokens.split(list(sizes), dim=1)]
+    return torch.cat(parts, dim=1)
+
+
+def whole(model: LanguageModel, tokens: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model(tokens)
+
+
+def chunkings(length: int) -> Iterator[list[int]]:
+    """Every way to cut a text."""
+    for cuts in itertools.product((False, True), repeat=length - 1):
+        ends = [place + 1 for place, cut in enumerate(cuts) if cut]
+        yield [stop - start for start, stop in itertools.pairwise([0, *ends, length])]
+
+
+def assert_every_chunking(
+    name: str, layout: CacheLayout, dtype: torch.dtype, *, length: int
+) -> None:
+    model, tokens = find_network(name, dtype), random_tokens(2, length)
+    exact, at_once = whole(exact_network(name, dtype), tokens), whole(model, tokens)
+    for sizes in chunkings(length):
+        found = feed(model, tokens, sizes, make_cache(model, CacheOptions(layout=layout)))
+        assert_one_function(exact, at_once, cached=found)
+
+
+@pytest.mark.parametrize(("name", "layout"), WAYS)
+def test_every_chunking_is_the_whole(name: str, layout: CacheLayout) -> None:
+    assert_every_chunking(name, layout, torch.float64, length=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_chunking_in_every_format(name: str, layout: CacheLayout, dtype: torch.dtype) -> None:
+    assert_every_chunking(name, layout, dtype, length=7)
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_every_prefix_has_the_logits_of_itself(name: str) -> None:
+    model, tokens = find_network(name), random_tokens(2, MAX_TOKENS)
+    steps = feed(model, tokens, [1] * MAX_TOKENS, make_cache(model))
+    prefixes = [whole(model, tokens[:, : end + 1])[:, -1:] for end in range(MAX_TOKENS)]
+    assert_one_function(torch.cat(prefixes, dim=1), whole(model, tokens), cached=steps)
+
+
+@in_every_format
+def test_every_route_is_one_function(name: str, dtype: torch.dtype) -> None:
+    """Kernels, layouts and storages, a text that is cropped and goes on included."""
+    model, tokens = find_network(name, dtype), random_tokens(2, 11)
+    preallocated = make_cache(model, CacheOptions(layout="rotated", storage="preallocated"))
+    feed(model, (tokens[:, :3] + torch.tensor([0, 0, 1])) % VOCABULARY, [2, 1], preallocated)
+    preallocated.crop(2)
+    start = feed(model, tokens[:, :2], [2], make_cache(model))
+    folded = make_cache(model, CacheOptions(layout="split", kernel="folded"))
+    made_again = CacheOptions(layout="latent" if "low rank" in name else "input")
+    assert_one_function(
+        whole(exact_network(name, dtype), tokens),
+        whole(model, tokens),
+        sdpa=whole(with_kernel(model, "sdpa"), tokens),
+        cached=feed(model, tokens, [5, 1, 1, 4], make_cache(model)),
+        cropped=torch.cat((start, feed(model, tokens[:, 2:], [1, 5, 3], preallocated)), dim=1),
+        folded=feed(model, tokens, [6, 1, 1, 3], folded),
+        made_again=feed(model, tokens, [4, 1, 6], make_cache(model, made_again)),
+    )
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("name", ["trained", "mixed layers", "low rank"])
+def test_a_compiled_network_is_the_same_function(name: str) -> None:
+    model, tokens = find_network(name, torch.float32), random_tokens(2, 11)
+    compiled = torch.compile(model)
+    cache = make_cache(model)
+    with torch.no_grad():
+        at_once = compiled(tokens)
+        parts = [compiled(part, cache=cache) for part in tokens.split([5, 1, 1, 4], dim=1)]
+    exact = whole(exact_network(name, torch.float32), tokens)
+    cached = torch.cat(parts, dim=1)
+    assert_one_function(exact, whole(model, tokens), compiled=at_once, cached=cached)
+
+
+# ---- batches and padding
+
+PROMPTS = ((3, 1, 4), (1, 5, 9, 2, 6, 5, 3), (5,), (8, 9, 7, 9))
+FOLLOWING = (11, 2)
+"""Tokens behind every prompt."""
+
+
+def continue_prompts(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    *,
+    options: CacheOptions = DEFAULT_OPTIONS,
+    padding: int | None = None,
+    content: int = 0,
+) -> Tensor:
+    """Logits behind every prompt and the tokens that follow, [rows, 3, vocabulary].
+
+    Args:
+        model: The network.
+        prompts: One a row.
+        options: Of the cache.
+        padding: Columns that are padding in all rows, besides what the lengths ask for.
+        content: What stands in the padding, by its seed; 0 for what ``pad_left`` writes.
+    """
+    tokens, mask = pad_left([[0] * (padding or 0) + list(prompt) for prompt in prompts], CPU)
+    if padding is not None:
+        mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.clone()
+        for row, prompt in enumerate(prompts):
+            mask[row, : tokens.shape[1] - len(prompt)] = False
+    if content and mask is not None:
+        other = random_tokens(*tokens.shape, seed=content)
+        tokens = torch.where(mask, tokens, other)
+    cache = make_cache(model, options)
+    with torch.no_grad():
+        logits = [prefill(model, tokens, cache=cache, attention_mask=mask, chunk=3)]
+        for token in FOLLOWING:
+            if mask is not None:
+                mask = torch.cat((mask, mask.new_ones(len(prompts), 1)), dim=1)
+            row = torch.full((len(prompts), 1), token)
+            logits.append(model(row, cache=cache, attention_mask=mask)[:, -1])
+    return torch.stack(logits, dim=1)
+
+
+@functools.cache
+def alone(name: str, dtype: torch.dtype, place: int) -> Tensor:
+    return continue_prompts(find_network(name, dtype), [PROMPTS[place]])
+
+
+@functools.cache
+def alone_and_exact(name: str, dtype: torch.dtype, place: int) -> Tensor:
+    return continue_prompts(exact_network(name, dtype), [PROMPTS[place]])
+
+
+def expected_rows(name: str, dtype: torch.dtype, places: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """What each prompt gives by itself, in float64 and in the format."""
+    exact = [alone_and_exact(name, dtype, place) for place in places]
+    return torch.cat(exact), torch.cat([alone(name, dtype, place) for place in places])
+
+
+COMPOSITIONS = [(0, 1), (0, 2), (1, 2), *itertools.permutations(range(3))]
+ALL_COMPOSITIONS = [
+    order for count in (2, 3, 4) for order in itertools.permutations(range(4), count)
+]
+
+
+def assert_neighbours_change_nothing(
+    name: str, dtype: torch.dtype, orders: Sequence[tuple[int, ...]]
+) -> None:
+    model = find_network(name, dtype)
+    for order in orders:
+        found = continue_prompts(model, [PROMPTS[place] for place in order])
+        assert_one_function(*expected_rows(name, dtype, order), batched=found)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["Q=K-V", "GQA", "low rank", "mixed layers", "trained"])
+def test_neighbours_in_a_batch_change_nothing(name: str, dtype: torch.dtype) -> None:
+    assert_neighbours_change_nothing(name, dtype, COMPOSITIONS)
+
+
+@pytest.mark.slow
+@in_every_format
+def test_no_neighbours_at_all_change_anything(name: str, dtype: torch.dtype) -> None:
+    assert_neighbours_change_nothing(name, dtype, ALL_COMPOSITIONS)
+
+
+@in_every_format
+def test_left_padding_changes_nothing_and_its_content_not_a_bit(
+    name: str, dtype: torch.dtype
+) -> None:
+    model, places = find_network(name, dtype), (0, 2)
+    prompts = [PROMPTS[place] for place in places]
+    for padding in (0, 1, 3):
+        found = continue_prompts(model, prompts, padding=padding)
+        assert_one_function(*expected_rows(name, dtype, places), padded=found)
+    assert torch.equal(found, continue_prompts(model, prompts, padding=3, content=23))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        CacheOptions(layout="input", storage="preallocated"),
+        CacheOptions(layout="rotated", kernel="folded"),
+        CacheOptions(layout="split", storage="int8", group=3),
+    ],
+    ids=lambda options: options.layout,
+)
+@pytest.mark.parametrize("name", VARIED)
+def test_padding_is_irrelevant_however_it_is_stored(name: str, options: CacheOptions) -> None:
+    model = find_network(name, torch.float32)
+    one, other = (
+        continue_prompts(model, PROMPTS[:3], options=options, padding=2, content=content)
+        for content in (0, 29)
+    )
+    assert torch.equal(one, other)
+
+
+REQUESTS = [
+    Request(
+        prompt=prompt,
+        max_new_tokens=2 + place % 2,
+        seed=place,
+        sampling=Sampling(temperature=heat, repetition_penalty=1.2, top_p=0.95),
+        logprobs=True,
+    )
+    for place, (prompt, heat) in enumerate(zip(PROMPTS, (0.0, 1.3, 0.9, 2.0), strict=True))
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["trained", "mixed layers"])
+def test_in_a_deterministic_batch_no_bit_depends_on_the_neighbours(
+    name: str, dtype: torch.dtype
+) -> None:
+    """Equal log-probabilities, not near ones."""
+    model = find_network(name, dtype)
+    single = [complete(model, [request])[0] for request in REQUESTS]
+    for order in (*COMPOSITIONS, (3, 1, 0, 2)):
+        asked = [REQUESTS[row] for row in order]
+        found = complete(model, asked, deterministic_batch=True, batch_size=3)
+        assert found == [single[row] for row in order]
+
+
+@in_every_format
+def test_the_future_changes_no_bit_of_the_past(name: str, dtype: torch.dtype) -> None:
+    model, tokens = find_network(name, dtype), random_tokens(2, 7)
+    before = whole(model, tokens)
+    for place in (1, 4):
+        other = tokens.clone()
+        other[:, place] = (other[:, place] + 5) % VOCABULARY
+        after = whole(model, other)
+        assert torch.equal(after[:, :place], before[:, :place])
+        assert not torch.equal(after[:, place], before[:, place])
+
+
+# ---- what is made of the logits
+
+NEAR = {
+    torch.float64: 1e-12,
+    torch.float32: 1e-6,
+    torch.float16: 1e-3,
+    torch.bfloat16: 5e-3,
+}
+"""How far a perplexity may be from another, relatively."""
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_perplexity_depends_neither_on_batches_nor_on_chunks(dtype: torch.dtype) -> None:
+    model, tokens = find_network("trained", dtype), random_tokens(6, 13)
+    found: list[float] = []
+    for rows, sizes in ((6, [12]), (1, [12]), (4, [5, 7]), (2, [1, 1, 10])):
+        logits = [
+            feed(model, part[:, :-1], sizes, make_cache(model)) for part in tokens.split(rows)
+        ]
+        every = torch.cat(logits).double().log_softmax(dim=-1)
+        found.append(float((-every.gather(-1, tokens[:, 1:, None]).mean()).exp()))
+    assert max(found) - min(found) <= NEAR[dtype] * min(found)
+
+
+def assert_texts_have_their_probabilities(count: int) -> None:
+    """Pairs of tokens, drawn one after the other, against the product of both distributions."""
+    name, prompt, heat = "trained", (4, 1, 9, 4, 1), 0.8
+    model = find_network(name)
+    asked = [
+        Request(prompt=prompt, max_new_tokens=2, seed=seed, sampling=Sampling(temperature=heat))
+        for seed in range(count)
+    ]
+    answers = torch.tensor([one.tokens for one in complete(model, asked, batch_size=5000)])
+    counts = torch.bincount(answers[:, 0] * VOCABULARY + answers[:, 1], minlength=VOCABULARY**2)
+    following = [(*prompt, token) for token in range(VOCABULARY)]
+    first = torch.softmax(whole(model, torch.tensor([prompt]))[0, -1] / heat, dim=-1)
+    second = torch.softmax(whole(model, torch.tensor(following))[:, -1] / heat, dim=-1)
+    expected = (first[:, None] * second).flatten() * count
+    # Pairs that are seldom drawn are counted as one.
+    often = expected >= 5
+    pairs = [(*counts[often].tolist(), int(counts[~often].sum()))]
+    pairs.append((*expected[often].tolist(), float(expected[~often].sum())))
+    assert stats.chisquare(*pairs).pvalue > 1e-6
+    assert len(pairs[0]) > 20
+
+
+def test_drawn_texts_have_the_probabilities_of_the_network() -> None:
+    assert_texts_have_their_probabilities(2_000)
+
+
+@pytest.mark.slow
+def test_many_drawn_texts_have_the_probabilities_of_the_network() -> None:
+    assert_texts_have_their_probabilities(500_000)
+
+
+def test_the_gate_can_be_missed() -> None:
+    """By an error of 5 times the ceiling, and by what is below it but not due to rounding."""
+    tokens = random_tokens(2, 11)
+    for dtype, (ceiling, _) in CEILINGS.items():
+        exact, at_once = (whole(f("QKV", dtype), tokens) for f in (exact_network, find_network))
+        push = torch.zeros_like(exact)
+        push[0, 3, 5] = 1.0
+        own = max(error(at_once, exact), 1e-13)
+        for size in (5 * ceiling, 8 * own):
+            wrong = (at_once.double() + push * size * exact.std()).to(dtype)
+            if size > ceiling or dtype != torch.float64:
+                with pytest.raises(AssertionError, match="from float64"):
+                    assert_one_function(exact, at_once, wrong=wrong)
+        assert_one_function(exact, at_once, right=at_once)
