@@ -17,9 +17,10 @@ from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.errors import DivergedError
 from qkvary.data.tokenizers import ByteTokenizer
-from qkvary.inference.decoding import complete, pad_left, prefill, step, stream
+from qkvary.inference.decoding import complete, pad_left, prefill, stream
 from qkvary.inference.requests import Completion, Event, Request, Sampling
 from qkvary.inference.sampling import Sampler
+from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 from tests.checkpoints.published_models import KINDS, find_model, read_reference
@@ -128,7 +129,7 @@ def test_a_prompt_in_chunks_is_the_prompt_in_one(lengths: list[int], chunk: int,
     cache = KVCache(MODEL.config.layers)
     with torch.no_grad():
         found = prefill(MODEL, tokens, cache=cache, attention_mask=mask, chunk=chunk)
-        behind = step(MODEL, tokens[:, -1], cache=cache, attention_mask=extended(mask))
+        behind = Stepper(MODEL, cache)(tokens[:, -1], extended(mask))
         for row, prompt in enumerate(prompts):
             whole = MODEL(torch.tensor([[*prompt, prompt[-1]]]))[0]
             assert distance(found[row], whole[-2]) < GATE

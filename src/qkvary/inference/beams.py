@@ -15,9 +15,9 @@ from qkvary.inference.decoding import (
     check_finite,
     make_cache,
     prefill,
-    step,
 )
 from qkvary.inference.requests import Finish, Request
+from qkvary.inference.stepping import Stepper
 from qkvary.inference.streaming import find_stop, spell
 from qkvary.nn.language_model import LanguageModel
 
@@ -81,6 +81,7 @@ def search(
         cache = make_cache(model, limit) if new_cache is None else new_cache(limit)
         prompt = torch.tensor([request.prompt], dtype=torch.long, device=device)
         logits = prefill(model, prompt, cache=cache, chunk=chunk)
+        step = Stepper(model, cache)
         live = [_Live((), 0.0)]
         for number in range(request.max_new_tokens):
             check_finite(logits, number)
@@ -90,7 +91,7 @@ def search(
                 break
             cache.reorder(torch.tensor([parent for parent, _ in grown], device=device))
             tokens = torch.tensor([beam.tokens[-1] for beam in live], device=device)
-            logits = step(model, tokens, cache=cache)
+            logits = step(tokens)
     return hunt.best(live)
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from qkvary.arch.caches import CacheOptions
+from qkvary.arch.caches import CacheOptions, DecodeKernel
 from qkvary.checkpoints.errors import DivergedError
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.requests import (
@@ -25,8 +25,10 @@ from qkvary.inference.requests import (
     group_requests,
 )
 from qkvary.inference.sampling import Sampler, log_probabilities
+from qkvary.inference.stepping import Stepper
 from qkvary.inference.streaming import TextStream
 from qkvary.nn.cache import KVCache
+from qkvary.nn.cache_layouts import needs_slice
 from qkvary.nn.language_model import LanguageModel
 
 CacheMaker = Callable[[int], KVCache]
@@ -113,10 +115,16 @@ def complete(
     return answers
 
 
-def make_cache(model: LanguageModel, max_tokens: int) -> KVCache:
-    """A cache of what the sharing needs, allocated once for all tokens that it will see."""
-    options = CacheOptions(storage="preallocated")
-    return KVCache(model.config.layers, max_tokens=max_tokens, options=options)
+def make_cache(model: LanguageModel, max_tokens: int, *, kernel: DecodeKernel = "auto") -> KVCache:
+    """A cache of what the sharing needs, allocated once for all tokens that it will see.
+
+    Keys are stored as the softmax reads them unless that takes more bytes than to turn them when
+    they are read.
+    """
+    layers = model.config.layers
+    layout = "sources" if any(needs_slice(layer) for layer in layers) else "rotated"
+    options = CacheOptions(layout=layout, storage="preallocated", kernel=kernel)
+    return KVCache(layers, max_tokens=max_tokens, options=options)
 
 
 def prefill(
@@ -142,17 +150,6 @@ def prefill(
         model.features(part, cache=cache, attention_mask=_so_far(attention_mask, part, cache))
     mask = _so_far(attention_mask, last, cache)
     return model.head(model.features(last, cache=cache, attention_mask=mask)[:, -1])
-
-
-def step(
-    model: LanguageModel,
-    tokens: Int[Tensor, " rows"],
-    *,
-    cache: KVCache,
-    attention_mask: Bool[Tensor, "rows tokens"] | None = None,
-) -> Float[Tensor, "rows vocabulary"]:
-    """Pass one token a row through the network and return the logits behind it."""
-    return model(tokens[:, None], cache=cache, attention_mask=attention_mask)[:, -1]
 
 
 def check_finite(logits: Float[Tensor, "rows vocabulary"], number: int) -> None:
@@ -286,6 +283,7 @@ def _decode(
         if mask is not None:
             mask = torch.cat((mask, mask.new_ones(len(rows), longest)), dim=1)
         logits = prefill(model, prompts, cache=cache, attention_mask=mask, chunk=chunk)
+        step = Stepper(model, cache)
     for number in range(longest):
         # Entered anew for every step: between them the caller's code runs.
         with torch.inference_mode():
@@ -300,4 +298,4 @@ def _decode(
             return
         with torch.inference_mode():
             seen = _so_far(mask, tokens[:, None], cache)
-            logits = step(model, tokens, cache=cache, attention_mask=seen)
+            logits = step(tokens, seen)

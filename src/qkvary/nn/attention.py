@@ -136,7 +136,7 @@ class Attention(nn.Module):
         if cache is not None:
             layout = layout.end(cache.kept + x.shape[1])
         query, key, value, rotation = self.roles(x, cache=cache, layout=layout)
-        kernel = "layer" if cache is None else cache.options.kernel
+        kernel = "layer" if cache is None else cache.kernel
         if kernel != "layer" and self._decodes(layout):
             mixed = decode_attention(
                 query,
@@ -171,7 +171,7 @@ class Attention(nn.Module):
             own, mixed = sources[sharing.key], sources[sharing.value]
             key, value = rotate_roles(self.config, own, mixed, rotation)
         else:
-            form = make_form(cache.options.layout, self.config, self._projections)
+            form = make_form(cache.options.layout, self.config, self.projections)
             stored = cache.append(form.write(NewTokens(x=x, sources=sources, rotation=rotation)))
             key, value = form.read(stored, lambda: self._rotation(layout.key_positions, x.dtype))
         return query if rotation is None else rotation.turn(query), key, value, rotation
@@ -194,7 +194,7 @@ class Attention(nn.Module):
         return Rotation(positions, self.config, dtype)
 
     @property
-    def _projections(self) -> dict[Source, Projection]:
+    def projections(self) -> dict[Source, Projection]:
         """The learned projections, in the order q, k, v."""
         named: dict[Source, Projection | None] = {
             "q": self.q_proj,
@@ -207,7 +207,7 @@ class Attention(nn.Module):
         self, x: Float[Tensor, "batch queries d_model"]
     ) -> dict[Source, Float[Tensor, "batch heads queries head_dim"]]:
         """Every source that some role reads, cut into heads."""
-        projections = self._projections
+        projections = self.projections
         outputs = project_together(x, list(projections.values()))
         found: dict[Source, Tensor] = dict(zip(projections, outputs, strict=True))
         if IDENTITY in self.config.variant.sharing.roles.values():

@@ -14,7 +14,8 @@ from torch import Tensor
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheOptions
 from qkvary.nn.cache_codes import check_finite
-from qkvary.nn.cache_storage import TokenStore, make_store
+from qkvary.nn.cache_storage import PreallocatedStore, TokenStore, make_store
+from qkvary.nn.decoding.choice import pinned
 
 Parts = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 
@@ -50,6 +51,8 @@ class LayerCache:
         window = config.variant.window
         self.config = config
         self.options = options
+        self.kernel = pinned(options.kernel)
+        """What attends; whoever owns the cache may change it between calls."""
         self.max_tokens = max_tokens
         self._most_kept = None if window is None else window - 1
         self._length = 0
@@ -100,6 +103,35 @@ class LayerCache:
             joined[name] = store.append(entries, self._most_kept)
         self._length, self._rows = total, first.shape[0]
         return joined
+
+    def claim(self, tokens: int) -> dict[str, Tensor]:
+        """Count new tokens as seen, whose entries the caller writes itself, and say where.
+
+        Args:
+            tokens: How many.
+
+        Returns:
+            The whole buffers by their names in the layout, [batch, heads, capacity, width]; the
+            new entries belong behind the first ``length - tokens``.
+
+        Raises:
+            ValueError: if the storage is no buffer, is still empty, or has no room for them.
+        """
+        total = self._length + tokens
+        if self.max_tokens is not None and total > self.max_tokens:
+            raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
+        stores = self._stores
+        plain = {name: one for name, one in stores.items() if isinstance(one, PreallocatedStore)}
+        if len(plain) < len(stores):
+            raise ValueError(f"expected preallocated storage, got {self.options.storage!r}")
+        buffers = {name: store.claim(tokens) for name, store in plain.items()}
+        self._length = total
+        return buffers
+
+    def can_undo(self, tokens: int) -> bool:
+        """Whether so many tokens more could be cropped again, and nothing be lost by them."""
+        stays = self._most_kept is None or self._length + tokens <= self._most_kept
+        return stays and not self.options.is_quantized
 
     def crop(self, tokens: int) -> None:
         """Forget all but the first ``tokens`` of the tokens seen.

@@ -75,8 +75,7 @@ class RotatedForm:
         self.config = config
         sharing = config.variant.sharing
         self.is_shared = sharing.key == sharing.value
-        turned = config.variant.positions == "rotary"
-        self.needs_slice = self.is_shared and turned and config.position.value_rope == "none"
+        self.needs_slice = needs_slice(config)
 
     def write(self, new: NewTokens, /) -> Parts:
         """The rotated key, and the value where it is another tensor."""
@@ -185,6 +184,13 @@ class LatentForm:
             return entries
         flat = self.projections[source].widen(entries.squeeze(1))
         return split_heads(flat, self.config.heads(source))
+
+
+def needs_slice(config: AttentionConfig) -> bool:
+    """Whether the softmax reads one tensor turned as key and as it is as value."""
+    sharing = config.variant.sharing
+    turned = config.variant.positions == "rotary"
+    return turned and sharing.key == sharing.value and config.position.value_rope == "none"
 
 
 def make_form(layout: CacheLayout, config: AttentionConfig, projections: Projections) -> Form:

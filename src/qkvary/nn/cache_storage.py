@@ -129,6 +129,18 @@ class PreallocatedStore:
         buffer[:, :, :most_kept] = joined[:, :, total - most_kept :]
         return joined
 
+    def claim(self, tokens: int) -> Joined:
+        """The buffer, in which the caller writes so many new tokens itself.
+
+        Raises:
+            ValueError: if nothing was stored yet or the tokens do not fit.
+        """
+        if self._buffer is None or self._kept + tokens > self.capacity:
+            room = 0 if self._buffer is None else self.capacity - self._kept
+            raise ValueError(f"expected at most {room} tokens to write, got {tokens}")
+        self._kept += tokens
+        return self._buffer
+
     def drop_last(self, tokens: int) -> None:
         """Forget the newest tokens; the memory stays."""
         self._kept -= tokens

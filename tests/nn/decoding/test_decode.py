@@ -285,7 +285,7 @@ REFUSED = [
     ({"key_scales": torch.ones(1, 2, 5, 1)}, r"got torch.float32 with scales"),
     ({"start": -1}, r"expected a start of at least 0, got -1"),
     ({"rotation": KeyRotation(dim=10, base=9.0)}, r"expected at most 8 rotated channels, got 10"),
-    ({"kernel": "fast"}, r"expected a kernel for decoding, got 'fast'; choices: auto, sdpa, "),
+    ({"kernel": "fast"}, r"expected a kernel for decoding, got 'fast'; choices: auto, layer, sdpa, "),
     (
         {"query": torch.ones(1, 4, 1, 8, requires_grad=True)},
         r"expected tensors without gradients, got one that requires them",

@@ -10,7 +10,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,9 @@ KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
     "native": native.attend_native,
 }
 """By name."""
+
+LAYER = "layer"
+"""What an attention layer does without a cache, which is not here."""
 
 Kind = tuple[object, ...]
 
@@ -79,11 +82,10 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
     Raises:
         ValueError: for an unknown name.
     """
-    name = kernel if kernel != "auto" else os.environ.get(VARIABLE) or "auto"
-    if name != "auto" and name not in KERNELS:
-        raise ValueError(
-            f"expected a kernel for decoding, got {name!r}; choices: auto, {', '.join(KERNELS)}"
-        )
+    name = pinned(kernel)
+    if name == LAYER:
+        # Whoever comes here has decided against it.
+        name = "auto"
     if name in folded.FORMS:
         return name
     if name != "auto":
@@ -94,16 +96,42 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
     return _by_kind[kind]
 
 
+def pinned(kernel: str) -> str:
+    """The name that is meant: where ``auto`` is given, the environment may say another.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    name = kernel if kernel != "auto" else os.environ.get(VARIABLE) or "auto"
+    choices = ("auto", LAYER, *KERNELS)
+    if name not in choices:
+        raise ValueError(
+            f"expected a kernel for decoding, got {name!r}; choices: {', '.join(choices)}"
+        )
+    return name
+
+
+def choose_once(kind: str, names: Sequence[str], measure: Callable[[], str]) -> str:
+    """What was chosen for a kind of call on this machine, or is chosen now and kept.
+
+    Args:
+        kind: Describes the call.
+        names: Of what can answer here; a choice among others does not count.
+        measure: Finds the best of them.
+    """
+    _recall()
+    if _chosen.get(kind) not in names:
+        _chosen[kind] = measure()
+        _remember()
+    return _chosen[kind]
+
+
 def _choose_once(problem: Decoding, kind: str) -> str:
     names = available(problem)
     if "native" in names:
         # Compiling takes longer than most runs decode; it is for machines that lack the kernel.
         names = [name for name in names if name != "compiled"]
-    _recall()
-    if _chosen.get(kind) not in names:
-        _chosen[kind] = fastest(problem, names)
-        _remember()
-    return _chosen[kind]
+    return choose_once(kind, names, lambda: fastest(problem, names))
 
 
 def kind_of(problem: Decoding) -> Kind:
@@ -218,9 +246,7 @@ def _kept(folder: Path) -> dict[str, str]:
     entries = found.get("choices")
     if found.get("machine") != _machine() or not isinstance(entries, dict):
         return {}
-    return {
-        kind: name for kind, name in entries.items() if isinstance(name, str) and name in KERNELS
-    }
+    return {kind: name for kind, name in entries.items() if isinstance(name, str)}
 
 
 def _remember() -> None:

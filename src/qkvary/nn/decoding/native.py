@@ -15,19 +15,24 @@ from torch import Tensor
 
 from qkvary.nn.decoding.build import load
 from qkvary.nn.decoding.problem import Decoding
-from qkvary.nn.decoding.rotation import PERIOD, far_table, near_table, turn_back
+from qkvary.nn.decoding.rotation import PERIOD, KeyRotation, far_table, near_table, turn_back
 
 SOURCES = tuple(
-    Path(__file__).with_name("native") / name for name in ("attention.cpp", "tiles.h", "vectors.h")
+    Path(__file__).with_name("native") / name
+    for name in ("step.cpp", "attention.cpp", "tiles.h", "vectors.h")
 )
 STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
+LOG2_E = math.log2(math.e)
+"""Powers of two are what the kernel computes."""
 WIDEST_VECTOR = 16
 """Floats; tables are filled up to a multiple of it."""
 
 _int64, _pointer = ctypes.c_int64, ctypes.c_void_p
 
 
-class _Stored(ctypes.Structure):
+class Stored(ctypes.Structure):
+    """One stored tensor, field by field as in ``attention.cpp``."""
+
     _fields_ = (
         ("data", _pointer),
         ("batch_stride", _int64),
@@ -42,14 +47,16 @@ class _Stored(ctypes.Structure):
     )
 
 
-class _Call(ctypes.Structure):
+class Call(ctypes.Structure):
+    """What is asked of the kernel for attention, field by field as in ``attention.cpp``."""
+
     _fields_ = (
         ("query", _pointer),
         ("output", _pointer),
         ("valid", _pointer),
         ("valid_stride", _int64),
-        ("key", _Stored),
-        ("value", _Stored),
+        ("key", Stored),
+        ("value", Stored),
         ("shared", _int64),
         ("storage", _int64),
         ("batch", _int64),
@@ -77,9 +84,12 @@ def library() -> ctypes.CDLL | None:
     if loaded is None:
         return None
     loaded.qkvary_call_size.restype = _int64
-    loaded.qkvary_decode.restype = _int64
-    loaded.qkvary_decode.argtypes = (ctypes.POINTER(_Call),)
-    return loaded if loaded.qkvary_call_size() == ctypes.sizeof(_Call) else None
+    for name in ("step", "layer"):
+        getattr(loaded, f"qkvary_{name}_size").restype = _int64
+    for name in ("decode", "step"):
+        function = getattr(loaded, f"qkvary_{name}")
+        function.restype, function.argtypes = _int64, (_pointer,)
+    return loaded if loaded.qkvary_call_size() == ctypes.sizeof(Call) else None
 
 
 def takes(problem: Decoding) -> bool:
@@ -109,7 +119,7 @@ def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value
     return tensors[0].view(*problem.query.shape[:3], -1).to(problem.query.dtype)
 
 
-def _describe(problem: Decoding) -> tuple[_Call, list[Tensor]]:
+def _describe(problem: Decoding) -> tuple[Call, list[Tensor]]:
     """The call and everything it points to, the output first."""
     batch, groups, tokens, _ = problem.key.shape
     query, rotation = problem.query, problem.rotation
@@ -120,7 +130,7 @@ def _describe(problem: Decoding) -> tuple[_Call, list[Tensor]]:
     key, kept = _store(problem.key, problem.key_scales)
     value, more = _store(problem.value, problem.value_scales)
     shared = problem.is_shared
-    call = _Call(
+    call = Call(
         query=query.data_ptr(),
         output=output.data_ptr(),
         key=key,
@@ -135,8 +145,7 @@ def _describe(problem: Decoding) -> tuple[_Call, list[Tensor]]:
         start=problem.start,
         threads=torch.get_num_threads(),
         narrow=problem.query.dtype == torch.bfloat16 and rotation is None,
-        # Powers of two are what the kernel computes.
-        scale=problem.scale * math.log2(math.e),
+        scale=problem.scale * LOG2_E,
     )
     tensors = [output, query, *kept, *more]
     if problem.valid is not None:
@@ -144,28 +153,40 @@ def _describe(problem: Decoding) -> tuple[_Call, list[Tensor]]:
         call.valid, call.valid_stride = valid.data_ptr(), valid.stride(0)
         tensors.append(valid)
     if rotation is not None:
-        width = math.ceil(rotation.dim / 2 / WIDEST_VECTOR) * WIDEST_VECTOR
-        # Powers of two, so that a growing cache does not make a table for every length.
-        periods = 1 << (-(-tokens // PERIOD) - 1).bit_length()
-        near = near_table(rotation.dim, rotation.base, width)
-        far = far_table(rotation.dim, rotation.base, width, periods)
-        call.near_cos, call.near_sin = (table.data_ptr() for table in near)
-        call.far_cos, call.far_sin = (table.data_ptr() for table in far)
-        call.half, call.table_stride = rotation.dim // 2, width
-        tensors += [*near, *far]
+        tensors += describe_rotation(call, rotation, tokens)
     return call, tensors
 
 
-def _store(stored: Tensor, scales: Tensor | None) -> tuple[_Stored, list[Tensor]]:
+def describe_rotation(call: Call, rotation: KeyRotation, tokens: int) -> list[Tensor]:
+    """Let a call turn its keys when it reads them; returns the tables that it points to.
+
+    Args:
+        call: Any call over at most so many tokens.
+        rotation: Of the keys.
+        tokens: How far the tables go.
+    """
+    width = math.ceil(rotation.dim / 2 / WIDEST_VECTOR) * WIDEST_VECTOR
+    # Powers of two, so that a growing cache does not make a table for every length.
+    periods = 1 << (-(-tokens // PERIOD) - 1).bit_length()
+    near = near_table(rotation.dim, rotation.base, width)
+    far = far_table(rotation.dim, rotation.base, width, periods)
+    call.near_cos, call.near_sin = (table.data_ptr() for table in near)
+    call.far_cos, call.far_sin = (table.data_ptr() for table in far)
+    call.half, call.table_stride = rotation.dim // 2, width
+    return [*near, *far]
+
+
+def point(stored: Stored, entries: Tensor) -> None:
+    """Let a call read entries where they lie, channels next to each other."""
+    stored.data, stored.dim = entries.data_ptr(), entries.shape[-1]
+    stored.batch_stride, stored.head_stride, stored.token_stride, _ = entries.stride()
+
+
+def _store(stored: Tensor, scales: Tensor | None) -> tuple[Stored, list[Tensor]]:
     if stored.stride(-1) != 1:
         stored = stored.contiguous()
-    described = _Stored(
-        data=stored.data_ptr(),
-        batch_stride=stored.stride(0),
-        head_stride=stored.stride(1),
-        token_stride=stored.stride(2),
-        dim=stored.shape[-1],
-    )
+    described = Stored()
+    point(described, stored)
     if scales is None:
         return described, [stored]
     scales = scales.to(torch.float32)

@@ -1,0 +1,518 @@
+// One new token of each of a few rows through a whole network: embedding, blocks, norm and head.
+//
+// A step of few rows reads every weight once and computes next to nothing with it, so that calls,
+// checks and small tensors cost more than the products. Here a step is one call. Threads share the
+// rows of every matrix and meet between the parts; sums do not depend on how many they are.
+
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "attention.cpp"
+
+extern "C" {
+
+// All structures are mirrored field by field in step.py.
+
+struct Matrix {  // [width, inner], contiguous, of the network's type; null where there is none.
+  const void *weight, *bias;
+  int64_t width, inner;
+};
+
+struct Norm {
+  const void *weight, *bias;  // Null where there is none.
+  int64_t kind;               // 0: none, 1: of mean and deviation, 2: of the root mean square.
+  double epsilon;
+};
+
+struct Projected {  // A source: the layer's input through one matrix or two, or as it is.
+  Matrix down, weight;
+};
+
+struct Layer {
+  Norm attention_norm, feed_forward_norm;
+  Projected sources[4];           // q, k, v and the input itself.
+  int64_t query, key, value;      // Which of them each role reads.
+  int64_t residual;               // 0: none, 1: the query adds the input, 2: and is a GELU before.
+  Matrix out, up, gate, down;
+  int64_t activation;             // 0: ReLU, 1: GELU, 2: SiLU of the gate, times the other.
+  int64_t post;                   // Norms stand behind the sums.
+  int64_t queries;                // Query heads; those of key and value stand in the call.
+  int64_t pairs;                  // Turned by positions; 0 for none.
+  const float *cos, *sin;         // [positions, pairs]
+  int64_t turns_key, turns_value; // What is stored was turned.
+  int64_t turns_back;             // The mixture is turned back.
+  int64_t turns_by_index;         // Queries go by index, not by position: keys are turned when read.
+  Call attention;                 // Over what is stored; its query and output are the step's own.
+};
+
+struct Step {
+  const Layer *layers;
+  int64_t num_layers, rows, width, storage, threads;
+  const void *embedding;
+  int64_t vocabulary;
+  const void *positions;             // A table like the embedding's; null for none.
+  const int64_t *tokens, *position;  // Of each row.
+  int64_t index;                      // Of the new tokens among those stored.
+  Norm final_norm;
+  Matrix head;
+  float *logits;  // [rows, vocabulary]
+};
+
+}  // extern "C"
+
+namespace {
+
+constexpr int64_t BAND = 4;  // Outputs computed together, so that additions do not wait.
+
+inline float sum(Vec v) {
+  float s[W];
+  std::memcpy(s, &v, sizeof s);
+  for (int n = W / 2; n; n /= 2)
+    for (int i = 0; i < n; ++i) s[i] += s[i + n];
+  return s[0];
+}
+
+inline void put(float *to, float x) { *to = x; }
+
+inline void put(Bfloat16 *to, float x) {
+  uint32_t word;
+  std::memcpy(&word, &x, 4);
+  // To the nearest, halves to even; NaN keeps a bit.
+  to->bits = x != x ? 0x7fc0 : (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
+}
+
+inline void put(Float16 *to, float x) {
+#if defined(__F16C__)
+  to->bits = _cvtss_sh(x, 0);
+#else
+  uint32_t word;
+  std::memcpy(&word, &x, 4);
+  const uint32_t sign = word >> 16 & 0x8000u;
+  const float size = std::fabs(x);
+  if (x != x) {
+    to->bits = 0x7e00;
+  } else if (size >= 65520.0f) {
+    to->bits = sign | 0x7c00u;
+  } else if (size < 6.103515625e-5f) {
+    to->bits = sign | static_cast<uint32_t>(std::nearbyint(size * 16777216.0f));
+  } else {
+    word = (word & 0x7fffffffu) + 0xfffu + (word >> 13 & 1u);
+    to->bits = sign | ((word - (112u << 23)) >> 13);
+  }
+#endif
+}
+
+// Waits until all threads of a step have come, again and again. Parts of a step are too short for
+// a thread to sleep in between, but not for one to give way.
+class Meeting {
+ public:
+  explicit Meeting(int64_t all) : all_(all) {}
+
+  void wait() {
+    if (all_ == 1) return;
+    const int64_t round = round_.load(std::memory_order_acquire);
+    if (come_.fetch_add(1, std::memory_order_acq_rel) + 1 == all_) {
+      come_.store(0, std::memory_order_relaxed);
+      round_.store(round + 1, std::memory_order_release);
+      return;
+    }
+    for (int64_t turn = 0; round_.load(std::memory_order_acquire) == round; ++turn)
+      if (turn > 2000) std::this_thread::yield();
+  }
+
+ private:
+  const int64_t all_;
+  std::atomic<int64_t> come_{0}, round_{0};
+};
+
+// What a thread does of n equal things.
+struct Share {
+  int64_t first, last;
+
+  Share(int64_t n, int64_t thread, int64_t threads)
+      : first(n * thread / threads), last(n * (thread + 1) / threads) {}
+};
+
+// y = W x + b for N rows of x, of `band` outputs.
+template <int N, class S>
+void multiply_band(const S *weight, int64_t inner, int64_t band, const float *x, int64_t x_stride,
+                   float *y, int64_t y_stride) {
+  Vec sums[BAND][N] = {};
+  const int64_t whole = inner / W * W;
+  const auto add = [&](int64_t outputs) {
+    for (int64_t c = 0; c < whole; c += W) {
+      Vec in[N];
+      for (int n = 0; n < N; ++n) in[n] = load(x + n * x_stride + c);
+      for (int64_t o = 0; o < outputs; ++o) {
+        __builtin_prefetch(weight + (o + 2 * BAND) * inner + c);
+        const Vec w = load(weight + o * inner + c);
+        for (int n = 0; n < N; ++n) sums[o][n] += w * in[n];
+      }
+    }
+  };
+  // A number that is known lets the sums stay in registers.
+  if (band == BAND) add(BAND);
+  else for (int64_t o = 0; o < band; ++o) {
+    for (int64_t c = 0; c < whole; c += W) {
+      const Vec w = load(weight + o * inner + c);
+      for (int n = 0; n < N; ++n) sums[o][n] += w * load(x + n * x_stride + c);
+    }
+  }
+  for (int64_t o = 0; o < band; ++o)
+    for (int n = 0; n < N; ++n) {
+      float total = sum(sums[o][n]);
+      for (int64_t c = whole; c < inner; ++c)
+        total += to_float(weight[o * inner + c]) * x[n * x_stride + c];
+      y[n * y_stride + o] = total;
+    }
+}
+
+template <class S>
+void multiply(const Matrix &m, const float *x, float *y, int64_t rows, Share share) {
+  const S *weight = static_cast<const S *>(m.weight);
+  const S *bias = static_cast<const S *>(m.bias);
+  for (int64_t o = share.first; o < share.last; o += BAND) {
+    const int64_t band = std::min(BAND, share.last - o);
+    const S *from = weight + o * m.inner;
+    for (int64_t row = 0; row < rows;) {
+      const float *in = x + row * m.inner;
+      float *out = y + row * m.width + o;
+      if (rows - row >= 4) {
+        multiply_band<4>(from, m.inner, band, in, m.inner, out, m.width), row += 4;
+      } else if (rows - row >= 2) {
+        multiply_band<2>(from, m.inner, band, in, m.inner, out, m.width), row += 2;
+      } else {
+        multiply_band<1>(from, m.inner, band, in, m.inner, out, m.width), row += 1;
+      }
+    }
+    if (bias)
+      for (int64_t row = 0; row < rows; ++row)
+        for (int64_t k = 0; k < band; ++k) y[row * m.width + o + k] += to_float(bias[o + k]);
+  }
+}
+
+template <class S>
+void normalise(const Norm &norm, const float *x, float *y, int64_t width) {
+  double mean = 0, square = 0;
+  if (norm.kind == 1) {
+    for (int64_t c = 0; c < width; ++c) mean += x[c];
+    mean /= width;
+  }
+  for (int64_t c = 0; c < width; ++c) square += (x[c] - mean) * (x[c] - mean);
+  const double factor = 1.0 / std::sqrt(square / width + norm.epsilon);
+  const S *weight = static_cast<const S *>(norm.weight);
+  const S *bias = static_cast<const S *>(norm.bias);
+  for (int64_t c = 0; c < width; ++c) {
+    const float scaled = static_cast<float>((x[c] - mean) * factor);
+    y[c] = scaled * (weight ? to_float(weight[c]) : 1.0f) + (bias ? to_float(bias[c]) : 0.0f);
+  }
+}
+
+constexpr float LOG2_E = 1.44269504088896341f;
+
+inline Vec size_of(Vec x) { return (Vec)((Words)x & 0x7fffffffu); }
+
+// x P(X <= x) of a normal X, from the rational fit of erfc of Press et al., Numerical Recipes,
+// whose relative error is below 1.2e-7 everywhere.
+inline Vec gelu(Vec x) {
+  const Vec z = size_of(x) * 0.70710678118654752f;
+  const Vec t = 1.0f / (1.0f + 0.5f * z);
+  Vec p = all(0.17087277f);
+  for (const float c : {-0.82215223f, 1.48851587f, -1.13520398f, 0.27886807f, -0.18628806f,
+                        0.09678418f, 0.37409196f, 1.00002368f, -1.26551223f})
+    p = p * t + c;
+  const Vec tail = 0.5f * t * exp2_negative(smaller((p - z * z) * LOG2_E, Vec{}));
+  return x * (x > 0.0f ? 1.0f - tail : tail);
+}
+
+inline Vec silu(Vec x) {
+  const Vec small = exp2_negative(size_of(x) * -LOG2_E);
+  return x * (x > 0.0f ? all(1.0f) : small) / (1.0f + small);
+}
+
+// An activation of n numbers, which may be read and written up to a vector further.
+template <class F>
+inline void each(float *x, int64_t n, F function) {
+  for (int64_t c = 0; c < n; c += W) {
+    Vec v = function(load(x + c), c);
+    if (n - c >= W) store(x + c, v);
+    else std::memcpy(x + c, &v, 4 * (n - c));
+  }
+}
+
+// Turns the trailing channels of a head; the first half of them pairs with the second.
+inline void turn(float *head, int64_t dim, int64_t pairs, const float *cos, const float *sin,
+                 float sign) {
+  float *first = head + dim - 2 * pairs, *second = head + dim - pairs;
+  for (int64_t i = 0; i < pairs; ++i) {
+    const float a = first[i], b = second[i], s = sin[i] * sign;
+    first[i] = a * cos[i] - b * s;
+    second[i] = b * cos[i] + a * s;
+  }
+}
+
+// Numbers of one step, kept from call to call: fresh pages cost as much as a part of the products.
+struct Buffers {
+  std::vector<float> memory;
+  float *x, *normed, *sources[4], *latent, *query, *stored, *mixed, *change, *inner, *gate;
+
+  void fit(const Step &step) {
+    int64_t widths[8] = {step.width, step.width, 1, 1, 1, 1, 1, 1};
+    for (int64_t l = 0; l < step.num_layers; ++l) {
+      const Layer &layer = step.layers[l];
+      for (int i = 0; i < 3; ++i) {
+        widths[2 + i] = std::max(widths[2 + i], layer.sources[i].weight.width);
+        widths[5] = std::max(widths[5], layer.sources[i].down.width);
+      }
+      widths[6] = std::max({widths[6], layer.out.inner, layer.queries * layer.attention.key.dim});
+      widths[7] = std::max(widths[7], layer.up.width);
+    }
+    int64_t total = 0;
+    const auto place = [&](float **to, int64_t width) {
+      *to = memory.data() + total;
+      total += round_up(step.rows * width) + W;
+    };
+    const auto lay = [&] {
+      total = 0;
+      place(&x, widths[0]), place(&normed, widths[1]);
+      for (int i = 0; i < 3; ++i) place(&sources[i], widths[2 + i]);
+      place(&latent, widths[5]), place(&query, widths[6]), place(&stored, widths[6]);
+      place(&mixed, widths[6]), place(&change, widths[0]);
+      place(&inner, widths[7]), place(&gate, widths[7]);
+    };
+    lay();
+    if (static_cast<int64_t>(memory.size()) < total) memory.resize(total), lay();
+  }
+};
+
+template <class S>
+class Walk {
+ public:
+  Walk(const Step &step, Buffers &buffers, Meeting &meeting)
+      : step_(step), rows_(step.rows), to_(buffers), meeting_(meeting) {}
+
+  // Every thread walks through all of it.
+  void run(int64_t thread) {
+    if (thread == 0) embed();
+    for (int64_t l = 0; l < step_.num_layers; ++l) visit(step_.layers[l], thread);
+    if (thread == 0) norm(step_.final_norm, to_.x, to_.normed);
+    meet();
+    apply(step_.head, to_.normed, step_.logits, thread);
+  }
+
+  bool failed() const { return failed_; }
+
+ private:
+  const Step &step_;
+  const int64_t rows_;
+  Buffers &to_;
+  Meeting &meeting_;
+  std::optional<Plan> plan_;
+  Call call_;
+  std::atomic<bool> failed_{false};
+
+  void meet() { meeting_.wait(); }
+
+  void apply(const Matrix &m, const float *x, float *y, int64_t thread) {
+    multiply<S>(m, x, y, rows_, Share(m.width, thread, step_.threads));
+  }
+
+  void norm(const Norm &n, const float *x, float *y) {
+    for (int64_t row = 0; row < rows_; ++row) {
+      const float *from = x + row * step_.width;
+      float *to = y + row * step_.width;
+      if (n.kind) normalise<S>(n, from, to, step_.width);
+      else if (from != to) std::copy(from, from + step_.width, to);
+    }
+  }
+
+  void embed() {
+    const S *table = static_cast<const S *>(step_.embedding);
+    const S *positions = static_cast<const S *>(step_.positions);
+    for (int64_t row = 0; row < rows_; ++row)
+      for (int64_t c = 0; c < step_.width; ++c) {
+        float value = to_float(table[step_.tokens[row] * step_.width + c]);
+        if (positions) value += to_float(positions[step_.position[row] * step_.width + c]);
+        to_.x[row * step_.width + c] = value;
+      }
+  }
+
+  void visit(const Layer &layer, int64_t thread) {
+    if (thread == 0 && !layer.post) norm(layer.attention_norm, to_.x, to_.normed);
+    meet();
+    attend(layer, layer.post ? to_.x : to_.normed, thread);
+    meet();
+    apply(layer.out, to_.mixed, to_.change, thread);
+    meet();
+    if (thread == 0) {
+      add_change();
+      if (layer.post) norm(layer.attention_norm, to_.x, to_.x);
+      else norm(layer.feed_forward_norm, to_.x, to_.normed);
+    }
+    meet();
+    feed_forward(layer, layer.post ? to_.x : to_.normed, thread);
+    meet();
+    if (thread == 0) {
+      add_change();
+      if (layer.post) norm(layer.feed_forward_norm, to_.x, to_.x);
+    }
+  }
+
+  void add_change() {
+    for (int64_t i = 0; i < rows_ * step_.width; ++i) to_.x[i] += to_.change[i];
+  }
+
+  void feed_forward(const Layer &layer, const float *x, int64_t thread) {
+    apply(layer.up, x, to_.inner, thread);
+    if (layer.gate.weight) apply(layer.gate, x, to_.gate, thread);
+    const Share own(layer.up.width, thread, step_.threads);
+    for (int64_t row = 0; row < rows_; ++row) {
+      const int64_t at = row * layer.up.width + own.first;
+      const float *gate = to_.gate + at;
+      each(to_.inner + at, own.last - own.first, [&](Vec v, int64_t c) {
+        if (layer.activation == 0) return v > 0.0f ? v : Vec{};
+        return layer.activation == 1 ? gelu(v) : v * silu(load(gate + c));
+      });
+    }
+    meet();
+    apply(layer.down, to_.inner, to_.change, thread);
+  }
+
+  void attend(const Layer &layer, float *x, int64_t thread) {
+    for (int i = 0; i < 3; ++i) {
+      const Projected &source = layer.sources[i];
+      if (!source.weight.weight) continue;
+      const float *in = x;
+      if (source.down.weight) {
+        apply(source.down, x, to_.latent, thread);
+        meet();
+        in = to_.latent;
+      }
+      apply(source.weight, in, to_.sources[i], thread);
+      // The next one writes its own latent to the same place.
+      if (source.down.weight) meet();
+    }
+    meet();
+    if (thread == 0) prepare(layer, x);
+    meet();
+    if (!failed_) {
+      try {
+        Scratch scratch(plan_->sizes);
+        plan_->work(scratch);
+      } catch (const std::bad_alloc &) {
+        failed_ = true;
+      }
+    }
+    meet();
+    if (thread == 0 && !failed_) finish(layer);
+  }
+
+  // Stores what is new and makes the queries.
+  void prepare(const Layer &layer, float *x) {
+    float *const sources[4] = {to_.sources[0], to_.sources[1], to_.sources[2], x};
+    const int64_t dim = layer.attention.key.dim;
+    const int64_t heads = layer.attention.groups;
+    keep(layer, layer.attention.key, sources[layer.key], heads, layer.turns_key);
+    if (!layer.attention.shared)
+      keep(layer, layer.attention.value, sources[layer.value], heads, layer.turns_value);
+    for (int64_t row = 0; row < rows_; ++row) {
+      const float *from = sources[layer.query] + row * layer.queries * dim;
+      float *query = to_.query + row * layer.queries * dim;
+      std::copy(from, from + layer.queries * dim, query);
+      if (layer.residual)
+        each(query, layer.queries * dim, [&](Vec v, int64_t c) {
+          const Vec own = load(x + row * layer.queries * dim + c);
+          return (layer.residual == 2 ? gelu(v) : v) + own;
+        });
+      const int64_t at = layer.turns_by_index ? step_.index : step_.position[row];
+      turn_heads(layer, query, layer.queries, dim, at, 1.0f);
+    }
+    call_ = layer.attention;
+    call_.query = to_.query, call_.output = to_.mixed;
+    call_.threads = step_.threads;
+    try {
+      plan_.emplace(call_);
+    } catch (const std::bad_alloc &) {
+      failed_ = true;
+    }
+  }
+
+  void turn_heads(const Layer &layer, float *heads, int64_t count, int64_t dim, int64_t at,
+                  float sign) {
+    if (!layer.pairs) return;
+    const float *cos = layer.cos + at * layer.pairs, *sin = layer.sin + at * layer.pairs;
+    for (int64_t h = 0; h < count; ++h) turn(heads + h * dim, dim, layer.pairs, cos, sin, sign);
+  }
+
+  void keep(const Layer &layer, const Stored &to, const float *from, int64_t heads, bool turned) {
+    for (int64_t row = 0; row < rows_; ++row) {
+      std::copy(from + row * heads * to.dim, from + (row + 1) * heads * to.dim, to_.stored);
+      if (turned) turn_heads(layer, to_.stored, heads, to.dim, step_.position[row], 1.0f);
+      for (int64_t h = 0; h < heads; ++h) {
+        S *place = static_cast<S *>(const_cast<void *>(to.data)) + row * to.batch_stride +
+                   h * to.head_stride + step_.index * to.token_stride;
+        for (int64_t c = 0; c < to.dim; ++c) put(place + c, to_.stored[h * to.dim + c]);
+      }
+    }
+  }
+
+  void finish(const Layer &layer) {
+    for (int64_t head = 0; head < call_.batch * call_.groups; ++head)
+      merge(call_, plan_->sizes, plan_->parts.data() + head * plan_->blocks, plan_->blocks,
+            call_.output + head * call_.rows * call_.value.dim);
+    plan_.reset();
+    if (!layer.turns_back) return;
+    for (int64_t row = 0; row < rows_; ++row)
+      turn_heads(layer, to_.mixed + row * layer.queries * call_.value.dim, layer.queries,
+                 call_.value.dim, step_.position[row], -1.0f);
+  }
+};
+
+template <class S>
+int64_t walk(const Step &given, Buffers &buffers) {
+  Step step = given;
+  // Threads are asked for before the walk begins, which has to know how many came.
+  std::vector<std::thread> others;
+  std::atomic<Walk<S> *> start{nullptr};
+  const auto wait = [&start](int64_t thread) {
+    Walk<S> *found;
+    while (!(found = start.load(std::memory_order_acquire))) std::this_thread::yield();
+    found->run(thread);
+  };
+  try {
+    for (int64_t i = 1; i < given.threads; ++i) others.emplace_back(wait, i);
+  } catch (const std::system_error &) {
+    // Those that came share the work.
+  }
+  step.threads = static_cast<int64_t>(others.size()) + 1;
+  Meeting meeting(step.threads);
+  Walk<S> all(step, buffers, meeting);
+  start.store(&all, std::memory_order_release);
+  all.run(0);
+  for (std::thread &other : others) other.join();
+  return all.failed();
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t qkvary_step_size() { return sizeof(Step); }
+int64_t qkvary_layer_size() { return sizeof(Layer); }
+
+int64_t qkvary_step(const Step *step) {
+  static thread_local Buffers buffers;
+  for (int64_t row = 0; row < step->rows; ++row)
+    if (step->tokens[row] < 0 || step->tokens[row] >= step->vocabulary) return 2;
+  try {
+    buffers.fit(*step);
+    if (step->storage == FLOAT32) return walk<float>(*step, buffers);
+    if (step->storage == BFLOAT16) return walk<Bfloat16>(*step, buffers);
+    return walk<Float16>(*step, buffers);
+  } catch (const std::bad_alloc &) {
+    return 1;
+  }
+}
+
+}  // extern "C"

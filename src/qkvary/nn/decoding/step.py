@@ -1,0 +1,347 @@
+"""A whole step as one call: what ``native/step.cpp`` computes, over a network and its cache.
+
+The network stays what it is: parameters are read where they lie, and new entries are written into
+the cache's own buffers, so that steps here and calls of the network can follow each other.
+"""
+
+import ctypes
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.sharing import IDENTITY, Source
+from qkvary.nn.attention import Attention
+from qkvary.nn.blocks import Block
+from qkvary.nn.cache import KVCache, LayerCache
+from qkvary.nn.cache_layouts import needs_slice
+from qkvary.nn.decoding import native
+from qkvary.nn.decoding.native import Call
+from qkvary.nn.decoding.rotation import KeyRotation
+from qkvary.nn.feed_forward import FeedForward
+from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.positions import Rotation, sinusoid
+from qkvary.nn.projections import Projection
+
+SOURCES: tuple[Source, ...] = ("q", "k", "v", IDENTITY)
+QUERY_FORMS = {"plain": 0, "residual": 1, "residual-gelu": 2}
+ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+_int64, _pointer = ctypes.c_int64, ctypes.c_void_p
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = (("weight", _pointer), ("bias", _pointer), ("width", _int64), ("inner", _int64))
+
+
+class _Norm(ctypes.Structure):
+    _fields_ = (
+        ("weight", _pointer),
+        ("bias", _pointer),
+        ("kind", _int64),
+        ("epsilon", ctypes.c_double),
+    )
+
+
+class _Projected(ctypes.Structure):
+    _fields_ = (("down", _Matrix), ("weight", _Matrix))
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        ("attention_norm", _Norm),
+        ("feed_forward_norm", _Norm),
+        ("sources", _Projected * len(SOURCES)),
+        ("query", _int64),
+        ("key", _int64),
+        ("value", _int64),
+        ("residual", _int64),
+        ("out", _Matrix),
+        ("up", _Matrix),
+        ("gate", _Matrix),
+        ("down", _Matrix),
+        ("activation", _int64),
+        ("post", _int64),
+        ("queries", _int64),
+        ("pairs", _int64),
+        ("cos", _pointer),
+        ("sin", _pointer),
+        ("turns_key", _int64),
+        ("turns_value", _int64),
+        ("turns_back", _int64),
+        ("turns_by_index", _int64),
+        ("attention", Call),
+    )
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        ("layers", ctypes.POINTER(_Layer)),
+        ("num_layers", _int64),
+        ("rows", _int64),
+        ("width", _int64),
+        ("storage", _int64),
+        ("threads", _int64),
+        ("embedding", _pointer),
+        ("vocabulary", _int64),
+        ("positions", _pointer),
+        ("tokens", _pointer),
+        ("position", _pointer),
+        ("index", _int64),
+        ("final_norm", _Norm),
+        ("head", _Matrix),
+        ("logits", _pointer),
+    )
+
+
+def takes(model: LanguageModel, cache: KVCache) -> bool:
+    """Whether a step of this network over this cache can be one call on this machine."""
+    weight = model.embedding
+    parameters = list(model.parameters())
+    return (
+        not model.training
+        and weight.device.type == "cpu"
+        and weight.dtype in DTYPES
+        and all(part.dtype == weight.dtype and part.is_contiguous() for part in parameters)
+        and all(_takes_layer(layer) for layer in cache.layers)
+        and library() is not None
+    )
+
+
+def _takes_layer(cache: LayerCache) -> bool:
+    """Plain scores over entries that are written once and read as they are, or turned keys."""
+    config, options = cache.config, cache.options
+    variant = config.variant
+    if options.storage != "preallocated" or cache.max_tokens is None:
+        return False
+    if variant.window is not None and variant.window < cache.max_tokens:
+        return False
+    if variant.plus or variant.diagonal != "none" or variant.query_form not in QUERY_FORMS:
+        return False
+    if variant.positions == "none":
+        return options.layout in ("sources", "rotated", "split")
+    if variant.positions != "rotary":
+        return False
+    if options.layout == "sources":
+        # A value that is the turned key would have to be turned as well.
+        return variant.sharing.key != variant.sharing.value or needs_slice(config)
+    return options.layout == "split" or (options.layout == "rotated" and not needs_slice(config))
+
+
+def library() -> ctypes.CDLL | None:
+    """The native library, if it is there and has the structures of this file."""
+    loaded = native.library()
+    if loaded is None:
+        return None
+    sizes = (loaded.qkvary_step_size(), loaded.qkvary_layer_size())
+    return loaded if sizes == (ctypes.sizeof(_Step), ctypes.sizeof(_Layer)) else None
+
+
+class NativeStep:
+    """The next token of every row through the network, of which everything is described once.
+
+    Holds on to the parameters; describe anew whoever moves or casts the network.
+    """
+
+    def __init__(self, model: LanguageModel, cache: KVCache) -> None:
+        """Describe a network and its cache.
+
+        Args:
+            model: What ``takes`` takes.
+            cache: Its cache, which has seen a token at least.
+
+        Raises:
+            RuntimeError: if the native library cannot be built here.
+        """
+        loaded = library()
+        if loaded is None:
+            raise RuntimeError("the native kernels cannot be built here")
+        self._library = loaded
+        self.model, self.cache = model, cache
+        self._kept: list[Tensor] = []
+        self._turns: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
+        self._max_tokens = max(1, *(layer.max_tokens or 0 for layer in cache.layers))
+        pairs = zip(model.stack.blocks, cache.layers, strict=True)
+        self._layers = (_Layer * len(cache.layers))(*(self._layer(*pair) for pair in pairs))
+        final = model.stack.final_norm
+        head = model.embedding if model.head_weight is None else model.head_weight
+        self._step = _Step(
+            layers=self._layers,
+            num_layers=len(cache.layers),
+            width=model.config.d_model,
+            storage=native.STORAGE[head.dtype],
+            embedding=self._at(model.embedding),
+            vocabulary=model.embedding.shape[0],
+            positions=self._positions(),
+            final_norm=_Norm() if final is None else self._norm(final),
+            head=self._matrix(head, model.head_bias),
+        )
+
+    def __call__(
+        self, tokens: Int[Tensor, " rows"], attention_mask: Bool[Tensor, "rows tokens"] | None
+    ) -> Float[Tensor, "rows vocabulary"]:
+        """The logits behind one new token a row; what was computed of it is stored.
+
+        Args:
+            tokens: The new tokens.
+            attention_mask: False for padding, over the tokens seen and the new ones.
+
+        Raises:
+            IndexError: for a token that the network does not know.
+            MemoryError: if there is no room for partial results.
+        """
+        index = self.cache.length
+        valid = attention_mask
+        if valid is not None and valid.stride(-1) != 1:
+            valid = valid.contiguous()
+        position = torch.full_like(tokens, index)
+        if valid is not None:
+            # Positions count from the first real token, as in a layout.
+            position = (position - valid.int().argmax(dim=-1)).clamp(min=0)
+        tokens = tokens.contiguous()
+        logits = torch.empty(tokens.shape[0], self.model.embedding.shape[0])
+        step = self._step
+        step.rows, step.index, step.threads = tokens.shape[0], index, torch.get_num_threads()
+        step.tokens, step.position = tokens.data_ptr(), position.data_ptr()
+        step.logits = logits.data_ptr()
+        for layer, cache in zip(self._layers, self.cache.layers, strict=True):
+            self._claim(layer.attention, cache, valid)
+        failure = self._library.qkvary_step(ctypes.byref(step))
+        if failure:
+            self.cache.crop(index)
+            if failure == 1:
+                raise MemoryError("no room for the partial results of a step")
+            most = step.vocabulary - 1
+            raise IndexError(f"expected tokens from 0 to {most}, got {tokens.tolist()}")
+        return logits.to(self.model.embedding.dtype)
+
+    def _claim(self, call: Call, cache: LayerCache, valid: Tensor | None) -> None:
+        """Point to where a layer's entries are now: reordered rows are elsewhere."""
+        buffers = cache.claim(1)
+        key, value = _roles(cache, buffers)
+        native.point(call.key, key)
+        native.point(call.value, value)
+        call.batch, call.tokens, call.start = key.shape[0], cache.length, cache.length - 1
+        call.valid = None if valid is None else valid.data_ptr()
+        call.valid_stride = 0 if valid is None else valid.stride(0)
+
+    def _layer(self, block: Block, cache: LayerCache) -> _Layer:
+        attention, config = block.attention, cache.config
+        sharing, layout = config.variant.sharing, cache.options.layout
+        turned = config.variant.positions == "rotary"
+        stored_turned = turned and layout != "sources"
+        value_turned = sharing.key == sharing.value and config.position.value_rope != "none"
+        place = {source: index for index, source in enumerate(SOURCES)}
+        layer = _Layer(
+            attention_norm=self._norm(block.attention_norm),
+            feed_forward_norm=self._norm(block.feed_forward_norm),
+            query=place[sharing.query],
+            key=place[sharing.key],
+            value=place[sharing.value],
+            residual=QUERY_FORMS[config.variant.query_form],
+            out=self._linear(attention.o_proj),
+            post=block.config.norm_placement != "pre",
+            queries=config.heads(sharing.query),
+            turns_key=stored_turned,
+            turns_value=stored_turned and value_turned,
+            turns_back=turned and value_turned and config.position.value_rope == "counter",
+            turns_by_index=turned and layout == "sources",
+            attention=self._attention(attention, cache),
+        )
+        self._describe_feed_forward(layer, block.feed_forward)
+        for source, projection in attention.projections.items():
+            layer.sources[place[source]] = self._projected(projection)
+        if turned:
+            cos, sin = self._rotation(config)
+            layer.cos, layer.sin, layer.pairs = self._at(cos), self._at(sin), cos.shape[-1]
+        return layer
+
+    def _attention(self, attention: Attention, cache: LayerCache) -> Call:
+        config = cache.config
+        groups = config.num_kv_heads
+        parts = _part_names(cache)
+        call = Call(
+            shared=parts[0] == parts[1],
+            storage=native.STORAGE[self.model.embedding.dtype],
+            groups=groups,
+            rows=config.heads(config.variant.sharing.query) // groups,
+            queries=1,
+            scale=attention.content_scale * native.LOG2_E,
+        )
+        if config.variant.positions == "rotary" and cache.options.layout == "sources":
+            dim, base = self._turn(config)
+            rotation = KeyRotation(dim=dim, base=base)
+            self._kept += native.describe_rotation(call, rotation, self._max_tokens)
+        return call
+
+    def _describe_feed_forward(self, layer: _Layer, feed_forward: FeedForward) -> None:
+        layer.up, layer.down = self._linear(feed_forward.up), self._linear(feed_forward.down)
+        if feed_forward.gate is not None:
+            layer.gate = self._linear(feed_forward.gate)
+        layer.activation = ACTIVATIONS[feed_forward.config.activation]
+
+    def _projected(self, projection: Projection) -> _Projected:
+        down = _Matrix() if projection.down is None else self._matrix(projection.down, None)
+        return _Projected(down=down, weight=self._matrix(projection.weight, projection.bias))
+
+    def _linear(self, linear: nn.Linear) -> _Matrix:
+        return self._matrix(linear.weight, linear.bias)
+
+    def _matrix(self, weight: Tensor, bias: Tensor | None) -> _Matrix:
+        width, inner = weight.shape
+        at = None if bias is None else self._at(bias)
+        return _Matrix(weight=self._at(weight), bias=at, width=width, inner=inner)
+
+    def _norm(self, norm: nn.Module) -> _Norm:
+        weight, bias = (getattr(norm, name, None) for name in ("weight", "bias"))
+        return _Norm(
+            weight=None if weight is None else self._at(weight),
+            bias=None if bias is None else self._at(bias),
+            kind=2 if isinstance(norm, nn.RMSNorm) else 1,
+            epsilon=norm.eps,
+        )
+
+    def _positions(self) -> int | None:
+        """The table that is added to the embedded tokens."""
+        model = self.model
+        if model.position_embedding is not None:
+            return self._at(model.position_embedding)
+        if model.config.positions == "none":
+            return None
+        index = torch.arange(self._max_tokens)[None]
+        table = sinusoid(index, model.config.d_model, model.embedding.dtype)
+        return self._at(table[0].contiguous())
+
+    def _rotation(self, config: AttentionConfig) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of all positions, made once for all layers that turn alike."""
+        key = self._turn(config)
+        if key not in self._turns:
+            table = Rotation(torch.arange(self._max_tokens)[None], config, torch.float32)
+            self._turns[key] = (table.cos[0, 0].contiguous(), table.sin[0, 0].contiguous())
+        return self._turns[key]
+
+    @staticmethod
+    def _turn(config: AttentionConfig) -> tuple[int, float]:
+        return config.position.rotary_dim(config.size_per_head), config.position.rotary_base
+
+    def _at(self, tensor: Tensor) -> int:
+        self._kept.append(tensor)
+        return tensor.data_ptr()
+
+
+def _part_names(cache: LayerCache) -> tuple[str, str]:
+    """What a layout calls the entries that key and value are read from."""
+    sharing = cache.config.variant.sharing
+    if cache.options.layout == "sources":
+        return sharing.key, sharing.value
+    if cache.options.layout == "rotated" and sharing.key == sharing.value:
+        return "key", "key"
+    return "key", "value"
+
+
+def _roles(cache: LayerCache, buffers: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    key, value = _part_names(cache)
+    return buffers[key], buffers[value]

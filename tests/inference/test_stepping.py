@@ -1,0 +1,187 @@
+"""What takes a step is pinned, or the fastest found, and no choice changes what is generated."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.caches import CacheOptions, CacheStorage, DecodeKernel
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.inference import stepping
+from qkvary.inference.decoding import complete, make_cache, prefill
+from qkvary.inference.requests import Request
+from qkvary.inference.stepping import Stepper
+from qkvary.nn.cache import KVCache
+from qkvary.nn.decoding import choice
+from qkvary.nn.decoding import step as native_step
+from qkvary.nn.language_model import LanguageModel
+
+LONGEST = 160
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Timings of this test's own, and nothing pinned."""
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path))
+    monkeypatch.delenv(choice.VARIABLE, raising=False)
+    (tmp_path / "decoding").mkdir()
+    choice.forget()
+    yield tmp_path / "decoding"
+    choice.forget()
+
+
+class PretendedStep:
+    """Stands for the native step, whatever this machine can build: the layers, counted."""
+
+    calls = 0
+
+    def __init__(self, model: LanguageModel, cache: KVCache) -> None:
+        self.model, self.cache = model, cache
+
+    def __call__(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        type(self).calls += 1
+        return self.model(tokens[:, None], cache=self.cache, attention_mask=mask)[:, -1]
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> type[PretendedStep]:
+    """A machine with a compiler that takes no time."""
+    monkeypatch.setattr(native_step, "takes", lambda *_: True)
+    monkeypatch.setattr(native_step, "NativeStep", PretendedStep)
+    PretendedStep.calls = 0
+    return PretendedStep
+
+
+def make(label: str = "Q-K=V") -> LanguageModel:
+    attention = AttentionConfig(
+        d_model=12, num_heads=3, variant=parse_variant(label), causal=True, bias=True
+    )
+    config = LanguageModelConfig(
+        attention=attention,
+        block=BlockConfig(d_ff=17),
+        num_layers=2,
+        vocabulary=19,
+        max_tokens=LONGEST,
+        positions="learned",
+    )
+    return LanguageModel(config, seed=5).eval()
+
+
+def clock(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[str], float]) -> None:
+    """Let forms take given seconds by the name of the form that runs."""
+    now = 0.0
+    forms: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {}
+    genuine = Stepper.__init__
+
+    def wrap(name: str) -> Callable[[Tensor, Tensor | None], Tensor]:
+        form = forms[name]
+
+        def run(tokens: Tensor, mask: Tensor | None) -> Tensor:
+            nonlocal now
+            now += seconds(name)
+            return form(tokens, mask)
+
+        return run
+
+    def start(self: Stepper, model: LanguageModel, cache: KVCache) -> None:
+        genuine(self, model, cache)
+        forms.update(self._forms)
+        self._forms = {name: wrap(name) for name in self._forms}
+
+    monkeypatch.setattr(Stepper, "__init__", start)
+    monkeypatch.setattr(stepping.time, "perf_counter", lambda: now)
+
+
+@torch.inference_mode()
+def take_steps(kernel: DecodeKernel, count: int, *, prompt: int = 11) -> tuple[Stepper, Tensor]:
+    model = make()
+    cache = make_cache(model, LONGEST, kernel=kernel)
+    prefill(model, torch.arange(prompt)[None] % 19, cache=cache)
+    take = Stepper(model, cache)
+    logits = [take(torch.tensor([number % 19])) for number in range(count)]
+    assert cache.length == prompt + count
+    return take, torch.cat(logits)
+
+
+@pytest.mark.parametrize("best", ["step", "layer", "attention"])
+@pytest.mark.usefixtures("pretended")
+def test_the_fastest_is_taken_and_kept(best: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock(monkeypatch, lambda name: 1.0 if name == best else 2.0)
+    take, _ = take_steps("auto", 2)
+    assert take.chosen == {64: best}
+    assert best in choice.chosen().values()
+    # The next one reads what was found, and would find another.
+    clock(monkeypatch, lambda name: 9.0 if name == best else 2.0)
+    take, _ = take_steps("auto", 2)
+    assert take.chosen == {64: best}
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_longer_cache_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = {"step": 3.0, "layer": 1.0, "attention": 2.0}
+    clock(monkeypatch, slow.__getitem__)
+    take, found = take_steps("auto", 30, prompt=50)
+    assert take.chosen == {64: "layer", 128: "layer"}
+    assert len([kind for kind in choice.chosen() if kind.startswith("step,")]) == 2
+    _, expected = take_steps("layer", 30, prompt=50)
+    assert torch.equal(found, expected)
+
+
+def test_a_pinned_kernel_is_not_timed(pretended: type[PretendedStep]) -> None:
+    pinned: list[tuple[DecodeKernel, str]] = [
+        ("layer", "layer"),
+        ("folded", "folded"),
+        ("native", "step"),
+    ]
+    expected = take_steps("layer", 5)[1]
+    for kernel, form in pinned:
+        take, found = take_steps(kernel, 5)
+        assert take.chosen == {64: form}
+        assert torch.allclose(found, expected, atol=1e-5)
+    assert pretended.calls == 5
+    assert choice.chosen() == {}
+
+
+def test_the_environment_pins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(choice.VARIABLE, "layer")
+    take, _ = take_steps("auto", 2)
+    assert take.chosen == {64: "layer"}
+    monkeypatch.setenv(choice.VARIABLE, "quick")
+    with pytest.raises(ValueError, match="expected a kernel for decoding, got 'quick'; choices: "):
+        take_steps("auto", 1)
+
+
+def test_a_machine_without_compiler_goes_through_the_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(native_step, "takes", lambda *_: False)
+    take, found = take_steps("native", 3)
+    assert take.chosen == {64: "native"}
+    assert torch.allclose(found, take_steps("layer", 3)[1], atol=1e-5)
+
+
+@pytest.mark.parametrize(("label", "storage"), [("QKV@w4", "preallocated"), ("QKV", "int8")])
+def test_what_cannot_be_undone_is_not_timed(label: str, storage: CacheStorage) -> None:
+    model = make(label)
+    options = CacheOptions(storage=storage, kernel="auto")
+    cache = KVCache(model.config.layers, max_tokens=LONGEST, options=options)
+    with torch.inference_mode():
+        prefill(model, torch.arange(11)[None], cache=cache)
+        take = Stepper(model, cache)
+        take(torch.tensor([3]))
+    assert take.chosen == {64: "layer"}
+    assert choice.chosen() == {}
+
+
+def test_the_choice_does_not_change_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("QKV")
+    requests = [
+        Request(prompt=tuple(range(2 + 3 * row)), max_new_tokens=9, seed=row) for row in range(3)
+    ]
+    found = [answer.tokens for answer in complete(model, requests)]
+    monkeypatch.setenv(choice.VARIABLE, "layer")
+    assert found == [answer.tokens for answer in complete(model, requests)]

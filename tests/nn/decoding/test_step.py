@@ -1,0 +1,266 @@
+"""A step as one call gives what the network gives, for everything that it takes."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig, PositionConfig, ValueRope
+from qkvary.arch.caches import CacheLayout, CacheOptions
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.nn.cache import KVCache
+from qkvary.nn.decoding import native, step
+from qkvary.nn.decoding.step import NativeStep
+from qkvary.nn.language_model import LanguageModel
+from tests.contracts.variant_cases import randomize
+from tests.nn.decoding.cases import GATES, distance
+
+PROMPT, NEW, VOCABULARY, LONGEST = 5, 4, 23, 17
+FLOAT32 = 1e-5
+"""Of RELIABILITY 3.2, E1."""
+
+PLAIN = [
+    "QKV",
+    "Q-K=V",
+    "Q=K-V",
+    "Q=K=V",
+    "Q=V-K",
+    "I-K-V",
+    "I-K=V",
+    "Q-I-V",
+    "Q[residual]-K-V",
+    "Q[residual-gelu]-K=V",
+    "Q-K[d/4]-V[r3]",
+    "Q-GQA-2",
+    "GQA-2",
+    "MQA",
+    "Q-MQA",
+    "QKV@t0.5",
+]
+ROTARY = ["QKV@rotary", "Q-K=V@rotary", "Q-MQA@rotary", "I-K-V@rotary"]
+ROPES: tuple[ValueRope, ...] = ("none", "counter", "rotated")
+
+
+def make(
+    label: str,
+    *,
+    d_model: int = 20,
+    heads: int = 4,
+    value_rope: ValueRope = "none",
+    rotary_fraction: float = 1.0,
+    bias: bool = True,
+    block: BlockConfig | None = None,
+    dtype: torch.dtype = torch.float32,
+    **fields: object,
+) -> LanguageModel:
+    """A network with random weights, drawn in double precision."""
+    attention = AttentionConfig(
+        d_model=d_model,
+        num_heads=heads,
+        variant=parse_variant(label),
+        causal=True,
+        bias=bias,
+        out_bias=bias,
+        position=PositionConfig(value_rope=value_rope, rotary_fraction=rotary_fraction),
+    )
+    given: dict[str, object] = {"positions": "learned", **fields}
+    config = LanguageModelConfig(
+        attention=attention,
+        block=block or BlockConfig(d_ff=27, bias=bias),
+        num_layers=2,
+        vocabulary=VOCABULARY,
+        max_tokens=LONGEST,
+        **given,  # type: ignore[arg-type]
+    )
+    model = LanguageModel(config).double().eval()
+    randomize(model, seed=3)
+    return model.to(dtype)
+
+
+def texts(rows: int) -> Tensor:
+    generator = torch.Generator().manual_seed(rows)
+    return torch.randint(VOCABULARY, (rows, PROMPT + NEW), generator=generator)
+
+
+def new_cache(model: LanguageModel, layout: CacheLayout, **options: object) -> KVCache:
+    chosen = CacheOptions(layout=layout, storage="preallocated", **options)  # type: ignore[arg-type]
+    return KVCache(model.config.layers, max_tokens=LONGEST, options=chosen)
+
+
+@torch.no_grad()
+def compare(
+    model: LanguageModel,
+    layout: CacheLayout,
+    *,
+    rows: int = 1,
+    mask: Tensor | None = None,
+) -> float:
+    """The largest distance of steps from the same network without cache in double precision."""
+    tokens = texts(rows)
+    reference = copy.deepcopy(model).double()
+    expected = reference(tokens, attention_mask=mask)[:, PROMPT:]
+    cache = new_cache(model, layout)
+    seen = None if mask is None else mask[:, :PROMPT]
+    model(tokens[:, :PROMPT], cache=cache, attention_mask=seen)
+    assert step.takes(model, cache)
+    native_step = NativeStep(model, cache)
+    found = []
+    for place in range(PROMPT, PROMPT + NEW):
+        so_far = None if mask is None else mask[:, : place + 1]
+        found.append(native_step(tokens[:, place], so_far))
+    assert cache.length == PROMPT + NEW
+    assert found[0].dtype == model.embedding.dtype
+    return distance(torch.stack(found, dim=1), expected)
+
+
+@pytest.mark.parametrize("layout", ["sources", "rotated", "split"])
+@pytest.mark.parametrize("label", PLAIN)
+def test_every_sharing(label: str, layout: CacheLayout) -> None:
+    assert compare(make(label), layout) < FLOAT32
+
+
+@pytest.mark.parametrize(
+    ("label", "value_rope", "layout"),
+    list(itertools.product(ROTARY, ROPES, ("sources", "rotated", "split"))),
+)
+@pytest.mark.filterwarnings("ignore:value_rope 'rotated'")
+def test_every_rotation_that_is_taken(
+    label: str, value_rope: ValueRope, layout: CacheLayout
+) -> None:
+    model = make(label, value_rope=value_rope, positions="none", d_model=24, rotary_fraction=0.5)
+    cache = new_cache(model, layout)
+    shared = parse_variant(label).sharing.key == parse_variant(label).sharing.value
+    # One tensor that is turned for one role only is read by other means.
+    refused = {"sources": value_rope != "none", "rotated": value_rope == "none"}
+    assert step.takes(model, cache) == (not (shared and refused.get(layout, False)))
+    if step.takes(model, cache):
+        assert compare(model, layout, rows=2) < FLOAT32
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        BlockConfig(d_ff=31, activation="relu", norm="rmsnorm"),
+        BlockConfig(d_ff=31, activation="swiglu", norm="rmsnorm"),
+        BlockConfig(d_ff=64, activation="gelu", norm_placement="post"),
+        BlockConfig(d_ff=33, activation="swiglu", norm_placement="post-final", bias=False),
+    ],
+)
+def test_every_block(block: BlockConfig) -> None:
+    assert compare(make("QKV", block=block, bias=False), "sources", rows=2) < FLOAT32
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"positions": "sinusoidal", "tied_head": True},
+        {"positions": "none", "head_bias": True, "tied_head": False},
+    ],
+)
+def test_every_embedding_and_head(fields: dict[str, object]) -> None:
+    assert compare(make("Q-K=V", **fields), "sources") < FLOAT32
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7])
+def test_every_number_of_rows_with_padding(rows: int) -> None:
+    mask = torch.ones(rows, PROMPT + NEW, dtype=torch.bool)
+    for row in range(1, rows):
+        mask[row, : row % PROMPT] = False
+    for label in ("QKV", "Q-MQA@rotary"):
+        model = make(label, d_model=32, positions="none" if "rotary" in label else "learned")
+        assert compare(model, "sources", rows=rows, mask=mask) < FLOAT32
+        # A mask is read where it lies.
+        assert compare(model, "sources", rows=rows, mask=mask.mT.contiguous().mT) < FLOAT32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("label", ["QKV", "Q-K=V@rotary"])
+def test_half_precision_is_no_further_than_the_network(label: str, dtype: torch.dtype) -> None:
+    model = make(label, d_model=32, dtype=dtype, positions="none")
+    tokens = texts(2)
+    with torch.no_grad():
+        expected = copy.deepcopy(model).double()(tokens)[:, PROMPT:]
+        own = distance(model(tokens)[:, PROMPT:], expected)
+    assert compare(model, "sources", rows=2) < min(GATES[dtype], 4 * own)
+
+
+def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("Q-K=V", d_model=64, heads=4)
+    found: list[Tensor] = []
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        cache = new_cache(model, "sources")
+        with torch.no_grad():
+            model(texts(2)[:, :PROMPT], cache=cache)
+            take = NativeStep(model, cache)
+            found.append(torch.stack([take(texts(2)[:, PROMPT + i], None) for i in range(NEW)]))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+@torch.no_grad()
+def test_steps_and_calls_of_the_network_follow_each_other() -> None:
+    model = make("QKV")
+    tokens = texts(3)
+    expected = copy.deepcopy(model).double()(tokens)
+    cache = new_cache(model, "sources")
+    model(tokens[:, :PROMPT], cache=cache)
+    take = NativeStep(model, cache)
+    take(tokens[:, PROMPT], None)
+    take(tokens[:, PROMPT] * 0, None)
+    cache.crop(PROMPT + 1)
+    cache.reorder(torch.tensor([2, 0]))
+    rows = tokens[[2, 0]]
+    among = model(rows[:, PROMPT + 1 : PROMPT + 2], cache=cache)[:, -1]
+    assert distance(among, expected[[2, 0], PROMPT + 1]) < FLOAT32
+    last = take(rows[:, PROMPT + 2], None)
+    assert distance(last, expected[[2, 0], PROMPT + 2]) < FLOAT32
+
+
+@torch.no_grad()
+def test_a_step_that_fails_leaves_the_cache_as_it_was() -> None:
+    model = make("QKV")
+    tokens = texts(1)
+    cache = new_cache(model, "sources")
+    model(tokens[:, :PROMPT], cache=cache)
+    take = NativeStep(model, cache)
+    for wrong in (VOCABULARY, -1):
+        with pytest.raises(IndexError, match="expected tokens from 0 to 22"):
+            take(torch.tensor([wrong]), None)
+    assert cache.length == PROMPT
+    expected = copy.deepcopy(model).double()(tokens[:, : PROMPT + 1])[:, -1]
+    assert distance(take(tokens[:, PROMPT], None), expected) < FLOAT32
+    for _ in range(LONGEST - PROMPT - 1):
+        take(tokens[:, PROMPT], None)
+    with pytest.raises(ValueError, match="expected at most 17 tokens, got 18"):
+        take(tokens[:, PROMPT], None)
+    assert cache.length == LONGEST
+
+
+def test_what_a_step_does_not_take() -> None:
+    taken = make("QKV")
+    assert step.takes(taken, new_cache(taken, "sources"))
+    for label in ("QKV+", "QKV@alibi", "QKV@relative", "QKV@w3", "Q[map]=K-V"):
+        model = make(label)
+        assert not step.takes(model, new_cache(model, "sources")), label
+    # A window that nothing leaves is none.
+    model = make(f"QKV@w{LONGEST}")
+    assert step.takes(model, new_cache(model, "sources"))
+    for options in ({"layout": "input"}, {"storage": "growing"}, {"storage": "int8"}):
+        chosen = CacheOptions(**{"storage": "preallocated", **options})  # type: ignore[arg-type]
+        cache = KVCache(taken.config.layers, max_tokens=LONGEST, options=chosen)
+        assert not step.takes(taken, cache), options
+    assert not step.takes(make("QKV").train(), new_cache(taken, "sources"))
+    assert not step.takes(make("QKV", dtype=torch.float64), new_cache(taken, "sources"))
+
+
+def test_without_a_compiler_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "library", lambda: None)
+    model = make("QKV")
+    cache = new_cache(model, "sources")
+    assert not step.takes(model, cache)
+    with pytest.raises(RuntimeError, match="cannot be built here"):
+        NativeStep(model, cache)
