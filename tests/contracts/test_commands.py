@@ -45,6 +45,7 @@ STUDY = Study(
 
 # What to type behind each command; {study} is a file, {runs} a folder of runs, {model} a model.
 CALLS: dict[str, list[str]] = {
+    "bench quantized": ["{model}", "--text", "{text}", "--context", "9", "--tokens", "20"],
     "completion": ["bash"],
     "cost": ["gpt2", "--context", "1k", "--batch", "4"],
     "doctor": ["--out", "{runs}"],
@@ -94,6 +95,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     assert main(["study", found["study"], "--out", found["runs"], "--workers", "1"]) == 0
     llama2c.write_stand_in(folder / "model")
     found["model"] = str(folder / "model")
+    (folder / "text.txt").write_text("the cat sat on the mat. " * 20, "utf-8")
+    found["text"] = str(folder / "text.txt")
     found["run"] = next(Path(found["runs"]).glob("*/*/record.json")).parent.name
     return found
 

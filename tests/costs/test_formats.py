@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.arch.caches import CacheOptions
-from qkvary.costs.formats import FORMATS, Format, cache_format, parse_format
+from qkvary.costs.formats import (
+    FORMATS,
+    Format,
+    cache_format,
+    parse_format,
+    parse_options,
+    spell_options,
+)
+
+BY_CHANNEL = CacheOptions(storage="int4", scales="channel", block=16, residual=5, rotate=True)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +155,30 @@ def test_options_of_a_cache_have_a_format() -> None:
         64,
         16,
     )
+
+
+@pytest.mark.parametrize(
+    ("spelled", "options"),
+    [
+        ("int8-g64", CacheOptions(storage="int8")),
+        ("int4-b16-r5-rot", BY_CHANNEL),
+        ("int3-g7-rot", CacheOptions(storage="int3", group=7, rotate=True)),
+    ],
+)
+def test_storages_are_spelled_and_read(spelled: str, options: CacheOptions) -> None:
+    assert spell_options(options) == spelled
+    assert parse_options(f" {spelled.upper()}") == options
+    assert spell_options(CacheOptions()) == "growing"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fp8", "rot", "int4-g32-fp32", "int4-b32-rot-r5", "int8-bf16"]
+)
+def test_what_is_no_storage_of_codes_is_refused(text: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"expected a storage such as int8.*choices: int8, int4, i"
+    ):
+        parse_options(text)
 
 
 @pytest.mark.parametrize("text", ["int4-b0", "int4-b2000000", "int8-g0"])

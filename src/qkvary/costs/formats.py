@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from qkvary.arch.caches import CacheOptions
+from qkvary.arch.caches import QUANTIZED_BITS, CacheOptions, CacheStorage
 
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 """What is computed in."""
@@ -163,6 +163,41 @@ def cache_format(options: CacheOptions, dtype: Dtype) -> Format:
     shared = f"b{options.block}" if by_channel else f"g{options.group}"
     residual = f"-r{options.residual}" if options.residual else ""
     return parse_format(f"int{options.bits}-{shared}{residual}-{plain}")
+
+
+def spell_options(options: CacheOptions) -> str:
+    """A quantised storage in a word: ``int4-b32-r16-rot``; what it is not, is not said."""
+    if options.bits is None:
+        return options.storage
+    name = cache_format(options, "float16").name.removesuffix("-fp16")
+    return f"{name}-rot" if options.rotate else name
+
+
+def parse_options(text: str) -> CacheOptions:
+    """Read what ``spell_options`` wrote: ``int8``, ``int4-g32``, ``int4-b32-r16-rot``.
+
+    Raises:
+        ValueError: for anything else, with the choices.
+    """
+    spelled = text.strip().lower()
+    plain = spelled.removesuffix("-rot")
+    form = parse_format(plain) if _QUANTIZED.fullmatch(plain) else None
+    storages: dict[int, CacheStorage] = {bits: kind for kind, bits in QUANTIZED_BITS.items()}
+    if form is None or re.search("fp|bf", plain):
+        shown = text if len(text) <= 60 else text[:57] + "..."
+        raise ValueError(
+            "expected a storage such as int8-g64 (scales by token and group of channels) or "
+            "int4-b32-r16-rot (by channel over blocks of tokens, 16 tokens as they are, rotated "
+            f"first), got {shown!r}; choices: {', '.join(QUANTIZED_BITS)}"
+        )
+    return CacheOptions(
+        storage=storages[form.bits],
+        scales="token" if form.block is None else "channel",
+        group=DEFAULT_GROUP if form.group is None else form.group,
+        block=CacheOptions().block if form.block is None else form.block,
+        residual=form.residual,
+        rotate=spelled != plain,
+    )
 
 
 def dtype_bytes(dtype: Dtype) -> int:

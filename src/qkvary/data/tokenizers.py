@@ -16,6 +16,8 @@ CONTROL_TOKENS = 3
 """Unknown, beginning and end come first among merged pieces and are never found in a text."""
 PREFIX = b" "
 """Merged pieces see a text with a space before it."""
+DOCUMENT_END = "<|endoftext|>"
+"""What stands between the documents of a text."""
 
 
 class Tokenizer(Protocol):
@@ -56,6 +58,12 @@ class Tokenizer(Protocol):
     def describe(self) -> dict[str, Any]:
         """JSON-ready data from which ``make_tokenizer`` makes an equal one."""
         ...
+
+
+def encode_documents(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The tokens of a text whose documents may be marked off, each begun as the tokenizer does."""
+    parts = (part.strip() for part in text.split(DOCUMENT_END)) if DOCUMENT_END in text else (text,)
+    return [token for part in parts if part for token in tokenizer.encode(part)]
 
 
 class CharacterTokenizer:

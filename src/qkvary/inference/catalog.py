@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from qkvary.inference.beams import Beam
+    from qkvary.inference.cache_quality import Measured
     from qkvary.inference.requests import Event
 
 
@@ -20,3 +21,9 @@ def load_stream() -> Callable[..., Iterator[Event]]:
 def load_search() -> Callable[..., list[Beam]]:
     """``beams.search``: several continuations at a time."""
     return cast("Callable[..., list[Beam]]", import_module("qkvary.inference.beams").search)
+
+
+def load_measure_text() -> Callable[..., Iterator[Measured]]:
+    """``cache_quality.measure_text``: what rounding the cache costs on a text."""
+    module = import_module("qkvary.inference.cache_quality")
+    return cast("Callable[..., Iterator[Measured]]", module.measure_text)

@@ -1,0 +1,56 @@
+"""Networks whose cache is rounded: K and V apart or one tensor for both, rotary or not."""
+
+from qkvary.arch.attention import AttentionConfig, Initialization
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.studies.protocols import CHARACTERS
+from qkvary.studies.study import Setting, Study
+from qkvary.tasks.config import CharacterTaskConfig
+from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+
+CONTEXT = 256
+SMALL = Initialization(scheme="normal")
+
+STUDY = Study(
+    name="quantization",
+    question="Which scales suit a cache whose one tensor is both key and value?",
+    description=(
+        "The networks of `qkvary bench scales`, which rounds their caches and measures what it "
+        "costs: tiny Shakespeare, 256 characters at once, three layers of three heads of 32 "
+        "channels, 450 steps of 8 windows. Positions are rotary, or distances that the scores "
+        "fall with (ALiBi), which leave keys as they are. The networks are kept."
+    ),
+    settings=(
+        Setting(
+            name="characters",
+            task=CharacterTaskConfig(
+                context=CONTEXT,
+                evaluation="sampled",
+                evaluation_batches=1,
+                scored_characters=24_000,
+            ),
+            network=LanguageModelConfig(
+                attention=AttentionConfig(
+                    d_model=96, num_heads=3, causal=True, bias=False, init=SMALL
+                ),
+                block=BlockConfig(d_ff=384),
+                num_layers=3,
+                vocabulary=CHARACTERS,
+                max_tokens=CONTEXT,
+                positions="none",
+                init=SMALL,
+            ),
+            training=TrainingConfig(
+                steps=450,
+                batch_size=8,
+                optimizer=OptimizerConfig(name="adam", learning_rate=5e-3, gradient_clip=1.0),
+                schedule=ScheduleConfig(name="cosine_warmup", warmup_steps=30),
+                evaluate_every=150,
+            ),
+        ),
+    ),
+    variants=("QKV@alibi", "Q-K=V@alibi", "QKV@rotary", "Q-K=V@rotary"),
+    baseline="QKV@alibi",
+    contrasts=(("Q-K=V@rotary", "QKV@rotary"),),
+    seeds=(0, 1, 2, 3, 4),
+    keep_networks=True,
+)
