@@ -49,9 +49,9 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def unchecked_shapes() -> Iterator[None]:
-    """Leave the shapes in annotations alone, for tests of thousands of short calls.
+    """Leave the shapes in annotations alone, for files of tests with thousands of short calls.
 
     Such calls take a fourth of the time; the shapes are executed by the other tests of the same
     functions.

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig, Kernel, ValueRope
+from qkvary.arch.caches import CacheOptions, CacheStorage
 from qkvary.arch.networks import LanguageModelConfig, Positions
 from qkvary.costs.cache import cache_bytes_per_sequence
 from qkvary.nn.attention import Attention
@@ -32,6 +33,8 @@ from tests.contracts.variant_cases import (
 from tests.reference.attention import attend
 from tests.reference.cache import decode
 from tests.reference.networks import language_model_logits
+
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
 WINDOWED = (
     "QKV",
@@ -246,10 +249,11 @@ def test_a_window_bounds_what_is_kept_and_not_what_was_seen() -> None:
     assert (cache.length, cache.kept) == (6, 3)
 
 
-def test_a_token_that_sees_only_itself_leaves_nothing_behind() -> None:
+@pytest.mark.parametrize("storage", ["growing", "preallocated"])
+def test_a_token_that_sees_only_itself_leaves_nothing_behind(storage: CacheStorage) -> None:
     config = with_window(make_config("QKV", causal=True), 1)
     layer, x = Attention(config), random_input(71).float()
-    cache = LayerCache(config)
+    cache = LayerCache(config, TOKENS, CacheOptions(storage=storage))
     layer(x[:, :3], cache=cache)
     assert (cache.length, cache.kept, cache.nbytes) == (3, 0, 0)
     with pytest.raises(ValueError, match=f"expected a batch of {BATCH} as stored, got 1"):

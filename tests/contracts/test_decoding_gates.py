@@ -17,6 +17,7 @@ from torch import Tensor
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.inference.decoding import complete, pad_left, prefill
 from qkvary.inference.requests import Request, Sampling
+from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import DEFAULT_OPTIONS, KVCache
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.decoding_gates import (
@@ -114,6 +115,11 @@ def test_every_route_is_one_function(name: str, dtype: torch.dtype) -> None:
     start = feed(model, tokens[:, :2], [2], make_cache(model))
     folded = make_cache(model, CacheOptions(layout="split", kernel="folded"))
     made_again = CacheOptions(layout="latent" if "low rank" in name else "input")
+    native = make_cache(model, CacheOptions(storage="preallocated", kernel="native"))
+    read = feed(model, tokens[:, :5], [5], native)
+    with torch.no_grad():
+        stepper = Stepper(model, native)
+        steps = [stepper(token) for token in tokens[:, 5:].unbind(dim=1)]
     assert_one_function(
         whole(exact_network(name, dtype), tokens),
         whole(model, tokens),
@@ -122,6 +128,7 @@ def test_every_route_is_one_function(name: str, dtype: torch.dtype) -> None:
         cropped=torch.cat((start, feed(model, tokens[:, 2:], [1, 5, 3], preallocated)), dim=1),
         folded=feed(model, tokens, [6, 1, 1, 3], folded),
         made_again=feed(model, tokens, [4, 1, 6], make_cache(model, made_again)),
+        stepped=torch.cat((read, torch.stack(steps, dim=1)), dim=1),
     )
 
 

@@ -171,7 +171,7 @@ def make_store(
         return QuantizedStore(options, max_tokens=max_tokens, most_kept=most_kept)
     if max_tokens is None:
         raise ValueError("expected max_tokens for a preallocated cache, got None")
-    capacity = max_tokens if most_kept is None else min(max_tokens, max(1, most_kept))
+    capacity = max_tokens if most_kept is None else min(max_tokens, most_kept)
     return PreallocatedStore(capacity)
 
 
