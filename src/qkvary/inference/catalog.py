@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from qkvary.inference.beams import Beam
     from qkvary.inference.cache_quality import Measured
     from qkvary.inference.requests import Event
+    from qkvary.inference.stock_generation import StockModel
+    from qkvary.nn.cache import KVCache
+    from qkvary.nn.language_model import LanguageModel
 
 
 def load_stream() -> Callable[..., Iterator[Event]]:
@@ -21,6 +25,28 @@ def load_stream() -> Callable[..., Iterator[Event]]:
 def load_search() -> Callable[..., list[Beam]]:
     """``beams.search``: several continuations at a time."""
     return cast("Callable[..., list[Beam]]", import_module("qkvary.inference.beams").search)
+
+
+def load_make_cache() -> Callable[..., KVCache]:
+    """``decoding.make_cache``: what a batch decodes with."""
+    return cast("Callable[..., KVCache]", import_module("qkvary.inference.decoding").make_cache)
+
+
+def load_will_build() -> Callable[[], bool]:
+    """``native.will_build``: whether the first step has to build the native kernels."""
+    module = import_module("qkvary.nn.decoding.native")
+    return cast("Callable[[], bool]", module.will_build)
+
+
+def has_transformers() -> bool:
+    """Whether the extra ``hf`` is installed."""
+    return find_spec("transformers") is not None
+
+
+def load_stock() -> Callable[[LanguageModel], StockModel]:
+    """``stock_generation.StockModel``: the same weights in transformers."""
+    module = import_module("qkvary.inference.stock_generation")
+    return cast("Callable[[LanguageModel], StockModel]", module.StockModel)
 
 
 def load_measure_text() -> Callable[..., Iterator[Measured]]:

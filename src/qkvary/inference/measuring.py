@@ -1,0 +1,202 @@
+"""Decoding with clocks: one greedy answer, with a cache and by running the prefix again.
+
+Knows what is timed. Does not know what it is compared with, nor how often it is repeated.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from qkvary.arch.caches import CacheOptions
+from qkvary.inference.decoding import DEFAULT_CHUNK, make_cache, stream
+from qkvary.inference.requests import Request
+from qkvary.nn.cache import KVCache
+from qkvary.nn.language_model import LanguageModel
+
+Rows = tuple[tuple[int, ...], ...]
+"""Tokens, a tuple for each row of a batch."""
+
+STREAM_BYTES = 2**28
+"""What is read for a bandwidth: more than caches of processors hold."""
+
+
+class Clocks(NamedTuple):
+    """A moment, or a span."""
+
+    wall: float
+    """Seconds by the clock on the wall."""
+    cpu: float
+    """Seconds of this process on all its threads."""
+
+    @classmethod
+    def now(cls) -> Self:
+        """This moment."""
+        return cls(time.perf_counter(), time.process_time())
+
+    def since(self, start: "Clocks") -> "Clocks":
+        """The span between another moment and this one."""
+        return Clocks(self.wall - start.wall, self.cpu - start.cpu)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedAnswer:
+    """What was answered, and how long it took."""
+
+    tokens: Rows
+    """The new tokens of every row, or those at the steps that were timed."""
+    first: Clocks
+    """Until every row had its first new token."""
+    whole: Clocks
+    """Until every row had its last."""
+    cache_bytes: int
+    """What the cache held in the end, as it says itself; 0 where there is none."""
+
+
+def answer_with_cache(
+    model: LanguageModel,
+    prompts: Rows,
+    new_tokens: int,
+    *,
+    options: CacheOptions,
+    chunk: int = DEFAULT_CHUNK,
+) -> TimedAnswer:
+    """Answer as ``decoding.stream`` does, greedily.
+
+    Args:
+        model: In evaluation mode.
+        prompts: Of one length.
+        new_tokens: Tokens that each row gets.
+        options: How the cache stores what it stores.
+        chunk: Tokens of the prompts that pass the network at once.
+    """
+    kept: list[KVCache] = []
+
+    def keep_cache(tokens: int) -> KVCache:
+        kept.append(KVCache(model.config.layers, max_tokens=tokens, options=options))
+        return kept[-1]
+
+    requests = [Request(prompt=prompt, max_new_tokens=new_tokens) for prompt in prompts]
+    answers: list[list[int]] = [[] for _ in prompts]
+    first: Clocks | None = None
+    start = begin(model.embedding.device)
+    for event in stream(model, requests, chunk=chunk, new_cache=keep_cache):
+        answers[event.request].append(-1 if event.token is None else event.token)
+        if first is None and event.request == len(prompts) - 1:
+            first = Clocks.now()
+    end = Clocks.now()
+    return TimedAnswer(
+        tokens=tuple(map(tuple, answers)),
+        first=(first or end).since(start),
+        whole=end.since(start),
+        cache_bytes=kept[0].nbytes,
+    )
+
+
+def answer_without_cache(
+    model: LanguageModel, prompts: Rows, answer: Rows, steps: Sequence[int]
+) -> TimedAnswer:
+    """Choose tokens greedily, running prompt and answer so far for each of them.
+
+    Args:
+        model: In evaluation mode.
+        prompts: Of one length.
+        answer: What stands behind them, a token for each step at least.
+        steps: Which tokens to choose; 0 is the first, and has to be among them.
+
+    Returns:
+        The tokens chosen at ``steps``. The whole time is that of all steps where all of them were
+        timed; otherwise the steps between are taken to last as long as the timed ones on average.
+    """
+    device = model.embedding.device
+    whole = torch.tensor(
+        [(*prompt, *row) for prompt, row in zip(prompts, answer, strict=True)], device=device
+    )
+    length = len(prompts[0])
+    chosen: list[list[int]] = []
+    spans: list[Clocks] = []
+    for step in steps:
+        start = begin(device)
+        with torch.inference_mode():
+            features = model.features(whole[:, : length + step])
+            # The head of the last token alone: no logits are made that nobody reads.
+            chosen.append(model.head(features[:, -1]).argmax(dim=-1).tolist())
+        spans.append(Clocks.now().since(start))
+    rest = spans[1:]
+    scale = (len(answer[0]) - 1) / max(1, len(rest))
+    return TimedAnswer(
+        tokens=tuple(zip(*chosen, strict=True)),
+        first=spans[0],
+        whole=Clocks(
+            spans[0].wall + scale * math.fsum(span.wall for span in rest),
+            spans[0].cpu + scale * math.fsum(span.cpu for span in rest),
+        ),
+        cache_bytes=0,
+    )
+
+
+def choose_steps(new_tokens: int, most: int) -> tuple[int, ...]:
+    """All steps, or the first and the middles of ``most - 1`` equal parts of the others."""
+    if new_tokens <= most:
+        return tuple(range(new_tokens))
+    parts = max(1, most - 1)
+    width = (new_tokens - 1) / parts
+    return (0, *(1 + int((part + 0.5) * width) for part in range(parts)))
+
+
+def usual_options(model: LanguageModel) -> CacheOptions:
+    """How a network stores what it decodes where nobody says otherwise."""
+    return make_cache(model, 1).options
+
+
+def draw_prompts(vocabulary: int, *, batch: int, length: int, seed: int) -> Rows:
+    """Prompts of evenly drawn tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn: list[list[int]] = torch.randint(
+        vocabulary, (batch, length), generator=generator
+    ).tolist()
+    return tuple(map(tuple, drawn))
+
+
+def count_equal(one: Rows, other: Rows) -> int:
+    """Tokens before the first difference, in the row where it comes first."""
+    return min(
+        next((place for place, pair in enumerate(pairs) if pair[0] != pair[1]), len(row))
+        for row, pairs in (
+            (row, list(zip(row, its, strict=True))) for row, its in zip(one, other, strict=True)
+        )
+    )
+
+
+class MemoryStream:
+    """Reads the same large tensor again and again: the bandwidth that decoding could have."""
+
+    def __init__(self, device: torch.device | str, size: int = STREAM_BYTES) -> None:
+        """Allocate it.
+
+        Args:
+            device: Where it lies.
+            size: Its bytes.
+        """
+        self._data: Tensor = torch.ones(size // 4, device=device)
+
+    def measure(self) -> float:
+        """Bytes a second, by the faster of two ways to read in a row."""
+        best = math.inf
+        data = self._data
+        for read in (data.sum, lambda: torch.dot(data, data)):
+            start = begin(data.device)
+            float(read())
+            best = min(best, Clocks.now().since(start).wall)
+        return data.numel() * 4 / best
+
+
+def begin(device: torch.device) -> Clocks:
+    """This moment, when the device has nothing left to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return Clocks.now()

@@ -1,0 +1,43 @@
+"""Small networks to decode with, whose logits are so far apart that a greedy text is decided."""
+
+import torch
+
+from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.nn.language_model import LanguageModel
+
+VOCABULARY, LONGEST = 23, 61
+
+
+def make_config(label: str, *, max_tokens: int = LONGEST) -> LanguageModelConfig:
+    """As GPT-2, or as Llama where it rotates."""
+    rotary = "@rotary" in label
+    attention = AttentionConfig(
+        d_model=20,
+        num_heads=2,
+        causal=True,
+        variant=parse_variant(label),
+        position=PositionConfig(rotary_fraction=1.0, value_rope="none"),
+    )
+    block = BlockConfig(d_ff=33)
+    if rotary:
+        block = BlockConfig(d_ff=33, norm="rmsnorm", activation="swiglu", bias=False)
+    return LanguageModelConfig(
+        attention=attention,
+        block=block,
+        num_layers=3,
+        vocabulary=VOCABULARY,
+        max_tokens=max_tokens,
+        positions="none" if rotary else "learned",
+    )
+
+
+def make_network(label: str) -> LanguageModel:
+    """With a wide spread of weights."""
+    model = LanguageModel(make_config(label), seed=3).eval()
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return model
