@@ -20,6 +20,13 @@ class Scripted:
         self.scripts, self.steps = scripts, 0
 
     def features(self, tokens: Tensor, **_call: object) -> Tensor:
+        if tokens.shape[0] < len(self.scripts):
+            # Rows have left: those are there that said what was said last.
+            left = iter(self.scripts)
+            self.scripts = [
+                next(script for script in left if script[self.steps - 1 :][:1] == [said])
+                for said in tokens[:, -1].tolist()
+            ]
         return torch.zeros(tokens.shape[0], tokens.shape[1], 1)
 
     def head(self, features: Tensor) -> Tensor:

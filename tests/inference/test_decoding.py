@@ -117,6 +117,22 @@ def test_the_size_of_a_batch_changes_nothing(batch_size: int) -> None:
     assert [len(answer.tokens) for answer in alone] == [9, 3, 16, 1, 5]
 
 
+def test_rows_that_have_ended_leave_when_they_are_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    genuine = Stepper.__call__
+
+    def count(self: Stepper, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        rows.append(tokens.shape[0])
+        return genuine(self, tokens, mask)
+
+    monkeypatch.setattr(Stepper, "__call__", count)
+    ends = [2, 6, 3, 9, 3]
+    asked = [Request(prompt=(1,) * (n + 1), max_new_tokens=end) for n, end in enumerate(ends)]
+    assert [len(answer.tokens) for answer in complete(MODEL, asked)] == ends
+    # Three of five have ended after three tokens, one of two after six.
+    assert rows == [5, 5, 2, 2, 2, 1, 1, 1]
+
+
 @settings(max_examples=40)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),

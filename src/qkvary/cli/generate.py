@@ -1,6 +1,7 @@
 """Continue a prompt with a language model: greedy, sampled, or by beam search."""
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -8,18 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter, Token
 from rich.console import Console
 
+from qkvary.arch.caches import CacheLayout, CacheStorage, DecodeKernel
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.errors import UsageError
 from qkvary.cli._options import Json, parse_count
 from qkvary.cli._output import console, print_json, printable, table
 from qkvary.data.tokenizers import Tokenizer
-from qkvary.inference.catalog import load_search, load_stream
+from qkvary.inference.catalog import (
+    load_make_cache,
+    load_search,
+    load_stream,
+    load_will_build,
+)
 from qkvary.inference.requests import Completion, Event, Request, Sampling, collect
 from qkvary.inference.streaming import spell
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.inference.beams import Beam
+    from qkvary.inference.decoding import CacheMaker
 
 USUAL_TOKENS = 256
 """New tokens where nobody says how many, if the model has places for them."""
@@ -122,7 +130,37 @@ class Running:
     ] = None
 
 
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Caching:
+    """What is kept of the tokens, and what computes with it."""
+
+    layout: Annotated[
+        CacheLayout | None,
+        Parameter(name="--layout", help="What is kept of a token; the least if not given."),
+    ] = None
+    storage: Annotated[
+        CacheStorage, Parameter(name="--storage", help="Where it is kept; few bits change the text.")
+    ] = "preallocated"
+    kernel: Annotated[
+        DecodeKernel,
+        Parameter(name="--kernel", help="What computes: the fastest here, or one by name."),
+    ] = "auto"
+
+    def maker(self, loaded: "LoadedModel") -> "CacheMaker":
+        """Makes the cache for so many tokens."""
+        make = load_make_cache()
+        choices = {"layout": self.layout, "storage": self.storage, "kernel": self.kernel}
+        return lambda tokens: make(loaded.network, tokens, **choices)
+
+    def announce(self) -> None:
+        """Say why the first token takes its time, where it does."""
+        if self.kernel in ("auto", "native") and load_will_build()():
+            console(sys.stderr).print("building the native kernels, once for this machine")
+
+
 DEFAULT_CHOOSING = Choosing()
+DEFAULT_CACHING = Caching()
 DEFAULT_RUNNING = Running()
 
 
@@ -135,12 +173,13 @@ def command(
     choosing: Choosing = DEFAULT_CHOOSING,
     stop: Stop = (),
     logprobs: Logprobs = False,
+    caching: Caching = DEFAULT_CACHING,
     running: Running = DEFAULT_RUNNING,
     json_output: Json = False,
 ) -> None:
     """Continue a prompt with a language model: greedy, sampled, or by beam search.
 
-    The text is printed as it comes. The same command gives the same text.
+    The text is printed as it comes. The same command gives the same text on the same machine.
     """
     sampling = choosing.sampling()
     loaded = load_checkpoint(checkpoint).moved(running.device, running.dtype)
@@ -160,11 +199,13 @@ def command(
         seed=choosing.seed,
         logprobs=logprobs,
     )
+    caching.announce()
+    new_cache = caching.maker(loaded)
     if choosing.beams is not None:
-        _search(loaded, request, choosing, prompt, json_output=json_output)
+        _search(loaded, request, choosing, prompt, new_cache, json_output=json_output)
         return
     screen = None if json_output else console()
-    events = _follow(loaded, request, prompt, screen)
+    events = _follow(loaded, request, prompt, new_cache, screen)
     answer = collect(events)
     if screen is None:
         print_json(_to_document(request, answer, prompt))
@@ -173,12 +214,18 @@ def command(
 
 
 def _follow(
-    loaded: "LoadedModel", request: Request, prompt: str, screen: Console | None
+    loaded: "LoadedModel",
+    request: Request,
+    prompt: str,
+    new_cache: "CacheMaker",
+    screen: Console | None,
 ) -> list[Event]:
     """Decode, and show the text as it comes where there is a screen."""
     events: list[Event] = []
     # Refuses what does not fit before anything is shown.
-    coming = load_stream()(loaded.network, [request], tokenizer=loaded.tokenizer)
+    coming = load_stream()(
+        loaded.network, [request], tokenizer=loaded.tokenizer, new_cache=new_cache
+    )
     if screen is not None:
         _show(screen, prompt)
     for event in coming:
@@ -191,7 +238,13 @@ def _follow(
 
 
 def _search(
-    loaded: "LoadedModel", request: Request, choosing: Choosing, prompt: str, *, json_output: bool
+    loaded: "LoadedModel",
+    request: Request,
+    choosing: Choosing,
+    prompt: str,
+    new_cache: "CacheMaker",
+    *,
+    json_output: bool,
 ) -> None:
     beams = load_search()(
         loaded.network,
@@ -199,6 +252,7 @@ def _search(
         beams=choosing.beams,
         length_penalty=choosing.length_penalty,
         tokenizer=loaded.tokenizer,
+        new_cache=new_cache,
     )
     if json_output:
         best = beams[0]

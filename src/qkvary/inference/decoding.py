@@ -1,8 +1,8 @@
 """Prefill and steps: requests in, tokens and text out, one cache for a batch.
 
 Prompts of different lengths are padded on the left, so that the newest token of every row stands in
-the same column. A row that has ended goes on as padding until the last has. Everything lives in the
-iterator: whoever drops it leaves nothing behind.
+the same column. Rows that have ended go on as padding until they are half of the batch, and leave
+it then. Everything lives in the iterator: whoever drops it leaves nothing behind.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from qkvary.arch.caches import CacheOptions, DecodeKernel
+from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage, DecodeKernel
 from qkvary.checkpoints.errors import DivergedError
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.requests import (
@@ -115,15 +115,28 @@ def complete(
     return answers
 
 
-def make_cache(model: LanguageModel, max_tokens: int, *, kernel: DecodeKernel = "auto") -> KVCache:
+def make_cache(
+    model: LanguageModel,
+    max_tokens: int,
+    *,
+    layout: CacheLayout | None = None,
+    storage: CacheStorage = "preallocated",
+    kernel: DecodeKernel = "auto",
+) -> KVCache:
     """A cache of what the sharing needs, allocated once for all tokens that it will see.
 
-    Keys are stored as the softmax reads them unless that takes more bytes than to turn them when
-    they are read.
+    Args:
+        model: The network.
+        max_tokens: Tokens that it will see at most.
+        layout: What is kept of a token. By default keys as the softmax reads them, unless that
+            takes more bytes than to turn them when they are read.
+        storage: Where it is kept.
+        kernel: What takes steps.
     """
     layers = model.config.layers
-    layout = "sources" if any(needs_slice(layer) for layer in layers) else "rotated"
-    options = CacheOptions(layout=layout, storage="preallocated", kernel=kernel)
+    if layout is None:
+        layout = "sources" if any(needs_slice(layer) for layer in layers) else "rotated"
+    options = CacheOptions(layout=layout, storage=storage, kernel=kernel)
     return KVCache(layers, max_tokens=max_tokens, options=options)
 
 
@@ -294,8 +307,16 @@ def _decode(
         for row, token, logprob in zip(rows, chosen, known, strict=True):
             if row.finish is None:
                 yield row.take(token, logprob)
-        if all(row.finish is not None for row in rows):
+        live = [place for place, row in enumerate(rows) if row.finish is None]
+        if not live:
             return
         with torch.inference_mode():
+            if 2 * len(live) <= len(rows):
+                # Not sooner: what the cache holds of the others is copied.
+                rows = [rows[place] for place in live]
+                kept = torch.tensor(live, device=device)
+                tokens, mask = tokens[kept], None if mask is None else mask[kept]
+                cache.reorder(kept)
+                sampler.keep(kept)
             seen = _so_far(mask, tokens[:, None], cache)
             logits = step(tokens, seen)

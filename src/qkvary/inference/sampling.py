@@ -95,6 +95,23 @@ class Sampler:
                 self._occurred[row, list(request.prompt)] = True
             self._occurred = self._occurred.to(device)
 
+    def keep(self, rows: Int[Tensor, " rows"]) -> None:
+        """Go on with some of the rows, which keep their settings and random numbers.
+
+        Args:
+            rows: Their places, in their new order.
+        """
+        self._generators = [self._generators[row] for row in rows.tolist()]
+        self._greedy, self._temperature = self._greedy[rows], self._temperature[rows]
+        self._all_greedy = bool(self._greedy.all())
+
+        def some(column: Tensor | None) -> Tensor | None:
+            return None if column is None else column[rows]
+
+        self._top_k, self._top_p = some(self._top_k), some(self._top_p)
+        self._min_p, self._penalty = some(self._min_p), some(self._penalty)
+        self._occurred = some(self._occurred)
+
     def choose(self, logits: Logits) -> Int[Tensor, " rows"]:
         """The next token of every row."""
         if self._penalty is None and self._all_greedy:

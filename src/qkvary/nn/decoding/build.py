@@ -47,13 +47,24 @@ def build(sources: Sequence[Path]) -> Path | None:
     Raises:
         BuildError: if the compiler fails.
     """
+    compiler, path = find_compiler(), _path(sources)
+    if compiler is None or path is None or path.is_file():
+        return path
+    return keep(path.name, lambda made: _compile(compiler, sources[0], made))
+
+
+def will_build(sources: Sequence[Path]) -> bool:
+    """Whether ``build`` would have to compile, which takes a while."""
+    path = _path(sources)
+    return path is not None and not path.is_file()
+
+
+def _path(sources: Sequence[Path]) -> Path | None:
+    """Where the library is or will be; ``None`` where there can be none."""
     compiler, folder = find_compiler(), kept_folder()
     if compiler is None or folder is None:
         return None
-    name = f"{sources[0].stem}-{_fingerprint(compiler, sources)}.so"
-    if (folder / name).is_file():
-        return folder / name
-    return keep(name, lambda path: _compile(compiler, sources[0], path))
+    return folder / f"{sources[0].stem}-{_fingerprint(compiler, sources)}.so"
 
 
 def load(sources: Sequence[Path]) -> ctypes.CDLL | None:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from qkvary.nn.decoding import build
 from qkvary.nn.decoding.build import load
 from qkvary.nn.decoding.problem import Decoding
 from qkvary.nn.decoding.rotation import PERIOD, KeyRotation, far_table, near_table, turn_back
@@ -90,6 +91,11 @@ def library() -> ctypes.CDLL | None:
         function = getattr(loaded, f"qkvary_{name}")
         function.restype, function.argtypes = _int64, (_pointer,)
     return loaded if loaded.qkvary_call_size() == ctypes.sizeof(Call) else None
+
+
+def will_build() -> bool:
+    """Whether the first use has to build the kernels, which takes a while."""
+    return build.will_build(SOURCES)
 
 
 def takes(problem: Decoding) -> bool:
