@@ -10,12 +10,17 @@ import importlib
 import importlib.util
 import pkgutil
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, cast
 
 import qkvary.studies.definitions
 from qkvary.checkpoints.errors import UsageError
 from qkvary.studies.study import Study
+
+if TYPE_CHECKING:
+    from qkvary.studies.scale_records import ScaleRecord
 
 
 def study_names() -> tuple[str, ...]:
@@ -81,3 +86,9 @@ def _take_study(module: ModuleType, where: str) -> Study:
             f"expected STUDY in {where} to be a qkvary.studies.study.Study, got {study!r}"
         )
     return study
+
+
+def load_scale_measurement() -> Callable[..., Iterator[ScaleRecord]]:
+    """``scale_measurements.measure_networks``, which needs torch."""
+    module = importlib.import_module("qkvary.studies.scale_measurements")
+    return cast("Callable[..., Iterator[ScaleRecord]]", module.measure_networks)

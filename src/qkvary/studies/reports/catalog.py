@@ -5,10 +5,13 @@ So that a plan on the screen imports neither the page's environment nor matplotl
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from qkvary.checkpoints.errors import UsageError
 from qkvary.studies.plans import Plan
+
+if TYPE_CHECKING:
+    from qkvary.studies.scale_records import ScaleStudy
 
 PlanFormat = Literal["html", "svg", "png", "pdf"]
 PLAN_FORMATS: tuple[PlanFormat, ...] = get_args(PlanFormat)
@@ -59,4 +62,22 @@ def _load(
         raise UsageError(
             f"expected {missing} for {', '.join(wanted)} files, got an installation without it: "
             f"pip install 'qkvary[train]' brings it{hint}"
+        ) from error
+
+
+def load_scale_figure() -> "Callable[[ScaleStudy, Sequence[str]], Mapping[str, bytes]]":
+    """``scale_figure.draw_scales``.
+
+    Raises:
+        UsageError: if what draws pictures is not installed.
+    """
+    try:
+        return importlib.import_module(f"{__package__}.scale_figure").draw_scales
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        if missing == "qkvary":
+            raise
+        raise UsageError(
+            f"expected {missing} for a picture, got an installation without it: "
+            "pip install 'qkvary[train]' brings it"
         ) from error
