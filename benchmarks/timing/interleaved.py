@@ -9,7 +9,6 @@ benchmark brings its own clock.
 from __future__ import annotations
 
 import json
-import math
 import platform
 import statistics
 import sys
@@ -20,8 +19,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Literal
 
-LEVEL = 0.95
-"""Of the intervals."""
+from qkvary.studies.medians import Median, median_ratio, median_with_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +32,8 @@ class Effort:
     """Length of a turn; what is faster is repeated."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """A median over rounds, with its interval."""
-
-    value: float
-    """The median."""
-    low: float
-    """Lower end."""
-    high: float
-    """Upper end."""
+Ratio = Median
+"""A ratio is a median over rounds too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +58,7 @@ class Timing:
 
     def ratio(self, name: str, other: str) -> Ratio:
         """Seconds of ``name`` over seconds of ``other``, within each round."""
-        pairs = zip(self.seconds[name], self.seconds[other], strict=True)
-        return median_with_interval([first / second for first, second in pairs])
+        return median_ratio(self.seconds[other], self.seconds[name])
 
 
 def read_quick() -> bool:
@@ -109,20 +98,6 @@ def take_turns(
         for name in names[start:] + names[:start]:
             seconds[name].append(_time(alternatives[name], repeats[name], clock))
     return Timing(seconds)
-
-
-def median_with_interval(values: Sequence[float]) -> Ratio:
-    """The median and the order statistics around it that enclose it with at least ``LEVEL``.
-
-    Fewer than six values cannot: their whole range is given.
-    """
-    ordered, count = sorted(values), len(values)
-    below, tail = 0, 1
-    while tail / 2**count <= (1.0 - LEVEL) / 2 and below < count // 2:
-        below += 1
-        tail += math.comb(count, below)
-    cut = max(0, below - 1)
-    return Ratio(statistics.median(ordered), ordered[cut], ordered[-1 - cut])
 
 
 def print_case(

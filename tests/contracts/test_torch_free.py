@@ -34,6 +34,11 @@ MODULES = (
     "qkvary.studies.plans",
     "qkvary.studies.plan_pictures",
     "qkvary.studies.quality",
+    "qkvary.studies.decode_records",
+    "qkvary.studies.decode_networks",
+    "qkvary.studies.decode_comparisons",
+    "qkvary.studies.decode_findings",
+    "qkvary.studies.medians",
     "qkvary.studies.recomputation",
 )
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """The version that is installed, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -49,10 +50,10 @@ def _commit() -> str | None:
 def machine() -> dict[str, Any]:
     """Return what is the same for all runs of this process."""
     return {
-        "qkvary": _version("qkvary"),
+        "qkvary": package_version("qkvary"),
         "commit": _commit(),
         "python": platform.python_version(),
-        "torch": _version("torch"),
+        "torch": package_version("torch"),
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cpu_count": os.cpu_count(),

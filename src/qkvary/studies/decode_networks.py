@@ -1,0 +1,152 @@
+"""The networks that decoding is measured with, and what the cost model says of their caches.
+
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.blocks import ProjectedAttention, Storage
+from qkvary.arch.caches import CacheLayout, CacheOptions
+from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.models import Model, as_model, map_layers
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.costs.cache import model_cache_bytes
+from qkvary.costs.decoding import decode_step
+from qkvary.costs.formats import Dtype, cache_format, parse_format
+
+STORED: dict[CacheLayout, Storage] = {
+    "sources": "needed",
+    "rotated": "needed",
+    "split": "both",
+    "input": "input",
+    "latent": "latent",
+}
+"""What the cost model calls a layout, rotated K=V layers apart."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Of a network with random weights."""
+
+    d_model: int = 256
+    """Width of the residual stream."""
+    num_layers: int = 4
+    """Blocks."""
+    num_heads: int = 4
+    """Query heads."""
+    vocabulary: int = 512
+    """Distinct tokens."""
+
+
+def make_network(label: str, sizes: Sizes) -> LanguageModelConfig:
+    """A network that GPT-2, or Llama where it rotates, can express where its variant allows it.
+
+    Args:
+        label: Of the variant, in any spelling.
+        sizes: Of the network.
+
+    Raises:
+        ValueError: for a label that is none, or sizes that do not fit it.
+    """
+    variant = parse_variant(label)
+    rotary = variant.positions == "rotary"
+    attention = AttentionConfig(
+        d_model=sizes.d_model,
+        num_heads=sizes.num_heads,
+        variant=variant,
+        causal=True,
+        # Llama rotates whole heads, and its values are never rotated.
+        position=PositionConfig(rotary_fraction=1.0, value_rope="none"),
+    )
+    llama = BlockConfig(d_ff=4 * sizes.d_model, norm="rmsnorm", activation="swiglu", bias=False)
+    return LanguageModelConfig(
+        attention=attention,
+        block=llama if rotary else BlockConfig(d_ff=4 * sizes.d_model),
+        num_layers=sizes.num_layers,
+        vocabulary=sizes.vocabulary,
+        max_tokens=1,
+        positions="learned" if variant.positions == "none" else "none",
+    )
+
+
+def name_variant(network: LanguageModelConfig) -> str:
+    """The canonical label of a network's layers; of mixed layers each kind once."""
+    labels = (spell_label(layer.variant) for layer in network.layers)
+    return ", ".join(dict.fromkeys(labels))
+
+
+def shares_key_and_value(network: LanguageModelConfig) -> bool:
+    """Whether some layer's value reads the key's source, so that storing both would cost more."""
+    sharings = (layer.variant.sharing for layer in network.layers)
+    return any(sharing.key == sharing.value for sharing in sharings)
+
+
+def stored_model(network: LanguageModelConfig, layout: CacheLayout) -> Model:
+    """The network with its cache in a layout, for the cost model."""
+    model = as_model(network)
+
+    def store(attention: ProjectedAttention) -> ProjectedAttention:
+        config, storage = attention.config, STORED[layout]
+        shared = config.variant.sharing.key == config.variant.sharing.value
+        turned = config.variant.positions == "rotary" and config.position.value_rope == "none"
+        if layout == "rotated" and shared and turned:
+            storage = "value and slice"
+        return dataclasses.replace(attention, storage=storage)
+
+    layers = map_layers(
+        model.layers,
+        lambda layer: (
+            dataclasses.replace(layer, attention=store(layer.attention))
+            if isinstance(layer.attention, ProjectedAttention)
+            else layer
+        ),
+    )
+    return dataclasses.replace(model, layers=tuple(layers))
+
+
+def cache_formula_bytes(
+    network: LanguageModelConfig, options: CacheOptions, *, tokens: int, batch: int, dtype: Dtype
+) -> int:
+    """Bytes that a cache holds of sequences by the cost model.
+
+    Args:
+        network: What decodes.
+        options: How its cache stores what it stores.
+        tokens: Of each sequence, as far as they were stored.
+        batch: Sequences.
+        dtype: What the network computes in.
+    """
+    model = stored_model(network, options.layout)
+    return batch * model_cache_bytes(model, context=tokens, stored_as=cache_format(options, dtype))
+
+
+def mean_step_bytes(
+    network: LanguageModelConfig,
+    options: CacheOptions,
+    *,
+    prompt: int,
+    tokens: int,
+    batch: int,
+    dtype: Dtype,
+) -> float:
+    """Bytes of weights and cache that a step reads at least, averaged over an answer's steps.
+
+    Args:
+        network: What decodes.
+        options: How its cache stores what it stores.
+        prompt: Tokens before the answer.
+        tokens: Of the answer: the first comes of the prompt, each other takes a step.
+        batch: Answers at once.
+        dtype: What the network computes in.
+    """
+    model, form = stored_model(network, options.layout), cache_format(options, dtype)
+    weights = parse_format(dtype)
+    steps = [
+        decode_step(model, batch=batch, context=prompt + done, weights=weights, cache=form)
+        for done in range(1, tokens)
+    ]
+    return math.fsum(step.weight_bytes + step.cache_bytes for step in steps) / len(steps)
