@@ -1,15 +1,18 @@
 """Texts are printed as they come, are the same in JSON, and bad input is one sentence."""
 
 import dataclasses
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.models import save_model
+from qkvary.cli.generate import _Teller
 from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
@@ -80,6 +83,34 @@ def test_what_is_shown_is_what_the_document_says(
     assert found == document(capsys, *words)
     assert found["logprobs"] is None
     assert found["finish"] in {"length", "stop"}
+
+
+@pytest.mark.parametrize(
+    "options", [["--deterministic-batch"], ["--beams", "2"], ["--top-k", "9", "--stop", "a"]]
+)
+def test_several_prompts_get_the_texts_of_each(
+    options: list[str], places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prompts that do not fit one batch of 17 places together are among them."""
+    own, prompts = str(places / "own"), ["ab", "abcdefgh", "é", "abcdefgh .\n\té"]
+    alone = [document(capsys, own, prompt, "--tokens", "4", *options) for prompt in prompts]
+    together = document(capsys, own, *prompts, "--tokens", "4", *options)
+    assert [
+        {key: answer[key] for key in ("prompt", "tokens", "text", "finish")}
+        for answer in together["answers"]
+    ] == [{key: one[key] for key in ("prompt", "tokens", "text", "finish")} for one in alone]
+    shown = printed(capsys, own, *prompts, "--tokens", "4", *options)
+    assert shown == "\n\n".join(one["prompt"] + one["text"] for one in alone) + "\n"
+
+
+def test_texts_are_shown_in_their_order_whenever_they_come() -> None:
+    screen = Console(file=io.StringIO())
+    teller = _Teller(screen, ["a", "b", "c"])
+    shown: list[str] = []
+    for request, text, ends in ((0, "1", False), (1, "2", True), (2, "3", False), (0, "4", True)):
+        teller.tell(request, text, ends=ends)
+        shown.append(screen.file.getvalue())  # type: ignore[attr-defined]
+    assert shown == ["a1", "a1", "a1", "a14\n\nb2\n\nc3"]
 
 
 def test_a_filter_without_a_temperature_means_to_sample(
@@ -166,6 +197,9 @@ def test_a_text_cannot_command_the_terminal(
         (["own", "a", "--stop", ""], "expected stop strings of 1 to 1024 characters, got 0"),
         (["own", "a", "--beams", "0"], "expected at least 1 beam, got 0"),
         (["own", "a", "--beams", "2", "--top-k", "3"], "expected a greedy request without penalty"),
+        (["own", "a", "--beams", "2", "--deterministic-batch"], "without --beams, got both"),
+        (["own", "a", "", "b"], "expected a prompt, got none"),
+        (["own", "a", "b" * 18], "expected a prompt of at most 17 tokens, got 18"),
         (["own", "a", "--device", "gpu"], "expected a device such as cpu, cuda, cuda:1 or mps"),
         (["own", "a", "--dtype", "int8"], "--dtype"),
     ],

@@ -1,8 +1,8 @@
-"""Continue a prompt with a language model: greedy, sampled, or by beam search."""
+"""Continue prompts with a language model: greedy, sampled, or by beam search."""
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,7 +21,14 @@ from qkvary.inference.catalog import (
     load_stream,
     load_will_build,
 )
-from qkvary.inference.requests import Completion, Event, Request, Sampling, collect
+from qkvary.inference.requests import (
+    Completion,
+    Event,
+    Request,
+    Sampling,
+    collect,
+    group_requests,
+)
 from qkvary.inference.streaming import spell
 
 if TYPE_CHECKING:
@@ -31,6 +38,8 @@ if TYPE_CHECKING:
 
 USUAL_TOKENS = 256
 """New tokens where nobody says how many, if the model has places for them."""
+BATCH = 16
+"""Prompts that are answered at once at most."""
 
 
 def _convert_tokens(_kind: object, tokens: Sequence[Token]) -> int:
@@ -41,7 +50,9 @@ Checkpoint = Annotated[
     Path,
     Parameter(help="A folder or file: our own, a llama2.c .bin, or a character model."),
 ]
-Prompt = Annotated[str, Parameter(help="The text to continue.")]
+Prompt = Annotated[
+    str, Parameter(name="prompt", help="A text to continue. Several are answered together.")
+]
 Tokens = Annotated[
     int | None,
     Parameter(
@@ -119,7 +130,7 @@ class Choosing:
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """Where and in which format the network computes."""
+    """Where and how the network computes."""
 
     device: Annotated[
         str, Parameter(name="--device", help="Where to compute: cpu, cuda, cuda:1, mps.")
@@ -128,6 +139,14 @@ class Running:
         Literal["float64", "float32", "bfloat16", "float16"] | None,
         Parameter(name="--dtype", help="Number format; as stored if not given."),
     ] = None
+    deterministic_batch: Annotated[
+        bool,
+        Parameter(
+            name="--deterministic-batch",
+            negative=(),
+            help="Compute each of several prompts by itself: no bit depends on the others.",
+        ),
+    ] = False
 
 
 @Parameter(name="*")
@@ -140,7 +159,8 @@ class Caching:
         Parameter(name="--layout", help="What is kept of a token; the least if not given."),
     ] = None
     storage: Annotated[
-        CacheStorage, Parameter(name="--storage", help="Where it is kept; few bits change the text.")
+        CacheStorage,
+        Parameter(name="--storage", help="Where it is kept; few bits change the text."),
     ] = "preallocated"
     kernel: Annotated[
         DecodeKernel,
@@ -166,9 +186,8 @@ DEFAULT_RUNNING = Running()
 
 def command(
     checkpoint: Checkpoint,
-    prompt: Prompt = "",
     /,
-    *,
+    *prompts: Prompt,
     tokens: Tokens = None,
     choosing: Choosing = DEFAULT_CHOOSING,
     stop: Stop = (),
@@ -177,76 +196,124 @@ def command(
     running: Running = DEFAULT_RUNNING,
     json_output: Json = False,
 ) -> None:
-    """Continue a prompt with a language model: greedy, sampled, or by beam search.
+    """Continue prompts with a language model: greedy, sampled, or by beam search.
 
-    The text is printed as it comes. The same command gives the same text on the same machine.
+    Texts are printed as they come, one after the other. The same command gives the same text on the
+    same machine, and a prompt the same text whatever other prompts there are.
     """
+    if running.deterministic_batch and choosing.beams is not None:
+        raise UsageError("expected --deterministic-batch without --beams, got both")
     sampling = choosing.sampling()
     loaded = load_checkpoint(checkpoint).moved(running.device, running.dtype)
-    tokenizer = loaded.tokenizer
-    if tokenizer is None:
+    if loaded.tokenizer is None:
         raise UsageError(f"expected a checkpoint with a tokenizer, got {checkpoint} without one")
-    encoded = tokenizer.encode(prompt)
-    if not encoded:
-        raise UsageError("expected a prompt, got none; this model has no token that begins a text")
-    room = max(0, loaded.network.config.max_tokens + 1 - len(encoded))
-    request = Request(
-        prompt=tuple(encoded),
-        max_new_tokens=min(USUAL_TOKENS, room) if tokens is None else tokens,
-        sampling=sampling,
-        stop=stop,
-        stop_tokens=tokenizer.ends,
-        seed=choosing.seed,
-        logprobs=logprobs,
-    )
+    texts = prompts or ("",)
+    asked = [
+        Request(
+            prompt=encoded,
+            max_new_tokens=_count_tokens(loaded, encoded) if tokens is None else tokens,
+            sampling=sampling,
+            stop=stop,
+            stop_tokens=loaded.tokenizer.ends,
+            seed=choosing.seed,
+            logprobs=logprobs,
+        )
+        for encoded in (_encode(loaded.tokenizer, text) for text in texts)
+    ]
     caching.announce()
     new_cache = caching.maker(loaded)
     if choosing.beams is not None:
-        _search(loaded, request, choosing, prompt, new_cache, json_output=json_output)
+        found = [_search(loaded, request, choosing, new_cache) for request in asked]
+        _print_found(texts, asked, found, json_output=json_output)
         return
-    screen = None if json_output else console()
-    events = _follow(loaded, request, prompt, new_cache, screen)
-    answer = collect(events)
-    if screen is None:
-        print_json(_to_document(request, answer, prompt))
-    elif answer.logprobs is not None:
-        _print_logprobs(screen, tokenizer, request, answer)
+    streams = _open_streams(loaded, asked, running, new_cache)
+    teller = None if json_output else _Teller(console(), texts)
+    answers = [collect(events) for events in _follow(streams, teller)]
+    if teller is None:
+        _print_documents([_to_document(*one) for one in zip(asked, answers, texts, strict=True)])
+        return
+    for request, answer in zip(asked, answers, strict=True):
+        if answer.logprobs is not None:
+            _print_logprobs(teller.screen, loaded.tokenizer, request, answer)
+
+
+def _encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    encoded = tokenizer.encode(text)
+    if not encoded:
+        raise UsageError("expected a prompt, got none; this model has no token that begins a text")
+    return tuple(encoded)
+
+
+def _count_tokens(loaded: "LoadedModel", encoded: Sequence[int]) -> int:
+    """New tokens where nobody says how many."""
+    return min(USUAL_TOKENS, max(0, loaded.network.config.max_tokens + 1 - len(encoded)))
+
+
+class _Teller:
+    """Shows texts in their order, the first that has not ended as it comes."""
+
+    def __init__(self, screen: Console, prompts: Sequence[str]) -> None:
+        self.screen = screen
+        self._waiting = list(prompts)
+        self._ended = [False] * len(prompts)
+        self._current = 0
+
+    def tell(self, request: int, text: str, *, ends: bool) -> None:
+        """Take what is new of a text and show what comes next."""
+        self._waiting[request] += text
+        self._ended[request] |= ends
+        while self._current < len(self._waiting):
+            _show(self.screen, self._waiting[self._current])
+            self._waiting[self._current] = ""
+            if not self._ended[self._current]:
+                return
+            self._current += 1
+            _show(self.screen, "\n" if self._current == len(self._waiting) else "\n\n")
+
+
+def _open_streams(
+    loaded: "LoadedModel", asked: Sequence[Request], running: Running, new_cache: "CacheMaker"
+) -> list[tuple[int, Iterator[Event]]]:
+    """Events of as many requests at once as fit, with the number of the first of them.
+
+    Refuses what does not fit before anything is computed.
+    """
+    limit = loaded.network.config.max_tokens
+    return [
+        (
+            group.start,
+            load_stream()(
+                loaded.network,
+                [asked[index] for index in group],
+                tokenizer=loaded.tokenizer,
+                new_cache=new_cache,
+                deterministic_batch=running.deterministic_batch,
+            ),
+        )
+        for group in group_requests(asked, max_tokens=limit, batch_size=BATCH)
+    ]
 
 
 def _follow(
-    loaded: "LoadedModel",
-    request: Request,
-    prompt: str,
-    new_cache: "CacheMaker",
-    screen: Console | None,
-) -> list[Event]:
-    """Decode, and show the text as it comes where there is a screen."""
-    events: list[Event] = []
-    # Refuses what does not fit before anything is shown.
-    coming = load_stream()(
-        loaded.network, [request], tokenizer=loaded.tokenizer, new_cache=new_cache
-    )
-    if screen is not None:
-        _show(screen, prompt)
-    for event in coming:
-        events.append(event)
-        if screen is not None:
-            _show(screen, event.text)
-    if screen is not None:
-        _show(screen, "\n")
-    return events
+    streams: Sequence[tuple[int, Iterator[Event]]], teller: _Teller | None
+) -> list[list[Event]]:
+    """Decode, and show texts as they come where there is somebody who tells them."""
+    events: dict[int, list[Event]] = {}
+    if teller is not None:
+        teller.tell(0, "", ends=False)
+    for first, coming in streams:
+        for event in coming:
+            number = first + event.request
+            events.setdefault(number, []).append(event)
+            if teller is not None:
+                teller.tell(number, event.text, ends=event.finish is not None)
+    return [events[number] for number in sorted(events)]
 
 
 def _search(
-    loaded: "LoadedModel",
-    request: Request,
-    choosing: Choosing,
-    prompt: str,
-    new_cache: "CacheMaker",
-    *,
-    json_output: bool,
-) -> None:
-    beams = load_search()(
+    loaded: "LoadedModel", request: Request, choosing: Choosing, new_cache: "CacheMaker"
+) -> "list[Beam]":
+    return load_search()(
         loaded.network,
         request,
         beams=choosing.beams,
@@ -254,15 +321,38 @@ def _search(
         tokenizer=loaded.tokenizer,
         new_cache=new_cache,
     )
+
+
+def _print_found(
+    texts: Sequence[str],
+    asked: Sequence[Request],
+    found: "Sequence[list[Beam]]",
+    *,
+    json_output: bool,
+) -> None:
+    """The best beam of every prompt, and all of them where they are asked for."""
     if json_output:
-        best = beams[0]
-        answer = Completion(tokens=best.tokens, text=best.text, logprobs=None, finish=best.finish)
-        print_json({**_to_document(request, answer, prompt), "beams": beams})
+        documents: list[dict[str, Any]] = []
+        for text, request, beams in zip(texts, asked, found, strict=True):
+            best = beams[0]
+            answer = Completion(
+                tokens=best.tokens, text=best.text, logprobs=None, finish=best.finish
+            )
+            documents.append({**_to_document(request, answer, text), "beams": beams})
+        _print_documents(documents)
         return
     screen = console()
-    _show(screen, prompt + beams[0].text + "\n")
-    if request.logprobs:
-        _print_beams(screen, beams)
+    teller = _Teller(screen, texts)
+    for number, beams in enumerate(found):
+        teller.tell(number, beams[0].text, ends=True)
+    for request, beams in zip(asked, found, strict=True):
+        if request.logprobs:
+            _print_beams(screen, beams)
+
+
+def _print_documents(documents: Sequence[dict[str, Any]]) -> None:
+    """One answer as it is, several as a list."""
+    print_json(documents[0] if len(documents) == 1 else {"answers": documents})
 
 
 def _show(screen: Console, text: str) -> None:
