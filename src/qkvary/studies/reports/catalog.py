@@ -1,13 +1,15 @@
-"""The modules that make the files of a plan, imported only when a format asks for them.
+"""The modules that make pages and pictures, imported only when a format asks for them.
 
-So that a plan on the screen imports neither the page's environment nor matplotlib.
+So that what is on the screen needs neither the page's environment nor matplotlib.
 """
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Literal, get_args
 
 from qkvary.checkpoints.errors import UsageError
+from qkvary.studies.decode_records import DecodeRecord
 from qkvary.studies.plans import Plan
 
 if TYPE_CHECKING:
@@ -49,20 +51,13 @@ def make_plan_files(plan: Plan, formats: Sequence[PlanFormat]) -> dict[str, byte
     return files
 
 
-def _load(
-    maker: str, wanted: Sequence[PlanFormat]
-) -> Callable[[Plan, Sequence[PlanFormat]], dict[str, bytes]]:
-    try:
-        return importlib.import_module(f"{__package__}.{maker}").plan_files
-    except ModuleNotFoundError as error:
-        missing = str(error.name).partition(".")[0]
-        if missing == "qkvary":
-            raise
-        hint = "; --format html needs no matplotlib" if missing == "matplotlib" else ""
-        raise UsageError(
-            f"expected {missing} for {', '.join(wanted)} files, got an installation without it: "
-            f"pip install 'qkvary[train]' brings it{hint}"
-        ) from error
+def load_decode_page() -> Callable[[DecodeRecord], str]:
+    """``decode_page.render_decode``.
+
+    Raises:
+        UsageError: if what a page needs is not installed.
+    """
+    return _import("decode_page", "a page").render_decode
 
 
 def load_scale_figure() -> "Callable[[ScaleStudy, Sequence[str]], Mapping[str, bytes]]":
@@ -71,13 +66,29 @@ def load_scale_figure() -> "Callable[[ScaleStudy, Sequence[str]], Mapping[str, b
     Raises:
         UsageError: if what draws pictures is not installed.
     """
+    return _import("scale_figure", "a picture").draw_scales
+
+
+def _load(
+    maker: str, wanted: Sequence[PlanFormat]
+) -> Callable[[Plan, Sequence[PlanFormat]], dict[str, bytes]]:
+    hint = "; --format html needs no matplotlib" if maker == "plan_figures" else ""
+    return _import(maker, f"{', '.join(wanted)} files", hint).plan_files
+
+
+def _import(module: str, what: str, hint: str = "") -> ModuleType:
+    """A module of this folder.
+
+    Raises:
+        UsageError: if what it imports is not installed.
+    """
     try:
-        return importlib.import_module(f"{__package__}.scale_figure").draw_scales
+        return importlib.import_module(f"{__package__}.{module}")
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
         if missing == "qkvary":
             raise
         raise UsageError(
-            f"expected {missing} for a picture, got an installation without it: "
-            "pip install 'qkvary[train]' brings it"
+            f"expected {missing} for {what}, got an installation without it: "
+            f"pip install 'qkvary[train]' brings it{hint if missing == 'matplotlib' else ''}"
         ) from error

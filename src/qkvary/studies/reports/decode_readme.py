@@ -1,0 +1,70 @@
+"""A measurement of decoding as Markdown: what was typed, where, every table, what follows."""
+
+from collections.abc import Iterator
+
+from qkvary.studies.decode_comparisons import POSTER
+from qkvary.studies.decode_findings import find_answers, find_caveats
+from qkvary.studies.decode_records import DecodeRecord
+from qkvary.studies.figures import load_published
+from qkvary.studies.reports import wording
+from qkvary.studies.reports.decode_tables import (
+    QUESTION,
+    describe_networks,
+    describe_provenance,
+    gap_table,
+    memory_table,
+    poster_table,
+    speed_tables,
+)
+from qkvary.studies.reports.tables import table_markdown
+
+
+def write_readme(record: DecodeRecord, others: tuple[str, ...] = ()) -> str:
+    """Write the README of a measurement; equal records give equal text.
+
+    Args:
+        record: What was measured.
+        others: Files beside it, by their names.
+    """
+    return "\n".join(_lines(record, others))
+
+
+def _lines(record: DecodeRecord, others: tuple[str, ...]) -> Iterator[str]:
+    yield "# Decoding: memory and speed"
+    yield ""
+    yield wording.markdown(QUESTION)
+    yield ""
+    yield wording.markdown(describe_networks(record))
+    yield ""
+    yield "```sh"
+    yield wording.clean(record.command)
+    yield "```"
+    yield ""
+    if others:
+        links = wording.listed([f"[{name}]({name})" for name in others])
+        yield f"This text, like {links}, is written by that command."
+        yield ""
+    yield "## What was found"
+    yield ""
+    yield from (f"- {wording.markdown(sentence)}" for sentence in find_answers(record))
+    yield ""
+    yield "## Before you believe it"
+    yield ""
+    yield from (f"- {wording.markdown(sentence)}" for sentence in find_caveats(record))
+    yield ""
+    yield "## Every figure"
+    yield ""
+    tables = [*speed_tables(record)]
+    if record.memory:
+        tables += [memory_table(record), gap_table(record)]
+    for table in (*tables, poster_table(record)):
+        yield table_markdown(table)
+    yield f"Poster: {wording.markdown(load_published(POSTER).source)}."
+    yield ""
+    yield "## Where"
+    yield ""
+    yield "| what | value |"
+    yield "| --- | --- |"
+    for name, value in describe_provenance(record):
+        yield f"| {wording.markdown(name)} | {wording.markdown(value)} |"
+    yield ""

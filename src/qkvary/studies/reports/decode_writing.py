@@ -1,0 +1,66 @@
+"""Writes a measurement of decoding: the record, a page, a README, each file whole or not at all."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from qkvary.checkpoints.durable import atomic_write_file, make_directory
+from qkvary.checkpoints.errors import UsageError
+from qkvary.studies.decode_records import DecodeRecord, to_json
+from qkvary.studies.reports.catalog import load_decode_page
+from qkvary.studies.reports.decode_readme import write_readme
+
+RECORD_NAME, PAGE_NAME, README_NAME = "record.json", "report.html", "README.md"
+
+
+def _page(record: DecodeRecord) -> bytes:
+    return load_decode_page()(record).encode()
+
+
+_MAKERS: Mapping[str, Callable[[DecodeRecord], bytes]] = {
+    ".json": to_json,
+    ".html": _page,
+    ".md": lambda record: write_readme(record).encode(),
+}
+
+
+def write_decode(record: DecodeRecord, target: Path) -> tuple[Path, ...]:
+    """Write a measurement.
+
+    Args:
+        record: What was measured.
+        target: A file that ends in .json, .html or .md, or the folder of all three.
+
+    Returns:
+        The files. Equal arguments give equal bytes.
+
+    Raises:
+        UsageError: for a file with another ending, or if what a page needs is not installed.
+        ResourceError: if the disk is full or not writable; what stood there before still does.
+    """
+    check_target(target)
+    if target.suffix in _MAKERS:
+        files = {target: _MAKERS[target.suffix](record)}
+    else:
+        readme = write_readme(record, (PAGE_NAME, RECORD_NAME)).encode()
+        files = {
+            target / README_NAME: readme,
+            target / PAGE_NAME: _page(record),
+            target / RECORD_NAME: to_json(record),
+        }
+    for path, data in files.items():
+        make_directory(path.absolute().parent)
+        atomic_write_file(path, data)
+    return tuple(files)
+
+
+def check_target(target: Path) -> None:
+    """Refuse a file that would be of no kind.
+
+    Raises:
+        UsageError: for an ending that there is no file of.
+    """
+    if target.suffix and target.suffix not in _MAKERS and not target.is_dir():
+        raise UsageError(
+            f"expected --out with a folder, or a file that ends in {', '.join(_MAKERS)}, got "
+            f"{target}"
+        )
