@@ -110,17 +110,19 @@ def test_no_number_is_further_off_than_half_a_step_of_its_channel(
 @pytest.mark.parametrize("bits", BITS)
 def test_what_is_read_is_code_times_scale(bits: int, dtype: torch.dtype) -> None:
     x = entries(3, tokens=6, width=10).to(dtype)
+    wide = torch.promote_types(dtype, torch.float32)
     for group in (1, 3, 5, 10, 64):
         codes, scales = quantize_tokens(x, bits, group)
-        read = dequantize_tokens(codes, scales, bits, group, 10, dtype)
+        read = dequantize_tokens(codes, scales, bits, group, torch.empty(1, 2, 6, 10, dtype=wide))
         spread = scales.repeat_interleave(group, dim=-1)[..., :10].double()
         expected = unpack(codes, bits, 10).double() * spread
         torch.testing.assert_close(read.double(), expected, rtol=2.0**-24, atol=0)
     codes, scales = quantize_blocks(x, bits, 3)
     expected = unpack(codes, bits, 10).double() * scales.repeat_interleave(3, dim=2).double()
     for runs, rows in (([3, 3], slice(0, 6)), ([2, 3], slice(1, 6)), ([3, 1], slice(0, 4))):
-        read = dequantize_blocks(codes[:, :, rows], scales, bits, runs, dtype)
         wanted = expected[:, :, rows]
+        out = torch.empty_like(wanted, dtype=wide)
+        read = dequantize_blocks(codes[:, :, rows], scales, bits, runs, out)
         torch.testing.assert_close(read.double(), wanted, rtol=2.0**-24, atol=0)
 
 
@@ -157,7 +159,7 @@ def test_int8_loses_what_theory_says() -> None:
     """A uniform error of at most half a step has a deviation of step / sqrt(12)."""
     x = torch.rand(1, 1, 2000, 64, generator=torch.Generator().manual_seed(5)) * 2 - 1
     codes, scales = quantize_tokens(x, 8, 64)
-    error = x - dequantize_tokens(codes, scales, 8, 64, 64, torch.float32)
+    error = x - dequantize_tokens(codes, scales, 8, 64, torch.empty_like(x))
     expected = float(scales.mean()) / math.sqrt(12)
     assert float(error.std()) == pytest.approx(expected, rel=0.02)
 
@@ -190,7 +192,7 @@ def test_a_rotated_entry_is_as_far_off_as_its_rotation(bits: int, seed: int, wid
     x = entries(seed, width=width)
     mixed = rotate(x)
     codes, scales = quantize_tokens(mixed, bits, width)
-    read = rotate_back(dequantize_tokens(codes, scales, bits, width, width, torch.float64))
+    read = rotate_back(dequantize_tokens(codes, scales, bits, width, torch.empty_like(mixed)))
     error = (x.double() - read).square().sum(dim=-1).sqrt()
     most = scales[..., 0].double() / 2 * math.sqrt(width)
     assert bool((error <= most * (1 + 1e-12)).all())

@@ -65,35 +65,37 @@ def quantize_blocks(entries: Entries, bits: int, block: int) -> tuple[Codes, Sca
     return pack(_round(exact, scales[:, :, :, None]).flatten(2, 3), bits), scales
 
 
-def dequantize_tokens(
-    codes: Codes, scales: Scales, bits: int, group: int, width: int, dtype: torch.dtype
-) -> Entries:
-    """The entries that codes with a scale for each group of each token stand for."""
-    signed, factors = unpack(codes, bits, width), scales.to(_compute_dtype(dtype))
-    if factors.shape[-1] == 1:
-        return signed * factors
+def dequantize_tokens(codes: Codes, scales: Scales, bits: int, group: int, out: Entries) -> Entries:
+    """Write what codes with a scale for each group of each token stand for into ``out``."""
+    width = out.shape[3]
+    # Codes first, then times the scales where they are: half the passes over memory of a product.
+    out.copy_(unpack(codes, bits, width))
+    if scales.shape[3] == 1:
+        return out.mul_(scales)
     if width % group:
-        return signed * factors.repeat_interleave(group, dim=-1)[..., :width]
-    return (signed.unflatten(-1, (-1, group)) * factors[..., None]).flatten(-2)
+        return out.mul_(scales.repeat_interleave(group, dim=3)[..., :width])
+    out.unflatten(3, (-1, group)).mul_(scales[..., None])
+    return out
 
 
 def dequantize_blocks(
-    codes: Codes, scales: Scales, bits: int, runs: Sequence[int], dtype: torch.dtype
+    codes: Codes, scales: Scales, bits: int, runs: Sequence[int], out: Entries
 ) -> Entries:
-    """The entries that codes with a scale for each channel of a run of tokens stand for.
+    """Write what codes with a scale for each channel of a run of tokens stand for into ``out``.
 
     Args:
         codes: Of all tokens.
         scales: [batch, heads, runs, width].
         bits: Of a code.
         runs: Tokens of each run, in order.
-        dtype: What is computed in, where it is wider than 32 bits.
+        out: Takes the entries.
     """
-    signed, factors = unpack(codes, bits, scales.shape[3]), scales.to(_compute_dtype(dtype))
-    if runs and len(set(runs)) == 1:
-        return (signed.unflatten(2, (len(runs), -1)) * factors[:, :, :, None]).flatten(2, 3)
+    out.copy_(unpack(codes, bits, out.shape[3]))
+    if len(set(runs)) == 1:
+        out.unflatten(2, (len(runs), -1)).mul_(scales[:, :, :, None])
+        return out
     counts = torch.tensor(runs, dtype=torch.long, device=codes.device)
-    return signed * factors.repeat_interleave(counts, dim=2)
+    return out.mul_(scales.repeat_interleave(counts, dim=2))
 
 
 def pack(codes: Int8[Tensor, "*rows width"], bits: int) -> UInt8[Tensor, "*rows bytes"]:
@@ -164,10 +166,6 @@ def rotate_back(entries: Entries) -> Entries:
 def _exact(entries: Tensor) -> Tensor:
     """Entries in a format that decides rounding well; some devices have none of 64 bits."""
     return entries.to(torch.float32 if entries.device.type == "mps" else torch.float64)
-
-
-def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _scales(most: Tensor, bits: int) -> Float[Tensor, "..."]:

@@ -161,7 +161,6 @@ class QuantizedStore:
         self._newest: Tensor | None = None
         self._runs: list[int] = []
         self._seen = 0
-        self._width = 0
 
     @property
     def kept(self) -> int:
@@ -185,13 +184,13 @@ class QuantizedStore:
         They have to be finite.
         """
         waiting = new if self._newest is None else torch.cat((self._newest, new), dim=2)
-        self._width, self._seen = new.shape[3], self._seen + new.shape[2]
+        self._seen += new.shape[2]
         count, coded = waiting.shape[2], self._codes.kept
         closing = self._count_closing(count)
-        whole = new.new_empty(*new.shape[:2], coded + count, self._width)
+        whole = new.new_empty(*new.shape[:2], coded + count, new.shape[3])
         old, old_scales = self._codes.read(), self._scales.read()
         if old is not None and old_scales is not None and coded:
-            whole[:, :, :coded] = self._decode(old, old_scales, self._runs, new.dtype)
+            self._decode(old, old_scales, self._runs, whole[:, :, :coded])
         whole[:, :, coded + closing :] = waiting[:, :, closing:]
         dropped = 0 if most_kept is None else max(0, coded + count - most_kept)
         # First out, then in: so the rings never hold more than what is kept in the end.
@@ -199,7 +198,7 @@ class QuantizedStore:
         dropped = max(0, dropped - coded)
         if closing:
             codes, scales, runs = self._encode(waiting[:, :, :closing], self._seen - count)
-            whole[:, :, coded : coded + closing] = self._decode(codes, scales, runs, new.dtype)
+            self._decode(codes, scales, runs, whole[:, :, coded : coded + closing])
             self._add(codes, scales, runs, skipped=min(dropped, closing))
         rest = waiting[:, :, closing + max(0, dropped - closing) :]
         # A copy: what is kept must not hold on to the projections' whole output.
@@ -264,13 +263,18 @@ class QuantizedStore:
         codes, scales = (torch.cat(some, dim=2) for some in zip(*parts, strict=True))
         return codes, scales, [begun] * (begun > 0) + [self.block] * whole
 
-    def _decode(self, codes: Codes, scales: Scales, runs: list[int], dtype: torch.dtype) -> Entries:
+    def _decode(self, codes: Codes, scales: Scales, runs: list[int], target: Entries) -> None:
+        """Write what codes stand for."""
+        # Codes times scales have 24 bits: narrower formats are rounded to in the end.
+        fits = target.dtype in (torch.float32, torch.float64) and not self.options.rotate
+        wide = torch.promote_types(target.dtype, torch.float32)
+        found = target if fits else torch.empty_like(target, dtype=wide)
         if self.options.scales == "token":
-            group = self.options.group
-            found = dequantize_tokens(codes, scales, self.bits, group, self._width, dtype)
+            dequantize_tokens(codes, scales, self.bits, self.options.group, found)
         else:
-            found = dequantize_blocks(codes, scales, self.bits, runs, dtype)
-        return rotate_back(found) if self.options.rotate else found
+            dequantize_blocks(codes, scales, self.bits, runs, found)
+        if not fits:
+            target.copy_(rotate_back(found) if self.options.rotate else found)
 
     def _add(self, codes: Codes, scales: Scales, runs: list[int], *, skipped: int) -> None:
         """Take in all but the first ``skipped`` codes, which a window drops already."""
