@@ -49,7 +49,7 @@ def command(
 ) -> int:
     """Train the networks of a study, round their caches in every way, and write a page about it.
 
-    Networks that are trained already are not trained again.
+    Networks that are trained or measured already are not trained or measured again.
     """
     chosen, store, screen = choose_study(study, where), Store(out), console(sys.stderr)
     if windows < 1:
