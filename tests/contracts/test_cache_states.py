@@ -253,7 +253,14 @@ class Steps(Texts):
     def feed(self, new: Tensor, masked: Tensor | None) -> Tensor:
         if new.shape[1] > 1 or self.length == 1:
             return super().feed(new, masked)
-        return Stepper(self.model, self.cache)(new[:, 0], masked)[:, None]
+        if self.stepper is None:
+            self.stepper = Stepper(self.model, self.cache)
+        return self.stepper(new[:, 0], masked)[:, None]
+
+    def forget(self, rows: int) -> None:
+        """One that takes steps takes those of one batch, however it is cropped and ordered."""
+        super().forget(rows)
+        self.stepper: Stepper | None = None
 
 
 def run_sequences(machine: type[Texts], count: int, steps: int) -> None:

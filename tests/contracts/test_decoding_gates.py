@@ -352,6 +352,7 @@ def test_drawn_texts_have_the_probabilities_of_the_network() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(0)
 def test_many_drawn_texts_have_the_probabilities_of_the_network() -> None:
     assert_texts_have_their_probabilities(500_000)
 

@@ -181,12 +181,11 @@ def group_requests(requests: Sequence[Request], *, max_tokens: int, batch_size: 
     """
     _check_whole("batch_size", batch_size, low=1, high=2**40)
     groups: list[range] = []
-    start = 0
-    for end in range(1, len(requests) + 1):
-        some = requests[start : end + 1]
-        width = max(len(request.prompt) for request in some)
-        width += max(request.max_new_tokens for request in some) - 1
-        if end == len(requests) or end - start == batch_size or width > max_tokens:
-            groups.append(range(start, end))
-            start = end
-    return groups
+    start = prompt = answer = 0
+    for place, request in enumerate(requests):
+        prompt = max(prompt, len(request.prompt))
+        answer = max(answer, request.max_new_tokens)
+        if place > start and (place - start == batch_size or prompt + answer - 1 > max_tokens):
+            groups.append(range(start, place))
+            start, prompt, answer = place, len(request.prompt), request.max_new_tokens
+    return [*groups, range(start, len(requests))] if requests else []
