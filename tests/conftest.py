@@ -18,6 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
+# Read when triton is imported: kernels for GPUs run here too. Tests marked gpu want it to be 0.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # A choice by timing may be another in the next run; tests of such choices say so themselves.
 os.environ["QKVARY_DECODE_KERNEL"] = "layer"
 

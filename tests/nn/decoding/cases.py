@@ -3,18 +3,23 @@
 import torch
 from torch import Tensor
 
-from qkvary.nn.decoding import folded, native
+from qkvary.nn.decoding import folded, native, triton_attention
 from qkvary.nn.decoding.build import find_compiler
 
-KERNELS = [*folded.FORMS, *(["native"] if find_compiler() else [])]
-"""Every kernel that runs here without compiling a graph. A machine without a compiler is normal."""
+TIMED = [*folded.FORMS, *(["native"] if find_compiler() else [])]
+"""The kernels that are timed on a CPU. A machine without a compiler is normal."""
+
+KERNELS = [*TIMED, *(["triton"] if triton_attention.is_interpreted() else [])]
+"""Every kernel that runs here without compiling a graph; that for GPUs in its interpreter."""
 
 GATES = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 0.15}
 
 
-def kernels_for(dtype: torch.dtype) -> list[str]:
-    """The kernels that take queries of a type."""
-    return [name for name in KERNELS if name != "native" or dtype in native.STORAGE]
+def kernels_for(dtype: torch.dtype, device: str = "cpu") -> list[str]:
+    """The kernels that take queries of a type, here or on a GPU."""
+    named = KERNELS if device == "cpu" else [*folded.FORMS, "triton"]
+    types = {"native": native.STORAGE, "triton": triton_attention.TYPES}
+    return [name for name in named if dtype in types.get(name, GATES)]
 
 
 def draw(*shape: int, seed: int, dtype: torch.dtype = torch.float32, spread: float = 1.0) -> Tensor:

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from qkvary.nn.decoding import choice, native
+from qkvary.nn.decoding import choice, native, triton_attention
 from qkvary.nn.decoding.build import find_compiler
 
 # A machine without a compiler is normal, and has no native step to test.
 collect_ignore = [] if find_compiler() else ["test_step.py"]
+# Nor is Triton built for every system.
+collect_ignore += [] if triton_attention.kernels else ["test_triton_attention.py"]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,7 @@ from qkvary.nn.decoding import choice
 from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.decoding.problem import Decoding
 from qkvary.nn.decoding.rotation import KeyRotation
-from tests.nn.decoding.cases import KERNELS, draw
+from tests.nn.decoding.cases import KERNELS, TIMED, draw
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def test_the_fastest_is_taken_kept_and_not_timed_again(
 ) -> None:
     timed = time_as(monkeypatch, {"matmul": 0.5})
     assert choice.choose(make()) == "matmul"
-    assert set(timed) == set(KERNELS)
+    assert set(timed) == set(TIMED)
     count = len(timed)
     assert choice.choose(make(33)) == "matmul"
     choice.forget()

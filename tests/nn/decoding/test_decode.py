@@ -53,6 +53,7 @@ def check(
     is_masked: bool,
     is_turned: bool,
     seed: int,
+    device: str = "cpu",
 ) -> None:
     queries = min(queries, tokens)
     query = draw(batch, heads, queries, dim, seed=seed, dtype=dtype)
@@ -66,16 +67,19 @@ def check(
     if is_turned and dim > 1:
         turned = max(2, dim // 2 // 2 * 2)
         first = [3 * row - 2 for row in range(batch)]
-        rotation = KeyRotation(dim=turned, base=97.0, first=torch.tensor(first))
+        rotation = KeyRotation(dim=turned, base=97.0, first=torch.tensor(first, device=device))
         turning = Turning(turned, 97.0, first)
     scale = dim**-0.5
     expected = attend_stored(
         query, key, value, scale=scale, start=tokens - queries, valid=valid, turning=turning
     )
-    for kernel in kernels_for(dtype):
+    query, key = query.to(device), key.to(device)
+    value = key if value_dim is None else value.to(device)
+    valid = None if valid is None else valid.to(device)
+    for kernel in kernels_for(dtype, device):
         result = decode_attention(
             query, key, value, scale=scale, valid=valid, kernel=kernel, rotation=rotation
-        )
+        ).cpu()
         assert result.dtype == dtype
         assert result.shape == expected.shape
         assert distance(result, expected) < GATES[dtype], kernel
@@ -285,7 +289,10 @@ REFUSED = [
     ({"key_scales": torch.ones(1, 2, 5, 1)}, r"got torch.float32 with scales"),
     ({"start": -1}, r"expected a start of at least 0, got -1"),
     ({"rotation": KeyRotation(dim=10, base=9.0)}, r"expected at most 8 rotated channels, got 10"),
-    ({"kernel": "fast"}, r"expected a kernel for decoding, got 'fast'; choices: auto, layer, sdpa, "),
+    (
+        {"kernel": "fast"},
+        r"expected a kernel for decoding, got 'fast'; choices: auto, layer, sdpa, ",
+    ),
     (
         {"query": torch.ones(1, 4, 1, 8, requires_grad=True)},
         r"expected tensors without gradients, got one that requires them",

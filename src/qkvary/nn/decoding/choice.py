@@ -5,6 +5,7 @@ and kind of call. What was found is kept beside the built kernels; a file that c
 if it were not there.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkvary.nn.decoding import compiled, folded, native
+from qkvary.nn.decoding import compiled, folded, native, triton_attention
 from qkvary.nn.decoding.build import describe_processor
 from qkvary.nn.decoding.kept import keep_text, kept_folder
 from qkvary.nn.decoding.problem import Decoding
@@ -36,6 +37,7 @@ KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
     **folded.FORMS,
     "compiled": compiled.attend_compiled,
     "native": native.attend_native,
+    "triton": triton_attention.attend_triton,
 }
 """By name."""
 
@@ -68,6 +70,8 @@ def available(problem: Decoding) -> list[str]:
         names.append("native")
     if compiled.can_compile(problem):
         names.append("compiled")
+    if triton_attention.takes(problem):
+        names.append("triton")
     return names
 
 
@@ -128,9 +132,11 @@ def choose_once(kind: str, names: Sequence[str], measure: Callable[[], str]) -> 
 
 def _choose_once(problem: Decoding, kind: str) -> str:
     names = available(problem)
-    if "native" in names:
+    if "native" in names and "compiled" in names:
         # Compiling takes longer than most runs decode; it is for machines that lack the kernel.
-        names = [name for name in names if name != "compiled"]
+        names.remove("compiled")
+    if "triton" in names and triton_attention.is_interpreted():
+        names.remove("triton")
     return choose_once(kind, names, lambda: fastest(problem, names))
 
 
@@ -140,7 +146,7 @@ def kind_of(problem: Decoding) -> Kind:
     kv_heads, keys = problem.key.shape[1:3]
     rotation = problem.rotation
     return (
-        problem.key.device.type,
+        _describe_device(problem.key.device),
         problem.query.dtype,
         problem.key.dtype,
         heads,
@@ -208,10 +214,22 @@ def _starts(problem: Decoding, name: str) -> bool:
 
 def _time(problem: Decoding, name: str, repeats: int) -> float:
     kernel = KERNELS[name]
-    start = time.perf_counter()
+    start = _read_clock(problem.key.device)
     for _ in range(repeats):
         kernel(problem)
-    return (time.perf_counter() - start) / repeats
+    return (_read_clock(problem.key.device) - start) / repeats
+
+
+def _read_clock(device: torch.device) -> float:
+    """Seconds, when a GPU has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+@functools.cache
+def _describe_device(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _bucket(number: int) -> int:
@@ -222,7 +240,7 @@ def _machine() -> str:
     """Another processor, torch or kernel is timed anew."""
     parts = [torch.__version__, *describe_processor()]
     digest = hashlib.sha256("\0".join(parts).encode())
-    for source in native.SOURCES:
+    for source in (*native.SOURCES, *triton_attention.SOURCES):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:24]
 

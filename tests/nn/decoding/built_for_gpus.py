@@ -1,0 +1,93 @@
+"""Build the kernels of Triton for GPUs, which takes none, and print what they are like as JSON.
+
+Runs in a process of its own: other tests have Triton's interpreter.
+"""
+
+import json
+import re
+import sys
+from typing import Any
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from qkvary.nn.decoding.problem import Decoding
+from qkvary.nn.decoding.rotation import KeyRotation
+from qkvary.nn.decoding.triton_attention import attend_triton
+
+CAPABILITIES = (80, 90)
+WIDTH = 64
+
+
+class AbsentDriver:
+    """Says which GPU to build for."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return device
+
+
+def cases() -> dict[str, Decoding]:
+    query = torch.zeros(2, 8, 1, WIDTH, dtype=torch.bfloat16)
+    key = torch.zeros(2, 2, 700, WIDTH, dtype=torch.bfloat16)
+    wide, codes, scales = key.float(), key.to(torch.int8), torch.zeros(2, 2, 700, 2)
+    valid = torch.ones(2, 700, dtype=torch.bool)
+    rotation = KeyRotation(dim=32, base=1e4)
+
+    def ask(stored: torch.Tensor, value: torch.Tensor, **more: Any) -> Decoding:
+        asked = more.pop("query", query)
+        return Decoding(query=asked, key=stored, value=value, scale=0.1, start=699, **more)
+
+    return {
+        "one tensor": ask(key, key),
+        "two tensors": ask(key, key.clone()),
+        "turned": ask(key, key, rotation=rotation, valid=valid),
+        "codes": ask(codes, codes, key_scales=scales, value_scales=scales),
+        "float32": ask(wide, wide, query=query.float()),
+        "many rows": ask(key, key, query=torch.zeros(2, 128, 1, WIDTH, dtype=torch.bfloat16)),
+    }
+
+
+def count_tiles_read(code: str) -> int:
+    """Loads of whole tiles in the loop over the keys; a table's row is not one."""
+    _, loop = code.split("scf.for", maxsplit=1)
+    return len(re.findall(rf"tt\.load .*tensor<\d\d+x{WIDTH}x!tt\.ptr", loop))
+
+
+def main() -> None:
+    built: list[Any] = []
+
+    def build(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        built.append(run(kernel, *arguments, grid=grid, warmup=True, **options))
+
+    run, JITFunction.run = JITFunction.run, build
+    facts: list[dict[str, Any]] = []
+    for capability in CAPABILITIES:
+        driver.set_active(AbsentDriver(capability))
+        for case, problem in cases().items():
+            built.clear()
+            attend_triton(problem)
+            attending, merging = built
+            facts.append(
+                {
+                    "capability": capability,
+                    "case": case,
+                    "tiles_read": count_tiles_read(attending.asm["ttir"]),
+                    "shared_bytes": max(attending.metadata.shared, merging.metadata.shared),
+                }
+            )
+    json.dump(facts, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""How calls are cut for GPUs, what is left to others, and what the kernels look like when built.
+
+That they equal plain loops is tested with the other kernels, in Triton's interpreter; on a machine
+with a GPU, ``TRITON_INTERPRET=0 pytest -m gpu`` runs them there.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkvary.nn.decoding import choice, triton_attention
+from qkvary.nn.decoding.problem import Decoding
+from qkvary.nn.decoding.rotation import KeyRotation
+from tests.conftest import ROOT, Runner
+from tests.nn.decoding.cases import GATES, KERNELS, distance, draw
+from tests.reference.decoding import Turning, attend_stored
+
+HOPPER_PROCESSORS = 132
+LEAST_SHARED_BYTES = 99 << 10
+"""Of a multiprocessor for one program, on the GPUs of compute capability 8.0 and later."""
+
+
+def make(
+    *,
+    heads: int = 6,
+    kv_heads: int = 2,
+    tokens: int = 70,
+    dim: int = 16,
+    value_dim: int | None = None,
+    batch: int = 1,
+    queries: int = 1,
+    dtype: torch.dtype = torch.float32,
+    rotation: KeyRotation | None = None,
+) -> Decoding:
+    key = torch.zeros(batch, kv_heads, tokens, dim, dtype=dtype)
+    value = key if value_dim is None else torch.zeros(*key.shape[:3], value_dim, dtype=dtype)
+    query = torch.zeros(batch, heads, queries, dim, dtype=dtype)
+    start = tokens - queries
+    return Decoding(query=query, key=key, value=value, scale=1.0, start=start, rotation=rotation)
+
+
+def coded(groups: int, dim: int = 24) -> Decoding:
+    codes, scales = torch.zeros(1, 2, 9, dim, dtype=torch.int8), torch.ones(1, 2, 9, groups)
+    query = torch.zeros(1, 2, 1, dim)
+    return Decoding(
+        query=query,
+        key=codes,
+        value=codes,
+        scale=1.0,
+        start=8,
+        key_scales=scales,
+        value_scales=scales,
+    )
+
+
+TURN = KeyRotation(dim=8, base=10.0)
+
+
+@pytest.mark.parametrize(
+    ("problem", "is_taken"),
+    [
+        (make(dtype=torch.float64), False),
+        (make(dtype=torch.float16), True),
+        (make(dim=1, value_dim=3), True),
+        (make(dim=512, dtype=torch.bfloat16), True),
+        (make(dim=513, dtype=torch.bfloat16), False),
+        (make(dim=64, value_dim=513, dtype=torch.bfloat16), False),
+        (make(dim=256), True),
+        (make(dim=257), False),
+        (make(dim=256, dtype=torch.bfloat16, rotation=TURN), True),
+        (make(dim=257, dtype=torch.bfloat16, rotation=TURN), False),
+        (coded(3), True),
+        (coded(4), False),
+    ],
+)
+def test_what_is_too_wide_or_cut_unevenly_is_left_to_others(
+    problem: Decoding, is_taken: bool
+) -> None:
+    assert triton_attention.takes(problem) == is_taken
+    assert (choice.choose(problem, "triton") == "triton") == is_taken
+
+
+def test_memory_of_a_processor_is_not_read_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_attention.kernels, "INTERPRETED", False)
+    assert not triton_attention.takes(make())
+
+
+def test_without_triton_others_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_attention, "kernels", None)
+    assert choice.choose(make(), "triton") == "folded"
+    assert not triton_attention.is_interpreted()
+    with pytest.raises(RuntimeError, match="Triton is not installed"):
+        triton_attention.attend_triton(make())
+
+
+def test_what_cannot_be_built_is_told_and_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unbuilt:
+        def __getitem__(self, grid: object) -> object:
+            raise triton_attention.kernels.FAILURES[0]("out of registers")
+
+    monkeypatch.setattr(triton_attention.kernels, "attend_run", Unbuilt())
+    monkeypatch.setattr(triton_attention, "is_interpreted", lambda: False)
+    with pytest.warns(UserWarning, match="'triton': Triton cannot build its kernels: out of reg"):
+        assert choice.choose(make()) != "triton"
+
+
+def test_it_is_timed_where_it_is_not_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pretend(problem: Decoding, name: str, repeats: int) -> float:
+        return 0.5 if name == "triton" else 1.0
+
+    monkeypatch.setattr(choice, "_time", pretend)
+    assert choice.choose(make()) in set(KERNELS) - {"triton"}
+    choice.forget()
+    monkeypatch.setattr(triton_attention, "is_interpreted", lambda: False)
+    assert choice.choose(make(tokens=200)) == "triton"
+
+
+@pytest.mark.parametrize("processors", [1, 2, 7, HOPPER_PROCESSORS])
+@pytest.mark.parametrize("tokens", [1, 16, 129, 4096, 32_768, 100_003])
+@pytest.mark.parametrize(("heads", "kv_heads", "batch"), [(16, 16, 1), (16, 4, 3), (80, 1, 1)])
+def test_runs_cover_all_keys_and_none_is_empty(
+    monkeypatch: pytest.MonkeyPatch,
+    processors: int,
+    tokens: int,
+    heads: int,
+    kv_heads: int,
+    batch: int,
+) -> None:
+    monkeypatch.setattr(triton_attention, "_processors", lambda _: processors)
+    key = torch.zeros(1, dtype=torch.bfloat16).expand(batch, kv_heads, tokens, 64)
+    query = torch.zeros(batch, heads, 1, 64, dtype=torch.bfloat16)
+    pieces = triton_attention.cut(
+        Decoding(query=query, key=key, value=key, scale=1.0, start=tokens - 1)
+    )
+    tiles = -(-tokens // pieces.tile)
+    each = -(-tiles // pieces.runs)
+    assert (pieces.runs - 1) * each < tiles <= pieces.runs * each
+    assert pieces.block * pieces.blocks >= heads // kv_heads
+    programs = pieces.runs * batch * kv_heads * pieces.blocks
+    most = triton_attention.PROGRAMS * processors
+    assert pieces.runs == 1 or programs <= most
+    # Long contexts keep every multiprocessor busy, however few the heads are.
+    if tiles > triton_attention.MOST_RUNS:
+        assert programs >= min(most / 2, triton_attention.MOST_RUNS / 2)
+
+
+def test_keys_that_nobody_sees_are_not_read() -> None:
+    query, key = torch.zeros(1, 2, 3, 16), torch.zeros(1, 2, 1000, 16)
+    hidden = Decoding(query=query, key=key, value=key, scale=1.0, start=20)
+    assert triton_attention.cut(hidden).tokens == 23
+
+
+@pytest.mark.parametrize("processors", [1, 40])
+@pytest.mark.parametrize("dtype", triton_attention.TYPES)
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_any_number_of_runs_gives_the_same(
+    monkeypatch: pytest.MonkeyPatch, processors: int, dtype: torch.dtype, is_turned: bool
+) -> None:
+    """Far positions, runs of padding alone, several blocks of rows, and other values."""
+    monkeypatch.setattr(triton_attention, "_processors", lambda _: processors)
+    monkeypatch.setattr(triton_attention, "MOST_ROWS", 16)
+    monkeypatch.setattr(triton_attention, "MOST_KEYS", 32)
+    query = draw(2, 34, 1, 32, seed=1, dtype=dtype)
+    key, value = draw(2, 2, 157, 32, seed=2, dtype=dtype), draw(2, 2, 157, 19, seed=3, dtype=dtype)
+    valid = torch.ones(2, 157, dtype=torch.bool)
+    valid[0, :100], valid[1, 17::3] = False, False
+    rotation = KeyRotation(dim=12, base=99.0, first=torch.tensor([100, 0])) if is_turned else None
+    problem = Decoding(
+        query=query, key=key, value=value, scale=0.1, start=156, valid=valid, rotation=rotation
+    )
+    pieces = triton_attention.cut(problem)
+    assert triton_attention.takes(problem)
+    assert (pieces.runs > 1) == (processors > 1)
+    assert pieces.blocks > 1
+    turning = Turning(12, 99.0, [100, 0]) if is_turned else None
+    expected = attend_stored(query, key, value, scale=0.1, start=156, valid=valid, turning=turning)
+    assert distance(triton_attention.attend_triton(problem), expected) < GATES[dtype]
+
+
+def test_kernels_are_built_for_gpus_that_are_not_here(run_python: Runner, tmp_path: Path) -> None:
+    """Built, not run: types fit, memory suffices, and one tensor's tiles are read once."""
+    environment = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = run_python(["-m", "tests.nn.decoding.built_for_gpus"], cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stderr
+    built = json.loads(done.stdout)
+    assert {facts["capability"] for facts in built} == {80, 90}
+    for facts in built:
+        assert facts["tiles_read"] == (2 if facts["case"] == "two tensors" else 1), facts
+        assert facts["shared_bytes"] <= LEAST_SHARED_BYTES, facts
