@@ -80,6 +80,8 @@ def test_torch_free_modules_import_without_torch_and_touch_nothing(run_python: R
         ["cost", "gpt2"],
         ["plan", "gemma-4-31b", "--gpu", "h100-80gb"],
         ["generate", "--help"],
+        ["bench", "--help"],
+        ["bench", "decode", "--help"],
         ["plan", "300M", "--gpu", "a100-40gb", "--context", "32k", "--users", "100"],
         ["plan", "gpt2", "--memory", "24GiB", "--goal", "training", "--json"],
     ],

@@ -13,14 +13,25 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import qkvary.studies.definitions
 from qkvary.checkpoints.errors import UsageError
+from qkvary.studies.decode_records import DecodeQuestion, DecodeRecord
 from qkvary.studies.study import Study
 
 if TYPE_CHECKING:
     from qkvary.studies.scale_records import ScaleRecord
+
+
+class DecodeMeasurement(Protocol):
+    """What ``decode_measurements`` offers."""
+
+    def measure(
+        self, question: DecodeQuestion, *, command: str, tell: Callable[[str], None]
+    ) -> DecodeRecord:
+        """Measure everything that is asked for."""
+        ...
 
 
 def study_names() -> tuple[str, ...]:
@@ -86,6 +97,12 @@ def _take_study(module: ModuleType, where: str) -> Study:
             f"expected STUDY in {where} to be a qkvary.studies.study.Study, got {study!r}"
         )
     return study
+
+
+def load_decode_measurement() -> DecodeMeasurement:
+    """``decode_measurements``, which needs torch."""
+    module = importlib.import_module("qkvary.studies.decode_measurements")
+    return cast("DecodeMeasurement", module)
 
 
 def load_scale_measurement() -> Callable[..., Iterator[ScaleRecord]]:

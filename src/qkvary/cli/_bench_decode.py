@@ -1,0 +1,415 @@
+"""Measure decoding: memory and speed per variant, beside transformers and without a cache."""
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+from cyclopts import Parameter, Token
+from rich.console import Console
+from rich.text import Text
+
+from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
+from qkvary.arch.canonical import to_dict
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.errors import UsageError
+from qkvary.cli._options import Json, parse_count
+from qkvary.cli._output import console, print_json, print_rows, printable
+from qkvary.costs.formats import Dtype, parse_options
+from qkvary.studies.catalog import load_decode_measurement
+from qkvary.studies.decode_comparisons import (
+    Speed,
+    compare_memory,
+    read_speeds,
+    stand_beside_poster,
+)
+from qkvary.studies.decode_findings import find_answers, find_caveats
+from qkvary.studies.decode_networks import Sizes, make_network
+from qkvary.studies.decode_records import (
+    STOCK_RUNNERS,
+    CacheChoice,
+    DecodeQuestion,
+    DecodeRecord,
+    Effort,
+    from_json,
+)
+from qkvary.studies.reports import wording
+from qkvary.studies.reports.decode_tables import (
+    describe_networks,
+    gap_table,
+    memory_table,
+    poster_table,
+    speed_tables,
+)
+from qkvary.studies.reports.decode_writing import check_target, write_decode
+from qkvary.studies.reports.tables import Cell, Table, one_line
+
+USUAL_VARIANTS = ("QKV", "Q-K=V", "MQA", "Q-MQA")
+USUAL_CONTEXT, USUAL_TOKENS, USUAL_MEMORY_CONTEXT = 256, 240, 2**15
+SHORTEST_PROMPT = 16
+MEMORY_CHUNK = 128
+"""Tokens of a prompt that pass the network at once where memory is measured."""
+PROGRAM = "qkvary bench decode"
+
+
+def _convert_count(_kind: object, tokens: Sequence[Token]) -> int:
+    return parse_count(tokens[0].value)
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cases:
+    """What is decoded; every combination is measured."""
+
+    context: Annotated[
+        str | None,
+        Parameter(
+            name="--context",
+            help="Tokens of prompt and answer together, such as 256,4k. 256 if not given.",
+        ),
+    ] = None
+    batch: Annotated[str, Parameter(name="--batch", help="Answers at once, such as 1,8.")] = "1"
+    dtype: Annotated[
+        str | None,
+        Parameter(
+            name="--dtype",
+            help="Number formats, such as float32,bfloat16. As stored, or float32.",
+        ),
+    ] = None
+    layout: Annotated[
+        str | None,
+        Parameter(
+            name="--layout", help="What the cache keeps: sources, rotated, split, input, latent."
+        ),
+    ] = None
+    storage: Annotated[
+        str | None,
+        Parameter(
+            name="--storage", help="Where it is kept: preallocated, growing, int8-g64, int4-b32."
+        ),
+    ] = None
+    kernel: Annotated[
+        str | None,
+        Parameter(
+            name="--kernel", help="What attends to it: layer, auto, folded, native, compiled."
+        ),
+    ] = None
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """The network with random weights."""
+
+    d_model: Annotated[int, Parameter(name="--d-model", help="Its width.")] = 256
+    num_layers: Annotated[int, Parameter(name="--num-layers", help="Its blocks.")] = 4
+    num_heads: Annotated[int, Parameter(name="--num-heads", help="Its query heads.")] = 4
+    vocabulary: Annotated[int, Parameter(name="--vocabulary", help="Its distinct tokens.")] = 512
+    seed: Annotated[int, Parameter(name="--seed", help="Of its weights and of the prompts.")] = 0
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """How much is measured, and where."""
+
+    tokens: Annotated[
+        int | None,
+        Parameter(
+            name="--tokens",
+            converter=_convert_count,
+            help="New tokens of an answer. 240, or what the context leaves, if not given.",
+        ),
+    ] = None
+    rounds: Annotated[int, Parameter(name="--rounds", help="Answers of everybody.")] = 7
+    threads: Annotated[int, Parameter(name="--threads", help="Of torch.")] = 1
+    device: Annotated[
+        str, Parameter(name="--device", help="Where to compute: cpu, cuda, cuda:1, mps.")
+    ] = "cpu"
+    memory_context: Annotated[
+        int,
+        Parameter(
+            name="--memory-context",
+            converter=_convert_count,
+            help="Tokens of the answers whose peak memory is compared with the formula; 0 for none "
+            "besides the cases.",
+        ),
+    ] = USUAL_MEMORY_CONTEXT
+    memory: Annotated[
+        bool, Parameter(name="--memory", help="Measure peak memory, each in a fresh process.")
+    ] = True
+    transformers: Annotated[
+        bool, Parameter(name="--transformers", help="Measure transformers' generate too.")
+    ] = True
+
+
+DEFAULT_CASES = Cases()
+DEFAULT_NETWORK = Network()
+DEFAULT_MEASURING = Measuring()
+
+Variants = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name=("--variant", "--variants"),
+        negative=(),
+        consume_multiple=(1, None),
+        show_default=False,
+        help="Of random networks, in any spelling. QKV Q-K=V MQA Q-MQA if not given; with @rotary "
+        "they are like Llama, otherwise like GPT-2.",
+    ),
+]
+Checkpoint = Annotated[
+    Path | None,
+    Parameter(help="A network instead of random ones: our own, a llama2.c .bin, characters."),
+]
+Target = Annotated[
+    Path | None,
+    Parameter(
+        name="--out",
+        help="Write a file (.json, .html or .md), or all three into a folder.",
+    ),
+]
+Stored = Annotated[
+    Path | None,
+    Parameter(name="--read", help="Measure nothing: show and write this record (.json)."),
+]
+
+
+def command(
+    checkpoint: Checkpoint = None,
+    /,
+    *,
+    variant: Variants = (),
+    cases: Cases = DEFAULT_CASES,
+    network: Network = DEFAULT_NETWORK,
+    measuring: Measuring = DEFAULT_MEASURING,
+    read: Stored = None,
+    out: Target = None,
+    json_output: Json = False,
+) -> None:
+    """Measure decoding: memory and speed per variant, beside transformers and without a cache.
+
+    Everybody answers the same prompts in turns, greedily: this project with its cache, the same
+    network run on the whole prefix for every token, and generate of transformers with the same
+    weights. Peak memory is that of a fresh process for each answer.
+    """
+    if out is not None:
+        check_target(out)
+    if read is not None:
+        if checkpoint is not None or variant:
+            raise UsageError("expected --read without a checkpoint or variants, got both")
+        record = from_json(read.read_bytes(), where=str(read))
+    else:
+        question = _ask(checkpoint, variant, cases, network, measuring)
+        told = None if json_output else console(sys.stderr)
+        record = load_decode_measurement().measure(
+            question, command=_typed(), tell=lambda text: _tell(told, text)
+        )
+    files = () if out is None else write_decode(record, out)
+    if json_output:
+        print_json(_to_document(record, files))
+        return
+    _print(console(), record, files)
+
+
+def _ask(
+    checkpoint: Path | None,
+    labels: Sequence[str],
+    cases: Cases,
+    network: Network,
+    measuring: Measuring,
+) -> DecodeQuestion:
+    """The question that somebody typed.
+
+    Raises:
+        UsageError: for options that do not go together, or a word that is none of the choices.
+    """
+    dtypes = _choose(cases.dtype, get_args(Dtype), "--dtype")
+    longest: int | None = None
+    if checkpoint is None:
+        sizes = Sizes(
+            d_model=network.d_model,
+            num_layers=network.num_layers,
+            num_heads=network.num_heads,
+            vocabulary=network.vocabulary,
+        )
+        networks = tuple(make_network(label, sizes) for label in labels or USUAL_VARIANTS)
+        networks = tuple(dict.fromkeys(networks))
+        dtypes = dtypes or ("float32",)
+    else:
+        if labels or network != dataclasses.replace(DEFAULT_NETWORK, seed=network.seed):
+            raise UsageError(
+                "expected a checkpoint without --variant and sizes, which it has, got both"
+            )
+        loaded = load_checkpoint(checkpoint).network
+        networks, longest = (loaded.config,), loaded.config.max_tokens
+        stored = str(loaded.embedding.dtype).removeprefix("torch.")
+        dtypes = dtypes or _choose(stored, get_args(Dtype), "a checkpoint")
+    contexts = _count(cases.context, "--context") or (min(USUAL_CONTEXT, longest or USUAL_CONTEXT),)
+    _check_length(contexts, longest)
+    tokens = measuring.tokens
+    if tokens is None:
+        tokens = max(2, min(USUAL_TOKENS, min(contexts) - SHORTEST_PROMPT))
+    memory_context = measuring.memory_context if measuring.memory else None
+    if memory_context and longest:
+        memory_context = min(memory_context, longest)
+    return DecodeQuestion(
+        networks=networks,
+        checkpoint=None if checkpoint is None else str(checkpoint),
+        contexts=contexts,
+        batches=_count(cases.batch, "--batch"),
+        dtypes=dtypes,
+        caches=_choose_caches(cases),
+        stock=STOCK_RUNNERS if measuring.transformers else (),
+        effort=Effort(
+            new_tokens=tokens,
+            rounds=measuring.rounds,
+            prefix_steps=tokens,
+            memory_context=memory_context,
+            memory_chunk=MEMORY_CHUNK,
+            threads=measuring.threads,
+            device=measuring.device,
+            seed=network.seed,
+        ),
+    )
+
+
+def _check_length(contexts: Sequence[int], longest: int | None) -> None:
+    if longest is not None and max(contexts) > longest:
+        raise UsageError(
+            f"expected contexts of at most {longest:,} tokens, which the checkpoint was made for, "
+            f"got {max(contexts):,}"
+        )
+
+
+def _count(text: str | None, name: str) -> tuple[int, ...]:
+    """Whole numbers above 0, each once."""
+    if text is None:
+        return ()
+    counts = tuple(dict.fromkeys(parse_count(part) for part in text.split(",")))
+    if min(counts) < 1:
+        raise UsageError(f"expected {name} of at least 1, got 0")
+    return counts
+
+
+def _choose(text: str | None, choices: Iterable[str], name: str) -> tuple[Any, ...]:
+    """Words out of some, each once."""
+    if text is None:
+        return ()
+    known = tuple(choices)
+    words = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for word in words:
+        if word not in known:
+            shown = word if len(word) <= 60 else word[:57] + "..."
+            raise UsageError(f"expected {name} out of {', '.join(known)}, got {shown!r}")
+    return words
+
+
+def _choose_caches(cases: Cases) -> tuple[CacheChoice, ...]:
+    """Every combination of what was said; what was not said is as it usually is."""
+    layouts = _choose(cases.layout, get_args(CacheLayout), "--layout") or (None,)
+    kernels = _choose(cases.kernel, get_args(DecodeKernel), "--kernel") or (None,)
+    storages: tuple[CacheOptions | None, ...] = (None,)
+    if cases.storage is not None:
+        storages = tuple(map(_read_storage, dict.fromkeys(cases.storage.split(","))))
+    return tuple(
+        CacheChoice(layout=layout, storage=storage, kernel=kernel)
+        for layout, storage, kernel in product(layouts, storages, kernels)
+    )
+
+
+def _read_storage(text: str) -> CacheOptions:
+    name = text.strip()
+    if name == "growing":
+        return CacheOptions(storage="growing")
+    if name == "preallocated":
+        return CacheOptions(storage="preallocated")
+    return parse_options(name)
+
+
+def _typed() -> str:
+    """What somebody typed, as far as this process knows."""
+    words = sys.argv[1:]
+    return shlex.join(["qkvary", *words]) if words[:2] == PROGRAM.split()[1:] else PROGRAM
+
+
+def _tell(screen: Console | None, text: str) -> None:
+    if screen is not None:
+        screen.print(Text(printable(text), style="dim"), soft_wrap=True)
+
+
+def _to_document(record: DecodeRecord, files: Sequence[Path]) -> dict[str, Any]:
+    plain = to_dict(record)
+    return {
+        **plain,
+        "answers": find_answers(record),
+        "caveats": find_caveats(record),
+        "speeds": [_speed_to_dict(speed) for speed in read_speeds(record)],
+        "gaps": [
+            {
+                "more": to_dict(gap.more.case) | {"cache": to_dict(gap.more.cache)},
+                "less": to_dict(gap.less.case) | {"cache": to_dict(gap.less.cache)},
+                "formula_bytes": gap.formula_bytes,
+                "measured_bytes": gap.measured_bytes,
+                "error": gap.error,
+            }
+            for gap in compare_memory(record)
+        ],
+        "poster": stand_beside_poster(record),
+        **({"files": files} if files else {}),
+    }
+
+
+def _speed_to_dict(speed: Speed) -> dict[str, Any]:
+    """What follows from a row of ``speed``, at the same place of the list."""
+    return {
+        "variant": speed.row.case.variant,
+        "runner": speed.row.runner,
+        "ttft_seconds": speed.first_seconds,
+        "tpot_seconds": speed.token_seconds,
+        "tokens_per_second": speed.tokens_per_second,
+        "cpu_tokens_per_second": speed.cpu_tokens_per_second,
+        "read_bytes_per_second": speed.read_bytes_per_second,
+        "share_of_stream": speed.share_of_stream,
+        "over_prefix": speed.over_prefix,
+        "over_stock": dict(speed.over_stock),
+    }
+
+
+def _print(screen: Console, record: DecodeRecord, files: Sequence[Path]) -> None:
+    screen.print(Text(printable(describe_networks(record))))
+    tables: list[Table] = [*speed_tables(record)]
+    if record.memory:
+        tables += [memory_table(record), gap_table(record)]
+    for table in (*tables, poster_table(record)):
+        _print_table(screen, table)
+    for title, sentences in (("Found", find_answers(record)), ("Know that", find_caveats(record))):
+        screen.print(Text(f"\n{title}", style="bold"))
+        for sentence in sentences:
+            screen.print(Text(f"  - {printable(sentence)}"))
+    for path in files:
+        screen.print(Text(printable(f"written: {path}")), soft_wrap=True)
+
+
+def _shorten(cell: Cell) -> str:
+    return cell.text
+
+
+def _print_table(screen: Console, table: Table) -> None:
+    screen.print()
+    screen.print(Text(printable(table.title), style="bold"))
+    columns = [
+        (f"{one.title} {one.below}".strip(), "right" if one.numeric else "left")
+        for one in table.columns
+    ]
+    # The intervals of speeds stand in the sentences, and in what is written.
+    write = _shorten if table.key.startswith("speed") else one_line
+    rows = [
+        ["-" if cell.text == wording.MISSING else write(cell) for cell in row] for row in table.rows
+    ]
+    print_rows(screen, columns, rows)
+    for note in table.notes:
+        screen.print(Text(printable(note), style="dim"))
