@@ -1,8 +1,10 @@
 """What every test stands on: one thread, the same random examples in every run, checked shapes."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,6 +22,12 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 # Read when triton is imported: kernels for GPUs run here too. Tests marked gpu want it to be 0.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Built kernels and timings of this run, shared by its workers, and not the developer's.
+CACHE = Path(tempfile.gettempdir()) / f"qkvary-tests-{os.getpid()}"
+IS_FIRST = "PYTEST_XDIST_WORKER" not in os.environ
+if IS_FIRST:
+    os.environ["QKVARY_CACHE"] = str(CACHE)
 
 # A choice by timing may be another in the next run; tests of such choices say so themselves.
 os.environ["QKVARY_DECODE_KERNEL"] = "layer"
@@ -42,6 +50,12 @@ settings.load_profile("repeatable")
 install_import_hook("qkvary.nn", "beartype.beartype")
 
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def pytest_unconfigure() -> None:
+    """Leave nothing behind."""
+    if IS_FIRST:
+        shutil.rmtree(CACHE, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True, scope="session")

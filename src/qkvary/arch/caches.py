@@ -24,7 +24,9 @@ block of tokens."""
 QUANTIZED_BITS: dict[CacheStorage, int] = {"int8": 8, "int4": 4, "int3": 3, "int2": 2}
 """Of a code, by storage."""
 
-DecodeKernel = Literal["layer", "auto", "folded", "native", "compiled", "triton"]
+DecodeKernel = Literal[
+    "layer", "auto", "sdpa", "folded", "matmul", "chunks", "compiled", "native", "triton"
+]
 """What attends to what is stored: the layer as without a cache, the kernel that a short timing on
 this machine finds fastest, or one of those pinned."""
 

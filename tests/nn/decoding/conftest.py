@@ -1,4 +1,4 @@
-"""What decoding keeps between runs is made anew for the tests, and is not the developer's."""
+"""What every test of the kernels stands on: the native ones are there, and nothing is chosen."""
 
 from collections.abc import Iterator
 
@@ -14,13 +14,9 @@ collect_ignore += [] if triton_attention.kernels else ["test_triton_attention.py
 
 
 @pytest.fixture(scope="session", autouse=True)
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A folder of the session's own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QKVARY_CACHE", str(tmp_path_factory.mktemp("kept")))
-        # Built here, and not in the folder of the test that happens to be the first.
-        native.library()
-        yield
+def built() -> None:
+    """Built here, and not in the folder of the test that happens to be the first."""
+    native.library()
 
 
 @pytest.fixture(autouse=True)

@@ -3,10 +3,12 @@
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
+from qkvary.arch.caches import DecodeKernel
 from qkvary.nn.decoding import choice
 from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.decoding.problem import Decoding
@@ -209,3 +211,7 @@ def test_a_kind_reads_like_a_sentence() -> None:
     said = choice.describe(choice.kind_of(make()))
     assert re.search(r"device cpu, query float32, key float32, heads 4, kv 2, width 16", said)
     assert "keys 64, batch 1, queries 1, threads 1, turned 0, padding False" in said
+
+
+def test_options_of_a_cache_name_every_kernel() -> None:
+    assert set(get_args(DecodeKernel)) == {"auto", choice.LAYER, *choice.KERNELS}
