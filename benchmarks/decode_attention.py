@@ -3,7 +3,7 @@
 16 query heads of 64 channels, batch 1, one tensor for key and value, as many KV heads as heads,
 four or one. In the same rounds the machine reads the same bytes in a row and adds up products in
 registers, so that a share of what is possible can be said: of reading where that takes longer, of
-the products elsewhere.
+the products elsewhere. With ``--device cuda`` a batch of 16 on a GPU, for the kernel in Triton.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ from timing.interleaved import (
     Timing,
     median_with_interval,
     print_case,
-    read_quick,
+    read_options,
     take_turns,
 )
 
@@ -33,6 +33,8 @@ NAME = "decode_attention"
 FULL = Effort(rounds=15, turn_seconds=0.02)
 QUICK = Effort(rounds=2, turn_seconds=0.0)
 HEADS, CHANNELS, CONTEXT, QUICK_CONTEXT = 16, 64, 32_768, 2048
+GPU_BATCH = 16
+"""So many requests that no cache of a GPU holds their keys."""
 PROBES = (Path(__file__).parent / "timing" / "probes.cpp",)
 AHEAD_BYTES = (0, 4096)
 MULTIPLY_ADD_ROUNDS = 10_000
@@ -66,10 +68,12 @@ CASES = (
 LEAST_OF_READING, LEAST_OF_PRODUCTS, LEAST_OF_TWO_THREADS = 0.85, 0.6, 1.8
 
 
-def make_calls(case: Case, context: int) -> dict[str, Callable[[], object]]:
+def make_calls(
+    case: Case, context: int, device: str = "cpu", batch: int = 1
+) -> dict[str, Callable[[], object]]:
     """Every kernel over the same tensors, and the probes."""
-    query = torch.randn(1, HEADS, 1, CHANNELS).to(case.dtype)
-    key = torch.randn(1, case.kv_heads, context, CHANNELS).to(case.dtype)
+    query = torch.randn(batch, HEADS, 1, CHANNELS, device=device).to(case.dtype)
+    key = torch.randn(batch, case.kv_heads, context, CHANNELS, device=device).to(case.dtype)
     value = key.clone()
     scale = CHANNELS**-0.5
 
@@ -82,6 +86,15 @@ def make_calls(case: Case, context: int) -> dict[str, Callable[[], object]]:
         )
     }
     calls |= {name: decode(name, key) for name in folded.FORMS}
+    if device != "cpu":
+        # Half of the keys, read and written, are as many bytes as all of them, read.
+        half = key[: batch // 2]
+        target = torch.empty_like(half)
+        return calls | {
+            "triton": decode("triton", key),
+            "triton of k and v": decode("triton", value),
+            "copy": lambda: target.copy_(half),
+        }
     probes = load_probes()
     if probes is None or native.library() is None:
         return calls
@@ -190,12 +203,42 @@ def measure_threads(effort: Effort, context: int) -> None:
     )
 
 
+def measure_on_gpu(case: Case, effort: Effort, context: int, device: str) -> None:
+    """Print the lines of a case for the kernel in Triton, by the clock on the wall."""
+
+    def clock() -> float:
+        torch.cuda.synchronize()
+        return perf_counter()
+
+    timing = take_turns(make_calls(case, context, device, GPU_BATCH), effort, clock=clock)
+    sizes = f"{case}, {GPU_BATCH} x {HEADS} heads of {CHANNELS}, context {context}"
+    for what, over, goal in (
+        ("SDPA over triton", "SDPA of k and v", 1.0),
+        ("the best form in torch over triton", timing.fastest(*folded.FORMS), 1.0),
+        ("two tensors over one", "triton of k and v", case.one_tensor_goal),
+        ("triton, share of copying", "copy", LEAST_OF_READING),
+    ):
+        print_case(
+            NAME,
+            f"{what}: {sizes}",
+            timing.ratio(over, "triton"),
+            goal=goal,
+            better="higher",
+            timing=timing,
+            device=torch.cuda.get_device_name(),
+        )
+
+
 def main() -> None:
     """Measure all cases."""
-    is_quick = read_quick()
-    effort, context = (QUICK, QUICK_CONTEXT) if is_quick else (FULL, CONTEXT)
+    options = read_options(devices=("cpu", "cuda"))
+    effort, context = (QUICK, QUICK_CONTEXT) if options.quick else (FULL, CONTEXT)
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    if options.device != "cpu":
+        for case in CASES:
+            measure_on_gpu(case, effort, context, options.device)
+        return
     for case in CASES:
         measure(case, effort, context)
     measure_threads(effort, context)

@@ -13,7 +13,7 @@ import platform
 import statistics
 import sys
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -61,11 +61,21 @@ class Timing:
         return median_ratio(self.seconds[other], self.seconds[name])
 
 
-def read_quick() -> bool:
-    """The command line of every benchmark: ``--quick`` shows that it works and measures little."""
+def read_options(devices: Sequence[str] = ("cpu",)) -> Namespace:
+    """The command line of every benchmark: ``--quick`` shows that it works and measures little.
+
+    Args:
+        devices: Where it can run, for ``--device``; the first if nothing is said.
+    """
     parser = ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--quick", action="store_true", help="few and short rounds")
-    return bool(parser.parse_args().quick)
+    parser.add_argument("--device", choices=devices, default=devices[0], help="where to measure")
+    return parser.parse_args()
+
+
+def read_quick() -> bool:
+    """Whether few and short rounds are asked for."""
+    return bool(read_options().quick)
 
 
 def read_effort(*, full: Effort, quick: Effort) -> Effort:
