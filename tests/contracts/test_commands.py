@@ -67,11 +67,11 @@ STUDY = Study(
                 max_tokens=7,
             ),
             training=synthetic_training(steps=2, batch_size=3, evaluate_every=2),
+            keep_networks=True,
         ),
     ),
     variants=("QKV", "Q-K=V"),
     seeds=(0, 1),
-    keep_networks=True,
 )
 '''
 

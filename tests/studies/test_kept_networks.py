@@ -12,7 +12,7 @@ from qkvary.studies.store import NETWORK_NAME, Store
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.catalog import load_task
 from qkvary.training.config import OptimizerConfig, TrainingConfig
-from tests.studies.made_up import make_study
+from tests.studies.made_up import make_setting
 from tests.tasks.tiny_networks import tiny_network, tiny_task
 
 
@@ -22,7 +22,9 @@ def characters_study(*, keep: bool, variants: tuple[str, ...] = ("QKV",)) -> Stu
     )
     task = dataclasses.replace(tiny_task("characters"), scored_characters=1_009)
     network = tiny_network("characters")
-    setting = Setting(name="characters", task=task, network=network, training=training)
+    setting = Setting(
+        name="characters", task=task, network=network, training=training, keep_networks=keep
+    )
     return Study(
         name="kept",
         question="Is it there?",
@@ -30,7 +32,6 @@ def characters_study(*, keep: bool, variants: tuple[str, ...] = ("QKV",)) -> Stu
         settings=(setting,),
         variants=variants,
         seeds=(3,),
-        keep_networks=keep,
     )
 
 
@@ -90,5 +91,5 @@ def test_a_damaged_network_is_noticed_and_trained_again(kept: Path) -> None:
 
 
 def test_only_language_models_are_kept() -> None:
-    with pytest.raises(ValueError, match="expected language models where networks are kept, got E"):
-        make_study(keep_networks=True)
+    with pytest.raises(ValueError, match="expected a language model where networks are kept, got"):
+        dataclasses.replace(make_setting("reverse"), keep_networks=True)

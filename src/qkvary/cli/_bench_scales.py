@@ -54,7 +54,7 @@ def command(
     chosen, store, screen = choose_study(study, where), Store(out), console(sys.stderr)
     if windows < 1:
         raise UsageError(f"expected at least 1 window, got {windows}")
-    if not chosen.keep_networks:
+    if not all(setting.keep_networks for setting in chosen.settings):
         raise UsageError(f"expected a study that keeps its networks, got {chosen.name}")
     runs = run_study(chosen, store, RunnerOptions(workers=workers), console=screen)
     if runs.exit_code or runs.missing or runs.failed or runs.diverged:

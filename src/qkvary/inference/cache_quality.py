@@ -52,8 +52,6 @@ class CacheQuality:
     """Their 99th percentile."""
     mean_kl: float
     """Their mean."""
-    most_kl: float
-    """The largest."""
     loss: float
     """Nats per token."""
     plain_loss: float
@@ -194,7 +192,6 @@ class QualityMeter:
             median_kl=_quantile(kl, 0.5),
             p99_kl=_quantile(kl, 0.99),
             mean_kl=kl.mean().item(),
-            most_kl=kl.max().item(),
             loss=torch.cat([part.loss for part in compared]).mean().item(),
             plain_loss=self.plain_loss,
             top1=torch.cat([part.agrees for part in compared]).double().mean().item(),

@@ -27,6 +27,16 @@ class Setting:
     """The network; the study puts each variant in place of its own."""
     training: TrainingConfig
     """How it learns."""
+    keep_networks: bool = False
+    """Whether the store keeps the trained networks as checkpoints that ``load_checkpoint`` reads.
+    Of language models only, and not a part of what names a run."""
+
+    def __post_init__(self) -> None:
+        if self.keep_networks and not isinstance(self.network, LanguageModelConfig):
+            raise ValueError(
+                f"setting {self.name!r}: expected a language model where networks are kept, got "
+                f"{type(self.network).__name__}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +103,6 @@ class Study:
     """Where all runs compute, as torch names it."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type of the weights of all runs."""
-    keep_networks: bool = False
-    """Whether the store keeps every trained network as a checkpoint that ``load_checkpoint`` reads;
-    of language models only. It is not a part of what names a run."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -112,12 +119,6 @@ class Study:
                 + ", ".join(labels)
             )
         self._check_contrasts(labels)
-        kinds = {type(setting.network) for setting in self.settings}
-        if self.keep_networks and kinds != {LanguageModelConfig}:
-            raise ValueError(
-                f"study {self.name!r}: expected language models where networks are kept, got "
-                + ", ".join(sorted(kind.__name__ for kind in kinds))
-            )
 
     def _check_contrasts(self, labels: tuple[str, ...]) -> None:
         if not self.contrasts:
@@ -184,5 +185,5 @@ class Study:
                     seed=seed,
                     learning_rate=rate,
                     run=run,
-                    keep_network=self.keep_networks,
+                    keep_network=setting.keep_networks,
                 )

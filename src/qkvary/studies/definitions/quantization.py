@@ -46,11 +46,11 @@ STUDY = Study(
                 schedule=ScheduleConfig(name="cosine_warmup", warmup_steps=30),
                 evaluate_every=150,
             ),
+            keep_networks=True,
         ),
     ),
     variants=("QKV@alibi", "Q-K=V@alibi", "QKV@rotary", "Q-K=V@rotary"),
     baseline="QKV@alibi",
     contrasts=(("Q-K=V@rotary", "QKV@rotary"),),
-    seeds=(0, 1, 2, 3, 4),
-    keep_networks=True,
+    seeds=(0, 1, 2, 3),
 )
