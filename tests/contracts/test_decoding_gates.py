@@ -133,6 +133,8 @@ def test_every_route_is_one_function(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.compile
+# The compiler of torch imports what torch itself calls deprecated.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.parametrize("name", ["trained", "mixed layers", "low rank"])
 def test_a_compiled_network_is_the_same_function(name: str) -> None:
     model, tokens = find_network(name, torch.float32), random_tokens(2, 11)
@@ -250,8 +252,9 @@ def test_left_padding_changes_nothing_and_its_content_not_a_bit(
         CacheOptions(layout="input", storage="preallocated"),
         CacheOptions(layout="rotated", kernel="folded"),
         CacheOptions(layout="split", storage="int8", group=3),
+        CacheOptions(storage="int4", scales="channel", block=3),
     ],
-    ids=lambda options: options.layout,
+    ids=lambda options: f"{options.layout}-{options.storage}",
 )
 @pytest.mark.parametrize("name", VARIED)
 def test_padding_is_irrelevant_however_it_is_stored(name: str, options: CacheOptions) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import IDENTITY, Source
-from qkvary.nn.cache import LayerCache
+from qkvary.nn.cache import LayerCache, blank_padding
 from qkvary.nn.cache_layouts import NewTokens, make_form, rotate_roles
 from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.draws import Draws
@@ -172,7 +172,10 @@ class Attention(nn.Module):
             key, value = rotate_roles(self.config, own, mixed, rotation)
         else:
             form = make_form(cache.options.layout, self.config, self.projections)
-            stored = cache.append(form.write(NewTokens(x=x, sources=sources, rotation=rotation)))
+            new = form.write(NewTokens(x=x, sources=sources, rotation=rotation))
+            if cache.options.scales == "channel" and layout.attention_mask is not None:
+                new = blank_padding(new, layout.attention_mask[:, -x.shape[1] :])
+            stored = cache.append(new)
             key, value = form.read(stored, lambda: self._rotation(layout.key_positions, x.dtype))
         return query if rotation is None else rotation.turn(query), key, value, rotation
 

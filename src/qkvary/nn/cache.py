@@ -8,7 +8,7 @@ caller and do not change results, quantised storage apart.
 
 from collections.abc import Mapping, Sequence
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
@@ -182,6 +182,20 @@ class LayerCache:
 
     def _make_store(self) -> TokenStore:
         return make_store(self.options, max_tokens=self.max_tokens, most_kept=self._most_kept)
+
+
+def blank_padding(
+    new: Parts, real: Bool[Tensor, "batch tokens"]
+) -> dict[str, Float[Tensor, "batch _ tokens _"]]:
+    """Zeros in place of padding, which then has no part in a scale that it shares with tokens.
+
+    Args:
+        new: Entries of new tokens.
+        real: False where one is padding.
+    """
+    # Not a product: what stands in padding may be infinite.
+    hidden = ~real[:, None, :, None]
+    return {name: entries.masked_fill(hidden, 0.0) for name, entries in new.items()}
 
 
 class KVCache:
