@@ -118,14 +118,25 @@ def unpack(codes: UInt8[Tensor, "*rows bytes"], bits: int, width: int) -> Int8[T
     if bits == 8:
         return codes.view(torch.int8)
     if 8 % bits == 0:
-        shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=codes.device)
-        found = (codes[..., None] >> shifts) & (2**bits - 1)
-    else:
-        padded = torch.nn.functional.pad(codes, (0, -codes.shape[-1] % bits))
-        bytes_ = padded.unflatten(-1, (-1, bits)).long()
-        joined = (bytes_ << (torch.arange(bits, device=codes.device) * 8)).sum(dim=-1)
-        found = (joined[..., None] >> (torch.arange(8, device=codes.device) * bits)) & 2**bits - 1
-    return found.flatten(-2)[..., :width].to(torch.int8) - 2 ** (bits - 1)
+        # A byte is a few whole codes: looking them up is twice as fast as shifting them.
+        found = _codes_of_bytes(bits, codes.device).index_select(0, codes.flatten().int())
+        rows = (*codes.shape[:-1], codes.shape[-1] * 8 // bits)
+        return found.view(torch.int8).view(rows)[..., :width]
+    padded = torch.nn.functional.pad(codes, (0, -codes.shape[-1] % bits))
+    parts = padded.unflatten(-1, (-1, bits)).long()
+    joined = (parts << (torch.arange(bits, device=codes.device) * 8)).sum(dim=-1)
+    shifted = joined[..., None] >> (torch.arange(8, device=codes.device) * bits)
+    found = (shifted & (2**bits - 1)).flatten(-2)[..., :width]
+    return found.to(torch.int8) - 2 ** (bits - 1)
+
+
+@functools.lru_cache(maxsize=8)
+def _codes_of_bytes(bits: int, device: torch.device) -> Tensor:
+    """The codes in every byte, as one number of as many bytes as there are codes."""
+    shifts = torch.arange(0, 8, bits)
+    codes = (torch.arange(256)[:, None] >> shifts & 2**bits - 1) - 2 ** (bits - 1)
+    joined = torch.int16 if bits == 4 else torch.int32
+    return codes.to(torch.int8).view(joined).flatten().to(device)
 
 
 @functools.lru_cache(maxsize=32)

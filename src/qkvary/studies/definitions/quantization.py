@@ -52,5 +52,5 @@ STUDY = Study(
     variants=("QKV@alibi", "Q-K=V@alibi", "QKV@rotary", "Q-K=V@rotary"),
     baseline="QKV@alibi",
     contrasts=(("Q-K=V@rotary", "QKV@rotary"),),
-    seeds=(0, 1, 2, 3),
+    seeds=(0, 1, 2, 3, 4),
 )
