@@ -82,7 +82,7 @@ class Cases:
     layout: Annotated[
         str | None,
         Parameter(
-            name="--layout", help="What the cache keeps: sources, rotated, split, input, latent."
+            name="--layout", help=f"What the cache keeps: {', '.join(get_args(CacheLayout))}."
         ),
     ] = None
     storage: Annotated[
@@ -94,7 +94,7 @@ class Cases:
     kernel: Annotated[
         str | None,
         Parameter(
-            name="--kernel", help="What attends to it: layer, auto, folded, native, compiled."
+            name="--kernel", help=f"What attends to it: {', '.join(get_args(DecodeKernel))}."
         ),
     ] = None
 
