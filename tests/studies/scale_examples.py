@@ -10,7 +10,9 @@ FACTORS: Mapping[str, float] = {
     "g32": 1.0,
     "g32-rot": 0.9,
     "g32-r16": 0.5,
+    "g32-r32": 0.4,
     "b32": 0.1,
+    "b32-r16": 0.04,
     "b32-rot": 0.2,
 }
 VARIANTS = ("QKV@alibi", "Q-K=V@alibi", "QKV@rotary", "Q-K=V@rotary")

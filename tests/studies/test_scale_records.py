@@ -4,25 +4,27 @@ import math
 
 import pytest
 
-from qkvary.studies.scale_records import BITS, CONFIDENCE
+from qkvary.studies.scale_records import BITS, CONFIDENCE, RATIO_BITS, RATIOS, WAYS
 from tests.studies.scale_examples import made_up
 
 
 def test_ratios_are_those_of_pairs() -> None:
     found = {(one.what, one.where, one.bits): one for one in made_up().ratios()}
-    by_channel = found["by channel instead of by token", "QKV@alibi", 4]
+    matched = "by channel instead of by token, with as many newest tokens as they are"
+    by_channel = found[matched, "QKV@alibi", 4]
     assert math.exp(by_channel.log.mean or 0) == pytest.approx(0.1, rel=0.05)
-    one = found["by channel, one tensor instead of two", "Q-K=V@rotary", 8]
+    single = "by channel, newest tokens as they are, one tensor instead of two"
+    one = found[single, "Q-K=V@rotary", 8]
     assert math.exp(one.log.mean or 0) == pytest.approx(2.0, rel=0.05)
     turned = found["by channel, keys stored rotated instead of not", "QKV@rotary", 4]
     assert math.exp(turned.log.mean or 0) == pytest.approx(3.0, rel=0.05)
-    rotated = found["by token, rotated first instead of not", "Q-K=V@alibi", 3]
+    rotated = found["by token, rotated first instead of not", "Q-K=V@alibi", 8]
     logs = [
-        math.log(0.9 * (1 + 0.01 * seed * (3 + 1)) / (1 + 0.01 * seed * 3)) for seed in (0, 1, 2)
+        math.log(0.9 * (1 + 0.01 * seed * (8 + 1)) / (1 + 0.01 * seed * 8)) for seed in (0, 1, 2)
     ]
     assert rotated.log.mean == pytest.approx(sum(logs) / 3)
     assert ("by channel, keys stored rotated instead of not", "QKV@alibi", 4) not in found
-    assert len(found) == 4 * 4 * 3 + 2 + 2 * 2 * 3
+    assert len(found) == 4 * len(RATIOS) * len(RATIO_BITS) + 2 + 2 * 2 * len(RATIO_BITS)
 
 
 def test_all_intervals_hold_at_once() -> None:
@@ -37,7 +39,7 @@ def test_all_intervals_hold_at_once() -> None:
 def test_summaries_are_over_seeds() -> None:
     study = made_up()
     summaries = {(one.variant, one.layout, one.bits, one.scales): one for one in study.summaries()}
-    assert len(summaries) == 4 * 5 * len(BITS) + 2
+    assert len(summaries) == 4 * len(WAYS) * len(BITS) + 2
     one = summaries["QKV@alibi", "sources", 4, "g32"]
     values = [
         1e-6 * 256 * (1 + 0.04 * seed) * (1 + 0.009 * seed + 0.014 * seed) for seed in (0, 1, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -57,49 +56,44 @@ def measure_networks(
         folder = store.network(cell.run_key)
         if folder is None:
             raise UsageError(f"expected the network of {cell.title} in {store.path}, got none")
-        storages = list(_storages(cell))
-        kept = store.path / FOLDER / f"{cell.run_key}-{_digest(storages, windows)}.json"
-        if not kept.exists():
-            rows = _measure(folder, tokens, storages, windows)
-            atomic_write_file(kept, encode(rows).encode())
-            tell(f"{cell.title}: measured [{number} of {len(cells)}]")
-        found = cast("list[dict[str, Any]]", decode(kept.read_bytes()))
-        for (bits, scales, options), figures in zip(storages, found, strict=True):
+        kept = store.path / FOLDER / f"{cell.run_key}-{windows}-{NUMERICS_VERSION}.json"
+        found = _measure(folder, tokens, list(_storages(cell)), windows, kept)
+        tell(f"{cell.title}: measured [{number} of {len(cells)}]")
+        for bits, scales, options in _storages(cell):
             yield ScaleRecord(
                 variant=cell.variant,
                 seed=cell.seed,
                 layout=options.layout,
                 bits=bits,
                 scales=scales,
-                figures=figures,
+                figures=found[_spell(options)],
             )
 
 
-def _digest(storages: Sequence[Storage], windows: int) -> str:
-    """Names a measurement, so that one that was made is not made again."""
-    names = [f"{options.layout} {spell_options(options)}" for _, _, options in storages]
-    identity = f"{names}\n{windows} windows\nnumerics {NUMERICS_VERSION}\n"
-    return hashlib.sha256(identity.encode()).hexdigest()[:16]
+def _spell(options: CacheOptions) -> str:
+    return f"{options.layout} {spell_options(options)}"
 
 
 def _measure(
-    folder: Path, tokens: Sequence[int], storages: Sequence[Storage], windows: int
-) -> list[dict[str, Any]]:
-    """All figures of each storage of one network."""
+    folder: Path, tokens: Sequence[int], storages: Sequence[Storage], windows: int, kept: Path
+) -> dict[str, dict[str, Any]]:
+    """All figures of each storage of one network; what is kept already is not measured again."""
+    found = cast("dict[str, Any]", decode(kept.read_bytes())) if kept.exists() else {}
+    missing = [options for _, _, options in storages if _spell(options) not in found]
+    if not missing:
+        return found
     network, _ = load_checkpoint(folder)
     text = cut_windows(tokens, context=network.config.max_tokens, most=windows)
     meter = QualityMeter(network, text)
-    found: list[dict[str, Any]] = []
-    for _, _, options in storages:
+    for options in missing:
         quality = meter.measure(options)
-        found.append(
-            {
-                **dataclasses.asdict(quality),
-                "perplexity_change": quality.perplexity_change,
-                "drifts": quality.drifts,
-                "meets_int8_gate": quality.meets_int8_gate,
-            }
-        )
+        found[_spell(options)] = {
+            **dataclasses.asdict(quality),
+            "perplexity_change": quality.perplexity_change,
+            "drifts": quality.drifts,
+            "meets_int8_gate": quality.meets_int8_gate,
+        }
+    atomic_write_file(kept, encode(found).encode())
     return found
 
 

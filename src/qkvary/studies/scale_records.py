@@ -14,15 +14,22 @@ from qkvary.arch.caches import CacheLayout
 from qkvary.studies.statistics import Estimate, corrected_confidence, paired_t
 
 BITS = (8, 4, 3)
-WAYS = ("g32", "g32-rot", "g32-r16", "b32", "b32-rot")
-"""Scales by token, or by channel over blocks of 32 tokens; rotated first; 16 tokens as they are,
-which is about as many as wait on average until their block is full."""
+WAYS = ("g32", "g32-rot", "g32-r16", "g32-r32", "b32", "b32-rot", "b32-r16")
+"""Scales by token, or by channel over 32 tokens; rotated first; newest tokens as they are.
+With ``b32-r16`` those are 16 to 47, with ``g32-r32`` always 32."""
 RATIOS = (
-    ("b32", "g32-r16", "by channel instead of by token, as many tokens as they are"),
-    ("b32", "g32", "by channel instead of by token"),
+    (
+        "b32-r16",
+        "g32-r32",
+        "by channel instead of by token, with as many newest tokens as they are",
+    ),
+    ("g32-r16", "g32", "by token, the newest 16 tokens as they are instead of rounded"),
+    ("b32-r16", "b32", "by channel, at least 16 newest tokens as they are instead of none"),
     ("g32-rot", "g32", "by token, rotated first instead of not"),
     ("b32-rot", "b32", "by channel, rotated first instead of not"),
 )
+RATIO_BITS = (8, 4)
+"""Bits for which ratios are asked."""
 CONFIDENCE = 0.95
 
 
@@ -153,7 +160,7 @@ class ScaleStudy:
     def _of_storages(self) -> Iterable[tuple[str, str, int, list[float]]]:
         for variant in self.variants:
             for new, old, what in RATIOS:
-                for bits in BITS:
+                for bits in RATIO_BITS:
                     logs = _logs(self._kl(variant, bits, new), self._kl(variant, bits, old))
                     if logs:
                         yield what, variant, bits, logs
@@ -161,7 +168,7 @@ class ScaleStudy:
     def _of_layouts(self) -> Iterable[tuple[str, str, int, list[float]]]:
         for variant in self.variants:
             for scales, how in (("g32", "by token"), ("b32", "by channel")):
-                for bits in BITS:
+                for bits in RATIO_BITS:
                     turned = self._kl(variant, bits, scales, "rotated")
                     logs = _logs(turned, self._kl(variant, bits, scales))
                     if logs:
@@ -172,11 +179,16 @@ class ScaleStudy:
             apart = single.replace("Q-K=V", "QKV")
             if apart == single or apart not in self.variants:
                 continue
-            for scales, how in (("g32", "by token"), ("b32", "by channel")):
-                for bits in BITS:
+            for scales, how in (("g32-r32", "by token"), ("b32-r16", "by channel")):
+                for bits in RATIO_BITS:
                     logs = _logs(self._kl(single, bits, scales), self._kl(apart, bits, scales))
                     if logs:
-                        yield f"{how}, one tensor instead of two", single, bits, logs
+                        yield (
+                            f"{how}, newest tokens as they are, one tensor instead of two",
+                            single,
+                            bits,
+                            logs,
+                        )
 
     def _kl(
         self, variant: str, bits: int, scales: str, layout: CacheLayout = "sources"

@@ -23,10 +23,10 @@ def test_the_page_says_how_to_run_it_again_and_what_was_found(files: dict[str, b
         "    qkvary bench scales made-up --seeds 0,1,2",
         "an abacus",
         f"({PICTURE})",
-        "QKV@alibi: 8 bits 0.1 [",
+        "QKV@alibi: 8 bits 0.1",
         "was missed by: QKV@alibi g32 by 3 of 3",
-        "4 bits, Q-K=V@rotary: the smallest mean KL has `b32`",
-        "correction for 62 comparisons",
+        "4 bits, Q-K=V@rotary: the smallest mean KL has `b32-r16`",
+        "correction for 50 comparisons",
     ):
         assert said in page, said
     assert " nan" not in page
@@ -37,7 +37,7 @@ def test_tables_and_records_hold_every_figure(files: dict[str, bytes]) -> None:
     rows = list(csv.DictReader(io.StringIO(files["tables/storages.csv"].decode())))
     assert len(rows) == len(study.summaries())
     assert float(rows[0]["mean_kl"]) > 0
-    assert len(list(csv.reader(io.StringIO(files["tables/ratios.csv"].decode())))) == 63
+    assert len(list(csv.reader(io.StringIO(files["tables/ratios.csv"].decode())))) == 51
     document = json.loads(files["records.json"])
     assert document["schema_version"] == 1
     assert len(document["records"]) == len(study.records)

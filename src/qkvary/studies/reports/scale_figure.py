@@ -14,16 +14,20 @@ from qkvary.studies.scale_records import WAYS, ScaleStudy, StorageSummary
 NAMES = {
     "g32": "by token",
     "g32-rot": "by token, rotated",
-    "g32-r16": "by token, 16 as they are",
+    "g32-r16": "by token, newest 16 as they are",
+    "g32-r32": "by token, newest 32 as they are",
     "b32": "by channel",
     "b32-rot": "by channel, rotated",
+    "b32-r16": "by channel, newest 16 to 47 as they are",
 }
 LOOKS = {
     "g32": ("#b4502d", "o", "-"),
     "g32-rot": ("#d99a2b", "s", "--"),
     "g32-r16": ("#7b5ea7", "^", "-."),
+    "g32-r32": ("#c05a92", "<", ":"),
     "b32": ("#1f6f8b", "D", "-"),
     "b32-rot": ("#3a9d6f", "v", "--"),
+    "b32-r16": ("#111111", "P", ":"),
 }
 SHIFT = 0.06
 """Bits between the marks of two storages with as many bits, so that whiskers can be told apart."""
@@ -34,7 +38,7 @@ def draw_scales(study: ScaleStudy, formats: Sequence[Format]) -> dict[str, bytes
     with paper_style():
         columns = 2 if len(study.variants) > 1 else 1
         rows = math.ceil(len(study.variants) / columns)
-        figure = Figure(figsize=(3.3 * columns, 2.2 * rows + 0.5), layout="constrained")
+        figure = Figure(figsize=(3.3 * columns, 2.2 * rows + 0.7), layout="constrained")
         panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         summaries = [one for one in study.summaries() if one.layout == "sources"]
         for axes, variant in zip(panels.flat, study.variants, strict=False):
@@ -61,7 +65,7 @@ def _draw(axes: Axes, summaries: Sequence[StorageSummary]) -> None:
         below = [middle - low for middle, low in zip(middles, lows, strict=True)]
         above = [high - middle for middle, high in zip(middles, highs, strict=True)]
         axes.errorbar(
-            [one.bits + 1 + SHIFT * (number - 2) for one in some],
+            [one.bits + 1 + SHIFT * (number - 3) for one in some],
             middles,
             yerr=[below, above],
             color=colour,

@@ -27,9 +27,9 @@ PICTURE = "figures/divergence.svg"
 SCHEMA = 1
 _SPELLING = (
     "Scales are of 32 bits: `g32` one for each token and head of 32 channels, `b32` one for each "
-    "channel over 32 tokens, so that both take one bit a number beside its code. `-r16` keeps the "
-    "newest 16 tokens as they are, about as many as wait on average until a block of 32 is full. "
-    "`-rot` rotates the channels of a head first."
+    "channel over 32 tokens, so that both take a bit a number beside its code. By channel, tokens "
+    "wait as they are until their block is full: 0 to 31 of the newest. `-r16` keeps the newest 16 "
+    "tokens as they are, by channel thus 16 to 47. `-rot` rotates the channels of a head first."
 )
 
 
@@ -130,9 +130,9 @@ def _caveats(study: ScaleStudy) -> list[str]:
     ratios = study.ratios()
     confidence = 100 * ratios[0].log.confidence if ratios else 95.0
     waiting = (
-        "By channel the newest 0 to 31 tokens, and thus the first 31 of a window, are not rounded. "
-        f"In a window of {study.context} that is a good part, in a long one little: compare with "
-        "`g32-r16`, which is given as many."
+        f"Tokens that are kept as they are are a good part of a window of {study.context}, and "
+        "little of a long one. Bits in the table and the picture are those in the long run, "
+        "without them."
     )
     intervals = (
         "Ratios are paired by seed. Their intervals are Student's of the logarithm, with "
