@@ -41,7 +41,7 @@ def test_a_measurement_is_printed_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "decode"
-    typed = ["bench", "decode", *SMALL, "--variant", "Q-K=V", "MQA", "--out", str(out)]
+    typed = ["bench", "decode", *SMALL, "--variant", "QKV", "Q-K=V", "--out", str(out)]
     assert main(typed) == 0
     printed = capsys.readouterr()
     for words in (
@@ -55,7 +55,7 @@ def test_a_measurement_is_printed_and_written(
         assert words in printed.out
     assert printed.err.startswith("speed at 12 tokens, batch 1, float32")
     record = from_json((out / "record.json").read_bytes(), where="here")
-    assert [row.case.variant for row in record.speed[::4]] == ["Q-K=V", "MQA"]
+    assert [row.case.variant for row in record.speed[::4]] == ["QKV", "Q-K=V"]
 
 
 def test_what_was_measured_is_shown_again(

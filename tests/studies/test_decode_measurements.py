@@ -237,7 +237,7 @@ def test_environment_and_threads() -> None:
     record = answer(ask("QKV"))
     facts = {fact.name: fact.value for fact in record.environment}
     assert facts["threads"] == "1"
-    assert {"torch", "transformers", "cpu", "commit", "instructions"} <= facts.keys()
+    assert {"torch", "transformers", "cpu", "instructions"} <= facts.keys()
     assert torch.get_num_threads() == before
 
 

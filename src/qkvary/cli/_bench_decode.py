@@ -37,13 +37,7 @@ from qkvary.studies.decode_records import (
     from_json,
 )
 from qkvary.studies.reports import wording
-from qkvary.studies.reports.decode_tables import (
-    describe_networks,
-    gap_table,
-    memory_table,
-    poster_table,
-    speed_tables,
-)
+from qkvary.studies.reports.decode_tables import all_tables, describe_networks
 from qkvary.studies.reports.decode_writing import check_target, write_decode
 from qkvary.studies.reports.tables import Cell, Table, one_line
 
@@ -381,10 +375,7 @@ def _speed_to_dict(speed: Speed) -> dict[str, Any]:
 
 def _print(screen: Console, record: DecodeRecord, files: Sequence[Path]) -> None:
     screen.print(Text(printable(describe_networks(record))))
-    tables: list[Table] = [*speed_tables(record)]
-    if record.memory:
-        tables += [memory_table(record), gap_table(record)]
-    for table in (*tables, poster_table(record)):
+    for table in all_tables(record):
         _print_table(screen, table)
     for title, sentences in (("Found", find_answers(record)), ("Know that", find_caveats(record))):
         screen.print(Text(f"\n{title}", style="bold"))

@@ -176,7 +176,13 @@ def is_reference(record: DecodeRecord, case: DecodeCase) -> bool:
 
 
 def stand_beside_poster(record: DecodeRecord) -> tuple[Beside, ...]:
-    """The poster's two changes of Q-K=V against QKV, ours, and the cost model's of its network."""
+    """The poster's two changes of Q-K=V against QKV, ours, and the cost model's of its network.
+
+    Nothing where the two variants were not measured beside each other.
+    """
+    memories, speeds = tuple(_memory_changes(record)), tuple(_speed_changes(record))
+    if not speeds:
+        return ()
     table = load_published(POSTER)
 
     def published(row: str) -> tuple[float, float]:
@@ -188,13 +194,13 @@ def stand_beside_poster(record: DecodeRecord) -> tuple[Beside, ...]:
         Beside(
             quantity="peak memory",
             published=published(memory),
-            here=tuple(_memory_changes(record)),
+            here=memories,
             model=tuple(_model_changes(memory=True)),
         ),
         Beside(
             quantity="tokens per second",
             published=published(speed),
-            here=tuple(_speed_changes(record)),
+            here=speeds,
             model=tuple(_model_changes(memory=False)),
         ),
     )

@@ -49,7 +49,7 @@ def find_caveats(record: DecodeRecord) -> tuple[str, ...]:
         )
     if wall_counts(record):
         caveats.append("Ratios go by the clock on the wall, since the work is shared.")
-    if not record.memory or record.memory[0].source == "VmHWM":
+    if record.memory and record.memory[0].source == "VmHWM":
         caveats.append(
             "Peaks are high-water marks of resident memory. At the peak the newest chunk of the "
             "prompt is not stored in every layer yet, so that a difference of peaks comes out "

@@ -385,7 +385,8 @@ def _make_row(one: _Contender, ours: _Contender) -> SpeedRow:
 
 def _describe_environment(question: DecodeQuestion) -> Iterator[Fact]:
     for name, value in machine().items():
-        yield Fact(name=name, value=str(value))
+        if value is not None:
+            yield Fact(name=name, value=str(value))
     if question.stock:
         yield Fact(name="transformers", value=str(package_version("transformers")))
     yield Fact(name="threads", value=str(question.effort.threads))

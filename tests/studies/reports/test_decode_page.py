@@ -64,6 +64,13 @@ def test_links_lead_to_sections() -> None:
         assert re.findall(r'<a href="#([a-z]+)">', page) == sections
 
 
+def test_without_its_variants_there_is_no_poster() -> None:
+    record = make_record()
+    alone = tuple(row for row in record.speed if row.case.variant == "MQA")
+    page = render_decode(dataclasses.replace(record, speed=alone))
+    assert "poster" not in re.findall(r'"#?([a-z]+)"', page)
+
+
 @pytest.mark.parametrize("stock", [False, True])
 def test_no_number_is_missing_without_a_word(stock: bool) -> None:
     page = render_decode(make_record(stock=stock))

@@ -2,6 +2,7 @@ import dataclasses
 
 from qkvary.studies.decode_records import DecodeRecord
 from qkvary.studies.reports.decode_tables import (
+    all_tables,
     describe_facts,
     describe_networks,
     describe_provenance,
@@ -109,12 +110,22 @@ def test_gaps_stand_beside_the_formula() -> None:
 
 def test_the_poster_comes_first_and_ours_last() -> None:
     table = poster_table(make_record())
+    assert table is not None
     where = read(table, "where")
     assert where[0] == "the poster: 1.2B, bfloat16, A100"
     assert where[-1] == "measured here: 1 answer of 256 tokens, float32"
     assert read(table, "%")[0] == "−6.5 to −6.9"
     assert read(table, "%")[-1] == "+25.0"
     assert all(len(row) == 3 for row in table.rows)
+
+
+def test_no_poster_without_its_variants() -> None:
+    record = make_record()
+    alone = tuple(row for row in record.speed if row.case.variant == "MQA")
+    other = dataclasses.replace(record, speed=alone)
+    assert poster_table(other) is None
+    assert [table.key for table in all_tables(other)] == ["speed-1", "memory", "gaps"]
+    assert [table.key for table in all_tables(record)][-1] == "poster"
 
 
 def test_networks_and_machine_are_described() -> None:

@@ -5,7 +5,7 @@ import pytest
 from qkvary.checkpoints.errors import ResourceError, UsageError
 from qkvary.studies.decode_findings import find_answers, find_caveats
 from qkvary.studies.decode_records import from_json
-from qkvary.studies.reports import wording
+from qkvary.studies.reports import decode_writing, wording
 from qkvary.studies.reports.decode_page import render_decode
 from qkvary.studies.reports.decode_readme import write_readme
 from qkvary.studies.reports.decode_writing import (
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_a_folder_gets_all_three(tmp_path: Path) -> None:
     record, folder = make_record(), tmp_path / "new" / "decode"
     written = write_decode(record, folder)
-    assert [path.name for path in written] == [README_NAME, PAGE_NAME, RECORD_NAME]
+    assert [path.name for path in written] == [RECORD_NAME, README_NAME, PAGE_NAME]
     assert sorted(folder.iterdir()) == sorted(written)
     assert (folder / PAGE_NAME).read_text("utf-8") == render_decode(record)
     assert from_json((folder / RECORD_NAME).read_bytes(), where="here") == record
@@ -45,6 +45,18 @@ def test_another_ending_is_refused(tmp_path: Path) -> None:
         check_target(tmp_path / "one.pdf")
     (tmp_path / "version.2").mkdir()
     check_target(tmp_path / "version.2")
+
+
+def test_the_record_is_kept_whatever_stops_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: object) -> str:
+        raise UsageError("expected jinja2 for a page")
+
+    monkeypatch.setattr(decode_writing, "load_decode_page", lambda: stop)
+    with pytest.raises(UsageError, match="expected jinja2"):
+        write_decode(make_record(), tmp_path)
+    assert from_json((tmp_path / RECORD_NAME).read_bytes(), where="here") == make_record()
 
 
 def test_a_file_in_the_way_is_a_resource_error(tmp_path: Path) -> None:

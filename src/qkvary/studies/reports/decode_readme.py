@@ -2,19 +2,16 @@
 
 from collections.abc import Iterator
 
-from qkvary.studies.decode_comparisons import POSTER
+from qkvary.studies.decode_comparisons import POSTER, stand_beside_poster
 from qkvary.studies.decode_findings import find_answers, find_caveats
 from qkvary.studies.decode_records import DecodeRecord
 from qkvary.studies.figures import load_published
 from qkvary.studies.reports import wording
 from qkvary.studies.reports.decode_tables import (
     QUESTION,
+    all_tables,
     describe_networks,
     describe_provenance,
-    gap_table,
-    memory_table,
-    poster_table,
-    speed_tables,
 )
 from qkvary.studies.reports.tables import table_markdown
 
@@ -54,13 +51,10 @@ def _lines(record: DecodeRecord, others: tuple[str, ...]) -> Iterator[str]:
     yield ""
     yield "## Every figure"
     yield ""
-    tables = [*speed_tables(record)]
-    if record.memory:
-        tables += [memory_table(record), gap_table(record)]
-    for table in (*tables, poster_table(record)):
-        yield table_markdown(table)
-    yield f"Poster: {wording.markdown(load_published(POSTER).source)}."
-    yield ""
+    yield from map(table_markdown, all_tables(record))
+    if stand_beside_poster(record):
+        yield f"Poster: {wording.markdown(load_published(POSTER).source)}."
+        yield ""
     yield "## Where"
     yield ""
     yield "| what | value |"

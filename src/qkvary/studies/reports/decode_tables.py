@@ -77,6 +77,13 @@ def memory_table(record: DecodeRecord) -> Table:
     )
 
 
+def all_tables(record: DecodeRecord) -> tuple[Table, ...]:
+    """Every table that there is something for, in their order."""
+    memory = (memory_table(record), gap_table(record)) if record.memory else ()
+    poster = poster_table(record)
+    return (*speed_tables(record), *memory, *(() if poster is None else (poster,)))
+
+
 def gap_table(record: DecodeRecord) -> Table:
     """Differences of peaks beside those of the formula."""
     return Table(
@@ -100,8 +107,11 @@ def gap_table(record: DecodeRecord) -> Table:
     )
 
 
-def poster_table(record: DecodeRecord) -> Table:
-    """The published changes of Q-K=V against QKV beside ours."""
+def poster_table(record: DecodeRecord) -> Table | None:
+    """The published changes of Q-K=V against QKV beside ours, where both were measured."""
+    found = stand_beside_poster(record)
+    if not found:
+        return None
     return Table(
         key="poster",
         title="Q-K=V against QKV: the poster's measurement and ours",
@@ -110,7 +120,7 @@ def poster_table(record: DecodeRecord) -> Table:
             Column(key="where", title="where", numeric=False),
             Column(key="percent", title="%"),
         ),
-        rows=tuple(row for beside in stand_beside_poster(record) for row in _poster_rows(beside)),
+        rows=tuple(row for beside in found for row in _poster_rows(beside)),
         notes=(
             (
                 "Peak memory: weights and answer, without the program. The poster's batch and "

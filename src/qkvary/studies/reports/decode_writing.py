@@ -16,6 +16,10 @@ def _page(record: DecodeRecord) -> bytes:
     return load_decode_page()(record).encode()
 
 
+def _readme(record: DecodeRecord) -> bytes:
+    return write_readme(record, (PAGE_NAME, RECORD_NAME)).encode()
+
+
 _MAKERS: Mapping[str, Callable[[DecodeRecord], bytes]] = {
     ".json": to_json,
     ".html": _page,
@@ -39,18 +43,18 @@ def write_decode(record: DecodeRecord, target: Path) -> tuple[Path, ...]:
     """
     check_target(target)
     if target.suffix in _MAKERS:
-        files = {target: _MAKERS[target.suffix](record)}
+        makers = {target: _MAKERS[target.suffix]}
     else:
-        readme = write_readme(record, (PAGE_NAME, RECORD_NAME)).encode()
-        files = {
-            target / README_NAME: readme,
-            target / PAGE_NAME: _page(record),
-            target / RECORD_NAME: to_json(record),
+        # The record first: whatever stops the others, it can be read again.
+        makers = {
+            target / RECORD_NAME: to_json,
+            target / README_NAME: _readme,
+            target / PAGE_NAME: _page,
         }
-    for path, data in files.items():
+    for path, make in makers.items():
         make_directory(path.absolute().parent)
-        atomic_write_file(path, data)
-    return tuple(files)
+        atomic_write_file(path, make(record))
+    return tuple(makers)
 
 
 def check_target(target: Path) -> None:
