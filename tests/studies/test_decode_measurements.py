@@ -244,3 +244,26 @@ def test_environment_and_threads() -> None:
 def test_a_device_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="expected a device"):
         answer(ask("QKV", effort={"device": "cuda:99"}))
+
+
+def test_what_a_timing_chose_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = answer(ask("QKV", "Q-MQA", stock=()))
+    size = record.speed[0].parameters
+    step = f"step, device cpu, parameters {size}, threads 1, rows 1, tokens 64"
+    attention = "device cpu, heads 3, kv 1, width 8, threads 1"
+    found = {
+        step: "step",
+        step.replace(str(size), f"{size}0"): "layer",
+        step.replace("threads 1", "threads 12"): "layer",
+        attention: "native",
+        "device cpu, heads 3, kv 2, width 8, threads 1": "folded",
+    }
+    monkeypatch.setattr(decode_measurements, "chosen", lambda: found)
+    alone = answer(ask("QKV", "Q-MQA", stock=())).kernels
+    assert [(fact.name, fact.value) for fact in alone] == [(step, "step")]
+    found[step] = "attention"
+    both = answer(ask("QKV", "Q-MQA", stock=())).kernels
+    assert [(fact.name, fact.value) for fact in both] == [
+        (step, "attention"),
+        (attention, "native"),
+    ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -122,7 +122,7 @@ class _Measurement:
             question=question,
             command=command,
             environment=tuple(_describe_environment(question)),
-            kernels=tuple(_describe_kernels(question)),
+            kernels=tuple(_describe_kernels(question, self.speed)),
             started=started,
             ended=now(),
             stream_bytes_per_second=tuple(self.bandwidths),
@@ -396,14 +396,25 @@ def _describe_environment(question: DecodeQuestion) -> Iterator[Fact]:
         yield Fact(name="device", value=name)
 
 
-def _describe_kernels(question: DecodeQuestion) -> Iterator[Fact]:
-    """The kernels that a timing chose for layers like those measured, by the kind of call."""
-    layers = [layer for network in question.networks for layer in network.layers]
-    wanted = {
-        f"heads {one.num_heads}, kv {one.num_kv_heads}, width {one.size_per_head},"
-        for one in layers
+def _describe_kernels(question: DecodeQuestion, speed: Iterable[SpeedRow]) -> Iterator[Fact]:
+    """What a timing chose for steps like those measured, and for attention where that matters."""
+    threads = f"threads {question.effort.threads}"
+    known = {kind: name for kind, name in sorted(chosen().items()) if threads in kind.split(", ")}
+    sizes = {f"parameters {row.parameters}" for row in speed if row.runner == "cache"}
+    steps = {
+        kind: name
+        for kind, name in known.items()
+        if kind.startswith("step, ") and sizes & set(kind.split(", "))
     }
-    threads = f"threads {question.effort.threads},"
-    for kind, name in sorted(chosen().items()):
-        if threads in kind and any(part in kind for part in wanted):
+    for kind, name in steps.items():
+        yield Fact(name=kind, value=name)
+    if steps and set(steps.values()) == {"step"}:
+        return
+    layers = [layer for network in question.networks for layer in network.layers]
+    shapes = {
+        f"heads {layer.num_heads}, kv {layer.num_kv_heads}, width {layer.size_per_head},"
+        for layer in layers
+    }
+    for kind, name in known.items():
+        if any(shape in kind for shape in shapes):
             yield Fact(name=kind, value=name)

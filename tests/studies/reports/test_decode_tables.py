@@ -137,7 +137,7 @@ def test_networks_and_machine_are_described() -> None:
     assert dict(describe_facts(record))["stream, GB/s"] == "16.0"
     facts = dict(describe_provenance(record))
     assert facts["memory read in a row, GB/s"] == "16.0 [16.0, 16.0]"
-    assert facts["kernel for heads 4, kv 1, width 64"] == "native"
+    assert facts["chosen for heads 4, kv 1, width 64"] == "native"
     question = dataclasses.replace(record.question, checkpoint="model.bin")
     stored = dataclasses.replace(record, question=question)
     assert describe_networks(stored).endswith("the weights of model.bin.")

@@ -173,7 +173,7 @@ def describe_provenance(record: DecodeRecord) -> list[tuple[str, str]]:
         ("ended", record.ended),
         *((fact.name, fact.value) for fact in record.environment),
         ("memory read in a row, GB/s", stream),
-        *((f"kernel for {fact.name}", fact.value) for fact in record.kernels),
+        *((f"chosen for {fact.name}", fact.value) for fact in record.kernels),
     ]
 
 
