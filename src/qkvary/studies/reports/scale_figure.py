@@ -77,6 +77,7 @@ def _draw(axes: Axes, summaries: Sequence[StorageSummary]) -> None:
         )
     ticks = sorted({one.bits + 1 for one in summaries})
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.yaxis.set_major_formatter(lambda value, _: f"1e{round(math.log10(value))}")
 
 
 def _or(bound: float | None, middle: float | None) -> float:

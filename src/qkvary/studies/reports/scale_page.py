@@ -7,7 +7,7 @@ what was measured then.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from qkvary.checkpoints.jsonvalues import encode
 from qkvary.studies.reports import wording
@@ -85,13 +85,28 @@ def _conclusions(study: ScaleStudy) -> list[str]:
     for ratio in study.ratios():
         groups.setdefault((ratio.what, ratio.where), []).append(ratio)
     for what in dict.fromkeys(what for what, _ in groups):
-        lines.append(f"- **{what[0].upper()}{what[1:]}**, mean KL times:")
+        lines.append(f"- **{what[0].upper()}{what[1:]}**: {_in_short(groups, what)}")
         for (same, where), some in groups.items():
             if same == what:
                 said = ", ".join(f"{one.bits} bits {times(one.log)} {one.verdict}" for one in some)
                 lines.append(f"  - {where}: {said}")
     lines += ["", *(_promises(study)), ""]
     return lines
+
+
+def _in_short(groups: Mapping[tuple[str, str], Sequence[Ratio]], what: str) -> str:
+    """One comparison over all networks and bits."""
+    some = [ratio for (same, _), ratios in groups.items() if same == what for ratio in ratios]
+    times = sorted(math.exp(_mean(ratio.log)) for ratio in some)
+    verdicts = [ratio.verdict for ratio in some]
+    said = [
+        f"{word} in {verdicts.count(word)}"
+        for word in ("lower", "higher", "not distinguished", "no interval")
+        if word in verdicts
+    ]
+    return (
+        f"mean KL times {times[0]:.2g} to {times[-1]:.2g}; of {len(some)} cases {', '.join(said)}."
+    )
 
 
 def _promises(study: ScaleStudy) -> Iterable[str]:
@@ -104,10 +119,10 @@ def _promises(study: ScaleStudy) -> Iterable[str]:
             f"{one.variant} {one.scales} by {one.seeds - one.meeting} of {one.seeds}"
             for one in missed
         )
-        yield "- The promise of 8 bits (median KL 1e-3, 99 % 1e-2, perplexity 0.2 %, top token "
+        yield "- The promise of 8 bits (median KL 1e-3, 99 % 1e-2, perplexity 0.2 %, top token"
         yield f"  99 %) was missed by: {listed}; it was kept by all others."
     else:
-        yield f"- All {sum(one.seeds for one in eight)} storages of 8 bits kept their promise "
+        yield f"- All {sum(one.seeds for one in eight)} measurements of 8 bits kept their promise"
         yield "  (median KL 1e-3, 99 % 1e-2, perplexity 0.2 %, top token 99 %)."
     for bits in sorted({one.bits for one in summaries} - {8}, reverse=True):
         for variant in study.variants:
