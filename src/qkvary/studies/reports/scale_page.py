@@ -57,6 +57,10 @@ def _head(study: ScaleStudy) -> list[str]:
     )
     known = sorted(study.environment.items())
     environment = "; ".join(f"{name} {wording.markdown(str(value))}" for name, value in known)
+    ran = (
+        f"The command ran from {study.started} to {study.ended}; what was trained or measured "
+        "before was not made again."
+    )
     return [
         f"# {study.question}",
         "",
@@ -73,7 +77,7 @@ def _head(study: ScaleStudy) -> list[str]:
         f"    {study.command}",
         "",
         f"{environment}.",
-        f"Measured from {study.started} to {study.ended}.",
+        ran,
         "",
     ]
 
@@ -133,11 +137,16 @@ def _promises(study: ScaleStudy) -> Iterable[str]:
                 f"{math.exp(_mean(best.mean_kl)):.1e}, at {_percent(best.perplexity_change)} of "
                 "perplexity."
             )
-    drifting = sum(one.drifting for one in summaries)
+    drifting = {
+        way: (sum(one.drifting for one in some), sum(one.seeds for one in some))
+        for way in dict.fromkeys(one.scales for one in summaries)
+        for some in ([one for one in summaries if one.scales == way],)
+    }
+    listed = ", ".join(f"`{way}` {rising} of {count}" for way, (rising, count) in drifting.items())
     yield (
-        f"- The divergence rose with the position in the later half of the window, by more than "
-        f"two standard errors, in {drifting} of {sum(one.seeds for one in summaries)} "
-        "measurements."
+        "- The divergence rose with the position in the later half of the window, by more than two "
+        f"standard errors (noise does in one of 44): {listed}. Where newest tokens are kept as "
+        "they are, a growing part of what is seen is rounded."
     )
 
 
