@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from qkvary.arch.caches import CacheOptions
-from qkvary.checkpoints.errors import UsageError
+from qkvary.checkpoints.errors import ResourceError, UsageError
 from qkvary.checkpoints.models import save_model
 from qkvary.inference.measuring import MemoryStream, usual_options
 from qkvary.inference.peak_memory import MemoryJob, MemoryReading
@@ -207,6 +207,20 @@ def test_no_long_context_and_no_memory_at_all(monkeypatch: pytest.MonkeyPatch) -
     only = answer(ask("Q-K=V", stock=(), effort={"memory_context": 0}))
     assert [row.case.context for row in only.memory] == [16]
     assert answer(ask("Q-K=V", stock=())).memory == ()
+
+
+def test_a_process_that_dies_takes_no_other_row_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(job: MemoryJob) -> MemoryReading:
+        if job.prompt_tokens > 32:
+            raise ResourceError("the process that measures memory ended with code -9")
+        return READING
+
+    monkeypatch.setattr(decode_measurements, "measure_apart", read)
+    record = answer(ask("QKV", stock=(), effort={"memory_context": 64}))
+    assert [row.case.context for row in record.memory] == [16]
+    (note,) = record.notes
+    assert note.startswith("No memory of QKV, 1 answer of 64 tokens, float32: the process that")
+    assert note.endswith("ended with code -9.")
 
 
 def test_peaks_come_from_processes_of_their_own() -> None:

@@ -16,6 +16,7 @@ import torch
 
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.errors import ResourceError
 from qkvary.costs.formats import Dtype, dtype_bytes
 from qkvary.costs.parameters import network_parameters
 from qkvary.inference.catalog import has_transformers, load_stock
@@ -33,6 +34,7 @@ from qkvary.inference.measuring import (
 from qkvary.inference.peak_memory import MemoryJob, NetworkSource, measure_apart
 from qkvary.nn.decoding.choice import chosen
 from qkvary.nn.language_model import LanguageModel
+from qkvary.studies.decode_comparisons import name_place
 from qkvary.studies.decode_networks import (
     cache_formula_bytes,
     mean_step_bytes,
@@ -92,7 +94,6 @@ def measure(question: DecodeQuestion, *, command: str, tell: Tell) -> DecodeReco
 
     Raises:
         UsageError: if there is no such device.
-        ResourceError: if a process that measures memory dies.
     """
     return _Measurement(question, tell).run(command)
 
@@ -259,11 +260,11 @@ class _Measurement:
                     variant=name_variant(network), context=context, batch=batch, dtype=dtype
                 )
                 for options in self._stored(network, apart=context == long):
-                    yield self._measure_peak(network, case, options, tokens)
+                    yield from self._measure_peak(network, case, options, tokens)
                 size = self._stock_size(case.variant)
                 if size is not None and size not in seen:
                     seen.add(size)
-                    yield self._measure_peak(network, case, None, tokens)
+                    yield from self._measure_peak(network, case, None, tokens)
 
     def _stored(self, network: LanguageModelConfig, *, apart: bool) -> Iterator[CacheOptions]:
         """The caches that are asked for, and what the first would be with key and value apart."""
@@ -291,19 +292,23 @@ class _Measurement:
         case: DecodeCase,
         options: CacheOptions | None,
         new_tokens: int,
-    ) -> MemoryRow:
+    ) -> Iterator[MemoryRow]:
+        """One row; none where its process died, which is no reason to lose the others."""
         effort = self.question.effort
-        reading = measure_apart(
-            MemoryJob(
-                network=self._source(network, case.context, case.dtype),
-                cache=options,
-                batch=case.batch,
-                prompt_tokens=case.context - new_tokens,
-                new_tokens=new_tokens,
-                threads=effort.threads,
-                chunk=effort.memory_chunk,
-            )
+        job = MemoryJob(
+            network=self._source(network, case.context, case.dtype),
+            cache=options,
+            batch=case.batch,
+            prompt_tokens=case.context - new_tokens,
+            new_tokens=new_tokens,
+            threads=effort.threads,
+            chunk=effort.memory_chunk,
         )
+        try:
+            reading = measure_apart(job)
+        except ResourceError as error:
+            self.notes.append(f"No memory of {case.variant}, {name_place(case)}: {error}.")
+            return
         stored = case.context - 1
         formula = (
             None
@@ -312,7 +317,7 @@ class _Measurement:
                 network, options, tokens=stored, batch=case.batch, dtype=case.dtype
             )
         )
-        return MemoryRow(
+        yield MemoryRow(
             case=case,
             runner="transformers" if options is None else "cache",
             cache=options,

@@ -68,7 +68,8 @@ def _show_speed(record: DecodeRecord) -> list[Picture]:
 
 
 def _show_memory(record: DecodeRecord) -> Picture | None:
-    rows = [row for row in record.memory if is_long(record, row)]
+    # All of them where none of the long context was measured.
+    rows = [row for row in record.memory if is_long(record, row)] or list(record.memory)
     if not rows:
         return None
     return Picture(
