@@ -125,10 +125,12 @@ def _poster_answers(record: DecodeRecord) -> Iterator[str]:
             continue
         ours = "; ".join(f"{change.value:+.1f} % at {where}" for where, change in beside.here)
         _, without = beside.model[0]
+        more = abs(without) > max(abs(low), abs(high))
         yield (
             f"Q-K=V against QKV, {beside.quantity}: the poster says {low:+.1f} to {high:+.1f} % "
-            f"(1.2B on an A100), ours {ours}. The projection that is gone makes {without:+.1f} % "
-            "in the poster's network by itself, before anything is cached."
+            f"(1.2B on an A100), ours {ours}. In the poster's network the projection that is gone "
+            f"makes {without:+.1f} % by itself, before anything is cached"
+            f"{', which is more than was measured' if more else ''}."
         )
 
 
