@@ -104,19 +104,25 @@ class LayerCache:
         self._length, self._rows = total, first.shape[0]
         return joined
 
-    def claim(self, tokens: int) -> dict[str, Tensor]:
+    def claim(self, tokens: int, rows: int) -> dict[str, Tensor]:
         """Count new tokens as seen, whose entries the caller writes itself, and say where.
 
         Args:
             tokens: How many.
+            rows: Of the batch.
 
         Returns:
             The whole buffers by their names in the layout, [batch, heads, capacity, width]; the
             new entries belong behind the first ``length - tokens``.
 
         Raises:
-            ValueError: if the storage is no buffer, is still empty, or has no room for them.
+            ValueError: if the storage is no buffer, is still empty, of another batch size, or has
+                no room for them.
         """
+        if self._rows is None:
+            raise ValueError("expected a cache that has seen a token, got an empty one")
+        if rows != self._rows:
+            raise ValueError(f"expected a batch of {self._rows} as stored, got {rows}")
         total = self._length + tokens
         if self.max_tokens is not None and total > self.max_tokens:
             raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")

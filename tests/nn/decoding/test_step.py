@@ -51,6 +51,7 @@ def make(
     heads: int = 4,
     value_rope: ValueRope = "none",
     rotary_fraction: float = 1.0,
+    rope_base: float = 10_000.0,
     bias: bool = True,
     block: BlockConfig | None = None,
     dtype: torch.dtype = torch.float32,
@@ -64,7 +65,9 @@ def make(
         causal=True,
         bias=bias,
         out_bias=bias,
-        position=PositionConfig(value_rope=value_rope, rotary_fraction=rotary_fraction),
+        position=PositionConfig(
+            value_rope=value_rope, rotary_fraction=rotary_fraction, rotary_base=rope_base
+        ),
     )
     given: dict[str, object] = {"positions": "learned", **fields}
     config = LanguageModelConfig(
@@ -235,9 +238,76 @@ def test_a_step_that_fails_leaves_the_cache_as_it_was() -> None:
     assert distance(take(tokens[:, PROMPT], None), expected) < FLOAT32
     for _ in range(LONGEST - PROMPT - 1):
         take(tokens[:, PROMPT], None)
-    with pytest.raises(ValueError, match="expected at most 17 tokens, got 18"):
+    with pytest.raises(ValueError, match="expected at most 17 tokens, got 17 cached and 1 new"):
         take(tokens[:, PROMPT], None)
     assert cache.length == LONGEST
+
+
+@torch.no_grad()
+def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
+    """As by the network; memory is written and read without another check."""
+    model = make("Q-K=V")
+    tokens = texts(3)
+    options = CacheOptions(storage="preallocated")
+    cache = KVCache(model.config.layers, max_tokens=LONGEST + 40, options=options)
+    model(tokens[:, :PROMPT], cache=cache)
+    take = NativeStep(model, cache)
+    with pytest.raises(ValueError, match="expected a batch of 3 as stored, got 4"):
+        take(torch.zeros(4, dtype=torch.long), None)
+    for shape in ([3, PROMPT], [3, PROMPT + 2], [2, PROMPT + 1]):
+        with pytest.raises(ValueError, match=r"expected attention_mask of \[3, 6\]"):
+            take(tokens[:, PROMPT], torch.ones(shape, dtype=torch.bool))
+    assert cache.length == PROMPT
+    for _ in range(LONGEST - PROMPT):
+        take(tokens[:, PROMPT], None)
+    with pytest.raises(ValueError, match="expected at most 17 tokens, got 17 cached and 1 new"):
+        take(tokens[:, PROMPT], None)
+    assert cache.length == LONGEST
+    cache.clear()
+    with pytest.raises(ValueError, match="expected a cache that has seen a token, got an empty"):
+        take(tokens[:, PROMPT], None)
+    assert cache.length == 0
+
+
+@torch.no_grad()
+def test_numbers_and_masks_of_other_types_mean_the_same() -> None:
+    model = make("QKV")
+    tokens = texts(3)
+    mask = torch.ones(3, PROMPT + 1, dtype=torch.bool)
+    mask[1:, :2] = False
+    found: list[Tensor] = []
+    for kind in (torch.bool, torch.int64):
+        cache = new_cache(model, "sources")
+        model(tokens[:, :PROMPT], cache=cache, attention_mask=mask[:, :PROMPT])
+        new = tokens[:, PROMPT] if kind is torch.bool else tokens[:, PROMPT].int()
+        found.append(NativeStep(model, cache)(new, mask.to(kind)))
+    assert torch.equal(found[0], found[1])
+
+
+def test_the_usual_type_of_torch_does_not_matter() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert compare(make("QKV"), "sources") < FLOAT32
+        rotary = make("Q-K=V@rotary", positions="none", d_model=32, rope_base=77.0)
+        assert compare(rotary, "sources") < FLOAT32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@torch.no_grad()
+def test_a_step_holds_on_to_what_a_cast_leaves() -> None:
+    model = make("QKV")
+    tokens = texts(1)
+    cache = new_cache(model, "sources")
+    model(tokens[:, :PROMPT], cache=cache)
+    take = NativeStep(model, cache)
+    expected = take(tokens[:, PROMPT], None)
+    cache.crop(PROMPT)
+    places = {part.untyped_storage().data_ptr() for part in model.parameters()}
+    model.double()
+    held = {part.untyped_storage().data_ptr() for part in take._kept}
+    assert places <= held
+    assert torch.equal(take(tokens[:, PROMPT], None), expected.double())
 
 
 def test_what_a_step_does_not_take() -> None:

@@ -132,7 +132,8 @@ def _describe(problem: Decoding) -> tuple[Call, list[Tensor]]:
     if rotation is not None:
         query = turn_back(query.float(), rotation)
     query = query.float().contiguous()
-    output = torch.empty(batch, groups, problem.rows, problem.value.shape[-1])
+    shape = (batch, groups, problem.rows, problem.value.shape[-1])
+    output = torch.empty(shape, dtype=torch.float32)
     key, kept = _store(problem.key, problem.key_scales)
     value, more = _store(problem.value, problem.value_scales)
     shared = problem.is_shared

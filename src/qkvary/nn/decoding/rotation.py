@@ -83,7 +83,7 @@ def far_table(dim: int, base: float, width: int, periods: int) -> tuple[Tensor, 
 
 def _table(positions: Tensor, rotation: KeyRotation, width: int) -> tuple[Tensor, Tensor]:
     turns = angles(positions, rotation)
-    table = torch.zeros(2, positions.numel(), width)
+    table = torch.zeros(2, positions.numel(), width, dtype=torch.float32)
     table[0, :, : turns.shape[-1]] = turns.cos()
     table[1, :, : turns.shape[-1]] = turns.sin()
     return table[0], table[1]

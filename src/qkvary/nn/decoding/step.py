@@ -8,7 +8,7 @@ import ctypes
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig
@@ -22,8 +22,10 @@ from qkvary.nn.decoding.native import Call
 from qkvary.nn.decoding.rotation import KeyRotation
 from qkvary.nn.feed_forward import FeedForward
 from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.layout import AttentionMask
 from qkvary.nn.positions import Rotation, sinusoid
 from qkvary.nn.projections import Projection
+from qkvary.nn.stack import check_length
 
 SOURCES: tuple[Source, ...] = ("q", "k", "v", IDENTITY)
 QUERY_FORMS = {"plain": 0, "residual": 1, "residual-gelu": 2}
@@ -143,7 +145,7 @@ def library() -> ctypes.CDLL | None:
 class NativeStep:
     """The next token of every row through the network, of which everything is described once.
 
-    Holds on to the parameters; describe anew whoever moves or casts the network.
+    Holds on to the parameters as they are now; describe anew whoever moves or casts the network.
     """
 
     def __init__(self, model: LanguageModel, cache: KVCache) -> None:
@@ -181,7 +183,7 @@ class NativeStep:
         )
 
     def __call__(
-        self, tokens: Int[Tensor, " rows"], attention_mask: Bool[Tensor, "rows tokens"] | None
+        self, tokens: Int[Tensor, " rows"], attention_mask: AttentionMask | None
     ) -> Float[Tensor, "rows vocabulary"]:
         """The logits behind one new token a row; what was computed of it is stored.
 
@@ -192,23 +194,25 @@ class NativeStep:
         Raises:
             IndexError: for a token that the network does not know.
             MemoryError: if there is no room for partial results.
+            ValueError: if the cache, the mask and the tokens do not fit each other, or the network
+                has no position for them.
         """
         index = self.cache.length
-        valid = attention_mask
-        if valid is not None and valid.stride(-1) != 1:
-            valid = valid.contiguous()
+        check_length(self.model.config, cached=index, new=1)
+        tokens = tokens.to(torch.int64).contiguous()
+        valid = _as_read(attention_mask, tokens.shape[0], index + 1)
         position = torch.full_like(tokens, index)
         if valid is not None:
             # Positions count from the first real token, as in a layout.
             position = (position - valid.int().argmax(dim=-1)).clamp(min=0)
-        tokens = tokens.contiguous()
-        logits = torch.empty(tokens.shape[0], self.model.embedding.shape[0])
+        shape = (tokens.shape[0], self.model.embedding.shape[0])
+        logits = torch.empty(shape, dtype=torch.float32)
         step = self._step
         step.rows, step.index, step.threads = tokens.shape[0], index, torch.get_num_threads()
         step.tokens, step.position = tokens.data_ptr(), position.data_ptr()
         step.logits = logits.data_ptr()
         for layer, cache in zip(self._layers, self.cache.layers, strict=True):
-            self._claim(layer.attention, cache, valid)
+            self._claim(layer.attention, cache, tokens.shape[0], valid)
         failure = self._library.qkvary_step(ctypes.byref(step))
         if failure:
             self.cache.crop(index)
@@ -218,9 +222,9 @@ class NativeStep:
             raise IndexError(f"expected tokens from 0 to {most}, got {tokens.tolist()}")
         return logits.to(self.model.embedding.dtype)
 
-    def _claim(self, call: Call, cache: LayerCache, valid: Tensor | None) -> None:
+    def _claim(self, call: Call, cache: LayerCache, rows: int, valid: Tensor | None) -> None:
         """Point to where a layer's entries are now: reordered rows are elsewhere."""
-        buffers = cache.claim(1)
+        buffers = cache.claim(1, rows)
         key, value = _roles(cache, buffers)
         native.point(call.key, key)
         native.point(call.value, value)
@@ -328,8 +332,19 @@ class NativeStep:
         return config.position.rotary_dim(config.size_per_head), config.position.rotary_base
 
     def _at(self, tensor: Tensor) -> int:
-        self._kept.append(tensor)
+        # Not the parameter itself: a cast would leave it with other memory, and this freed.
+        self._kept.append(tensor.detach())
         return tensor.data_ptr()
+
+
+def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
+    """A mask as the library reads it, one byte a token; nothing is checked behind here."""
+    if mask is None:
+        return None
+    if mask.shape != (rows, tokens):
+        raise ValueError(f"expected attention_mask of [{rows}, {tokens}], got {list(mask.shape)}")
+    mask = mask.bool()
+    return mask if mask.stride(-1) == 1 else mask.contiguous()
 
 
 def _part_names(cache: LayerCache) -> tuple[str, str]:
