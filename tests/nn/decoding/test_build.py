@@ -62,7 +62,35 @@ def test_a_library_is_built_once_with_the_first_flags_that_work(
     assert len(compiler.read_text("utf-8").splitlines()) == 2
     assert build.build([source]) == made
     assert len(compiler.read_text("utf-8").splitlines()) == 2
-    assert list(folder.iterdir()) == [made]
+    assert [path for path in folder.iterdir() if path.suffix == ".so"] == [made]
+
+
+@pytest.mark.parametrize("damage", [GOOD[:9], "", GOOD.replace("42", "43"), None])
+def test_a_damaged_library_is_built_anew(
+    source: Path, compiler: Path, folder: Path, damage: str | None
+) -> None:
+    """To load half a library ends the process."""
+    made = build.build([source])
+    assert made is not None
+    assert not build.will_build([source])
+    if damage is None:
+        made.unlink()
+    else:
+        made.write_text(damage, "utf-8")
+    assert build.will_build([source])
+    assert build.build([source]) == made
+    assert made.read_text("utf-8") == GOOD
+    assert not build.will_build([source])
+
+
+def test_a_folder_that_cannot_be_looked_into_is_as_if_there_were_none(
+    source: Path, compiler: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QKVARY_CACHE", "a" * 5000)
+    build.will_build([source])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert build.load([source]) is None
 
 
 def test_another_source_header_or_version_is_another_library(

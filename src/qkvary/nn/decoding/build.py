@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from qkvary.nn.decoding.kept import keep, kept_folder
+from qkvary.nn.decoding.kept import keep, keep_text, kept_folder
 
 COMPILERS = ("g++", "clang++", "c++")
 TIMEOUT_SECONDS = 120.0
@@ -48,15 +48,18 @@ def build(sources: Sequence[Path]) -> Path | None:
         BuildError: if the compiler fails.
     """
     compiler, path = find_compiler(), _path(sources)
-    if compiler is None or path is None or path.is_file():
+    if compiler is None or path is None or _is_whole(path):
         return path
-    return keep(path.name, lambda made: _compile(compiler, sources[0], made))
+    made = keep(path.name, lambda made: _compile(compiler, sources[0], made))
+    if made is not None:
+        keep_text(_seal(path).name, _digest(made))
+    return made
 
 
 def will_build(sources: Sequence[Path]) -> bool:
     """Whether ``build`` would have to compile, which takes a while."""
     path = _path(sources)
-    return path is not None and not path.is_file()
+    return path is not None and not _is_whole(path)
 
 
 def _path(sources: Sequence[Path]) -> Path | None:
@@ -65,6 +68,22 @@ def _path(sources: Sequence[Path]) -> Path | None:
     if compiler is None or folder is None:
         return None
     return folder / f"{sources[0].stem}-{_fingerprint(compiler, sources)}.so"
+
+
+def _seal(library: Path) -> Path:
+    """The file that says what a library is made of: to load half of one would end the process."""
+    return library.with_name(f"{library.name}.sha256")
+
+
+def _is_whole(library: Path) -> bool:
+    try:
+        return _seal(library).read_text("utf-8") == _digest(library)
+    except (OSError, ValueError):
+        return False
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def load(sources: Sequence[Path]) -> ctypes.CDLL | None:
