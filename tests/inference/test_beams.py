@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 
 import pytest
 import torch
@@ -134,6 +135,8 @@ def test_no_tokens_are_one_empty_answer() -> None:
     ("options", "message"),
     [
         ({"beams": 0}, "expected at least 1 beam, got 0"),
+        ({"length_penalty": 1e308}, "expected a length penalty from -16 to 16, got 1e[+]308"),
+        ({"length_penalty": math.nan}, "expected a length penalty from -16 to 16, got nan"),
         ({"sampling": Sampling(temperature=1.0)}, "expected a greedy request without penalty"),
         ({"sampling": Sampling(repetition_penalty=1.1)}, "expected a greedy request without"),
         ({"stop": ("a",)}, "expected a tokenizer for stop strings, got none"),
@@ -141,10 +144,10 @@ def test_no_tokens_are_one_empty_answer() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, object], message: str) -> None:
-    beams = options.pop("beams", 2)
+    own = {name: options.pop(name) for name in ("beams", "length_penalty") if name in options}
     request = Request(**{"prompt": (1,), "max_new_tokens": 3, **options})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=message):
-        search(make_model("QKV"), request, beams=beams)  # type: ignore[arg-type]
+        search(make_model("QKV"), request, **{"beams": 2, **own})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected a model in evaluation mode"):
         search(make_model("QKV").train(), Request(prompt=(1,), max_new_tokens=3), beams=2)
 

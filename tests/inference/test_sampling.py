@@ -145,6 +145,14 @@ def test_tokens_that_occurred_are_penalised_the_prompt_included() -> None:
     assert chosen == [1, 4, 3, 3]
 
 
+@pytest.mark.parametrize("penalty", [1e-310, 1e308])
+@pytest.mark.parametrize("temperature", [0.0, 1e-300, 1.0])
+def test_penalties_beyond_reason_still_choose_a_token(penalty: float, temperature: float) -> None:
+    one = request(prompt=tuple(range(7)), repetition_penalty=penalty, temperature=temperature)
+    for logits in (LOGITS, -LOGITS.abs() - 1, LOGITS.abs() + 1):
+        assert 0 <= int(Sampler([one], 7).choose(logits[None] * 100)) < 7
+
+
 def test_rows_without_filters_are_left_alone_beside_rows_with_them() -> None:
     rows = [
         request(seed=1, temperature=1.0),

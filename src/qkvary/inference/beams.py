@@ -21,6 +21,9 @@ from qkvary.inference.stepping import Stepper
 from qkvary.inference.streaming import find_stop, spell
 from qkvary.nn.language_model import LanguageModel
 
+MOST_PENALTY = 16
+"""Power of a length up to which a score is a number, whatever the length."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beam:
@@ -68,10 +71,11 @@ def search(
         new_cache: Makes the cache; by default as ``decoding.stream``.
 
     Raises:
-        ValueError: if the request does not fit, or asks for sampling or a penalty.
+        ValueError: if the request does not fit, or asks for sampling or a penalty, or the power is
+            beyond reason.
         DivergedError: if the network gives logits that are not finite.
     """
-    _check(model, request, beams, tokenizer)
+    _check(model, request, beams, length_penalty, tokenizer)
     hunt = _Hunt(request, beams, length_penalty, tokenizer)
     if request.max_new_tokens == 0:
         return [hunt.end(_Live((), 0.0), "length", 1)]
@@ -173,9 +177,20 @@ class _Hunt:
         return spell(self.tokenizer, tokens, after=self.request.prompt[-1])
 
 
-def _check(model: LanguageModel, request: Request, beams: int, tokenizer: Tokenizer | None) -> None:
+def _check(
+    model: LanguageModel,
+    request: Request,
+    beams: int,
+    length_penalty: float,
+    tokenizer: Tokenizer | None,
+) -> None:
     if beams < 1:
         raise ValueError(f"expected at least 1 beam, got {beams}")
+    if not abs(length_penalty) <= MOST_PENALTY:
+        raise ValueError(
+            f"expected a length penalty from -{MOST_PENALTY} to {MOST_PENALTY}, got "
+            f"{length_penalty}"
+        )
     if model.training:
         raise ValueError("expected a model in evaluation mode, got one that is training")
     if not request.sampling.is_greedy or request.sampling.repetition_penalty != 1:

@@ -18,8 +18,11 @@ PerRow = Float[Tensor, "rows 1"]
 
 
 def penalise(logits: Logits, occurred: Bool[Tensor, "rows vocabulary"], penalty: PerRow) -> Logits:
-    """Make tokens that occurred less probable: positive logits divided, negative multiplied."""
-    changed = torch.where(logits > 0, logits / penalty, logits * penalty)
+    """Make tokens that occurred less probable: positive logits divided, negative multiplied.
+
+    What would be infinite is the largest number there is.
+    """
+    changed = torch.where(logits > 0, logits / penalty, logits * penalty).nan_to_num()
     return torch.where(occurred, changed, logits)
 
 
