@@ -112,6 +112,8 @@ def test_a_text_becomes_windows_that_follow_each_other() -> None:
     assert len(cut_windows(list(range(29)), context=7, most=99)) == 4
     with pytest.raises(ValueError, match="expected a text of more than 30 tokens for one window"):
         cut_windows(list(range(30)), context=30, most=3)
+    with pytest.raises(ValueError, match="expected windows of at least 1 token, got 0"):
+        cut_windows(list(range(30)), context=0, most=3)
     tokenizer = CharacterTokenizer("ab ")
     assert encode_documents(tokenizer, "ab<|endoftext|> ba \n<|endoftext|>") == [0, 1, 1, 0]
 

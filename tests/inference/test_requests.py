@@ -18,6 +18,7 @@ from qkvary.inference.requests import Event, Request, Sampling, collect, group_r
         ({"temperature": "hot"}, "expected temperature from 0 and finite, got 'hot'"),
         ({"temperature": True}, "expected temperature from 0 and finite, got True"),
         ({"top_k": 0}, "expected a whole number of at least 1 for top_k, got 0"),
+        ({"top_k": 2**70}, f"expected at most {2**62} for top_k, got {2**70}"),
         ({"top_k": 1.5}, "expected a whole number of at least 1 for top_k, got 1.5"),
         ({"top_k": True}, "expected a whole number of at least 1 for top_k, got True"),
         ({"top_p": 0}, "expected top_p above 0, got 0"),

@@ -134,8 +134,10 @@ def cut_windows(tokens: Sequence[int], *, context: int, most: int) -> Int[Tensor
     """The first windows of ``context`` tokens that do not overlap, each with the token behind it.
 
     Raises:
-        ValueError: if the text is shorter than one.
+        ValueError: if the text is shorter than one, or they have no tokens.
     """
+    if context < 1:
+        raise ValueError(f"expected windows of at least 1 token, got {context}")
     count = min(most, (len(tokens) - 1) // context)
     if count < 1:
         raise ValueError(

@@ -21,7 +21,9 @@ def _check_number(name: str, value: float, *, low: float, high: float) -> None:
 
 def _check_whole(name: str, value: int, *, low: int, high: int) -> None:
     good = isinstance(value, int) and not isinstance(value, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
-    if not good or not low <= value <= high:
+    if good and value > high:
+        raise ValueError(f"expected at most {high} for {name}, got {value}")
+    if not good or value < low:
         raise ValueError(f"expected a whole number of at least {low} for {name}, got {value!r}")
 
 
