@@ -49,7 +49,7 @@ def test_a_measurement_is_printed_and_written(
         "x transformers",
         "Times as fast as running the prefix again",
         "Q-K=V against QKV: the poster's measurement and ours",
-        "Everybody gave the same tokens",
+        "In float32 everybody gave the same tokens",
         f"written: {out / 'README.md'}",
     ):
         assert words in printed.out

@@ -135,15 +135,19 @@ def _poster_answers(record: DecodeRecord) -> Iterator[str]:
 
 
 def _equality(record: DecodeRecord) -> Iterator[str]:
-    """Whether everybody gave the same tokens."""
-    rows = [row for row in record.speed if row.equal_tokens < row.timed_steps]
-    if not rows:
-        yield "Everybody gave the same tokens in every case."
-    for row in rows:
+    """Whether everybody gave the same tokens, in each number format."""
+    for dtype in record.question.dtypes:
+        rows = [row for row in record.speed if row.case.dtype == dtype]
+        apart = [row for row in rows if row.equal_tokens < row.timed_steps]
+        if not apart:
+            yield f"In {dtype} everybody gave the same tokens in every case."
+            continue
+        first = min(apart, key=lambda row: row.equal_tokens)
         yield (
-            f"{row.case.variant}, {row.runner}, {row.case.dtype} at {row.case.context:,} tokens: "
-            f"the same first {row.equal_tokens} of {row.timed_steps} tokens; rounding decides "
-            "between almost equal logits, and everything behind depends on it."
+            f"In {dtype} {len(apart)} of {len(rows)} answers leave the cache's after some tokens, "
+            f"the first ({first.case.variant}, {first.runner}, {first.case.context:,} tokens) "
+            f"after {first.equal_tokens} of {first.timed_steps}: rounding decides between almost "
+            "equal logits, and everything behind depends on it."
         )
 
 
