@@ -213,7 +213,7 @@ def test_an_ascii_locale_draws_bars_of_ascii(run_python: Runner) -> None:
         (["gpt2", "--variant", "Q-KK"], "did you mean"),
         (["gpt2", "--variant", "Q-K=V,MQA"], "got 'Q-K=V,MQA'"),
         (["gpt2", "--variant"], "requires at least 1"),
-        (["gpt2", "--dtype", "int3"], "expected a format out of fp32, bf16"),
+        (["gpt2", "--dtype", "int5"], "expected a format out of fp32, bf16"),
         (["gpt2", "--weights", "tiny"], "expected a format out of fp32, bf16"),
         (["gpt2", "--context", "0"], "--context: expected at least 1, got 0"),
         (["gpt2", "--context", "-5"], "--context: expected a whole number"),
