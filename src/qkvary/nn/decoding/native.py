@@ -20,7 +20,16 @@ from qkvary.nn.decoding.rotation import PERIOD, KeyRotation, far_table, near_tab
 
 SOURCES = tuple(
     Path(__file__).with_name("native") / name
-    for name in ("step.cpp", "attention.cpp", "tiles.h", "vectors.h")
+    for name in (
+        "step.cpp",
+        "attention.cpp",
+        "products.h",
+        "tiles.h",
+        "stored.h",
+        "ahead.h",
+        "team.h",
+        "vectors.h",
+    )
 )
 STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
 LOG2_E = math.log2(math.e)

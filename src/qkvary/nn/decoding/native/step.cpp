@@ -222,12 +222,12 @@ inline Vec gelu(Vec x) {
   for (const float c : {-0.82215223f, 1.48851587f, -1.13520398f, 0.27886807f, -0.18628806f,
                         0.09678418f, 0.37409196f, 1.00002368f, -1.26551223f})
     p = p * t + c;
-  const Vec tail = 0.5f * t * exp2_negative(smaller((p - z * z) * LOG2_E, Vec{}));
+  const Vec tail = 0.5f * t * power_of_two(smaller((p - z * z) * LOG2_E, Vec{}));
   return x * (x > 0.0f ? 1.0f - tail : tail);
 }
 
 inline Vec silu(Vec x) {
-  const Vec small = exp2_negative(size_of(x) * -LOG2_E);
+  const Vec small = power_of_two(size_of(x) * -LOG2_E);
   return x * (x > 0.0f ? all(1.0f) : small) / (1.0f + small);
 }
 

@@ -196,6 +196,11 @@ inline Vec swap_halves(Vec a, std::integer_sequence<int, I...>) {
   return QKVARY_SHUFFLE(a, a, (I ^ H));
 }
 
+template <int FIRST, int... I>
+inline Vec every_other(Vec a, Vec b, std::integer_sequence<int, I...>) {
+  return QKVARY_SHUFFLE(a, b, (2 * I + FIRST));
+}
+
 using Lanes = std::make_integer_sequence<int, W>;
 
 // The sums over each C neighbouring lanes of C vectors, in the order of the vectors.
@@ -229,6 +234,20 @@ inline Vec smaller(Vec a, Vec b) {
 #endif
 }
 
+// Whether a lane of a comparison holds.
+inline bool any(Ints v) {
+#if defined(QKVARY_AVX512)
+  return _mm512_movepi32_mask((__m512i)v);
+#elif defined(__AVX__)
+  return _mm256_movemask_ps((__m256)v);
+#else
+  int64_t halves[W / 2], found = 0;
+  std::memcpy(halves, &v, sizeof v);
+  for (const int64_t half : halves) found |= half;
+  return found;
+#endif
+}
+
 // The largest of each C neighbouring lanes, in all of them.
 template <int C>
 inline Vec largest_lane(Vec v) {
@@ -249,10 +268,11 @@ inline Vec largest_far_lane(Vec v) {
   return v;
 }
 
-// 2^x for x <= 0 to two units in the last place, and 0 below 2^-126; NaN stays NaN.
-inline Vec exp2_negative(Vec x) {
+// 2^x for x <= 127 to two units in the last place, and 0 below 2^-126; NaN stays NaN.
+inline Vec power_of_two(Vec x) {
   const Vec bounded = larger(all(-127.0f), x);
-  const Vec magic = all(12582912.0f);
+  // The lowest bits become the exponent of the power; -127 has the bits of zero.
+  const Vec magic = all(12582912.0f + 127.0f);
   const Vec shifted = bounded + magic;
   const Vec f = bounded - (shifted - magic);
   Vec p = all(1.534581242594868e-4f);
@@ -262,32 +282,12 @@ inline Vec exp2_negative(Vec x) {
   p = p * f + 2.4022646248340607e-1f;
   p = p * f + 6.931471824645996e-1f;
   p = p * f + 1.0f;
-  // The power -127 has the bits of zero.
-  return p * (Vec)(((Words)shifted + 127u) << 23);
+  return p * (Vec)((Words)shifted << 23);
 }
 
-inline float exp2_negative(float x) { return exp2_negative(all(x))[0]; }
+inline float power_of_two(float x) { return power_of_two(all(x))[0]; }
 
-constexpr int64_t LINE = 64;  // Bytes that memory moves at once, on most processors.
-
-// What comes next in memory, fetched a line at a time between products: many at once would wait
-// for each other, and the products for them.
-struct Ahead {
-  const char *row = nullptr;
-  int64_t stride = 0, bytes = 0, tokens = 0, line = 0;
-
-  // Lines for each of so many steps.
-  int64_t share(int64_t steps) const {
-    return ((bytes + LINE - 1) / LINE * tokens + steps - 1) / steps;
-  }
-
-  void fetch(int64_t lines) {
-    for (int64_t i = 0; i < lines; ++i) {
-      __builtin_prefetch(row + line, 0, 3);
-      line += LINE;
-      if (line >= bytes) line = 0, row += stride;
-    }
-  }
-};
+// The nearest number of bfloat16, of numbers that are not negative.
+inline Vec narrow(Vec x) { return (Vec)(((Words)x + 0x8000u) & 0xffff0000u); }
 
 }  // namespace vectors

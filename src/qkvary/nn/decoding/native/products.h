@@ -1,0 +1,208 @@
+// Both products of a tile with a few rows, and the softmax between them.
+//
+// A vector holds R rows times C neighbouring channels or tokens, R C = W, so that few rows fill it
+// as well as many do: a product takes C channels of a key, the same for all rows.
+
+#pragma once
+
+#include <algorithm>
+
+#include "ahead.h"
+#include "vectors.h"
+
+namespace products {
+namespace {
+
+using namespace vectors;
+
+constexpr int MIX_ROWS = W == 16 ? 4 : 2;
+constexpr int MIX_VECTORS = 4;
+constexpr int MIX_TOKENS = 4;
+
+inline const float *at(const char *p) { return reinterpret_cast<const float *>(p); }
+
+// Lets no compiler make one address or distance from others: all of them do not fit the registers.
+template <class T>
+inline void keep_apart(T &p) {
+  asm("" : "+r"(p));
+}
+
+// Scores of G blocks of R rows, one block after the other: vectors of R rows times C tokens, and the
+// largest of each block, lane by lane. Two blocks share what is read of a key.
+template <int R, int G>
+[[gnu::noinline]] void score(float *scores, const float *query, const char *keys, int64_t stride,
+           int64_t width, int64_t tokens, Ahead &fetched) {
+  constexpr int C = W / R, T = W / G, SHARE = T < 4 ? T : 4, STEPS = R < 4 ? R : 4;
+  Ahead ahead = fetched;
+  const int64_t lines = ahead.share(tokens / T * (width / W) * STEPS);
+  int64_t triple = 3 * stride;
+  keep_apart(triple);
+  for (int64_t t = 0; t < tokens; t += T, keys += T * stride) {
+    Vec sums[G][T] = {};
+    // Four tokens share a pointer.
+    const char *four[T / SHARE];
+#pragma GCC unroll 4
+    for (int k = 0; k < T / SHARE; ++k) four[k] = keys + SHARE * k * stride;
+    for (int64_t c = 0; c < width; c += W) {
+#pragma GCC unroll 16
+      for (int i = 0; i < R; ++i) {
+        if (i % (R / STEPS) == 0) ahead.fetch(lines);
+        Vec rows[G];
+        for (int g = 0; g < G; ++g) rows[g] = load(query + g * R * width + c * R + i * W);
+#pragma GCC unroll 4
+        for (int k = 0; k < T / SHARE; ++k) {
+          const char *token = four[k];
+          four[k] += C * 4;
+          keep_apart(four[k]);
+          const int64_t offsets[] = {0, stride, 2 * stride, triple};
+#pragma GCC unroll 4
+          for (int j = 0; j < SHARE; ++j) {
+            const Vec key = repeat<C>(at(token + offsets[j]));
+            for (int g = 0; g < G; ++g) sums[g][SHARE * k + j] += key * rows[g];
+          }
+        }
+      }
+    }
+    for (int g = 0; g < G; ++g)
+#pragma GCC unroll 16
+      for (int i = 0; i < T / C; ++i)
+        store(scores + g * R * tokens + t * R + i * W, sum_lanes<C>(sums[g] + i * C));
+  }
+  fetched = ahead;
+}
+
+// The same for one row of N vectors, token by token: memory is read in its order.
+template <int N, class S>
+[[gnu::noinline]] void score_row(float *scores, const float *query, const char *keys, int64_t stride, int64_t tokens,
+              Ahead &fetched) {
+  Ahead ahead = fetched;
+  const int64_t lines = ahead.share(tokens);
+  Vec q[N];
+  for (int n = 0; n < N; ++n) q[n] = load(query + n * W);
+  for (int64_t t = 0; t < tokens; t += W) {
+    Vec sums[W];
+#pragma GCC unroll 16
+    for (int j = 0; j < W; ++j, keys += stride) {
+      ahead.fetch(lines);
+      Vec key[N];
+      load_row<N>(key, reinterpret_cast<const S *>(keys));
+      sums[j] = key[0] * q[0];
+      for (int n = 1; n < N; ++n) sums[j] += key[n] * q[n];
+    }
+    store(scores + t, sum_lanes<W>(sums));
+  }
+  fetched = ahead;
+}
+
+// Adds weighted values to the outputs of Q rows; `weights` are laid out as scores are.
+template <int R, int Q, int N, class S>
+[[gnu::noinline]] void mix(float *outputs, int64_t output_stride, const float *weights, const char *values,
+         int64_t stride, int64_t tokens, Ahead &fetched, int64_t lines) {
+  constexpr int C = W / R, U = MIX_TOKENS, SUMS = std::max(1, MIX_ROWS / Q);
+  Ahead ahead = fetched;
+  Vec sums[SUMS][Q][N] = {};
+  for (int q = 0; q < Q; ++q)
+    for (int n = 0; n < N; ++n) sums[0][q][n] = load(outputs + q * output_stride + n * W);
+  for (int64_t t = 0; t < tokens; t += U) {
+    const float *p = weights + t / C * W + t % C;
+    ahead.fetch(lines);
+#pragma GCC unroll 4
+    for (int u = 0; u < U; ++u, values += stride) {
+      Vec v[N];
+      load_row<N>(v, reinterpret_cast<const S *>(values));
+      for (int q = 0; q < Q; ++q) {
+        const Vec weight = all(p[u / C * W + q * C + u % C]);
+        for (int n = 0; n < N; ++n) sums[u % SUMS][q][n] += weight * v[n];
+      }
+    }
+  }
+  for (int q = 0; q < Q; ++q)
+    for (int n = 0; n < N; ++n) {
+      Vec total = sums[0][q][n];
+      for (int u = 1; u < SUMS; ++u) total += sums[u][q][n];
+      store(outputs + q * output_stride + n * W, total);
+    }
+  fetched = ahead;
+}
+
+// The same for R rows of any width, one of so many blocks that share what is fetched.
+template <int R, class S>
+void mix_all(float *outputs, int64_t width, const float *weights, const char *values,
+             int64_t stride, int64_t tokens, Ahead &ahead, int64_t blocks) {
+  constexpr int Q = std::min(R, MIX_ROWS), N = MIX_VECTORS;
+  const int64_t whole = width / (N * W), passes = blocks * (R / Q) * std::max<int64_t>(1, whole);
+  const int64_t lines = ahead.share(passes * tokens / MIX_TOKENS);
+  for (int r = 0; r < R; r += Q, outputs += Q * width, weights += Q * W / R) {
+    int64_t c = 0;
+    const auto add = [&](auto vectors, int64_t own) {
+      constexpr int M = decltype(vectors)::value;
+      mix<R, Q, M, S>(outputs + c, width, weights, values + c * sizeof(S), stride, tokens, ahead,
+                      own);
+      c += M * W;
+    };
+    while (c + N * W <= width) add(std::integral_constant<int, N>{}, lines);
+    const int64_t rest = whole ? 0 : lines;
+    while (c + 2 * W <= width) add(std::integral_constant<int, 2>{}, rest);
+    if constexpr (!std::is_same_v<S, PairedBfloat16>)
+      if (c < width) add(std::integral_constant<int, 1>{}, rest);
+  }
+}
+
+// The running softmax of R rows; one row has C lanes.
+//
+// Weights are relative to a score that was the largest once. It stays until another one is far
+// above it: so weights do not wait for the largest score of their tile, and outputs seldom change.
+struct Running {
+  static constexpr float SLACK = 8.0f;  // Weights are 2^8 at most.
+
+  Vec anchor = all(LOWEST), total = {};
+
+  // Makes weights of scores times `scale`; whether earlier ones `change`, and by which factors. A
+  // row's lanes are neighbours. Where tokens come first, they are those at the same place of each R,
+  // and weights are rounded to bfloat16.
+  template <int R, bool TOKENS_FIRST = false>
+  bool update(float *weights, const float *scores, float scale, int64_t tokens, Vec &change,
+              Ahead &fetched, int64_t blocks) {
+    constexpr int STEP = R > 1 ? 2 : 1;
+    const int64_t vectors = tokens * R / W;
+    Ahead ahead = fetched;
+    const int64_t lines = ahead.share(blocks * vectors / STEP);
+    Vec high, sum;
+    const auto weigh = [&](auto bounded) {
+      // While nothing was seen, there is nothing to be relative to.
+      const Vec base = anchor == LOWEST ? Vec{} : anchor;
+      high = all(LOWEST), sum = Vec{};
+      for (int64_t i = 0; i < vectors; i += STEP) {
+        ahead.fetch(lines);
+        for (int j = 0; j < STEP; ++j) {
+          Vec score = load(scores + (i + j) * W);
+          if (decltype(bounded)::value) score = smaller(all(LARGEST), score * scale) - base;
+          else score = score * scale - base;
+          high = larger(high, score);
+          Vec weight = power_of_two(score);
+          if (TOKENS_FIRST) weight = narrow(weight);
+          store(weights + (i + j) * W, weight);
+          sum += weight;
+        }
+      }
+    };
+    weigh(std::false_type{});
+    const bool grows = any(high > (anchor == LOWEST ? all(LOWEST) : all(SLACK)));
+    if (grows) {
+      high = TOKENS_FIRST ? largest_far_lane<R>(high) : largest_lane<W / R>(high);
+      const Vec limit = anchor == LOWEST ? all(LOWEST) : all(SLACK);
+      const Vec base = anchor == LOWEST ? Vec{} : anchor;
+      const Vec next = high > limit ? smaller(all(LARGEST), high + base) : anchor;
+      change = next == LOWEST ? all(1.0f) : power_of_two(anchor - next);
+      total *= change;
+      anchor = next;
+      weigh(std::true_type{});
+    }
+    total += sum;
+    fetched = ahead;
+    return grows;
+  }
+};
+
+}  // namespace
+}  // namespace products
