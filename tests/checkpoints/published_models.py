@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.errors import QkvaryError
+from qkvary.storage.errors import QkvaryError
 from tests.reference import char_gpt, llama2c
 
 DATA = Path(os.environ["QKVARY_DATA"]) if os.environ.get("QKVARY_DATA") else None

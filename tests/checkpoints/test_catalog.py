@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from qkvary.checkpoints.catalog import conversion_names, load_checkpoint, load_conversion
-from qkvary.checkpoints.errors import DamagedError, UsageError
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.models import save_model
+from qkvary.storage.errors import DamagedError, UsageError
 from tests.checkpoints.test_models import CHARACTERS, make_model
 from tests.reference import char_gpt, llama2c
 

@@ -11,10 +11,6 @@ import torch
 
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.durable import atomic_write_dir
-from qkvary.checkpoints.errors import DamagedError, NewerFormatError, QkvaryError, UsageError
-from qkvary.checkpoints.jsonvalues import JsonValue
-from qkvary.checkpoints.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.checkpoints.models import (
     MODEL_FORMAT,
     load_model,
@@ -25,8 +21,12 @@ from qkvary.checkpoints.models import (
 )
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
-from tests.checkpoints.damage import DAMAGES, trials
+from qkvary.storage.durable import atomic_write_dir
+from qkvary.storage.errors import DamagedError, NewerFormatError, QkvaryError, UsageError
+from qkvary.storage.jsonvalues import JsonValue
+from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from tests.contracts.variant_cases import LABELS, make_language_model_config, randomize
+from tests.storage.damage import DAMAGES, trials
 
 CHARACTERS = CharacterTokenizer("abcdefghijk é")
 

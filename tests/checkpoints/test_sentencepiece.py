@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.checkpoints.errors import DamagedError
 from qkvary.checkpoints.sentencepiece import joins_spaces
+from qkvary.storage.errors import DamagedError
 
 
 def field(number: int, kind: int, body: bytes) -> bytes:

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkvary.checkpoints.errors import DamagedError
-from qkvary.checkpoints.manifest import Manifest
-from qkvary.checkpoints.rotation import Stored, save_stored
 from qkvary.checkpoints.training_state import (
     TrainingState,
     load_training_state,
     save_training_state,
     state_sha256,
 )
-from tests.checkpoints.damage import DAMAGES, trials
+from qkvary.storage.errors import DamagedError
+from qkvary.storage.manifest import Manifest
+from qkvary.storage.rotation import Stored, save_stored
+from tests.storage.damage import DAMAGES, trials
 
 
 def state(step: int) -> TrainingState:

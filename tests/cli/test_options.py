@@ -2,8 +2,8 @@
 
 import pytest
 
-from qkvary.checkpoints.errors import UsageError
 from qkvary.cli._options import Where, choose_study, complete_study, parse_count, parse_seeds
+from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_study
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from qkvary.checkpoints.journal import Journal
-from qkvary.checkpoints.locks import OwnerLock
 from qkvary.cli import _options
 from qkvary.cli.main import main
+from qkvary.storage.journal import Journal
+from qkvary.storage.locks import OwnerLock
 from qkvary.studies.recording import run_identity
 from qkvary.studies.store import JOURNAL_NAME, LOCK_NAME, Store
 from qkvary.studies.study import Cell, Study

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.checkpoints.errors import UsageError
 from qkvary.cli._units import (
     format_bytes,
     format_change,
@@ -20,6 +19,7 @@ from qkvary.cli._units import (
     parse_flops,
     parse_share,
 )
+from qkvary.storage.errors import UsageError
 
 POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 

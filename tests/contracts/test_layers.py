@@ -11,14 +11,15 @@ PACKAGE = ROOT / "src" / "qkvary"
 FLOORS = {
     "arch": 0,
     "costs": 1,
-    "nn": 2,
-    "data": 2,
-    "tasks": 3,
-    "checkpoints": 3,
-    "training": 4,
-    "inference": 4,
-    "studies": 5,
-    "cli": 6,
+    "storage": 2,
+    "nn": 3,
+    "data": 3,
+    "tasks": 4,
+    "checkpoints": 4,
+    "training": 5,
+    "inference": 5,
+    "studies": 6,
+    "cli": 7,
 }
 
 

@@ -25,8 +25,8 @@ FORBIDDEN_CALLS = {
 # The one write path, the lock that holds its owner's name, the null device for closed streams, and
 # what decoding can make again, below the floor of the one write path, and a mark of the kernel's.
 WRITERS = {
-    "checkpoints/durable.py",
-    "checkpoints/locks.py",
+    "storage/durable.py",
+    "storage/locks.py",
     "cli/main.py",
     "inference/peak_memory.py",
     "nn/decoding/kept.py",

@@ -1,4 +1,4 @@
-"""Only ``checkpoints/durable.py`` creates, replaces or removes files; what else would is named.
+"""Only ``storage/durable.py`` creates, replaces or removes files; what else would is named.
 
 ``test_safety`` bans the calls that write; this holds every other way to touch a folder, and shows
 for each of them that it would be caught.
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "qkvary"
-WRITERS = {"checkpoints/durable.py"}
+WRITERS = {"storage/durable.py"}
 # The lock file is created and filled, and never removed.
-LOCKS = {"checkpoints/locks.py"}
+LOCKS = {"storage/locks.py"}
 # The null device stands in for a stream that was closed.
 # The kernels and timings that can be made again stand below the one write path.
 # A mark of the kernel is set back by writing to a file that is none.

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.errors import DivergedError
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.inference.decoding import complete, pad_left, prefill, stream
 from qkvary.inference.requests import Completion, Event, Request, Sampling
@@ -23,6 +22,7 @@ from qkvary.inference.sampling import Sampler
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import DivergedError
 from tests.checkpoints.published_models import KINDS, find_model, read_reference
 from tests.contracts.variant_cases import (
     DECISIVE,

@@ -9,7 +9,6 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.checkpoints.errors import ResourceError
 from qkvary.inference.peak_memory import (
     MemoryJob,
     MemoryReading,
@@ -17,6 +16,7 @@ from qkvary.inference.peak_memory import (
     measure_apart,
     measure_here,
 )
+from qkvary.storage.errors import ResourceError
 from tests.inference.decoding_networks import make_config
 
 MOST_OFF = 0.02

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.checkpoints.errors import DamagedError
+from qkvary.storage.errors import DamagedError
 from qkvary.studies.attention_maps import AttentionMaps, from_bytes, to_bytes
 
 

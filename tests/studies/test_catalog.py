@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.checkpoints.errors import UsageError
+from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_study, study_names
 
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from qkvary.arch.caches import CacheOptions
-from qkvary.checkpoints.errors import ResourceError, UsageError
 from qkvary.checkpoints.models import save_model
 from qkvary.inference.measuring import MemoryStream, usual_options
 from qkvary.inference.peak_memory import MemoryJob, MemoryReading
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.studies import decode_measurements
 from qkvary.studies.decode_measurements import MEMORY_TOKENS, NEEDS_TRANSFORMERS, measure
 from qkvary.studies.decode_networks import Sizes, cache_formula_bytes, make_network

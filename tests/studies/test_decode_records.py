@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from qkvary.arch.caches import CacheOptions
-from qkvary.checkpoints.errors import DamagedError, NewerFormatError
+from qkvary.storage.errors import DamagedError, NewerFormatError
 from qkvary.studies.decode_records import (
     RECORD_VERSION,
     CacheChoice,

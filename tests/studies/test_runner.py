@@ -12,8 +12,8 @@ import pytest
 
 from qkvary.studies.runner import MAX_DEATHS, RunnerOptions, run_study
 from qkvary.studies.store import Store
-from tests.checkpoints.damage import trials
-from tests.checkpoints.quick_disk import quick_folder
+from tests.storage.damage import trials
+from tests.storage.quick_disk import quick_folder
 from tests.studies.toy_study import (
     end_runner,
     ends,

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from qkvary.checkpoints import durable
-from qkvary.checkpoints.errors import BusyError, DamagedError, NewerFormatError, UnsafeError
-from qkvary.checkpoints.journal import Journal
-from qkvary.checkpoints.locks import OwnerLock
-from qkvary.checkpoints.manifest import Manifest, describe
+from qkvary.storage import durable
+from qkvary.storage.errors import BusyError, DamagedError, NewerFormatError, UnsafeError
+from qkvary.storage.journal import Journal
+from qkvary.storage.locks import OwnerLock
+from qkvary.storage.manifest import Manifest, describe
 from qkvary.studies import records
 from qkvary.studies.recording import make_record, run_identity
 from qkvary.studies.records import Record
 from qkvary.studies.store import Claim, Store
-from tests.checkpoints.damage import DAMAGES, trials
+from tests.storage.damage import DAMAGES, trials
 from tests.studies.toy_study import toy_study
 from tests.studies.toy_worker import finished
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.checkpoints.errors import DamagedError
+from qkvary.storage.errors import DamagedError
 from qkvary.studies import worker
 from qkvary.studies.runner import RunnerOptions, run_study
 from qkvary.studies.store import Claim, Store
 from qkvary.studies.study import Study
 from qkvary.studies.workloop import Surroundings
-from tests.checkpoints.quick_disk import quick_folder
+from tests.storage.quick_disk import quick_folder
 from tests.studies.toy_study import ROOT, table, toy_study
 
 quick_path = pytest.fixture(quick_folder)

@@ -10,8 +10,8 @@ from typing import Any
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig
-from qkvary.checkpoints.durable import TEMPORARY_PREFIX
-from qkvary.checkpoints.jsonvalues import encode
+from qkvary.storage.durable import TEMPORARY_PREFIX
+from qkvary.storage.jsonvalues import encode
 from qkvary.studies.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.store import Store
 from qkvary.studies.study import Setting, Study

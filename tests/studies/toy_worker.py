@@ -18,10 +18,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from qkvary.checkpoints.errors import DamagedError, ResourceError
-from qkvary.checkpoints.journal import Journal
-from qkvary.checkpoints.manifest import FileEntry
-from qkvary.checkpoints.rotation import Stored, load_newest, save_stored
+from qkvary.storage.errors import DamagedError, ResourceError
+from qkvary.storage.journal import Journal
+from qkvary.storage.manifest import FileEntry
+from qkvary.storage.rotation import Stored, load_newest, save_stored
 from qkvary.studies import store
 from qkvary.studies.attention_maps import AttentionMaps, to_bytes
 from qkvary.studies.recording import make_record

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from qkvary.checkpoints.durable import TEMPORARY_PREFIX
-from qkvary.checkpoints.journal import parse_journal
-from tests.checkpoints.damage import trials
-from tests.checkpoints.quick_disk import quick_folder
+from qkvary.storage.durable import TEMPORARY_PREFIX
+from qkvary.storage.journal import parse_journal
+from tests.storage.damage import trials
+from tests.storage.quick_disk import quick_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 30

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from qkvary.checkpoints.errors import DamagedError, UsageError
-from qkvary.checkpoints.journal import parse_journal
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.journal import parse_journal
 from qkvary.training.config import RunConfig
 from qkvary.training.loop import Outcome, step_seed, train
 from qkvary.training.progress import Event

@@ -1,1 +1,1 @@
-"""What is stored? Durable files, manifests and training states."""
+"""What is stored? Networks, training states, and what others wrote, read and converted."""

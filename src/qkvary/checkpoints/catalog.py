@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from qkvary.checkpoints.errors import UsageError
-from qkvary.checkpoints.manifest import MANIFEST_NAME
+from qkvary.storage.errors import UsageError
+from qkvary.storage.manifest import MANIFEST_NAME
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from qkvary.arch.canonical import canonical_json, from_dict
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.durable import atomic_write_dir, make_directory
-from qkvary.checkpoints.errors import DamagedError, NewerFormatError, UsageError
-from qkvary.checkpoints.jsonvalues import JsonValue, decode, encode
-from qkvary.checkpoints.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
 from qkvary.costs.parameters import network_parameters
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.durable import atomic_write_dir, make_directory
+from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
+from qkvary.storage.jsonvalues import JsonValue, decode, encode
+from qkvary.storage.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
 
 MODEL_FORMAT = 1
 """Version of what the folder holds; the manifest has its own."""

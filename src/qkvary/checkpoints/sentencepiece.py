@@ -6,7 +6,7 @@ flag are looked at; the pieces come from elsewhere.
 
 from collections.abc import Iterator
 
-from qkvary.checkpoints.errors import DamagedError
+from qkvary.storage.errors import DamagedError
 
 _NORMALIZER, _REMOVE_EXTRA_SPACES = 3, 4
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5

@@ -12,9 +12,9 @@ from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from qkvary.checkpoints.errors import DamagedError
-from qkvary.checkpoints.jsonvalues import JsonValue
-from qkvary.checkpoints.rotation import Stored, load_newest, save_stored
+from qkvary.storage.errors import DamagedError
+from qkvary.storage.jsonvalues import JsonValue
+from qkvary.storage.rotation import Stored, load_newest, save_stored
 
 _WEIGHTS = "weights.safetensors"
 _OPTIMIZER = "optimizer.safetensors"

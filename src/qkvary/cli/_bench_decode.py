@@ -15,10 +15,10 @@ from rich.text import Text
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.canonical import to_dict
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.errors import UsageError
 from qkvary.cli._options import Json, parse_count
 from qkvary.cli._output import console, print_json, print_rows, printable
 from qkvary.costs.formats import Dtype, parse_options
+from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_decode_measurement
 from qkvary.studies.decode_comparisons import (
     Speed,

@@ -9,12 +9,12 @@ from cyclopts import Parameter
 
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.errors import UsageError
 from qkvary.cli._options import Json, parse_count
 from qkvary.cli._output import console, print_json, print_rows
 from qkvary.costs.formats import parse_options, spell_options
 from qkvary.data.tokenizers import encode_documents
 from qkvary.inference.catalog import load_measure_text
+from qkvary.storage.errors import UsageError
 
 if TYPE_CHECKING:
     from qkvary.inference.cache_quality import Measured

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.checkpoints.durable import atomic_write_file, make_directory
-from qkvary.checkpoints.errors import UsageError
 from qkvary.cli._options import DEFAULT_OUT, DEFAULT_WHERE, Json, Out, Where, choose_study
 from qkvary.cli._output import console, print_json, print_rows
+from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_scale_measurement
 from qkvary.studies.environment import machine
 from qkvary.studies.reports.catalog import load_scale_figure

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter, Token
 
-from qkvary.checkpoints.errors import UsageError
 from qkvary.cli._units import ungroup
+from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_study, study_names
 from qkvary.studies.study import Study
 

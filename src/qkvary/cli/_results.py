@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qkvary.checkpoints.errors import DamagedError
+from qkvary.storage.errors import DamagedError
 from qkvary.studies.analysis import summarise
 from qkvary.studies.records import Record
 from qkvary.studies.reports.maps import AttentionMaps

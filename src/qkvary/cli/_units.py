@@ -3,7 +3,7 @@
 import math
 import re
 
-from qkvary.checkpoints.errors import UsageError
+from qkvary.storage.errors import UsageError
 
 _BYTES = {
     "": 1,

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from qkvary.arch.caches import CacheLayout, CacheStorage, DecodeKernel
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.errors import UsageError
 from qkvary.cli._options import Json, parse_count
 from qkvary.cli._output import console, print_json, printable, table
 from qkvary.data.tokenizers import Tokenizer
@@ -30,6 +29,7 @@ from qkvary.inference.requests import (
     group_requests,
 )
 from qkvary.inference.streaming import spell
+from qkvary.storage.errors import UsageError
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel

@@ -8,7 +8,6 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.checkpoints.errors import UsageError
 from qkvary.cli._hardware import Hardware, choose_device
 from qkvary.cli._models import (
     Decimal,
@@ -34,6 +33,7 @@ from qkvary.cli._training_output import print_training, training_to_dict
 from qkvary.cli._units import parse_share
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.formats import parse_format
+from qkvary.storage.errors import UsageError
 from qkvary.studies.plans import Plan, Regime, ServingAnswer, answer_serving, answer_training
 from qkvary.studies.reports.catalog import PLAN_FORMATS, PlanFormat
 from qkvary.studies.reports.plan_writing import write_plan

@@ -7,9 +7,9 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.checkpoints.errors import UsageError
 from qkvary.cli._options import DEFAULT_OUT, Json, Out
 from qkvary.cli._output import console, print_json, printable, sparkline, table
+from qkvary.storage.errors import UsageError
 from qkvary.studies.records import Record
 from qkvary.studies.reports.wording import duration, real, whole
 from qkvary.studies.store import Store

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.text import Text
 
-from qkvary.checkpoints.errors import DamagedError
 from qkvary.cli._options import (
     DEFAULT_OUT,
     DEFAULT_WHERE,
@@ -19,6 +18,7 @@ from qkvary.cli._options import (
     complete_study,
 )
 from qkvary.cli._output import console, print_json, printable, table
+from qkvary.storage.errors import DamagedError
 from qkvary.studies.store import Store
 
 RunState = Literal["done", "failed", "diverged", "running", "open", "damaged"]

@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage, DecodeKernel
-from qkvary.checkpoints.errors import DivergedError
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.requests import (
     Completion,
@@ -30,6 +29,7 @@ from qkvary.inference.streaming import TextStream
 from qkvary.nn.cache import KVCache
 from qkvary.nn.cache_layouts import needs_slice
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import DivergedError
 
 CacheMaker = Callable[[int], KVCache]
 """Makes the empty cache of a batch, given the tokens that it will see at most."""

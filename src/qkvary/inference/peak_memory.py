@@ -23,13 +23,13 @@ from qkvary.arch.caches import CacheOptions
 from qkvary.arch.canonical import canonical_json, from_dict
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.errors import ResourceError
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.costs.formats import Dtype
 from qkvary.inference.catalog import load_stock
 from qkvary.inference.decoding import DEFAULT_CHUNK
 from qkvary.inference.measuring import TimedAnswer, answer_with_cache, draw_prompts
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import ResourceError
 
 MemorySource = Literal["VmHWM", "ru_maxrss", "torch.cuda"]
 """Whose mark it is."""

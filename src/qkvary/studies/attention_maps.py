@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
-from qkvary.checkpoints.errors import DamagedError
+from qkvary.storage.errors import DamagedError
 
 _NO_TARGET = -1
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
 import qkvary.studies.definitions
-from qkvary.checkpoints.errors import UsageError
+from qkvary.storage.errors import UsageError
 from qkvary.studies.decode_records import DecodeQuestion, DecodeRecord
 from qkvary.studies.study import Study
 

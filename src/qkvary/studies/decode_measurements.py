@@ -16,7 +16,6 @@ import torch
 
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.errors import ResourceError
 from qkvary.costs.formats import Dtype, dtype_bytes
 from qkvary.costs.parameters import network_parameters
 from qkvary.inference.catalog import has_transformers, load_stock
@@ -34,6 +33,7 @@ from qkvary.inference.measuring import (
 from qkvary.inference.peak_memory import MemoryJob, NetworkSource, measure_apart
 from qkvary.nn.decoding.choice import chosen
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import ResourceError
 from qkvary.studies.decode_comparisons import name_place
 from qkvary.studies.decode_networks import (
     cache_formula_bytes,

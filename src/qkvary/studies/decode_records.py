@@ -14,8 +14,8 @@ from typing import Any, Literal, cast
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.errors import DamagedError, NewerFormatError
 from qkvary.costs.formats import Dtype
+from qkvary.storage.errors import DamagedError, NewerFormatError
 
 RECORD_VERSION = 1
 """Raised when a field is added, renamed or changes its meaning."""

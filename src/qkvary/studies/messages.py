@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from qkvary.arch.canonical import from_dict, to_dict
-from qkvary.checkpoints.jsonvalues import decode, encode
+from qkvary.storage.jsonvalues import decode, encode
 from qkvary.studies.study import Cell
 from qkvary.training.config import RunConfig
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_type_hints
 
-from qkvary.checkpoints.errors import DamagedError, NewerFormatError
-from qkvary.checkpoints.jsonvalues import decode, encode
+from qkvary.storage.errors import DamagedError, NewerFormatError
+from qkvary.storage.jsonvalues import decode, encode
 
 SCHEMA_VERSION = 1
 """Raised when a field of the record is added, renamed or changes its meaning."""

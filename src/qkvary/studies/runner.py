@@ -18,7 +18,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from qkvary.checkpoints.errors import BusyError, NewerFormatError, ResourceError
+from qkvary.storage.errors import BusyError, NewerFormatError, ResourceError
 from qkvary.studies.estimates import TimeEstimate
 from qkvary.studies.live import Display, LiveDisplay, PlainDisplay, Scene, SilentDisplay, WorkerLine
 from qkvary.studies.messages import Job, News

@@ -11,12 +11,12 @@ import torch
 
 from qkvary.arch.caches import CacheOptions
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.durable import atomic_write_file, make_directory
-from qkvary.checkpoints.errors import UsageError
-from qkvary.checkpoints.jsonvalues import decode, encode
 from qkvary.costs.formats import parse_options, spell_options
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.inference.cache_quality import QualityMeter, cut_windows
+from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.errors import UsageError
+from qkvary.storage.jsonvalues import decode, encode
 from qkvary.studies.scale_records import BITS, WAYS, ScaleRecord
 from qkvary.studies.store import Store
 from qkvary.studies.study import Cell, Study

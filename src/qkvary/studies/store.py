@@ -23,18 +23,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from qkvary.checkpoints.durable import (
+from qkvary.storage.durable import (
     atomic_write_file,
     clean_leftovers,
     make_directory,
     remove_dir,
     remove_file,
 )
-from qkvary.checkpoints.errors import DamagedError, NewerFormatError, UnsafeError
-from qkvary.checkpoints.journal import parse_journal
-from qkvary.checkpoints.jsonvalues import encode
-from qkvary.checkpoints.locks import Owner, OwnerLock, is_held, read_owner
-from qkvary.checkpoints.manifest import MANIFEST_NAME, describe, read_manifest
+from qkvary.storage.errors import DamagedError, NewerFormatError, UnsafeError
+from qkvary.storage.journal import parse_journal
+from qkvary.storage.jsonvalues import encode
+from qkvary.storage.locks import Owner, OwnerLock, is_held, read_owner
+from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.studies.attention_maps import AttentionMaps, from_bytes
 from qkvary.studies.records import Record, from_json, to_json
 

@@ -9,10 +9,10 @@ from typing import cast
 import numpy as np
 import torch
 
-from qkvary.checkpoints.errors import DamagedError
 from qkvary.checkpoints.models import save_model
 from qkvary.nn.kernels import choose_kernel
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import DamagedError
 from qkvary.studies.attention_maps import AttentionMaps, to_bytes
 from qkvary.studies.recording import make_record
 from qkvary.studies.store import NETWORK_NAME, Claim, now

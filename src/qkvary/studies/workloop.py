@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from qkvary.checkpoints.errors import BusyError, DamagedError, QkvaryError
+from qkvary.storage.errors import BusyError, DamagedError, QkvaryError
 from qkvary.studies.messages import Job, News
 from qkvary.studies.recording import make_record, run_identity
 from qkvary.studies.records import Record

@@ -20,16 +20,16 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from qkvary.checkpoints.errors import DamagedError, UsageError
-from qkvary.checkpoints.journal import Journal
-from qkvary.checkpoints.jsonvalues import JsonValue
-from qkvary.checkpoints.manifest import FileEntry
 from qkvary.checkpoints.training_state import (
     TrainingState,
     load_training_state,
     save_training_state,
     state_sha256,
 )
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.journal import Journal
+from qkvary.storage.jsonvalues import JsonValue
+from qkvary.storage.manifest import FileEntry
 from qkvary.tasks.contract import AttentionExample, Batch, Split, Task
 from qkvary.training.config import RunConfig
 from qkvary.training.optimizers import (

@@ -14,9 +14,8 @@ import torch.nn.functional as F
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.conversions.char_gpt import load, read_config
-from qkvary.checkpoints.errors import DamagedError, QkvaryError, UnsafeError, UsageError
 from qkvary.checkpoints.models import LoadedModel
-from tests.checkpoints.damage import DAMAGES
+from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
 from tests.checkpoints.published_models import (
     KINDS,
     find_model,
@@ -25,6 +24,7 @@ from tests.checkpoints.published_models import (
     read_reference,
 )
 from tests.reference import char_gpt
+from tests.storage.damage import DAMAGES
 
 CONFIG = char_gpt.CONFIG
 WEIGHTS = char_gpt.make_weights(CONFIG)

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.conversions.llama2c import load, read_sizes, read_tokenizer, recognises
-from qkvary.checkpoints.errors import DamagedError, QkvaryError, UnsafeError, UsageError
 from qkvary.checkpoints.models import LoadedModel
-from tests.checkpoints.damage import DAMAGES
+from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
 from tests.checkpoints.published_models import (
     KINDS,
     find_model,
@@ -27,6 +26,7 @@ from tests.checkpoints.published_models import (
     stories,
 )
 from tests.reference import llama2c
+from tests.storage.damage import DAMAGES
 
 SIZES = llama2c.SIZES
 WEIGHTS = llama2c.make_weights(SIZES)

@@ -11,9 +11,9 @@ from transformers.utils import logging
 from qkvary.arch.canonical import to_dict
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.conversions.transformers_folder import load, recognises
-from qkvary.checkpoints.errors import DamagedError, NewerFormatError, QkvaryError
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import DamagedError, NewerFormatError, QkvaryError
 from tests.checkpoints.test_models import make_model
 from tests.reference import char_gpt
 

@@ -11,7 +11,7 @@ from tests.studies.reports.plan_examples import make_plan
 WITHOUT = """
 import sys
 sys.modules[{missing!r}] = None
-from qkvary.checkpoints.errors import UsageError
+from qkvary.storage.errors import UsageError
 from qkvary.studies.reports.catalog import make_plan_files
 from tests.studies.reports.plan_examples import make_plan
 try:

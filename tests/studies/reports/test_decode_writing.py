@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.checkpoints.errors import ResourceError, UsageError
+from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.studies.decode_findings import find_answers, find_caveats
 from qkvary.studies.decode_records import from_json
 from qkvary.studies.reports import decode_writing, wording

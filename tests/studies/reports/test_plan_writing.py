@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.checkpoints.errors import ResourceError
+from qkvary.storage.errors import ResourceError
 from qkvary.studies.reports.plan_writing import write_plan
 from tests.conftest import Runner
 from tests.studies.reports.plan_examples import make_plan
@@ -44,7 +44,7 @@ def test_full_disk_keeps_the_old_page(tmp_path: Path, run_python: Runner) -> Non
     page.write_text("the old page")
     code = (
         "import pathlib, resource, signal, sys\n"
-        "from qkvary.checkpoints.errors import ResourceError\n"
+        "from qkvary.storage.errors import ResourceError\n"
         "from qkvary.studies.reports.plan_writing import write_plan\n"
         "from tests.studies.reports.plan_examples import make_plan\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.checkpoints.errors import ResourceError
+from qkvary.storage.errors import ResourceError
 from qkvary.studies.reports import writing
 from tests.conftest import Runner
 from tests.studies.reports.synthetic import make_attention, make_summary
@@ -43,7 +43,7 @@ def test_full_disk_keeps_the_old_page(tmp_path: Path, run_python: Runner) -> Non
     page.write_text("the old page")
     code = (
         "import pathlib, resource, signal, sys\n"
-        "from qkvary.checkpoints.errors import ResourceError\n"
+        "from qkvary.storage.errors import ResourceError\n"
         "from qkvary.studies.reports.writing import write_report\n"
         "from tests.studies.reports.synthetic import make_summary\n"
         "summary = make_summary(('QKV', 'MQA'), 2)\n"

@@ -12,11 +12,11 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
-from qkvary.checkpoints.errors import DamagedError, UsageError
 from qkvary.checkpoints.models import LoadedModel, make_loaded, parse_weights
-from qkvary.checkpoints.reading import LARGEST_SIDE_FILE, read_file
 from qkvary.data.model_configs import parse_config
 from qkvary.data.tokenizers import CharacterTokenizer
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.reading import LARGEST_SIDE_FILE, read_file
 
 FORMAT = "a character model (model.safetensors, and a config.json that lists its chars)"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"

@@ -19,11 +19,11 @@ from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
-from qkvary.checkpoints.errors import DamagedError, UsageError
 from qkvary.checkpoints.models import LoadedModel, make_loaded
-from qkvary.checkpoints.reading import LARGEST_SIDE_FILE, read_file
 from qkvary.checkpoints.sentencepiece import joins_spaces
 from qkvary.data.tokenizers import PieceTokenizer
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.reading import LARGEST_SIDE_FILE, read_file
 
 FORMAT = "llama2.c (a .bin file, its tokenizer tok*.bin beside it)"
 ROTARY_BASE = 10_000.0

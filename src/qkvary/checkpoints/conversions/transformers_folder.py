@@ -7,10 +7,10 @@ the network's configuration. The folder has no tokenizer of ours.
 import json
 from pathlib import Path
 
-from qkvary.checkpoints.errors import DamagedError, NewerFormatError
 from qkvary.checkpoints.models import LoadedModel, make_loaded, parse_config, parse_weights
-from qkvary.checkpoints.reading import LARGEST_SIDE_FILE, read_file
 from qkvary.data.model_configs import parse_config as parse_object
+from qkvary.storage.errors import DamagedError, NewerFormatError
+from qkvary.storage.reading import LARGEST_SIDE_FILE, read_file
 
 FORMAT = "a network of ours that transformers saved (model.safetensors, and its config.json)"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"

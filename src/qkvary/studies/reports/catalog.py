@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, get_args
 
-from qkvary.checkpoints.errors import UsageError
+from qkvary.storage.errors import UsageError
 from qkvary.studies.decode_records import DecodeRecord
 from qkvary.studies.plans import Plan
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from qkvary.checkpoints.durable import atomic_write_file, make_directory
-from qkvary.checkpoints.errors import UsageError
+from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.errors import UsageError
 from qkvary.studies.decode_records import DecodeRecord, to_json
 from qkvary.studies.reports.catalog import load_decode_page
 from qkvary.studies.reports.decode_readme import write_readme

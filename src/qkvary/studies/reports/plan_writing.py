@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from qkvary.checkpoints.durable import atomic_write_file, make_directory
+from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.studies.plans import Plan
 from qkvary.studies.reports.catalog import PLAN_FORMATS, PlanFormat, make_plan_files
 

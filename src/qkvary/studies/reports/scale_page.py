@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from qkvary.checkpoints.jsonvalues import encode
+from qkvary.storage.jsonvalues import encode
 from qkvary.studies.reports import wording
 from qkvary.studies.reports.tables import (
     Cell,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from qkvary.checkpoints.durable import atomic_write_file, make_directory
+from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.studies.reports.export import csv_files, markdown_report
 from qkvary.studies.reports.figure_style import Format
 from qkvary.studies.reports.maps import AttentionMaps

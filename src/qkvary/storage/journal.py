@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.checkpoints.durable import AppendFile, atomic_write_file
-from qkvary.checkpoints.jsonvalues import JsonValue, decode, encode
-from qkvary.checkpoints.manifest import FileEntry
+from qkvary.storage.durable import AppendFile, atomic_write_file
+from qkvary.storage.jsonvalues import JsonValue, decode, encode
+from qkvary.storage.manifest import FileEntry
 
 _CHECK = b',"check":"'
 _DIGITS = 16

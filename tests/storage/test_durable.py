@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.checkpoints import durable
-from qkvary.checkpoints.durable import (
+from qkvary.storage import durable
+from qkvary.storage.durable import (
     TEMPORARY_PREFIX,
     AppendFile,
     atomic_write_dir,
@@ -20,7 +20,7 @@ from qkvary.checkpoints.durable import (
     remove_dir,
     remove_file,
 )
-from qkvary.checkpoints.errors import ResourceError, UnsafeError
+from qkvary.storage.errors import ResourceError, UnsafeError
 
 
 def names(directory: Path) -> list[str]:
@@ -136,7 +136,7 @@ def test_removing(tmp_path: Path) -> None:
 WRITER = """
 import os, sys, time
 from pathlib import Path
-from qkvary.checkpoints import durable
+from qkvary.storage import durable
 durable._fill = lambda descriptor, data: (print("writing", flush=True), time.sleep(600))
 durable.{function}
 """
@@ -210,7 +210,7 @@ Write = Callable[[Path, bytes], None]
 def readers_see(tmp_path: Path, write: str) -> set[int]:
     """The lengths that a reader sees while a writer replaces a file over and over."""
     script = (
-        "import sys; from pathlib import Path; from qkvary.checkpoints import durable\n"
+        "import sys; from pathlib import Path; from qkvary.storage import durable\n"
         "path = Path(sys.argv[1])\n"
         "while True:\n"
         f"    for data in (bytes(40000), bytes(50000)): {write}\n"

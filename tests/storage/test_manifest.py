@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 
-from qkvary.checkpoints.durable import atomic_write_dir
-from qkvary.checkpoints.errors import DamagedError, NewerFormatError, UnsafeError
-from qkvary.checkpoints.jsonvalues import decode, encode
-from qkvary.checkpoints.manifest import MANIFEST_NAME, FileEntry, Manifest, describe, read_manifest
-from tests.checkpoints.damage import DAMAGES
+from qkvary.storage.durable import atomic_write_dir
+from qkvary.storage.errors import DamagedError, NewerFormatError, UnsafeError
+from qkvary.storage.jsonvalues import decode, encode
+from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, describe, read_manifest
+from tests.storage.damage import DAMAGES
 
 FILES = {"weights.bin": bytes(range(256)) * 13, "notes.txt": b"17 notes", "empty": b""}
 

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.checkpoints.durable import writing
-from qkvary.checkpoints.errors import BusyError
-from qkvary.checkpoints.jsonvalues import decode, encode
+from qkvary.storage.durable import writing
+from qkvary.storage.errors import BusyError
+from qkvary.storage.jsonvalues import decode, encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.checkpoints.errors import DamagedError, NewerFormatError, UnsafeError
-from qkvary.checkpoints.jsonvalues import JsonValue, decode, encode
+from qkvary.storage.errors import DamagedError, NewerFormatError, UnsafeError
+from qkvary.storage.jsonvalues import JsonValue, decode, encode
 
 MANIFEST_NAME = "MANIFEST.json"
 FORMAT_VERSION = 1

@@ -1,6 +1,6 @@
 import pytest
 
-from qkvary.checkpoints import errors
+from qkvary.storage import errors
 
 
 @pytest.mark.parametrize(

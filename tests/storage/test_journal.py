@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.checkpoints import durable
-from qkvary.checkpoints.journal import Journal, from_line, parse_journal, to_line
-from qkvary.checkpoints.manifest import FileEntry
-from tests.checkpoints.test_jsonvalues import KEYS, VALUES, same
+from qkvary.storage import durable
+from qkvary.storage.journal import Journal, from_line, parse_journal, to_line
+from qkvary.storage.manifest import FileEntry
+from tests.storage.test_jsonvalues import KEYS, VALUES, same
 
 EVENTS = [
     {"event": "train", "step": step, "loss": 1.0 / (step + 3), "name": 'torn" ,"check":"\n'}

@@ -6,7 +6,7 @@ Torch-free; knows nothing of what the bytes mean.
 import stat
 from pathlib import Path
 
-from qkvary.checkpoints.errors import DamagedError, UnsafeError, UsageError
+from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 
 LARGEST_WEIGHTS = 2**40
 """Bytes; a file beyond is a mistake."""

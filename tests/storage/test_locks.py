@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import qkvary
-from qkvary.checkpoints.errors import BusyError
-from qkvary.checkpoints.locks import OwnerLock, is_held, read_owner
+from qkvary.storage.errors import BusyError
+from qkvary.storage.locks import OwnerLock, is_held, read_owner
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from qkvary.checkpoints.errors import BusyError
-from qkvary.checkpoints.locks import OwnerLock
+from qkvary.storage.errors import BusyError
+from qkvary.storage.locks import OwnerLock
 {mutant}
 print("waiting", flush=True)
 sys.stdin.readline()

@@ -7,9 +7,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from qkvary.checkpoints import durable, rotation
-from qkvary.checkpoints.errors import QkvaryError
-from qkvary.checkpoints.rotation import Stored, load_newest, save_stored
+from qkvary.storage import durable, rotation
+from qkvary.storage.errors import QkvaryError
+from qkvary.storage.rotation import Stored, load_newest, save_stored
 
 
 def content(step: int) -> dict[str, bytes]:

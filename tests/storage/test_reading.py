@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.checkpoints.errors import DamagedError, UnsafeError, UsageError
-from qkvary.checkpoints.reading import read_file
+from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
+from qkvary.storage.reading import read_file
 
 
 def test_a_file_is_read_whole(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from qkvary.checkpoints.errors import ResourceError, UnsafeError
+from qkvary.storage.errors import ResourceError, UnsafeError
 
 TEMPORARY_PREFIX = ".tmp-"
 """How the name of everything that is not complete begins."""

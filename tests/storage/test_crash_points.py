@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import qkvary
-from qkvary.checkpoints import rotation
-from qkvary.checkpoints.durable import TEMPORARY_PREFIX
-from qkvary.checkpoints.rotation import load_newest, load_stored, stored_steps
-from tests.checkpoints import crash_script
-from tests.checkpoints.crash_script import content
+from qkvary.storage import rotation
+from qkvary.storage.durable import TEMPORARY_PREFIX
+from qkvary.storage.rotation import load_newest, load_stored, stored_steps
+from tests.storage import crash_script
+from tests.storage.crash_script import content
 
 CALLS = ("write", "fsync", "rename", "mkdir", "unlink", "unlinkat", "rmdir", "openat", "flock")
 SCRIPT = Path(crash_script.__file__)

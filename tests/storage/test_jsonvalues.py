@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.checkpoints.jsonvalues import decode, encode
+from qkvary.storage.jsonvalues import decode, encode
 
 TEXT = st.text(st.characters(codec=None), max_size=20)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXT

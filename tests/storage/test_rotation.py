@@ -2,17 +2,17 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.checkpoints.durable import remove_dir
-from qkvary.checkpoints.errors import DamagedError, NewerFormatError, UsageError
-from qkvary.checkpoints.manifest import MANIFEST_NAME
-from qkvary.checkpoints.rotation import (
+from qkvary.storage.durable import remove_dir
+from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
+from qkvary.storage.manifest import MANIFEST_NAME
+from qkvary.storage.rotation import (
     Stored,
     load_newest,
     load_stored,
     save_stored,
     stored_steps,
 )
-from tests.checkpoints.test_manifest import write_version
+from tests.storage.test_manifest import write_version
 
 
 def accept(_stored: Stored) -> None:

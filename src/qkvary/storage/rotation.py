@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from qkvary.checkpoints.durable import (
+from qkvary.storage.durable import (
     atomic_write_dir,
     clean_leftovers,
     make_directory,
     remove_dir,
 )
-from qkvary.checkpoints.errors import DamagedError, NewerFormatError, UnsafeError
-from qkvary.checkpoints.jsonvalues import JsonValue
-from qkvary.checkpoints.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
+from qkvary.storage.errors import DamagedError, NewerFormatError, UnsafeError
+from qkvary.storage.jsonvalues import JsonValue
+from qkvary.storage.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
 
 KEEP = 2
 """How many checkpoints are kept: the newest, and one in case that it is damaged."""

@@ -1,0 +1,1 @@
+"""What survives? Durable writes, manifests, locks, journals, and the errors of files."""
