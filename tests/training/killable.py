@@ -14,17 +14,17 @@ from typing import Any
 
 import torch
 
-from qkvary.training import loop
+from qkvary.training import distribution, gradients, loop
 from qkvary.training.loop import train
 from tests.training.toy import ToyTask, toy_run
 
 
 def work(order: dict[str, Any]) -> None:
     if order["mutant"] == "no_reseeding":
-        loop._seed_everything = lambda _seed, _device: None
+        gradients._seed_everything = lambda _seed, _device: None
         torch.manual_seed(0)
     elif order["mutant"] == "no_optimizer":
-        loop.restore_optimizer = lambda _optimizer, _tensors: None
+        distribution.restore_optimizer = lambda _optimizer, _tensors: None
     elif order["mutant"] == "no_rewind":
         loop.Journal.rewind = lambda _journal, _mark: None  # type: ignore[method-assign]
     outcome = train(

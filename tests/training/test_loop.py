@@ -12,7 +12,8 @@ import torch
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import parse_journal
 from qkvary.training.config import RunConfig
-from qkvary.training.loop import Outcome, step_seed, train
+from qkvary.training.gradients import step_seed
+from qkvary.training.loop import Outcome, train
 from qkvary.training.progress import Event
 from tests.training.toy import ToyTask, toy_run
 

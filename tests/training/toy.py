@@ -8,7 +8,15 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, EncoderConfig
 from qkvary.tasks.config import SequenceTaskConfig
-from qkvary.tasks.contract import AttentionExample, Batch, NetworkConfig, Split
+from qkvary.tasks.contract import (
+    ALONE,
+    EVERY_ROW,
+    AttentionExample,
+    Batch,
+    NetworkConfig,
+    Ranks,
+    Split,
+)
 from qkvary.training.config import OptimizerConfig, RunConfig, ScheduleConfig, TrainingConfig
 
 LENGTH = 5
@@ -50,11 +58,11 @@ class ToyTask:
     def build(self, _network: NetworkConfig, seed: int) -> nn.Module:
         return ToyModel(seed)
 
-    def batch(self, step: int, batch_size: int, seed: int) -> Batch:
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
         generator = torch.Generator().manual_seed(1_000_003 * seed + step)
         tokens = torch.randint(SYMBOLS, (batch_size, LENGTH), generator=generator)
         self.step = step
-        return Batch(tokens, SYMBOLS - 1 - tokens)
+        return Batch(tokens[rows], SYMBOLS - 1 - tokens[rows])
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         assert model.training
@@ -66,11 +74,13 @@ class ToyTask:
             return loss + torch.sqrt((model.head.weight * 0).sum())  # type: ignore[union-attr, operator]
         return loss
 
-    def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
+    def evaluate(
+        self, model: nn.Module, split: Split, _ranks: Ranks = ALONE, /
+    ) -> dict[str, float]:
         assert not model.training
         assert not torch.is_grad_enabled()
         self.evaluations.append(split)
-        inputs, targets = self.batch(10**6 + (split == "test"), 37, 0)
+        inputs, targets, _ = self.batch(10**6 + (split == "test"), 37, 0)
         logits = model(inputs)
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         right = (logits.argmax(-1) == targets).double().mean()

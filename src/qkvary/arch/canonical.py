@@ -15,6 +15,10 @@ from qkvary.arch.variants import Variant
 T = TypeVar("T")
 _KIND = "kind"
 
+NAMES_NOTHING: types.MappingProxyType[str, bool] = types.MappingProxyType({"identity": False})
+"""Metadata of a field that says where something is and not what: two values that differ in it only
+have one fingerprint."""
+
 
 def to_dict(config: Any) -> Any:
     """Turn a configuration into JSON-ready data; a variant becomes its label.
@@ -52,14 +56,35 @@ def from_dict(kind: type[T], data: Any) -> T:
 
 def canonical_json(config: Any) -> str:
     """The one JSON text of a configuration: sorted keys, no spaces, integral floats as floats."""
-    return json.dumps(
-        to_dict(config), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
-    )
+    return _spell(to_dict(config))
+
+
+def identity_json(config: Any) -> str:
+    """The canonical JSON without the fields that name nothing."""
+    return _spell(_identify(config, to_dict(config)))
 
 
 def fingerprint(config: Any) -> str:
     """sha256 of the canonical JSON, as 64 hexadecimal digits."""
     return hashlib.sha256(canonical_json(config).encode()).hexdigest()
+
+
+def _spell(data: Any) -> str:
+    return json.dumps(
+        data, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
+    )
+
+
+def _identify(config: Any, data: Any) -> Any:
+    """``data`` of ``config`` without what names nothing, at any depth."""
+    if not dataclasses.is_dataclass(config) or not isinstance(data, dict):
+        return data
+    named = typing.cast("dict[str, Any]", data)
+    kept = {_KIND: named[_KIND]} if _KIND in named else {}
+    for field in dataclasses.fields(config):
+        if field.name in named and field.metadata.get("identity", True):
+            kept[field.name] = _identify(getattr(config, field.name), named[field.name])
+    return kept
 
 
 def _decode(hint: Any, data: Any, where: str) -> Any:

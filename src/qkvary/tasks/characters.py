@@ -16,7 +16,7 @@ from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.config import CharacterTaskConfig
-from qkvary.tasks.contract import AttentionExample, Batch, Split
+from qkvary.tasks.contract import ALONE, EVERY_ROW, AttentionExample, Batch, Ranks, Split
 
 PRINTED = {"\n": "↵", " ": "␣"}
 """How characters that leave no mark are printed."""
@@ -97,18 +97,20 @@ class CharacterTask:
             )
         return LanguageModel(network, seed=seed)
 
-    def batch(self, step: int, batch_size: int, seed: int) -> Batch:
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
         """Draw windows with replacement."""
         starts = random_indices(
             batch_size, len(self._train) - self.config.context, "training windows", seed, step
         )
-        return self._windows(self._train, torch.from_numpy(starts))
+        return self._windows(self._train, torch.from_numpy(starts[rows]))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Cross entropy in nats per character."""
         return F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
 
-    def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
+    def evaluate(
+        self, model: nn.Module, split: Split, _ranks: Ranks = ALONE, /
+    ) -> dict[str, float]:
         """Score the held-out text: ``loss`` in nats per character and ``bits_per_character``."""
         sampled = split == "validation" and self.config.evaluation == "sampled"
         device = next(model.parameters()).device

@@ -7,9 +7,10 @@ fingerprints say what the examples are made of; the task that makes them carries
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from qkvary.arch.canonical import NAMES_NOTHING
 from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
@@ -17,6 +18,9 @@ SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
 
 Evaluation = Literal["exact", "sampled"]
 """Every position of a split once, or the mean of random batches as published."""
+
+Protocol = Literal["packed", "padded-paper"]
+"""Windows of the documents one after the other, or one document in each row and pads behind it."""
 
 SEQUENCE_DATA_VERSION = 1
 """Raised by hand when the generator of the synthetic sequences changes what it draws."""
@@ -164,5 +168,69 @@ class CharacterTaskConfig:
         return _digest("characters", self.text_sha256, self.train_fraction)
 
 
-TaskConfig = SequenceTaskConfig | CharacterTaskConfig
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageTaskConfig:
+    """Predict the next token of a prepared set of documents.
+
+    Source: the language models of papers 1 and 3.
+    """
+
+    name: Literal["language"] = "language"
+    """Fixed; it tells this task from the others in a record."""
+    data: str = field(metadata=NAMES_NOTHING)
+    """Where the set is: its folder, or the name under which it was prepared. Not a part of what
+    names a run."""
+    data_sha256: str
+    """What the set is, wherever it is."""
+    context: int
+    """Tokens seen at once."""
+    protocol: Protocol = "packed"
+    """``packed`` cuts the documents, one after the other, into windows and has no padding;
+    ``padded-paper`` has the first tokens of one document in each row, and counts the separators
+    behind a short one in the loss, as paper 1 did."""
+    document_mask: bool = False
+    """Whether a token sees its own document only (``packed``)."""
+    scored_tokens: int | None = None
+    """Score only so many tokens of a split, from the first; None scores all."""
+    evaluation_batch_size: int = 16
+    """Windows scored together."""
+
+    def __post_init__(self) -> None:
+        _positive(
+            "task language",
+            context=self.context,
+            evaluation_batch_size=self.evaluation_batch_size,
+            scored_tokens=1 if self.scored_tokens is None else self.scored_tokens,
+        )
+        if self.protocol not in get_args(Protocol):
+            choices = ", ".join(get_args(Protocol))
+            raise ValueError(f"unknown protocol {self.protocol!r}; choices: {choices}")
+        if self.document_mask and self.protocol != "packed":
+            raise ValueError(
+                f"expected the protocol packed with a document mask, got {self.protocol}, where "
+                "each row is one document"
+            )
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs."""
+        return self.context
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "loss"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is the better one."""
+        return False
+
+    @property
+    def data_fingerprint(self) -> str:
+        """What the set is made of."""
+        return self.data_sha256
+
+
+TaskConfig = SequenceTaskConfig | CharacterTaskConfig | LanguageTaskConfig
 """Every task that ships with qkvary."""

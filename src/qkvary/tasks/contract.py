@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -14,13 +15,47 @@ Split = Literal["validation", "test"]
 """The two splits that are scored; the training split is only drawn from."""
 
 
+IGNORED = -100
+"""The target of a position that no loss counts."""
+
+EVERY_ROW = slice(None)
+"""All rows of a batch."""
+
+
 class Batch(NamedTuple):
-    """What one training step sees."""
+    """What one training step sees, or some rows of it."""
 
     inputs: Tensor
     """What the network is given."""
     targets: Tensor
-    """What it should answer."""
+    """What it should answer; ``IGNORED`` where nothing is asked."""
+    documents: Tensor | None = None
+    """A number for each input, where tokens must not see other documents than their own."""
+
+    @property
+    def counted(self) -> int:
+        """Targets that count in the loss."""
+        return int((self.targets != IGNORED).sum())
+
+
+def _as_they_are(values: Sequence[float]) -> list[float]:
+    return list(values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Which part of a score this process finds, and how the parts come together."""
+
+    rank: int = 0
+    """Counted from 0."""
+    size: int = 1
+    """Processes that score together."""
+    add: Callable[[Sequence[float]], list[float]] = _as_they_are
+    """Sums numbers over all processes; everybody calls it, and gets the same."""
+
+
+ALONE = Ranks()
+"""One process that finds all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +97,21 @@ class Task(Protocol):
         """Return the network, initialised from ``seed`` alone."""
         ...
 
-    def batch(self, step: int, batch_size: int, seed: int) -> Batch:
-        """Return the batch of one step: a pure function of its arguments."""
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
+        """Return the batch of one step, or some rows of it: a pure function of its arguments."""
         ...
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the scalar training loss."""
+        """Return the training loss: the mean over the targets that count."""
         ...
 
-    def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
+    def evaluate(
+        self, model: nn.Module, split: Split, ranks: Ranks = ALONE, /
+    ) -> dict[str, float]:
         """Score a split, deterministically: the headline metric and always ``loss``.
 
-        The caller has put the network into evaluation mode and turned gradients off.
+        The caller has put the network into evaluation mode and turned gradients off. Where several
+        processes score together, all of them run the network equally often.
         """
         ...
 

@@ -18,7 +18,7 @@ from qkvary.data.random_numbers import permutation
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.config import SequenceTaskConfig
-from qkvary.tasks.contract import AttentionExample, Batch, Split
+from qkvary.tasks.contract import ALONE, EVERY_ROW, AttentionExample, Batch, Ranks, Split
 
 TOKENS_SCORED_TOGETHER = 8_192
 """Digits in one forward call of an evaluation: as fast as any, and small in memory."""
@@ -88,7 +88,7 @@ class DigitSequenceTask:
             )
         return Encoder(network, seed=seed)
 
-    def batch(self, step: int, batch_size: int, seed: int) -> Batch:
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
         """Take the next sequences of the epoch's shuffled order; a last partial batch is dropped.
 
         Raises:
@@ -101,24 +101,26 @@ class DigitSequenceTask:
                 f"got {batch_size}"
             )
         epoch, place = divmod(step, per_epoch)
-        rows = self._order(seed, epoch)[place * batch_size : (place + 1) * batch_size]
-        return self._ask(self._examples("train")[rows])
+        order = self._order(seed, epoch)[place * batch_size : (place + 1) * batch_size]
+        return self._ask(self._examples("train")[order[rows]])
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Cross entropy, mean over digits."""
         return F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
 
-    def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
+    def evaluate(
+        self, model: nn.Module, split: Split, _ranks: Ranks = ALONE, /
+    ) -> dict[str, float]:
         """Score every sequence of a split: ``loss``, ``accuracy``; attention on the test split."""
         device = next(model.parameters()).device
         total = right = 0.0
         examples = self._examples(split)
         with torch.inference_mode():
-            for inputs, targets in self._chunks(examples, device):
-                logits = model(inputs)
+            for batch in self._chunks(examples, device):
+                logits = model(batch.inputs)
                 flat = logits.flatten(0, 1)
-                total += F.cross_entropy(flat, targets.flatten(), reduction="sum").item()
-                right += (logits.argmax(dim=-1) == targets).sum().item()
+                total += F.cross_entropy(flat, batch.targets.flatten(), reduction="sum").item()
+                right += (logits.argmax(dim=-1) == batch.targets).sum().item()
         scores = {"loss": total / examples.numel(), "accuracy": right / examples.numel()}
         if split == "test":
             scores["attention_mass_on_target"] = self.attention_mass_on_target(model)

@@ -9,7 +9,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from qkvary.arch.canonical import canonical_json
+from qkvary.arch.canonical import identity_json
 from qkvary.arch.networks import NetworkConfig
 from qkvary.tasks.config import TaskConfig
 
@@ -17,8 +17,13 @@ NUMERICS_VERSION = 1
 """Raised by hand when a change of the code changes the numbers of a run."""
 
 OptimizerName = Literal["adam", "adamw"]
-ScheduleName = Literal["constant", "cosine_warmup"]
+ScheduleName = Literal["constant", "cosine_warmup", "cosine"]
 Decay = Literal["all", "matrices"]
+Precision = Literal["full", "bf16"]
+OnNonfinite = Literal["stop", "skip"]
+
+SKIP_WINDOW = 100
+"""Steps over which skipped ones are counted."""
 
 
 def _choice(what: str, value: str, choices: tuple[str, ...]) -> None:
@@ -65,9 +70,14 @@ class ScheduleConfig:
     """How the learning rate moves over the steps of a run."""
 
     name: ScheduleName = "constant"
-    """``constant``, or the cosine with linear warm-up of the synthetic experiments."""
+    """``constant``; ``cosine_warmup``, the cosine of the synthetic experiments, which the warm-up
+    multiplies; or ``cosine``, the one of language models, which begins behind the warm-up."""
     warmup_steps: int = 0
     """Steps until the factor of the warm-up reaches one."""
+    floor: float = 0.0
+    """What the ``cosine`` falls to, as a share of the peak."""
+    decay_steps: int | None = None
+    """Step at which the ``cosine`` has fallen, where it is not the last of the run."""
 
     def __post_init__(self) -> None:
         _choice("schedule", self.name, get_args(ScheduleName))
@@ -76,6 +86,45 @@ class ScheduleConfig:
         if self.name == "constant" and self.warmup_steps:
             raise ValueError(
                 f"the constant schedule has no warm-up, got warmup_steps={self.warmup_steps}"
+            )
+        if self.name != "cosine" and (self.floor or self.decay_steps is not None):
+            raise ValueError(
+                f"floor and decay_steps belong to the schedule cosine, got {self.name} with "
+                f"{self.floor} and {self.decay_steps}"
+            )
+        if not 0.0 <= self.floor <= 1.0:
+            raise ValueError(f"floor must lie between 0 and 1, got {self.floor}")
+        if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
+            raise ValueError(
+                f"decay_steps must lie behind the {self.warmup_steps} warmup_steps, "
+                f"got {self.decay_steps}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardConfig:
+    """What becomes of a step that looks wrong, and of a run that does."""
+
+    on_nonfinite: OnNonfinite = "stop"
+    """Whether a loss or gradient that is not finite ends the run before the weights are touched, or
+    only skips the step."""
+    max_skips: int = 3
+    """So many skipped steps out of the last 100 are let pass; one more ends the run."""
+    skip_gradient_norm: float | None = None
+    """Steps with a larger gradient norm are skipped and not counted among ``max_skips``; None
+    skips none."""
+    spikes: bool = True
+    """Whether a loss that stays far above what it was ends the run."""
+
+    def __post_init__(self) -> None:
+        _choice("on_nonfinite", self.on_nonfinite, get_args(OnNonfinite))
+        if not 0 <= self.max_skips < SKIP_WINDOW:
+            raise ValueError(
+                f"max_skips must lie between 0 and {SKIP_WINDOW - 1}, got {self.max_skips}"
+            )
+        if self.skip_gradient_norm is not None and not self.skip_gradient_norm > 0.0:
+            raise ValueError(
+                f"skip_gradient_norm must be positive or None, got {self.skip_gradient_norm}"
             )
 
 
@@ -86,7 +135,16 @@ class TrainingConfig:
     steps: int
     """Optimizer steps of a complete run."""
     batch_size: int
-    """Examples in one step."""
+    """Examples in one step, over all processes."""
+    micro_batch_size: int | None = None
+    """Examples that go through the network at once; None for all that a process has of a step.
+    Gradients of the parts are added up, each weighted by its targets that count."""
+    precision: Precision = "full"
+    """``bf16`` multiplies matrices in bfloat16 (autocast); weights and sums stay as they are."""
+    compile: bool = False
+    """Whether torch compiles the network."""
+    recompute_blocks: bool = False
+    """Keep each block's input only and compute the block again for its gradient."""
     optimizer: OptimizerConfig
     """How gradients move the weights."""
     schedule: ScheduleConfig = ScheduleConfig()
@@ -99,8 +157,15 @@ class TrainingConfig:
     """Validation metric at which the task counts as solved; None if it has no such value."""
     stop_when_solved: bool = False
     """End the run at the evaluation that first finds the task solved."""
+    guards: GuardConfig = GuardConfig()
+    """What becomes of steps that look wrong."""
 
     def __post_init__(self) -> None:
+        _choice("precision", self.precision, get_args(Precision))
+        if self.micro_batch_size is not None and self.micro_batch_size < 1:
+            raise ValueError(
+                f"micro_batch_size must be at least 1 or None, got {self.micro_batch_size}"
+            )
         for name in ("steps", "batch_size", "evaluate_every", "log_every"):
             value: int = getattr(self, name)
             if value < 1:
@@ -143,5 +208,5 @@ class RunConfig:
                 says.
         """
         data = self.task.data_fingerprint if data_fingerprint is None else data_fingerprint
-        identity = f"{canonical_json(self)}\n{data}\nnumerics {NUMERICS_VERSION}\n"
+        identity = f"{identity_json(self)}\n{data}\nnumerics {NUMERICS_VERSION}\n"
         return hashlib.sha256(identity.encode()).hexdigest()

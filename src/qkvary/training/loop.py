@@ -9,8 +9,7 @@ Knows nothing of studies or of who else may be at work.
 
 from __future__ import annotations
 
-import hashlib
-import math
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,24 +19,16 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from qkvary.checkpoints.training_state import (
-    TrainingState,
-    load_training_state,
-    save_training_state,
-    state_sha256,
-)
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.journal import Journal
+from qkvary.storage.journal import Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
-from qkvary.tasks.contract import AttentionExample, Batch, Split, Task
+from qkvary.tasks.contract import AttentionExample, Ranks, Split, Task
 from qkvary.training.config import RunConfig
-from qkvary.training.optimizers import (
-    make_optimizer,
-    optimizer_tensors,
-    restore_optimizer,
-    set_learning_rate,
-)
+from qkvary.training.distribution import Alone, Distribution
+from qkvary.training.gradients import Gradients
+from qkvary.training.guards import DivergedError, Guards
+from qkvary.training.optimizers import make_optimizer, set_learning_rate
 from qkvary.training.progress import Event, RunState, Stopwatch
 from qkvary.training.schedules import learning_rate
 
@@ -71,16 +62,6 @@ class Outcome:
     """What was trained, as it is now; in evaluation mode when it is done."""
 
 
-class _NotFiniteError(Exception):
-    pass
-
-
-def step_seed(seed: int, step: int) -> int:
-    """Return the seed of the global generator for one step of a run."""
-    digest = hashlib.sha256(f"qkvary step {seed} {step}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
-
-
 def train(
     run: RunConfig,
     task: Task,
@@ -89,10 +70,12 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     on_event: Callable[[Event], None] = lambda _event: None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    distribution: Distribution | None = None,
 ) -> Outcome:
     """Train one network in ``directory``, going on where an earlier call was stopped or killed.
 
-    The caller owns the folder (a store hands it out to one process at a time).
+    The caller owns the folder (a store hands it out to one process at a time). Where several
+    processes train together, all of them call this with the same arguments.
 
     Args:
         run: What to train, and how.
@@ -101,6 +84,7 @@ def train(
         stop: Asked before each step; once it says yes, a checkpoint is written and training ends.
         on_event: Told how it goes, at most four times a second.
         checkpoint_seconds: Seconds between checkpoints.
+        distribution: The processes that train together; one by default.
 
     Raises:
         DamagedError: if there are checkpoints, and all of them are damaged.
@@ -109,10 +93,10 @@ def train(
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(run.threads)
-    loop = _Loop(run, task, directory, on_event)
+    loop = _Loop(run, task, directory, on_event, distribution or Alone())
     try:
         return loop.finish(loop.advance(stop, checkpoint_seconds))
-    except _NotFiniteError as error:
+    except DivergedError as error:
         return loop.diverge(str(error))
     finally:
         loop.journal.close()
@@ -123,39 +107,67 @@ class _Loop:
     """One call of ``train``."""
 
     def __init__(
-        self, run: RunConfig, task: Task, directory: Path, on_event: Callable[[Event], None]
+        self,
+        run: RunConfig,
+        task: Task,
+        directory: Path,
+        on_event: Callable[[Event], None],
+        distribution: Distribution,
     ) -> None:
         self.run, self.task, self.directory, self.on_event = run, task, directory, on_event
+        self.distribution = distribution
         self.key = run.run_key(task.data_fingerprint)
         self.state = RunState()
         self.watch = Stopwatch(self.state)
         self.model = task.build(run.network, run.seed).to(run.device, _DTYPES[run.dtype])
+        self.placed = self.place()
         self.optimizer = make_optimizer(self.model, run.network, run.training.optimizer)
+        self.gradients = Gradients(run, task, self.placed, distribution)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.journal = Journal(directory / JOURNAL_NAME)
+        path = directory / JOURNAL_NAME
+        self.journal = Journal(path) if self.is_writer else SilentJournal()
         if self.journal.cut:
-            self.warn(f"{self.journal.path}: a torn last line of {self.journal.cut} bytes was cut")
+            self.warn(f"{path}: a torn last line of {self.journal.cut} bytes was cut")
         self.resume()
+        self.guards = Guards(run.training.guards, self.state.guards)
 
     # ---- where it stands
+
+    @property
+    def is_writer(self) -> bool:
+        return self.distribution.rank == 0
+
+    def place(self) -> nn.Module:
+        training = self.run.training
+        placed = self.distribution.place(self.model)
+        if training.compile:
+            placed.compile()
+        return placed
 
     def warn(self, message: str) -> None:
         self.on_event(Event(step=self.state.step, steps=self.run.training.steps, warning=message))
 
     def resume(self) -> None:
-        stored = load_training_state(
-            self.directory / CHECKPOINTS_NAME, accept=self.accept, report=self.warn
+        about = self.distribution.load(
+            self.directory / CHECKPOINTS_NAME,
+            model=self.model,
+            optimizer=self.optimizer,
+            accept=self.accept,
+            report=self.warn,
         )
-        if stored is None:
+        if about is None:
             self.journal.rewind(FileEntry.of(b""))
             return
-        self.model.load_state_dict(stored.weights)
-        restore_optimizer(self.optimizer, stored.optimizer)
-        for name, value in cast("dict[str, Any]", stored.about["state"]).items():
-            setattr(self.state, name, value)
-        self.journal.rewind(_mark(stored.about))
-        seconds = self.state.seconds["training"]
-        self.log("resumed", torch=torch.__version__, seconds=seconds)
+        stored = RunState.from_json(cast("dict[str, Any]", about["state"]))
+        for field in dataclasses.fields(stored):
+            setattr(self.state, field.name, getattr(stored, field.name))
+        self.journal.rewind(_mark(about))
+        self.log(
+            "resumed",
+            torch=torch.__version__,
+            seconds=self.state.seconds["training"],
+            processes=self.distribution.size,
+        )
 
     def accept(self, about: Mapping[str, JsonValue]) -> None:
         if about.get("run_key") != self.key:
@@ -164,7 +176,7 @@ class _Loop:
                 f"{self.key}); choose another folder"
             )
         if not self.journal.holds(_mark(about)):
-            raise DamagedError(f"{self.journal.path} was changed since the checkpoint")
+            raise DamagedError(f"{self.directory / JOURNAL_NAME} was changed since the checkpoint")
 
     def checkpoint(self) -> None:
         self.watch.lap("training")
@@ -173,16 +185,17 @@ class _Loop:
             "run_key": self.key,
             "torch": torch.__version__,
             "threads": self.run.threads,
+            "processes": self.distribution.size,
             "journal": {"size": mark.size, "sha256": mark.sha256},
             "state": self.state.to_json(),
         }
-        state = TrainingState(
+        self.distribution.save(
+            self.directory / CHECKPOINTS_NAME,
             step=self.state.step,
-            weights=self.model.state_dict(),
-            optimizer=optimizer_tensors(self.optimizer),
+            model=self.model,
+            optimizer=self.optimizer,
             about=about,
         )
-        save_training_state(self.directory / CHECKPOINTS_NAME, state)
         self.watch.lap("other")
 
     def log(self, event: str, **values: JsonValue) -> None:
@@ -197,7 +210,7 @@ class _Loop:
         self.model.train()
         saved = told = time.perf_counter()
         while state.step < training.steps and not self.is_over():
-            if stop():
+            if self.anybody(stop()):
                 if state.step:
                     self.checkpoint()
                 return False
@@ -210,7 +223,7 @@ class _Loop:
             if now - told >= EVENT_SECONDS:
                 told = now
                 self.tell()
-            if now - saved >= checkpoint_seconds:
+            if self.anybody(now - saved >= checkpoint_seconds):
                 self.checkpoint()
                 saved = time.perf_counter()
         if state.loss_count:
@@ -218,42 +231,52 @@ class _Loop:
         self.watch.lap("training")
         return True
 
+    def anybody(self, wishes: bool) -> bool:
+        """Whether a process wishes it: all do the same at the same step."""
+        return self.distribution.add([float(wishes)])[0] > 0.0
+
     def is_over(self) -> bool:
         return self.run.training.stop_when_solved and self.state.steps_to_solve is not None
 
     def step(self) -> None:
-        run, training, step = self.run, self.run.training, self.state.step
-        _seed_everything(step_seed(run.seed, step), run.device)
-        batch = _moved(self.task.batch(step, training.batch_size, run.seed), run.device)
-        loss = self.task.loss(self.model, batch)
-        loss.backward()
-        value, norm = loss.item(), self.clip()
-        if not (math.isfinite(value) and math.isfinite(norm)):
-            what = f"loss {value}" if not math.isfinite(value) else f"gradient norm {norm}"
-            self.state.train_loss = value
-            self.log("diverged", loss=value, gradient_norm=norm)
-            raise _NotFiniteError(f"{what} at step {step}; the weights before it were kept")
-        rate = learning_rate(
-            training.schedule,
-            peak=training.optimizer.learning_rate,
-            step=step,
-            steps=training.steps,
-        )
-        set_learning_rate(self.optimizer, rate)
-        self.optimizer.step()
+        training, step = self.run.training, self.state.step
+        loss = self.gradients.find(step)
+        norm = self.norm()
+        if self.allows(step, loss, norm):
+            self.clip(norm)
+            rate = learning_rate(
+                training.schedule,
+                peak=training.optimizer.learning_rate,
+                step=step,
+                steps=training.steps,
+            )
+            set_learning_rate(self.optimizer, rate)
+            self.optimizer.step()
+            self.state.loss_sum += loss
+            self.state.loss_count += 1
         self.optimizer.zero_grad(set_to_none=True)
-        self.state.loss_sum += value
-        self.state.loss_count += 1
         self.state.step = step + 1
 
-    def clip(self) -> float:
+    def allows(self, step: int, loss: float, norm: Tensor) -> bool:
+        values = {"loss": loss, "gradient_norm": norm.item()}
+        try:
+            allowed = self.guards.allows(step, loss=loss, norm=values["gradient_norm"])
+        except DivergedError:
+            self.state.train_loss = loss
+            self.log("diverged", **values)
+            raise
+        if not allowed:
+            self.log("skipped", **values)
+        return allowed
+
+    def norm(self) -> Tensor:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
-        value = norm.item()
+        return self.distribution.norm(gradients)
+
+    def clip(self, norm: Tensor) -> None:
         limit = self.run.training.optimizer.gradient_clip
-        if limit is not None and math.isfinite(value) and value + 1e-6 > limit:
+        if limit is not None and norm.item() + 1e-6 > limit:
             torch.nn.utils.clip_grads_with_norm_(self.parameters, limit, norm, foreach=True)
-        return value
 
     def log_loss(self) -> None:
         state = self.state
@@ -271,8 +294,11 @@ class _Loop:
 
     def evaluate(self, split: Split) -> dict[str, float]:
         self.model.eval()
-        with torch.no_grad():
-            scores = self.task.evaluate(self.model, split)
+        ranks = Ranks(
+            rank=self.distribution.rank, size=self.distribution.size, add=self.distribution.add
+        )
+        with torch.no_grad(), self.gradients.precision():
+            scores = self.task.evaluate(self.placed, split, ranks)
         self.model.train()
         return {name: float(score) for name, score in scores.items()}
 
@@ -321,7 +347,7 @@ class _Loop:
         }
         metrics |= {f"validation_{name}": value for name, value in state.validation.items()}
         metrics |= {f"test_{name}": value for name, value in (scores or {}).items()}
-        digest = state_sha256(self.model.state_dict(), optimizer_tensors(self.optimizer))
+        digest = self.distribution.digest(self.model, self.optimizer)
         self.watch.lap("other")
         training_seconds = state.seconds["training"]
         timing = {
@@ -345,17 +371,3 @@ class _Loop:
 def _mark(about: Mapping[str, JsonValue]) -> FileEntry:
     mark = cast("dict[str, Any]", about["journal"])
     return FileEntry(size=mark["size"], sha256=mark["sha256"])
-
-
-def _seed_everything(seed: int, device: str) -> None:
-    if device == "cpu":
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
-
-
-def _moved(batch: Batch, device: str) -> Batch:
-    if device == "cpu":
-        return batch
-    inputs: Tensor = batch.inputs.to(device)
-    return Batch(inputs, batch.targets.to(device))

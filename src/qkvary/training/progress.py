@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from qkvary.training.guards import GuardState
+
 Phase = Literal["training", "evaluation", "other"]
 
 
@@ -48,6 +50,8 @@ class RunState:
     """Seconds spent so far, by phase."""
     cpu_seconds: float = 0.0
     """Processor seconds spent so far."""
+    guards: GuardState = field(default_factory=GuardState)
+    """What the guards of the run remember."""
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -56,7 +60,9 @@ class RunState:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunState:
         """Return the state that ``to_json`` gave."""
-        return cls(**values)
+        state = cls(**{name: value for name, value in values.items() if name != "guards"})
+        state.guards = GuardState(**values["guards"])
+        return state
 
 
 class Stopwatch:

@@ -7,20 +7,34 @@ from collections.abc import Callable, Mapping
 
 from qkvary.training.config import ScheduleConfig
 
-Factor = Callable[[int, int, int], float]
-"""Step, all steps, warm-up steps -> what the peak learning rate is multiplied with."""
+Factor = Callable[[int, int, ScheduleConfig], float]
+"""Step, all steps, schedule -> what the peak learning rate is multiplied with."""
 
 
-def _constant(_step: int, _steps: int, _warmup: int) -> float:
+def _constant(_step: int, _steps: int, _schedule: ScheduleConfig) -> float:
     return 1.0
 
 
-def _cosine_warmup(step: int, steps: int, warmup: int) -> float:
+def _cosine_warmup(step: int, steps: int, schedule: ScheduleConfig) -> float:
+    warmup = schedule.warmup_steps
     warm = min(1.0, step / warmup) if warmup else 1.0
     return 0.5 * (1.0 + math.cos(math.pi * step / steps)) * warm
 
 
-_FACTORS: Mapping[str, Factor] = {"constant": _constant, "cosine_warmup": _cosine_warmup}
+def _cosine(step: int, steps: int, schedule: ScheduleConfig) -> float:
+    warmup, floor = schedule.warmup_steps, schedule.floor
+    if step < warmup:
+        return (step + 1) / warmup
+    end = steps if schedule.decay_steps is None else schedule.decay_steps
+    done = min(1.0, (step - warmup) / max(1, end - warmup))
+    return floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+_FACTORS: Mapping[str, Factor] = {
+    "constant": _constant,
+    "cosine_warmup": _cosine_warmup,
+    "cosine": _cosine,
+}
 
 
 def learning_rate(schedule: ScheduleConfig, *, peak: float, step: int, steps: int) -> float:
@@ -29,12 +43,16 @@ def learning_rate(schedule: ScheduleConfig, *, peak: float, step: int, steps: in
     ``cosine_warmup`` is peak * (1 + cos(pi step/steps)) / 2 * min(1, step/warmup): the first step
     has rate 0, and the rate reaches 0 only after the last step.
 
+    ``cosine`` is peak * (step + 1)/warmup up to the warm-up, then low + (peak - low) *
+    (1 + cos(pi (step - warmup)/(steps - warmup))) / 2 with low = floor * peak.
+
     Args:
         schedule: How the rate moves.
         peak: The rate that the schedule multiplies.
         step: Counted from 0.
         steps: Steps of the whole run.
 
-    Source: public code of the key-value transformer (Borji 2023), ``CosineWarmupScheduler``.
+    Source: ``cosine_warmup`` from the public code of the key-value transformer (Borji 2023),
+    ``CosineWarmupScheduler``; ``cosine`` from that of Kayyam et al. 2026.
     """
-    return peak * _FACTORS[schedule.name](step, steps, schedule.warmup_steps)
+    return peak * _FACTORS[schedule.name](step, steps, schedule)
