@@ -1,0 +1,131 @@
+"""E11: however a batch is cut, its gradient is that of the mean over all targets that count."""
+
+import dataclasses
+import random
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkvary.storage.errors import UsageError
+from qkvary.tasks.contract import EVERY_ROW, IGNORED, Batch
+from qkvary.training.config import RunConfig
+from qkvary.training.distribution import Alone
+from qkvary.training.gradients import Gradients
+from qkvary.training.loop import train
+from tests.training.toy import SYMBOLS, ToyTask, toy_run
+
+BATCH = 16
+
+
+class UnevenTask(ToyTask):
+    """Rows of which some targets do not count: in row r the first r, so that all of row 5 are."""
+
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
+        whole = super().batch(step, batch_size, seed)
+        draw = random.Random(step)
+        targets = whole.targets.clone()
+        for row in range(batch_size):
+            targets[row, : draw.randrange(6)] = IGNORED
+        return Batch(whole.inputs[rows], targets[rows])
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        if not batch.counted:
+            return model(batch.inputs).sum() * 0.0
+        logits = model(batch.inputs).flatten(0, 1)
+        return F.cross_entropy(logits, batch.targets.flatten(), ignore_index=IGNORED)
+
+
+def uneven_run(micro: int | None, dtype: str = "float64") -> RunConfig:
+    run = toy_run(micro_batch_size=micro)
+    training = dataclasses.replace(run.training, batch_size=BATCH)
+    return dataclasses.replace(run, training=training, dtype=dtype)  # type: ignore[arg-type]
+
+
+def gradient(micro: int | None) -> tuple[float, list[Tensor]]:
+    task = UnevenTask()
+    model = task.build(toy_run().network, 3).double()
+    model.dropout.p = 0.0  # type: ignore[union-attr, assignment]
+    loss = Gradients(uneven_run(micro), task, model.train(), Alone()).find(5)
+    return loss, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("micro", [None, 16, 8, 7, 4, 3, 1, 1000])
+def test_the_parts_make_the_whole(micro: int | None) -> None:
+    task = UnevenTask()
+    model = task.build(toy_run().network, 3).double()
+    model.dropout.p = 0.0  # type: ignore[union-attr, assignment]
+    batch = task.batch(5, BATCH, 3)
+    logits = model.train()(batch.inputs)
+    kept = batch.targets != IGNORED
+    expected = F.cross_entropy(logits[kept], batch.targets[kept])
+    expected.backward()
+    loss, gradients = gradient(micro)
+    assert loss == pytest.approx(expected.item(), rel=1e-14)
+    for mine, parameter in zip(gradients, model.parameters(), strict=True):
+        torch.testing.assert_close(mine, parameter.grad, rtol=1e-12, atol=1e-15)
+
+
+def test_a_mean_of_means_would_be_caught() -> None:
+    task = UnevenTask()
+    counts = {task.batch(5, BATCH, 3, slice(start, start + 4)).counted for start in range(0, 16, 4)}
+    assert len(counts) == 4
+
+
+def test_a_step_in_which_nothing_counts_changes_nothing() -> None:
+    task = UnevenTask()
+    task.batch = lambda *_arguments: Batch(  # type: ignore[method-assign]
+        torch.zeros(4, 5, dtype=torch.long), torch.full((4, 5), IGNORED)
+    )
+    model = task.build(toy_run().network, 3).double().train()
+    assert Gradients(uneven_run(None), task, model, Alone()).find(0) == 0.0
+    assert all(not p.grad.any() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("micro", [4, 1])
+def test_training_in_parts_is_training(tmp_path: Path, micro: int) -> None:
+    class Undropped(UnevenTask):
+        def build(self, network: object, seed: int) -> nn.Module:
+            model = super().build(network, seed)  # type: ignore[arg-type]
+            model.dropout.p = 0.0  # type: ignore[union-attr, assignment]
+            return model
+
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "parts").mkdir()
+    whole = train(uneven_run(None), Undropped(), tmp_path / "whole").network
+    parts = train(uneven_run(micro), Undropped(), tmp_path / "parts").network
+    for one, other in zip(whole.parameters(), parts.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_autocast_is_around_the_network() -> None:
+    seen: list[torch.dtype] = []
+
+    class Watching(ToyTask):
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            logits = model(batch.inputs)
+            seen.append(logits.dtype)
+            return F.cross_entropy(logits.float().flatten(0, 1), batch.targets.flatten())
+
+    for precision in ("bf16", "full"):
+        task, run = Watching(), toy_run(precision=precision)
+        model = task.build(run.network, 3).train()
+        Gradients(run, task, model, Alone()).find(0)
+        assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    assert seen == [torch.bfloat16, torch.float32]
+
+
+def test_a_batch_that_cannot_be_shared_is_refused() -> None:
+    three = Alone()
+    three.size = 3
+    task = ToyTask()
+    model = task.build(toy_run().network, 3)
+    with pytest.raises(UsageError, match="a batch size that 3 processes share evenly, got 16"):
+        Gradients(uneven_run(None), task, model, three)
+
+
+def test_counted_targets() -> None:
+    targets = torch.tensor([[1, IGNORED, 0], [IGNORED, IGNORED, SYMBOLS - 1]])
+    assert Batch(targets, targets).counted == 3
