@@ -1,5 +1,7 @@
 """The decoder-only language model."""
 
+from typing import overload
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -8,6 +10,7 @@ from torch import Tensor, nn
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.nn.cache import KVCache
 from qkvary.nn.draws import Draws
+from qkvary.nn.fused_loss import linear_cross_entropy
 from qkvary.nn.initialization import initialize
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.stack import Stack, add_positions, check_length, make_position_embedding
@@ -16,7 +19,9 @@ from qkvary.nn.stack import Stack, add_positions, check_length, make_position_em
 class LanguageModel(nn.Module):
     """Embedded tokens plus positions, causal blocks, a final norm where there is one, and a head.
 
-    ``model(tokens)`` is ``model.head(model.features(tokens))``.
+    ``model(tokens)`` is ``model.head(model.features(tokens))``; ``model(tokens, targets=targets)``
+    is the summed loss of the same, without ever holding all logits. Both are calls of the module,
+    so that the hooks of wrappers (DDP, FSDP, ``torch.compile``) run around all that reads weights.
 
     Source: covers the models of papers 1 to 3 (GPT-2 style) and Llama-style networks.
     """
@@ -39,25 +44,59 @@ class LanguageModel(nn.Module):
         self.head_bias = nn.Parameter(torch.empty(config.vocabulary)) if config.head_bias else None
         self._initialize(seed)
 
+    @overload
     def forward(
         self,
         tokens: Int[Tensor, "batch tokens"],
         *,
+        targets: None = None,
         cache: KVCache | None = None,
         attention_mask: AttentionMask | None = None,
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
-    ) -> Float[Tensor, "batch tokens vocabulary"]:
-        """The logits of the next token at every token. Arguments as in ``features``."""
-        return self.head(
-            self.features(
-                tokens,
-                cache=cache,
-                attention_mask=attention_mask,
-                positions=positions,
-                document_ids=document_ids,
-            )
+    ) -> Float[Tensor, "batch tokens vocabulary"]: ...
+
+    @overload
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        *,
+        targets: Int[Tensor, "batch tokens"],
+        cache: KVCache | None = None,
+        attention_mask: AttentionMask | None = None,
+        positions: Int[Tensor, "rows keys"] | None = None,
+        document_ids: Int[Tensor, "batch keys"] | None = None,
+    ) -> Float[Tensor, ""]: ...
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        *,
+        targets: Int[Tensor, "batch tokens"] | None = None,
+        cache: KVCache | None = None,
+        attention_mask: AttentionMask | None = None,
+        positions: Int[Tensor, "rows keys"] | None = None,
+        document_ids: Int[Tensor, "batch keys"] | None = None,
+    ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
+        """The logits of the next token at every token, or the loss of given ones.
+
+        Args:
+            tokens: Ids of the tokens after those in the cache.
+            targets: The right next token of each, -100 where it does not count. With them the
+                answer is the sum of the losses in nats.
+            cache: As in ``features``, like the arguments that follow.
+            attention_mask: As in ``features``.
+            positions: As in ``features``.
+            document_ids: As in ``features``.
+        """
+        features = self.features(
+            tokens,
+            cache=cache,
+            attention_mask=attention_mask,
+            positions=positions,
+            document_ids=document_ids,
         )
+        return self.head(features) if targets is None else self.loss_sum(features, targets)
 
     def features(
         self,
@@ -97,8 +136,34 @@ class LanguageModel(nn.Module):
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
         """Logits from hidden states."""
-        weight = self.embedding if self.head_weight is None else self.head_weight
-        return F.linear(features, weight, self.head_bias)
+        return F.linear(features, self.output_weight, self.head_bias)
+
+    def loss_sum(
+        self,
+        features: Float[Tensor, "batch tokens d_model"],
+        targets: Int[Tensor, "batch tokens"],
+        *,
+        chunk_tokens: int | None = None,
+    ) -> Float[Tensor, ""]:
+        """The sum over counted tokens of the cross entropy of ``head(features)``, in nats.
+
+        Args:
+            features: Hidden states.
+            targets: The right next token of each, -100 where it does not count.
+            chunk_tokens: Tokens whose logits exist at once, where the default does not suit.
+        """
+        return linear_cross_entropy(
+            features.flatten(0, 1),
+            self.output_weight,
+            self.head_bias,
+            targets.flatten(),
+            chunk_tokens=chunk_tokens,
+        )
+
+    @property
+    def output_weight(self) -> Float[Tensor, "vocabulary d_model"]:
+        """The weight of the head: its own, or the embedding."""
+        return self.embedding if self.head_weight is None else self.head_weight
 
     def attention_maps(
         self, tokens: Int[Tensor, "batch tokens"]

@@ -1,0 +1,269 @@
+"""The head and its cross entropy in one, chunk by chunk, so that all logits never exist at once.
+
+Logits of 2,048 tokens over GPT-2's vocabulary are 412 MB, and a backward pass wants them two more
+times. Here a chunk of tokens gets its logits, its loss and its gradients while the chunk is at
+hand; what is kept for the backward pass has the sizes of the inputs. Knows nothing of networks.
+
+Source: the idea of gradients in the forward pass is that of Hsu et al. 2024 (Liger Kernel).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+IGNORED = -100
+"""The target of tokens that do not count, as in ``torch.nn.functional.cross_entropy``."""
+
+CHUNK_LOGITS = {"cpu": 2**23}
+"""Logits of one chunk by kind of device, as measured (docs/decisions/0011)."""
+CHUNK_LOGITS_ELSEWHERE = 2**28
+"""On devices that are not listed."""
+CHUNK_MULTIPLE = 64
+"""Chunks are multiples of this many tokens, which matrix products like."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which gradients are computed beside the loss."""
+
+    features: bool
+    weight: bool
+    bias: bool
+
+    @property
+    def any(self) -> bool:
+        return self.features or self.weight or self.bias
+
+
+def linear_cross_entropy(
+    features: Float[Tensor, "tokens d_model"],
+    weight: Float[Tensor, "vocabulary d_model"],
+    bias: Float[Tensor, " vocabulary"] | None,
+    targets: Int[Tensor, " tokens"],
+    *,
+    ignored: int = IGNORED,
+    chunk_tokens: int | None = None,
+) -> Float[Tensor, ""]:
+    """The sum over counted tokens of ``cross_entropy(features W^T + b, targets)``.
+
+    Gradients are computed with the loss, so that the backward pass only scales them; gradients of
+    gradients are refused. Under autocast products are in its type and everything else in float32;
+    instead of float16, whose range is too small for this, products are in float32.
+
+    Args:
+        features: Hidden states.
+        weight: The head, or the embedding that is also the head.
+        bias: Of the head.
+        targets: The right token of each.
+        ignored: The target of tokens that do not count.
+        chunk_tokens: Tokens whose logits exist at once; what was measured to be fast if not given.
+
+    Returns:
+        The sum in nats: float64 for float64, else float32.
+
+    Raises:
+        ValueError: if shapes or types do not fit each other.
+    """
+    _check(features, weight, bias, targets, chunk_tokens)
+    chunk = chunk_tokens or choose_chunk(len(targets), len(weight), features.device.type)
+    if not torch.is_grad_enabled():
+        losses, _ = _run(features, weight, bias, targets, ignored, chunk, _NOTHING)
+        return losses.sum()
+    return _Loss.apply(features, weight, bias, targets, ignored, chunk)
+
+
+def linear_token_losses(
+    features: Float[Tensor, "tokens d_model"],
+    weight: Float[Tensor, "vocabulary d_model"],
+    bias: Float[Tensor, " vocabulary"] | None,
+    targets: Int[Tensor, " tokens"],
+    *,
+    ignored: int = IGNORED,
+    chunk_tokens: int | None = None,
+) -> Float[Tensor, " tokens"]:
+    """The loss of every token, zero where it does not count; without gradients, for evaluations.
+
+    Arguments and errors as of :func:`linear_cross_entropy`.
+    """
+    _check(features, weight, bias, targets, chunk_tokens)
+    chunk = chunk_tokens or choose_chunk(len(targets), len(weight), features.device.type)
+    with torch.no_grad():
+        return _run(features, weight, bias, targets, ignored, chunk, _NOTHING)[0]
+
+
+def choose_chunk(tokens: int, vocabulary: int, device_type: str) -> int:
+    """Tokens of a chunk: as many as the device likes, and all chunks about equally long."""
+    logits = CHUNK_LOGITS.get(device_type, CHUNK_LOGITS_ELSEWHERE)
+    most = max(logits // vocabulary, CHUNK_MULTIPLE)
+    if tokens <= most:
+        return max(tokens, 1)
+    chunks = -(-tokens // most)
+    return -(-tokens // (chunks * CHUNK_MULTIPLE)) * CHUNK_MULTIPLE
+
+
+_NOTHING = _Wanted(features=False, weight=False, bias=False)
+
+_Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+class _Loss(torch.autograd.Function):
+    """The sum of the losses, with gradients that are computed beside it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        ignored: int,
+        chunk: int,
+    ) -> Tensor:
+        needs: tuple[bool, ...] = ctx.needs_input_grad
+        wanted = _Wanted(features=needs[0], weight=needs[1], bias=needs[2])
+        losses, gradients = _run(features, weight, bias, targets, ignored, chunk, wanted)
+        ctx.save_for_backward(*gradients)
+        return losses.sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        (gradient,) = grad_outputs
+        saved: _Gradients = ctx.saved_tensors
+        # Not in place: the graph may be kept for another backward pass.
+        scaled = (None if part is None else part * gradient.to(part.dtype) for part in saved)
+        return *scaled, None, None, None
+
+
+def _run(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    ignored: int,
+    chunk: int,
+    wanted: _Wanted,
+) -> tuple[Tensor, _Gradients]:
+    """Losses by token and the gradients of their sum."""
+    product, wide = _choose_types(features, weight)
+    with torch.autocast(features.device.type, enabled=False):
+        loss = _Chunks(features, weight, bias, product, wide, wanted)
+        losses = features.new_empty(len(targets), dtype=wide)
+        for start in range(0, len(targets), chunk):
+            rows = slice(start, start + chunk)
+            losses[rows] = loss.add(rows, targets[rows], ignored)
+        return losses, loss.gradients
+
+
+class _Chunks:
+    """Goes over chunks of tokens and collects gradients."""
+
+    def __init__(
+        self,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        product: torch.dtype,
+        wide: torch.dtype,
+        wanted: _Wanted,
+    ) -> None:
+        """Create what gradients are summed in."""
+        self._features, self._weight = features.to(product), weight.to(product)
+        self._bias = None if bias is None else bias.to(product)
+        self._types = [None if part is None else part.dtype for part in (features, weight, bias)]
+        self._wide = wide
+        self._by_features = torch.empty_like(features) if wanted.features else None
+        self._by_weight = torch.zeros_like(weight, dtype=wide) if wanted.weight else None
+        self._by_bias = torch.zeros_like(weight[:, 0], dtype=wide) if wanted.bias else None
+        self._logits: Tensor | None = None
+
+    @property
+    def gradients(self) -> _Gradients:
+        """Of features, weight and bias, in their types."""
+        parts = (self._by_features, self._by_weight, self._by_bias)
+        pairs = zip(parts, self._types, strict=True)
+        features, weight, bias = (None if part is None else part.to(kind) for part, kind in pairs)
+        return features, weight, bias
+
+    def add(self, rows: slice, targets: Tensor, ignored: int) -> Tensor:
+        """The losses of one chunk; its gradients are added to those so far."""
+        features = self._features[rows]
+        logits = self._multiply(features).to(self._wide)
+        counted = targets != ignored
+        right = torch.where(counted, targets, 0)[:, None]
+        highest = logits.amax(dim=-1, keepdim=True)
+        of_right = logits.gather(1, right)
+        terms = logits.sub_(highest).exp_()
+        total = terms.sum(dim=-1, keepdim=True)
+        losses = (total.log() + highest - of_right)[:, 0].masked_fill_(~counted, 0.0)
+        if self._by_features is None and self._by_weight is None and self._by_bias is None:
+            return losses
+        # Softmax minus one-hot is (terms - total one-hot) / total. The division is by row, so that
+        # it can wait for something narrower than the vocabulary.
+        terms.scatter_add_(1, right, -total)
+        share = total.reciprocal_().masked_fill_(~counted[:, None], 0.0)
+        self._add_gradients(rows, features, terms, share)
+        return losses
+
+    def _multiply(self, features: Tensor) -> Tensor:
+        """The logits of a chunk, where those of the chunk before were."""
+        if self._logits is None:
+            self._logits = features.new_empty(features.shape[0], self._weight.shape[0])
+        out, weight = self._logits[: features.shape[0]], self._weight.t()
+        if self._bias is None:
+            return torch.mm(features, weight, out=out)
+        return torch.addmm(self._bias, features, weight, out=out)
+
+    def _add_gradients(self, rows: slice, features: Tensor, terms: Tensor, share: Tensor) -> None:
+        narrow = terms.to(self._weight.dtype)
+        if self._by_features is not None:
+            self._by_features[rows] = (narrow @ self._weight) * share
+        if self._by_weight is not None:
+            scaled = (features * share).to(narrow.dtype)
+            if narrow.dtype == self._wide:
+                self._by_weight.addmm_(narrow.t(), scaled)
+            else:
+                self._by_weight.add_(narrow.t() @ scaled)
+        if self._by_bias is not None:
+            self._by_bias.addmv_(terms.t(), share[:, 0])
+
+
+def _choose_types(features: Tensor, weight: Tensor) -> tuple[torch.dtype, torch.dtype]:
+    """What products are computed in, and everything else."""
+    product = features.dtype
+    device = features.device.type
+    if torch.is_autocast_enabled(device) and product != torch.float64:
+        product = torch.get_autocast_dtype(device)
+    elif product != weight.dtype:
+        raise ValueError(
+            f"expected features and weight of one type, got {product} and {weight.dtype}"
+        )
+    if product == torch.float16:
+        product = torch.float32
+    return product, torch.promote_types(product, torch.float32)
+
+
+def _check(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    chunk_tokens: int | None,
+) -> None:
+    fits = features.ndim == 2 and weight.ndim == 2 and features.shape[1] == weight.shape[1]
+    fits = fits and targets.shape == features.shape[:1]
+    if not fits or (bias is not None and bias.shape != weight.shape[:1]):
+        shapes = [list(part.shape) for part in (features, weight, targets)]
+        raise ValueError(
+            "expected features [tokens, d_model], weight [vocabulary, d_model], targets [tokens] "
+            f"and a bias [vocabulary] or none, got {shapes[0]}, {shapes[1]}, {shapes[2]} and "
+            f"{None if bias is None else list(bias.shape)}"
+        )
+    if chunk_tokens is not None and chunk_tokens < 1:
+        raise ValueError(f"expected a positive chunk_tokens, got {chunk_tokens}")

@@ -1,0 +1,337 @@
+"""The fused loss is ``cross_entropy(linear(...))``, and never holds all logits."""
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from qkvary.nn.fused_loss import (
+    CHUNK_LOGITS,
+    CHUNK_LOGITS_ELSEWHERE,
+    CHUNK_MULTIPLE,
+    IGNORED,
+    choose_chunk,
+    linear_cross_entropy,
+    linear_token_losses,
+)
+from qkvary.nn.language_model import LanguageModel
+from tests.contracts.variant_cases import distance, make_language_model_config, randomize
+
+TOKENS, WIDTH, VOCABULARY = 23, 7, 37
+GATE = 1e-12
+
+
+def draw(
+    *, bias: bool = True, dtype: torch.dtype = torch.float64, scale: float = 2.0
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    source = torch.Generator().manual_seed(3)
+    shapes = ((TOKENS, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,))
+    parts = [
+        torch.randn(shape, generator=source, dtype=torch.float64).mul(scale).to(dtype)
+        for shape in shapes
+    ]
+    targets = torch.randint(0, VOCABULARY, (TOKENS,), generator=source)
+    targets[[0, 5, 6, TOKENS - 1]] = IGNORED
+    leaves = [part.requires_grad_() for part in parts]
+    return leaves[0], leaves[1], leaves[2] if bias else None, targets
+
+
+def plain(features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(features, weight, bias), targets, reduction="sum")
+
+
+def gradients(loss: Tensor, parts: Iterable[Tensor | None], factor: float = 1.0) -> list[Tensor]:
+    return list(torch.autograd.grad(loss * factor, [part for part in parts if part is not None]))
+
+
+@pytest.mark.parametrize("chunk_tokens", [None, 1, 5, TOKENS - 1, TOKENS, 99])
+@pytest.mark.parametrize("bias", [True, False])
+def test_equals_cross_entropy(chunk_tokens: int | None, bias: bool) -> None:
+    *parts, targets = draw(bias=bias)
+    found = linear_cross_entropy(*parts, targets, chunk_tokens=chunk_tokens)
+    expected = plain(*parts, targets)
+    assert found.dtype == torch.float64
+    assert distance(found, expected) < GATE
+    pairs = zip(gradients(found, parts, 0.3), gradients(expected, parts, 0.3), strict=True)
+    assert all(distance(one, other) < GATE for one, other in pairs)
+
+
+def test_gradients_are_derivatives() -> None:
+    features, weight, bias, targets = draw()
+
+    def loss(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return linear_cross_entropy(features, weight, bias, targets, chunk_tokens=5)
+
+    assert torch.autograd.gradcheck(loss, (features, weight, bias))
+
+
+def test_losses_by_token() -> None:
+    *parts, targets = draw()
+    found = linear_token_losses(*parts, targets, chunk_tokens=5)
+    expected = F.cross_entropy(F.linear(*parts), targets, reduction="none")
+    assert not found.requires_grad
+    assert distance(found, expected) < GATE
+    assert found[0] == 0.0
+
+
+@pytest.mark.parametrize("ignored", [-100, 0, 36])
+def test_any_target_can_be_the_ignored_one(ignored: int) -> None:
+    *parts, targets = draw()
+    targets = torch.where(targets == IGNORED, ignored, targets)
+    found = linear_cross_entropy(*parts, targets, ignored=ignored)
+    logits = F.linear(*parts)
+    expected = F.cross_entropy(logits, targets, reduction="sum", ignore_index=ignored)
+    assert distance(found, expected) < GATE
+    pairs = zip(gradients(found, parts), gradients(expected, parts), strict=True)
+    assert all(distance(one, other) < GATE for one, other in pairs)
+
+
+def test_nothing_counts() -> None:
+    *parts, targets = draw()
+    found = linear_cross_entropy(*parts, torch.full_like(targets, IGNORED))
+    assert found.item() == 0.0
+    assert all(not part.any() for part in gradients(found, parts))
+
+
+def test_no_tokens() -> None:
+    features, weight, bias, targets = draw()
+    found = linear_cross_entropy(features[:0], weight, bias, targets[:0])
+    assert found.item() == 0.0
+    assert not gradients(found, [weight])[0].any()
+
+
+@pytest.mark.parametrize("needed", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)])
+def test_only_what_is_required_gets_a_gradient(needed: tuple[int, ...]) -> None:
+    *parts, targets = draw()
+    given = [
+        part if index in needed or part is None else part.detach()
+        for index, part in enumerate(parts)
+    ]
+    linear_cross_entropy(*given, targets).backward()
+    for index, part in enumerate(given):
+        assert part is not None
+        assert (part.grad is not None) == (index in needed)
+    expected = gradients(plain(*parts, targets), parts)
+    for index in needed:
+        assert distance(given[index].grad, expected[index]) < GATE
+
+
+def test_nothing_is_kept_where_nothing_is_required() -> None:
+    *parts, targets = draw()
+    with torch.no_grad():
+        assert not linear_cross_entropy(*parts, targets).requires_grad
+    given = [None if part is None else part.detach() for part in parts]
+    assert not linear_cross_entropy(*given, targets).requires_grad
+
+
+def test_a_kept_graph_gives_the_same_again() -> None:
+    *parts, targets = draw()
+    loss = linear_cross_entropy(*parts, targets)
+    first, second = (
+        torch.autograd.grad(loss, [part for part in parts if part is not None], retain_graph=True)
+        for _ in range(2)
+    )
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_gradients_of_gradients_are_refused() -> None:
+    features, weight, bias, targets = draw()
+    loss = linear_cross_entropy(features, weight, bias, targets)
+    (first,) = torch.autograd.grad(loss * loss, features, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice a function"):
+        first.sum().backward()
+
+
+def test_one_tensor_may_be_several_parts() -> None:
+    """A tied head: the features are made of the weight that they meet again."""
+    _, weight, _, targets = draw()
+    tokens = torch.arange(TOKENS) % VOCABULARY
+    found = linear_cross_entropy(F.embedding(tokens, weight).sin(), weight, None, targets)
+    expected = plain(F.embedding(tokens, weight).sin(), weight, None, targets)
+    assert distance(gradients(found, [weight])[0], gradients(expected, [weight])[0]) < GATE
+
+
+@pytest.mark.parametrize("scale", [1e-3, 2.0, 300.0])
+def test_single_precision(scale: float) -> None:
+    *parts, targets = draw(dtype=torch.float32, scale=scale)
+    wide = [None if part is None else part.detach().double().requires_grad_() for part in parts]
+    found = linear_cross_entropy(*parts, targets, chunk_tokens=5)
+    expected = plain(*wide, targets)
+    assert found.dtype == torch.float32
+    assert distance(found.double(), expected) < 1e-6
+    pairs = zip(gradients(found, parts), gradients(expected, wide), strict=True)
+    assert all(distance(one.double(), other) < 1e-5 for one, other in pairs)
+
+
+@pytest.mark.parametrize("kind", ["autocast", "parameters"])
+def test_bfloat16(kind: str) -> None:
+    """As near to the exact loss as torch's own under the same types."""
+    *parts, targets = draw(dtype=torch.float32, scale=1.0)
+    wide = [None if part is None else part.detach().double().requires_grad_() for part in parts]
+    exact_loss = plain(*wide, targets)
+    exact = [exact_loss, *gradients(exact_loss, wide)]
+    if kind == "parameters":
+        parts = [
+            None if part is None else part.detach().bfloat16().requires_grad_() for part in parts
+        ]
+    errors: list[list[float]] = []
+    for function in (linear_cross_entropy, plain):
+        with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
+            loss = function(*parts, targets)
+        found = gradients(loss, parts)
+        kinds = {part.dtype for part in found}
+        assert kinds == {torch.float32 if kind == "autocast" else torch.bfloat16}
+        errors.append(
+            [
+                distance(one.double(), other)
+                for one, other in zip([loss, *found], exact, strict=True)
+            ]
+        )
+        if function is linear_cross_entropy:
+            assert loss.dtype == torch.float32
+    for ours, torchs in zip(*errors, strict=True):
+        assert ours < 2 * torchs + 1e-3
+
+
+def test_float16_is_computed_in_float32() -> None:
+    *parts, targets = draw(dtype=torch.float32)
+    exact = linear_cross_entropy(*parts, targets)
+    with torch.autocast("cpu", torch.float16):
+        assert torch.equal(linear_cross_entropy(*parts, targets), exact)
+    half = [None if part is None else part.half() for part in parts]
+    back = [None if part is None else part.float() for part in half]
+    assert torch.equal(linear_cross_entropy(*half, targets), linear_cross_entropy(*back, targets))
+
+
+def test_autocast_leaves_double_precision_alone() -> None:
+    *parts, targets = draw()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = linear_cross_entropy(*parts, targets)
+    assert torch.equal(found, linear_cross_entropy(*parts, targets))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "vocabulary"), [(2048, 50_304), (1, 7), (0, 7), (8192, 512), (1000, 300_000)]
+)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_default_chunk(tokens: int, vocabulary: int, device: str) -> None:
+    chunk = choose_chunk(tokens, vocabulary, device)
+    most = CHUNK_LOGITS.get(device, CHUNK_LOGITS_ELSEWHERE)
+    assert 1 <= chunk <= max(tokens, 1)
+    assert chunk * vocabulary <= most + CHUNK_MULTIPLE * vocabulary
+    if 0 < chunk < tokens:
+        assert chunk % CHUNK_MULTIPLE == 0
+        # No small rest.
+        assert tokens % chunk == 0 or tokens % chunk > chunk - CHUNK_MULTIPLE * (
+            tokens // chunk + 1
+        )
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the most numbers of any tensor that an operation returned."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        sizes = [leaf.numel() for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
+        self.largest = max(self.largest, *sizes, 0)
+        return found
+
+
+@contextmanager
+def largest_tensor() -> Iterator[LargestTensor]:
+    with LargestTensor() as mode:
+        yield mode
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_never_more_than_a_chunk_of_logits(dtype: torch.dtype) -> None:
+    *parts, targets = draw(dtype=dtype)
+    chunk = 8
+    assert chunk * VOCABULARY > VOCABULARY * WIDTH
+    with largest_tensor() as found:
+        linear_cross_entropy(*parts, targets, chunk_tokens=chunk).backward()
+    assert found.largest == chunk * VOCABULARY
+    with largest_tensor() as found:
+        plain(*parts, targets).backward()
+    assert found.largest == TOKENS * VOCABULARY
+
+
+def test_shapes_and_types_that_do_not_fit() -> None:
+    features, weight, bias, targets = draw()
+    message = "expected features [tokens, d_model], weight [vocabulary, d_model], targets [tokens]"
+    for wrong in (
+        (features[:-1], weight, bias, targets),
+        (features[:, :-1], weight, bias, targets),
+        (features, weight, weight[:-1, 0], targets),
+    ):
+        with pytest.raises((ValueError, TypeError)):
+            linear_cross_entropy(*wrong)
+    unchecked = linear_cross_entropy
+    while hasattr(unchecked, "__wrapped__"):
+        unchecked = unchecked.__wrapped__
+    with pytest.raises(ValueError, match=re.escape(message) + ".* got \\[22, 7\\], \\[37, 7\\]"):
+        unchecked(features[:-1], weight, bias, targets)
+    with pytest.raises(ValueError, match="positive chunk_tokens, got -1"):
+        linear_cross_entropy(features, weight, bias, targets, chunk_tokens=-1)
+    with pytest.raises(ValueError, match="expected features and weight of one type"):
+        linear_cross_entropy(features.float(), weight, bias, targets)
+
+
+# ---- the seam of the language model
+
+
+def make_model(*, tied: bool, bias: bool) -> LanguageModel:
+    config = make_language_model_config("Q-K=V", tied_head=tied, head_bias=bias)
+    model = LanguageModel(config).double()
+    randomize(model, seed=5)
+    return model
+
+
+def draw_batch(model: LanguageModel) -> tuple[Tensor, Tensor]:
+    source = torch.Generator().manual_seed(1)
+    size = model.config.vocabulary
+    tokens, targets = (torch.randint(0, size, (3, 7), generator=source) for _ in range(2))
+    targets[1, 4:] = IGNORED
+    return tokens, targets
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_language_model_given_targets_answers_with_its_loss(tied: bool, bias: bool) -> None:
+    model = make_model(tied=tied, bias=bias)
+    tokens, targets = draw_batch(model)
+    found = model(tokens, targets=targets)
+    expected = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), reduction="sum")
+    assert distance(found, expected) < GATE
+    named = dict(model.named_parameters())
+    pairs = zip(gradients(found, named.values()), gradients(expected, named.values()), strict=True)
+    assert all(distance(one, other) < GATE for one, other in pairs)
+    features = model.features(tokens)
+    assert torch.equal(model.loss_sum(features, targets, chunk_tokens=50), found)
+
+
+def test_the_loss_of_a_language_model_is_a_call_of_the_module() -> None:
+    """So wrappers see it: their hooks run around everything that reads a weight."""
+    model = make_model(tied=True, bias=False)
+    tokens, targets = draw_batch(model)
+    seen: list[str] = []
+
+    def before(module: nn.Module, given: tuple[object, ...]) -> None:
+        seen.append("before")
+
+    def after(module: nn.Module, given: tuple[object, ...], loss: Tensor) -> None:
+        seen.append(f"after {loss.ndim}")
+
+    model.register_forward_pre_hook(before)
+    model.register_forward_hook(after)
+    model(tokens, targets=targets).backward()
+    assert seen == ["before", "after 0"]
