@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from qkvary.arch.networks import Network, Positions
 from qkvary.nn.blocks import Block, make_norm
@@ -15,7 +16,12 @@ from qkvary.nn.positions import sinusoid
 
 
 class Stack(nn.Module):
-    """``norm(block_L(... block_1(x)))``; the last norm exists where the configuration says so."""
+    """``norm(block_L(... block_1(x)))``; the last norm exists where the configuration says so.
+
+    ``recompute_blocks`` is how a run trades time for memory, and no part of the network: the input
+    of each block is all that is kept of it for the backward pass, which computes the block again,
+    with the same dropout, and so finds the same gradients.
+    """
 
     def __init__(self, config: Network) -> None:
         """Create the blocks."""
@@ -24,6 +30,7 @@ class Stack(nn.Module):
         self.blocks: Iterable[Block] = nn.ModuleList(layers)  # pyright: ignore[reportAttributeAccessIssue]
         final = config.block.has_final_norm
         self.final_norm = make_norm(config.d_model, config.block) if final else None
+        self.recompute_blocks = False
 
     def forward(
         self,
@@ -33,8 +40,13 @@ class Stack(nn.Module):
         cache: KVCache | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
         """Apply all blocks."""
+        # What a block appended to a cache would be appended twice.
+        again = self.recompute_blocks and torch.is_grad_enabled() and cache is None
         for index, block in enumerate(self.blocks):
-            x = block(x, layout=layout, cache=None if cache is None else cache.layers[index])
+            if again:
+                x = checkpoint(block, x, layout=layout, use_reentrant=False)
+            else:
+                x = block(x, layout=layout, cache=None if cache is None else cache.layers[index])
         return x if self.final_norm is None else self.final_norm(x)
 
     def attention_maps(

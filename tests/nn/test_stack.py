@@ -1,0 +1,97 @@
+"""Blocks that are computed again give the same gradients, to the bit, and keep less."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkvary.arch.networks import BlockConfig
+from qkvary.nn.cache import KVCache
+from qkvary.nn.encoder import Encoder
+from qkvary.nn.language_model import LanguageModel
+from tests.contracts.test_training_memory import kept_bytes
+from tests.contracts.variant_cases import (
+    DECISIVE,
+    documents,
+    make_encoder_config,
+    make_language_model_config,
+    padding_mask,
+    randomize,
+)
+
+TOKENS = (torch.arange(3 * 7).view(3, 7) * 5) % 13
+
+
+def make_model(label: str, *, dropout: float = 0.0) -> LanguageModel:
+    config = make_language_model_config(label, embedding_dropout=dropout)
+    layer = dataclasses.replace(config.layers[0], dropout=dropout)
+    block = dataclasses.replace(config.block, dropout=dropout, inner_dropout=dropout)
+    model = LanguageModel(dataclasses.replace(config, attention=layer, block=block)).train()
+    randomize(model, seed=7)
+    return model
+
+
+def take_step(model: LanguageModel, again: bool, **given: Tensor) -> list[Tensor]:
+    model.stack.recompute_blocks = again
+    model.zero_grad()
+    torch.manual_seed(4)
+    loss = model(TOKENS, targets=TOKENS.roll(-1, 1), **given)
+    loss.backward()
+    return [loss.detach(), torch.rand(1), *(part.grad for part in model.parameters())]
+
+
+@pytest.mark.parametrize("label", [*DECISIVE, "QKV@rotary@w3", "Q=K=V@diag-mean"])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_the_same_gradients(label: str, dropout: float) -> None:
+    model = make_model(label, dropout=dropout)
+    pairs = zip(take_step(model, again=False), take_step(model, again=True), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_the_same_under_masks_and_autocast() -> None:
+    model = make_model("Q-K=V", dropout=0.3)
+    given = {"attention_mask": padding_mask(), "document_ids": documents()}
+    with torch.autocast("cpu", torch.bfloat16):
+        pairs = zip(
+            take_step(model, again=False, **given),
+            take_step(model, again=True, **given),
+            strict=True,
+        )
+        assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_an_encoder_has_it_too() -> None:
+    config = dataclasses.replace(
+        make_encoder_config("QKV"), block=BlockConfig(d_ff=11, dropout=0.2)
+    )
+    encoder = Encoder(config).train()
+    found: list[list[Tensor]] = []
+    for again in (False, True):
+        encoder.stack.recompute_blocks = again
+        encoder.zero_grad()
+        torch.manual_seed(4)
+        encoder(TOKENS).square().sum().backward()
+        found.append([part.grad for part in encoder.parameters() if part.grad is not None])
+    assert found[0]
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_less_is_kept() -> None:
+    model = make_model("QKV")
+
+    def run(again: bool) -> int:
+        model.stack.recompute_blocks = again
+        return kept_bytes(lambda batch: model(TOKENS[:batch]), 3)
+
+    assert run(again=True) < 0.5 * run(again=False)
+
+
+def test_a_cache_is_written_once() -> None:
+    model = make_model("Q-K=V").eval()
+    model.stack.recompute_blocks = True
+    cache = KVCache(model.config.layers)
+    logits = model(TOKENS, cache=cache)
+    assert cache.length == TOKENS.shape[1]
+    logits.sum().backward()
+    assert cache.length == TOKENS.shape[1]
