@@ -105,9 +105,7 @@ class Task(Protocol):
         """Return the training loss: the mean over the targets that count."""
         ...
 
-    def evaluate(
-        self, model: nn.Module, split: Split, ranks: Ranks = ALONE, /
-    ) -> dict[str, float]:
+    def evaluate(self, model: nn.Module, split: Split, ranks: Ranks = ALONE, /) -> dict[str, float]:
         """Score a split, deterministically: the headline metric and always ``loss``.
 
         The caller has put the network into evaluation mode and turned gradients off. Where several

@@ -10,6 +10,7 @@ Knows nothing of studies or of who else may be at work.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from qkvary.nn.stack import Stack
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
@@ -36,6 +38,8 @@ JOURNAL_NAME = "metrics.jsonl"
 CHECKPOINTS_NAME = "checkpoints"
 CHECKPOINT_SECONDS = 30.0
 """Seconds of work between two checkpoints, so that short runs write none."""
+LogEntry = Mapping[str, JsonValue]
+"""``event`` and ``step``, and what belongs to that event."""
 EVENT_SECONDS = 0.25
 """Seconds between two pieces of news about progress."""
 
@@ -69,6 +73,8 @@ def train(
     *,
     stop: Callable[[], bool] = lambda: False,
     on_event: Callable[[Event], None] = lambda _event: None,
+    on_log: Callable[[LogEntry], None] = lambda _entry: None,
+    sample: Callable[[nn.Module], str] | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     distribution: Distribution | None = None,
 ) -> Outcome:
@@ -83,6 +89,9 @@ def train(
         directory: Where the log and the checkpoints are; it must exist.
         stop: Asked before each step; once it says yes, a checkpoint is written and training ends.
         on_event: Told how it goes, at most four times a second.
+        on_log: Told every entry of the log as it is written.
+        sample: Asked at each validation for something that the network says, for the log. It must
+            not touch the global generator's state for longer than it takes.
         checkpoint_seconds: Seconds between checkpoints.
         distribution: The processes that train together; one by default.
 
@@ -93,7 +102,8 @@ def train(
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(run.threads)
-    loop = _Loop(run, task, directory, on_event, distribution or Alone())
+    watchers = _Watchers(on_event=on_event, on_log=on_log, sample=sample)
+    loop = _Loop(run, task, directory, watchers, distribution or Alone())
     try:
         return loop.finish(loop.advance(stop, checkpoint_seconds))
     except DivergedError as error:
@@ -101,6 +111,15 @@ def train(
     finally:
         loop.journal.close()
         torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Watchers:
+    """Who is told what."""
+
+    on_event: Callable[[Event], None]
+    on_log: Callable[[LogEntry], None]
+    sample: Callable[[nn.Module], str] | None
 
 
 class _Loop:
@@ -111,10 +130,10 @@ class _Loop:
         run: RunConfig,
         task: Task,
         directory: Path,
-        on_event: Callable[[Event], None],
+        watchers: _Watchers,
         distribution: Distribution,
     ) -> None:
-        self.run, self.task, self.directory, self.on_event = run, task, directory, on_event
+        self.run, self.task, self.directory, self.watchers = run, task, directory, watchers
         self.distribution = distribution
         self.key = run.run_key(task.data_fingerprint)
         self.state = RunState()
@@ -128,6 +147,7 @@ class _Loop:
         self.journal = Journal(path) if self.is_writer else SilentJournal()
         if self.journal.cut:
             self.warn(f"{path}: a torn last line of {self.journal.cut} bytes was cut")
+        self.last_norm = math.nan
         self.resume()
         self.guards = Guards(run.training.guards, self.state.guards)
 
@@ -139,13 +159,18 @@ class _Loop:
 
     def place(self) -> nn.Module:
         training = self.run.training
+        for module in self.model.modules():
+            if isinstance(module, Stack):
+                module.recompute_blocks = training.recompute_blocks
         placed = self.distribution.place(self.model)
         if training.compile:
             placed.compile()
         return placed
 
     def warn(self, message: str) -> None:
-        self.on_event(Event(step=self.state.step, steps=self.run.training.steps, warning=message))
+        self.watchers.on_event(
+            Event(step=self.state.step, steps=self.run.training.steps, warning=message)
+        )
 
     def resume(self) -> None:
         about = self.distribution.load(
@@ -199,7 +224,10 @@ class _Loop:
         self.watch.lap("other")
 
     def log(self, event: str, **values: JsonValue) -> None:
-        self.journal.append({"event": event, "step": self.state.step, **values})
+        entry: LogEntry = {"event": event, "step": self.state.step, **values}
+        self.journal.append(entry)
+        if self.is_writer:
+            self.watchers.on_log(entry)
 
     # ---- steps
 
@@ -242,7 +270,8 @@ class _Loop:
         training, step = self.run.training, self.state.step
         loss = self.gradients.find(step)
         norm = self.norm()
-        if self.allows(step, loss, norm):
+        self.last_norm = norm.item()
+        if self.allows(step, loss, self.last_norm):
             self.clip(norm)
             rate = learning_rate(
                 training.schedule,
@@ -257,10 +286,10 @@ class _Loop:
         self.optimizer.zero_grad(set_to_none=True)
         self.state.step = step + 1
 
-    def allows(self, step: int, loss: float, norm: Tensor) -> bool:
-        values = {"loss": loss, "gradient_norm": norm.item()}
+    def allows(self, step: int, loss: float, norm: float) -> bool:
+        values = {"loss": loss, "gradient_norm": norm}
         try:
-            allowed = self.guards.allows(step, loss=loss, norm=values["gradient_norm"])
+            allowed = self.guards.allows(step, loss=loss, norm=norm)
         except DivergedError:
             self.state.train_loss = loss
             self.log("diverged", **values)
@@ -275,7 +304,7 @@ class _Loop:
 
     def clip(self, norm: Tensor) -> None:
         limit = self.run.training.optimizer.gradient_clip
-        if limit is not None and norm.item() + 1e-6 > limit:
+        if limit is not None and self.last_norm + 1e-6 > limit:
             torch.nn.utils.clip_grads_with_norm_(self.parameters, limit, norm, foreach=True)
 
     def log_loss(self) -> None:
@@ -283,12 +312,18 @@ class _Loop:
         state.train_loss = state.loss_sum / state.loss_count
         state.loss_sum, state.loss_count = 0.0, 0
         self.watch.lap("training")
-        self.log("train", loss=state.train_loss, seconds=state.seconds["training"])
+        self.log(
+            "train",
+            loss=state.train_loss,
+            seconds=state.seconds["training"],
+            learning_rate=self.optimizer.param_groups[0]["lr"],
+            gradient_norm=self.last_norm,
+        )
 
     def tell(self) -> None:
         state = self.state
         loss = state.loss_sum / state.loss_count if state.loss_count else state.train_loss
-        self.on_event(Event(step=state.step, steps=self.run.training.steps, loss=loss))
+        self.watchers.on_event(Event(step=state.step, steps=self.run.training.steps, loss=loss))
 
     # ---- scores
 
@@ -308,6 +343,10 @@ class _Loop:
         state.validation = self.evaluate("validation")
         self.watch.lap("evaluation")
         self.log("validation", seconds=state.seconds["training"], **state.validation)
+        if self.watchers.sample is not None:
+            self.model.eval()
+            self.log("sample", text=self.watchers.sample(self.model))
+            self.model.train()
         if training.solve_threshold is None or state.steps_to_solve is not None:
             return
         score = state.validation[self.task.metric]

@@ -1,0 +1,52 @@
+"""The log of a run as TensorBoard shows it: a second copy, never read back.
+
+The journal is what a run goes on from and what a report reads; this is for watching.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qkvary.storage.errors import UsageError
+from qkvary.storage.jsonvalues import JsonValue
+
+NOT_CURVES = ("event", "step")
+
+
+class TensorBoardLog:
+    """Writes every number of a log under ``<event>/<name>``, and texts as texts."""
+
+    def __init__(self, directory: Path) -> None:
+        """Begin a file of events in ``directory``.
+
+        Raises:
+            UsageError: if TensorBoard is not installed.
+        """
+        if importlib.util.find_spec("tensorboard") is None:
+            raise UsageError("tensorboard is not installed: pip install 'qkvary[track]' brings it")
+        self._directory = directory
+        self._writer: Any = None
+
+    def write(self, entry: Mapping[str, JsonValue]) -> None:
+        """Take one entry of the log; what an earlier, killed process wrote behind it is hidden."""
+        step = entry["step"]
+        if self._writer is None:
+            board = importlib.import_module("torch.utils.tensorboard")
+            self._writer = board.SummaryWriter(str(self._directory), purge_step=step)
+        for name, value in entry.items():
+            if name in NOT_CURVES:
+                continue
+            tag = f"{entry['event']}/{name}"
+            if isinstance(value, str):
+                self._writer.add_text(tag, value, step)
+            elif isinstance(value, int | float):
+                self._writer.add_scalar(tag, value, step)
+
+    def close(self) -> None:
+        """Flush and end the file."""
+        if self._writer is not None:
+            self._writer.close()
