@@ -23,6 +23,7 @@ MODULES = (
     "qkvary.inference.streaming",
     "qkvary.tasks.config",
     "qkvary.training.config",
+    "qkvary.training.presets",
     "qkvary.studies.study",
     "qkvary.studies.catalog",
     "qkvary.studies.records",

@@ -1,10 +1,10 @@
-"""The networks whose costs the papers print.
+"""The networks whose costs the papers print, and one family of today's blocks in any size.
 
 Sizes as the papers' texts and their public code agree on them; where code and text differ, the
 function says so.
 """
 
-from qkvary.arch.attention import AttentionConfig, Initialization, ScaleConfig
+from qkvary.arch.attention import AttentionConfig, IdentityScale, Initialization, ScaleConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.arch.variants import Variant
@@ -32,7 +32,12 @@ def gpt_1200m(variant: Variant | str = "QKV") -> LanguageModelConfig:
 
 
 def gpt_124m(
-    variant: Variant | str = "QKV", *, d_model: int = 768, d_ff: int | None = None
+    variant: Variant | str = "QKV",
+    *,
+    d_model: int = 768,
+    d_ff: int | None = None,
+    scale: IdentityScale = "published",
+    tied_head: bool = True,
 ) -> LanguageModelConfig:
     """The GPT of 124M parameters of "[Key,Value] is probably all you need": nanoGPT without biases.
 
@@ -40,6 +45,8 @@ def gpt_124m(
         variant: Its attention; ``I-K-V`` is the paper's identity query.
         d_model: 768, or 744 for the paper's narrower baseline (12 heads of 62 channels).
         d_ff: Width of the feed-forward networks; ``None`` means four times ``d_model``.
+        scale: What scores of an identity query are multiplied with: 1/2 as published, or derived.
+        tied_head: Whether the output head is the embedding, as in all that is published.
 
     Source: its section 5.1 and Table 2, and its public configurations.
     """
@@ -50,7 +57,7 @@ def gpt_124m(
         bias=False,
         out_bias=False,
         variant=_variant(variant),
-        scale=ScaleConfig(identity="published"),
+        scale=ScaleConfig(identity=scale),
         init=Initialization(scheme="normal", std=0.02, output_std=0.02 / 24**0.5),
     )
     return LanguageModelConfig(
@@ -60,6 +67,46 @@ def gpt_124m(
         vocabulary=GPT2_VOCABULARY,
         max_tokens=1024,
         init=attention.init,
+        tied_head=tied_head,
+    )
+
+
+def modern_network(
+    variant: Variant | str = "QKV@rotary",
+    *,
+    d_model: int,
+    num_heads: int,
+    num_layers: int,
+    max_tokens: int,
+    vocabulary: int = GPT2_VOCABULARY,
+) -> LanguageModelConfig:
+    """A language model of today's blocks: rotary positions, RMSNorm, SwiGLU, no biases, tied head.
+
+    The feed-forward width is 8/3 ``d_model``, to the next multiple of 32; output projections are
+    drawn smaller by the root of twice the layers. Half of each head's channels rotate, so that a
+    value that is the key has channels without a position too.
+
+    Source: Touvron et al. 2023 (LLaMA) for the block; Radford et al. 2019 for the initial values.
+    """
+    init = Initialization(scheme="normal", std=0.02, output_std=0.02 / (2 * num_layers) ** 0.5)
+    return LanguageModelConfig(
+        attention=AttentionConfig(
+            d_model=d_model,
+            num_heads=num_heads,
+            causal=True,
+            bias=False,
+            out_bias=False,
+            variant=_variant(variant),
+            init=init,
+        ),
+        block=BlockConfig(
+            d_ff=-(-8 * d_model // 96) * 32, activation="swiglu", norm="rmsnorm", bias=False
+        ),
+        num_layers=num_layers,
+        vocabulary=vocabulary,
+        max_tokens=max_tokens,
+        positions="none",
+        init=init,
     )
 
 

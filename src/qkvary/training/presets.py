@@ -1,0 +1,439 @@
+"""Named language models with the way each is trained: the papers' and some for new work.
+
+A preset is a value: network, training, protocol, corpus and tokenizer. Torch-free.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.arch.published_networks import gpt_124m, gpt_300m, gpt_1200m, modern_network
+from qkvary.storage.errors import UsageError
+from qkvary.tasks.config import LanguageTaskConfig, Protocol
+from qkvary.training.config import GuardConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
+
+VOCABULARY_MULTIPLE = 64
+"""Vocabularies are padded to a multiple of this, as both papers pad GPT-2's 50,257 to 50,304."""
+
+THREE_PROJECTIONS = "Kayyam et al. 2026 (Do Transformers Need Three Projections?): text and code"
+QUERY_IDENTITY = "Karbevski and Mijoski ([Key,Value] is probably all you need): text and code"
+MODERN = (
+    "no paper: blocks of LLaMA, learning rates and batches of GPT-3 (below 124M of Pythia), "
+    "20 tokens a parameter as Chinchilla"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """One language model and everything that its training needs but the data's folder."""
+
+    name: str
+    """As it is typed."""
+    network: LanguageModelConfig
+    """The network."""
+    training: TrainingConfig
+    """How it learns."""
+    protocol: Protocol
+    """How rows are made of documents."""
+    corpus: str
+    """The named corpus it is meant for; any other will do."""
+    tokenizer: str
+    """What makes tokens of it."""
+    source: str
+    """Who described it."""
+    variants: tuple[str, ...] = ()
+    """Labels that the source trained."""
+    reported_step: int | None = None
+    """The step whose results the source reports, where it is not the last of ``training``."""
+    remarks: tuple[str, ...] = ()
+    """What is worth knowing."""
+    of: str = ""
+    """The preset whose variant or tuning this one changes; other variants belong to that one."""
+
+    @property
+    def variant(self) -> str:
+        """The canonical label of its variant."""
+        return spell_label(self.network.layers[0].variant)
+
+    @property
+    def context(self) -> int:
+        """Tokens of a row."""
+        return self.network.max_tokens
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Positions of one step, padding included."""
+        return self.training.batch_size * self.context
+
+    @property
+    def tokens(self) -> int:
+        """Positions up to the reported step."""
+        return self.tokens_per_step * (self.reported_step or self.training.steps)
+
+    @property
+    def weight_decay(self) -> float:
+        """What its parameters decay with, the variant's factor included."""
+        factor = self.network.layers[0].variant.weight_decay_factor
+        return self.training.optimizer.weight_decay * factor
+
+    def with_variant(self, label: str) -> Preset:
+        """The same preset with another variant: scale and weight decay follow it where it asks.
+
+        Args:
+            label: In any spelling. Without positions it takes those of the preset's scores.
+
+        Raises:
+            UsageError: if the preset is about its own variant or tuning.
+            ValueError: if the variant is unknown or has no meaning in this network.
+        """
+        variant, own = parse_variant(label), self.network.layers[0].variant
+        if variant.positions == "none":
+            variant = replace(variant, positions=own.positions)
+        if variant == own:
+            return self
+        if self.of:
+            raise UsageError(
+                f"expected {self.variant} with the preset {self.name}, which is about it, got "
+                f"{label!r}; other variants belong to the preset {self.of}"
+            )
+        return replace(self, network=self.network.with_variant(variant))
+
+    def with_vocabulary(self, tokens: int) -> Preset:
+        """The same preset for another tokenizer.
+
+        Args:
+            tokens: Distinct tokens; the network's table has the next multiple of 64.
+        """
+        padded = -(-tokens // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+        return replace(self, network=replace(self.network, vocabulary=padded))
+
+    def task(self, *, data: str, data_sha256: str) -> LanguageTaskConfig:
+        """The task of the preset on a prepared set.
+
+        Args:
+            data: Where the set is.
+            data_sha256: What it is.
+        """
+        return LanguageTaskConfig(
+            data=data, data_sha256=data_sha256, context=self.context, protocol=self.protocol
+        )
+
+
+def preset_names() -> tuple[str, ...]:
+    """The names of all presets, the papers' first."""
+    return tuple(PRESETS)
+
+
+def find_preset(name: str) -> Preset:
+    """Return a preset.
+
+    Raises:
+        UsageError: if there is none of this name (with the nearest).
+    """
+    spelled = name.strip().lower().replace("_", "-")
+    if spelled in PRESETS:
+        return PRESETS[spelled]
+    near = difflib.get_close_matches(spelled, PRESETS, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"choices: {', '.join(PRESETS)}"
+    raise UsageError(f"expected a preset, got {name!r}; {hint}")
+
+
+# ---- paper 1
+
+_PADDED = (
+    "protocol padded-paper: each row is one document of at most 2,048 tokens, padded with the "
+    "separator, and the padding counts in the loss as published"
+)
+
+
+def _three_projections(
+    name: str,
+    network: LanguageModelConfig,
+    training: TrainingConfig,
+    *,
+    variants: tuple[str, ...],
+    reported_step: int | None = None,
+    remarks: tuple[str, ...],
+) -> Preset:
+    return Preset(
+        name=name,
+        network=network,
+        training=training,
+        protocol="padded-paper",
+        corpus="slimpajama",
+        tokenizer="gpt2",
+        source=THREE_PROJECTIONS,
+        variants=variants,
+        reported_step=reported_step,
+        remarks=(_PADDED, *remarks),
+    )
+
+
+def _published_training(
+    *, steps: int, rows: int, micro: int, rate: float, warmup: int, evaluate_every: int
+) -> TrainingConfig:
+    """AdamW that decays everything, linear warm-up and a cosine to a tenth.
+
+    Source: the public code of paper 1.
+    """
+    return TrainingConfig(
+        steps=steps,
+        batch_size=rows,
+        micro_batch_size=micro,
+        precision="bf16",
+        optimizer=OptimizerConfig(
+            name="adamw",
+            learning_rate=rate,
+            betas=(0.9, 0.95),
+            weight_decay=0.1,
+            decay="all",
+            gradient_clip=1.0,
+        ),
+        schedule=ScheduleConfig(name="cosine", warmup_steps=warmup, floor=0.1),
+        evaluate_every=evaluate_every,
+        guards=GuardConfig(skip_gradient_norm=100.0),
+    )
+
+
+def _paper_1() -> tuple[Preset, ...]:
+    return (
+        _three_projections(
+            "lm-300m",
+            gpt_300m(),
+            _published_training(
+                steps=4_238, rows=6 * 24 * 8, micro=6, rate=2e-4, warmup=500, evaluate_every=200
+            ),
+            variants=("QKV", "Q-K=V", "Q=K-V", "Q=K=V", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA"),
+            remarks=(
+                (
+                    "rows of a step: 6 at once, 24 times, on 8 devices; the poster's learning rate, "
+                    "warm-up and accumulation are those of the larger network"
+                ),
+                "the published script of Q-GQA has 8 KV heads where the table says 4",
+            ),
+        ),
+        _three_projections(
+            "lm-1.2b",
+            gpt_1200m(),
+            _published_training(
+                steps=8_477, rows=2 * 36 * 8, micro=2, rate=6e-5, warmup=1_000, evaluate_every=500
+            ),
+            variants=("QKV", "Q-K=V", "GQA-8", "MQA", "Q-GQA-8", "Q-MQA"),
+            reported_step=7_500,
+            remarks=(
+                (
+                    "rows of a step: 2 at once, 36 times, on 8 devices; results are those of step "
+                    "7,500, where the rate has not reached its floor"
+                ),
+            ),
+        ),
+    )
+
+
+# ---- paper 3
+
+_GPT2_TRAINING = TrainingConfig(
+    steps=105_000,
+    batch_size=12 * 40,
+    micro_batch_size=12,
+    precision="bf16",
+    compile=True,
+    optimizer=OptimizerConfig(
+        name="adamw",
+        learning_rate=6e-4,
+        betas=(0.9, 0.95),
+        weight_decay=0.1,
+        decay="matrices",
+        gradient_clip=1.0,
+    ),
+    schedule=ScheduleConfig(name="cosine", warmup_steps=2_000, floor=0.1, decay_steps=600_000),
+    evaluate_every=1_000,
+)
+"""The cosine is that of 600,000 steps and was stopped long before it fell."""
+
+_IDENTITY = (
+    "identity query: scores are halved and matrices decay with 2^-5 = 0.1 * 0.3125, as published"
+)
+_NO_FIGURE = "in the public code; no figure is printed for it"
+_SAME_TUNING = "the baseline with what the identity query was given; nothing is published about it"
+
+
+def _gpt2(
+    name: str,
+    network: LanguageModelConfig,
+    *remarks: str,
+    of: str = "gpt2-124m",
+    variants: tuple[str, ...] = (),
+    weight_decay: float | None = None,
+) -> Preset:
+    training = _GPT2_TRAINING
+    if weight_decay is not None:
+        optimizer = replace(training.optimizer, weight_decay=weight_decay)
+        training = replace(training, optimizer=optimizer)
+    return Preset(
+        name=name,
+        network=network,
+        training=training,
+        protocol="packed",
+        corpus="openwebtext",
+        tokenizer="gpt2",
+        source=QUERY_IDENTITY,
+        variants=variants,
+        reported_step=100_000,
+        remarks=remarks,
+        of=of,
+    )
+
+
+def _paper_3() -> tuple[Preset, ...]:
+    identity, residual = gpt_124m("I-K-V"), gpt_124m("Q[residual]-K-V")
+    wide = gpt_124m("I-K-V", d_ff=3456)
+    return (
+        _gpt2(
+            "gpt2-124m",
+            gpt_124m(),
+            "windows are drawn without replacement here, and with it in the public code",
+            of="",
+            variants=("QKV", "I-K-V"),
+        ),
+        _gpt2("gpt2-117m-mlp", gpt_124m(d_ff=2688), "smaller feed-forward networks: 3.5 d"),
+        _gpt2("gpt2-118m-narrow", gpt_124m(d_model=744), "12 heads of 62 channels"),
+        _gpt2("gpt2-117m-identity", identity, _IDENTITY),
+        _gpt2("gpt2-124m-identity", wide, _IDENTITY, "larger feed-forward networks: 4.5 d"),
+        _gpt2("gpt2-117m-identity-derived", gpt_124m("I-K-V", scale="derived"), _DERIVED),
+        _gpt2(
+            "gpt2-124m-identity-derived", gpt_124m("I-K-V", d_ff=3456, scale="derived"), _DERIVED
+        ),
+        _gpt2("gpt2-156m-identity-untied", replace(identity, tied_head=False), _IDENTITY, _UNTIED),
+        _gpt2("gpt2-124m-residual", residual, "q = x + x W", _NO_FIGURE),
+        _gpt2(
+            "gpt2-124m-residual-gelu",
+            gpt_124m("Q[residual-gelu]-K-V"),
+            "q = x + gelu(x W)",
+            _NO_FIGURE,
+        ),
+        _gpt2("gpt2-163m-untied", gpt_124m(tied_head=False), _UNTIED),
+        _gpt2("gpt2-124m-decay", gpt_124m(), _SAME_TUNING, weight_decay=2**-5),
+        _gpt2("gpt2-124m-scale", gpt_124m("QKV@t2"), _SAME_TUNING),
+        _gpt2("gpt2-124m-decay-scale", gpt_124m("QKV@t2"), _SAME_TUNING, weight_decay=2**-5),
+    )
+
+
+_DERIVED = (
+    "identity query, matrices decay with 2^-5; scores are scaled by s sqrt d = 0.55, the paper's "
+    "own derivation, where it rounds to 1/2"
+)
+_UNTIED = "a head of its own, which the theorem about one layer needs; nothing is published"
+
+
+# ---- for new work
+
+_MODERN_REMARK = (
+    "half of each head's channels rotate; where the value reads the key's projection the output "
+    "is rotated back (value_rope counter)"
+)
+
+
+def _modern(
+    name: str,
+    network: LanguageModelConfig,
+    *remarks: str,
+    steps: int,
+    rows: int,
+    micro: int,
+    rate: float,
+    corpus: str = "fineweb",
+    tokenizer: str = "gpt2",
+) -> Preset:
+    return Preset(
+        name=name,
+        network=network,
+        training=TrainingConfig(
+            steps=steps,
+            batch_size=rows,
+            micro_batch_size=micro,
+            precision="full" if tokenizer == "bytes" else "bf16",
+            optimizer=OptimizerConfig(
+                name="adamw",
+                learning_rate=rate,
+                betas=(0.9, 0.95),
+                weight_decay=0.1,
+                decay="matrices",
+                gradient_clip=1.0,
+            ),
+            schedule=ScheduleConfig(name="cosine", warmup_steps=max(100, steps // 100), floor=0.1),
+            evaluate_every=250,
+        ),
+        protocol="packed",
+        corpus=corpus,
+        tokenizer=tokenizer,
+        source=MODERN,
+        remarks=(_MODERN_REMARK, *remarks),
+    )
+
+
+def _modern_sizes() -> tuple[Preset, ...]:
+    return (
+        _modern(
+            "lm-10m",
+            modern_network(d_model=320, num_heads=8, num_layers=8, max_tokens=1024, vocabulary=320),
+            "bytes, because GPT-2's table alone would have more parameters",
+            steps=3_060,
+            rows=64,
+            micro=8,
+            rate=1e-3,
+            corpus="english-novels",
+            tokenizer="bytes",
+        ),
+        _modern(
+            "lm-30m",
+            modern_network(d_model=384, num_heads=8, num_layers=6, max_tokens=1024),
+            steps=4_570,
+            rows=128,
+            micro=16,
+            rate=1e-3,
+        ),
+        _modern(
+            "lm-60m",
+            modern_network(d_model=512, num_heads=8, num_layers=11, max_tokens=1024),
+            steps=4_620,
+            rows=256,
+            micro=16,
+            rate=1e-3,
+        ),
+        _modern(
+            "lm-124m",
+            modern_network(d_model=768, num_heads=12, num_layers=12, max_tokens=1024),
+            steps=4_720,
+            rows=512,
+            micro=16,
+            rate=6e-4,
+        ),
+        _modern(
+            "lm-350m",
+            modern_network(d_model=1024, num_heads=16, num_layers=24, max_tokens=2048),
+            steps=13_550,
+            rows=256,
+            micro=8,
+            rate=3e-4,
+        ),
+        _modern(
+            "lm-1b",
+            modern_network(d_model=2048, num_heads=32, num_layers=18, max_tokens=2048),
+            steps=19_340,
+            rows=512,
+            micro=4,
+            rate=2e-4,
+        ),
+    )
+
+
+PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {preset.name: preset for preset in (*_paper_1(), *_paper_3(), *_modern_sizes())}
+)
+"""Every preset by name."""
