@@ -211,8 +211,8 @@ def _paper_1() -> tuple[Preset, ...]:
             variants=("QKV", "Q-K=V", "Q=K-V", "Q=K=V", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA"),
             remarks=(
                 (
-                    "rows of a step: 6 at once, 24 times, on 8 devices; the poster's learning rate, "
-                    "warm-up and accumulation are those of the larger network"
+                    "rows of a step: 6 at once, 24 times, on 8 devices; the poster gives the rate, "
+                    "warm-up and accumulation of the larger network for both"
                 ),
                 "the published script of Q-GQA has 8 KV heads where the table says 4",
             ),
