@@ -12,7 +12,7 @@ import qkvary.tasks
 from qkvary.tasks.catalog import load_task, task_names
 from qkvary.tasks.config import SequenceTaskName
 from qkvary.tasks.contract import Batch, Task
-from tests.tasks.tiny_networks import tiny_network, tiny_task
+from tests.tasks.tiny_networks import VOCABULARIES, tiny_network, tiny_task
 
 ROOM = Path(qkvary.tasks.__path__[0])
 
@@ -28,7 +28,7 @@ def task(name: str) -> Task:
 
 
 def test_task_files_and_task_names_are_one_list() -> None:
-    assert set(task_names()) == {*get_args(SequenceTaskName), "characters"}
+    assert set(task_names()) == {*get_args(SequenceTaskName), "characters", "language"}
 
 
 def test_file_says_what_it_is_and_has_one_load(name: str) -> None:
@@ -82,7 +82,7 @@ def test_an_untrained_network_is_at_chance(name: str, task: Task) -> None:
     model = task.build(tiny_network(name), 5).eval()
     with torch.no_grad():
         loss = task.loss(model, task.batch(0, 5, 0)).item()
-    classes = 65 if name == "characters" else 11
+    classes = VOCABULARIES.get(name, 11)
     assert math.log(classes) * 0.8 < loss < math.log(classes) * 4
 
 
@@ -128,7 +128,7 @@ def test_attention_example_is_a_distribution_per_row(name: str, task: Task) -> N
 
 
 def test_the_other_network_is_refused(name: str, task: Task) -> None:
-    other = tiny_network("reverse" if name == "characters" else "characters")
+    other = tiny_network("reverse" if name in VOCABULARIES else "characters")
     with pytest.raises(ValueError, match=f"for task {name}, got"):
         task.build(other, 0)
 
@@ -136,6 +136,13 @@ def test_the_other_network_is_refused(name: str, task: Task) -> None:
 def test_shorter_networks_are_refused(name: str, task: Task) -> None:
     with pytest.raises(ValueError, match="at least 7 max_tokens"):
         task.build(tiny_network(name, length=6), 0)
+
+
+@pytest.mark.parametrize("rows", [slice(0, 5), slice(1, 4), slice(4, 5), slice(0, 1)])
+def test_rows_of_a_batch_are_rows_of_the_batch(task: Task, rows: slice) -> None:
+    whole, part = task.batch(4, 5, 1), task.batch(4, 5, 1, rows)
+    assert torch.equal(part.inputs, whole.inputs[rows])
+    assert torch.equal(part.targets, whole.targets[rows])
 
 
 def test_batch_is_what_the_loss_reads(task: Task, name: str) -> None:

@@ -1,11 +1,67 @@
 """Networks and configs small enough that a test trains them in a second."""
 
+import functools
+import tempfile
+from pathlib import Path
+
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
-from qkvary.tasks.config import CharacterTaskConfig, SequenceTaskConfig, TaskConfig
+from qkvary.data.preparation import prepare
+from qkvary.data.prepared import PreparedData
+from qkvary.data.sources import find_source
+from qkvary.data.tokenizers import CharacterTokenizer
+from qkvary.tasks.config import (
+    CharacterTaskConfig,
+    LanguageTaskConfig,
+    SequenceTaskConfig,
+    TaskConfig,
+)
+
+VOCABULARIES = {"characters": 65, "language": 29}
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+SAYINGS = (
+    "thequickbrownfoxjumpsoverthelazydog",
+    "sphinx",
+    "packmyboxwithfivedozenliquorjugs",
+    "",
+    "waltz",
+    "vow",
+    "bad",
+)
+VALIDATION = ("jackdawslovemybigsphinx", "of", "quartz", "a", "bbbbbbbbbbbbbbbb")
+
+
+def write_texts(folder: Path) -> Path:
+    """Documents in files of their own, split."""
+    for split, texts in (
+        ("train", SAYINGS * 2),
+        ("validation", VALIDATION),
+        ("test", SAYINGS[::-1]),
+    ):
+        (folder / split).mkdir(parents=True)
+        for number, text in enumerate(texts):
+            (folder / split / f"{number:02d}.txt").write_text(text)
+    return folder
+
+
+@functools.cache
+def tiny_set() -> PreparedData:
+    """A prepared set of a few words; its folder goes when the process ends."""
+    room = tempfile.TemporaryDirectory(prefix="qkvary-tests-")
+    _ROOMS.append(room)
+    folder = Path(room.name)
+    source = find_source(write_texts(folder / "texts"))
+    tokenizer = CharacterTokenizer(ALPHABET, has_separator=True)
+    return prepare(source, tokenizer, folder / "set", tokenizer_name="characters")
+
+
+_ROOMS: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
+    if name == "language":
+        data = tiny_set()
+        return LanguageTaskConfig(data=str(data.path), data_sha256=data.fingerprint, context=length)
     if name == "characters":
         return CharacterTaskConfig(context=length, evaluation="sampled", evaluation_batches=2)
     return SequenceTaskConfig(
@@ -19,13 +75,14 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
 
 
 def tiny_network(name: str, *, length: int = 7) -> EncoderConfig | LanguageModelConfig:
-    attention = AttentionConfig(d_model=24, num_heads=3, causal=name == "characters")
-    if name == "characters":
+    is_language_model = name in VOCABULARIES
+    attention = AttentionConfig(d_model=24, num_heads=3, causal=is_language_model)
+    if is_language_model:
         return LanguageModelConfig(
             attention=attention,
             block=BlockConfig(d_ff=29),
             num_layers=2,
-            vocabulary=65,
+            vocabulary=VOCABULARIES[name],
             max_tokens=length,
             tied_head=False,
         )

@@ -21,11 +21,17 @@ from qkvary.studies.workloop import Made, Surroundings, serve
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.contract import AttentionExample, Task
+from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
 
 
 @functools.lru_cache(maxsize=8)
-def _task(config: TaskConfig) -> Task:
+def load_cell_task(config: TaskConfig) -> Task:
+    """The task of a run, loaded once for all runs of this process.
+
+    Raises:
+        DamagedError: if its data is not what the configuration says.
+    """
     task = load_task(config)
     if task.data_fingerprint != config.data_fingerprint:
         raise DamagedError(
@@ -47,22 +53,30 @@ def _kernel(cell: Cell) -> str:
     return " and ".join(sorted({choose_kernel(layer, keys, training=True) for layer in layers}))
 
 
-def make(cell: Cell, claim: Claim, surroundings: Surroundings) -> Made | None:
+def make(
+    cell: Cell,
+    claim: Claim,
+    surroundings: Surroundings,
+    distribution: Distribution | None = None,
+) -> Made | None:
     """Train the network of one run in the claimed folder; None if it was stopped."""
-    started = now()
+    started, task = now(), load_cell_task(cell.run.task)
     outcome = train(
         cell.run,
-        _task(cell.run.task),
+        task,
         claim.directory,
         stop=surroundings.stop,
         on_event=surroundings.on_event,
+        on_log=surroundings.on_log,
+        sample=surroundings.sample,
+        distribution=distribution,
         checkpoint_seconds=surroundings.checkpoint_seconds,
     )
     if outcome.status == "stopped":
         return None
     if cell.keep_network and outcome.status == "done":
         network = cast("LanguageModel", outcome.network)
-        save_model(claim.directory / NETWORK_NAME, network, _task(cell.run.task).tokenizer)
+        save_model(claim.directory / NETWORK_NAME, network, task.tokenizer)
     record = make_record(
         cell,
         status=outcome.status,
@@ -75,6 +89,7 @@ def make(cell: Cell, claim: Claim, surroundings: Surroundings) -> Made | None:
             "device": cell.run.device,
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "kernel": _kernel(cell),
+            "processes": 1 if distribution is None else distribution.size,
         },
         state_sha256=outcome.state_sha256,
     )

@@ -13,13 +13,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from qkvary.storage.errors import BusyError, DamagedError, QkvaryError
+from qkvary.storage.jsonvalues import JsonValue
 from qkvary.studies.messages import Job, News
 from qkvary.studies.recording import make_record, run_identity
 from qkvary.studies.records import Record
@@ -29,6 +31,10 @@ from qkvary.training.progress import Event
 
 POLL_SECONDS = 0.5
 """How often a worker looks again at runs that others hold."""
+
+
+def _ignore(_entry: Mapping[str, JsonValue]) -> None:
+    """Do nothing with an entry of a log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,10 @@ class Surroundings:
     """Takes news of the run."""
     checkpoint_seconds: float
     """Seconds between two checkpoints."""
+    on_log: Callable[[Mapping[str, JsonValue]], None] = _ignore
+    """Takes every entry of the run's log."""
+    sample: Callable[[Any], str] | None = None
+    """Lets the network say something at each validation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -190,8 +190,10 @@ class LanguageTaskConfig:
     behind a short one in the loss, as paper 1 did."""
     document_mask: bool = False
     """Whether a token sees its own document only (``packed``)."""
-    scored_tokens: int | None = None
-    """Score only so many tokens of a split, from the first; None scores all."""
+    validation_tokens: int | None = None
+    """Score only so many tokens of the validation split, from the first; None scores all."""
+    test_tokens: int | None = None
+    """The same for the test split."""
     evaluation_batch_size: int = 16
     """Windows scored together."""
 
@@ -200,7 +202,8 @@ class LanguageTaskConfig:
             "task language",
             context=self.context,
             evaluation_batch_size=self.evaluation_batch_size,
-            scored_tokens=1 if self.scored_tokens is None else self.scored_tokens,
+            validation_tokens=1 if self.validation_tokens is None else self.validation_tokens,
+            test_tokens=1 if self.test_tokens is None else self.test_tokens,
         )
         if self.protocol not in get_args(Protocol):
             choices = ", ".join(get_args(Protocol))

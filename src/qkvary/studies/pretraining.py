@@ -1,0 +1,180 @@
+"""From a preset, a prepared set and a few wishes to a study of one or more variants. Torch-free.
+
+So what ``qkvary train`` makes is a study like any other: it is stored, resumed, reported and
+compared the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from qkvary.data.tokenizers import Tokenizer
+from qkvary.storage.errors import UsageError
+from qkvary.studies.study import Setting, Study
+from qkvary.tasks.config import LanguageTaskConfig, Protocol
+from qkvary.training.config import Precision, TrainingConfig
+from qkvary.training.presets import Preset
+
+VALIDATIONS = 20
+"""Validations of a run whose preset is cut short."""
+VALIDATION_TOKENS = 65_536
+"""Tokens of a validation during training; the test at the end scores every token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What is to be different from the preset; None leaves it."""
+
+    steps: int | None = None
+    """Optimizer steps; warm-up and validations are shortened with them."""
+    batch_size: int | None = None
+    """Rows of a step, over all processes."""
+    micro_batch_size: int | None = None
+    """Rows that go through the network at once."""
+    context: int | None = None
+    """Tokens of a row."""
+    learning_rate: float | None = None
+    """The peak."""
+    evaluate_every: int | None = None
+    """Steps between validations."""
+    validation_tokens: int | None = None
+    """Tokens scored in each."""
+    test_tokens: int | None = None
+    """Tokens scored at the end; all by default."""
+    protocol: Protocol | None = None
+    """How rows are made of documents."""
+    document_mask: bool = False
+    """Whether tokens see their own document only."""
+    precision: Precision | None = None
+    """Of products."""
+    compile: bool = False
+    """Whether torch compiles the network."""
+    recompute_blocks: bool = False
+    """Whether blocks are computed again for their gradient."""
+    tied_head: bool | None = None
+    """Whether the output head is the embedding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataChoice:
+    """The prepared set, as far as a study must know it."""
+
+    name: str
+    """What people call it."""
+    where: str
+    """Its folder."""
+    fingerprint: str
+    """What it is."""
+    tokenizer: Tokenizer
+    """What made its tokens."""
+
+
+def plan_training(
+    preset: Preset,
+    data: DataChoice,
+    *,
+    variants: tuple[str, ...] = (),
+    seeds: tuple[int, ...] = (0,),
+    wishes: Wishes = Wishes(),
+    device: str = "cpu",
+    dtype: Literal["float32", "float64"] = "float32",
+) -> Study:
+    """Return the study that trains a preset.
+
+    Args:
+        preset: Network and training.
+        data: The prepared set.
+        variants: Labels; the preset's own if there is none. The first is the baseline.
+        seeds: Of the runs.
+        wishes: What is to be different.
+        device: Where the runs compute.
+        dtype: Of their weights.
+
+    Raises:
+        UsageError: if the preset is about another variant, or a wish does not fit it.
+        ValueError: if a variant is unknown or has no meaning in the network.
+    """
+    chosen = [preset.with_variant(label) for label in variants] or [preset]
+    labels = tuple(found.variant for found in chosen)
+    first = _fit(chosen[0], data, wishes)
+    setting = Setting(
+        name=f"{preset.name} on {data.name}",
+        task=_task(first, data, wishes),
+        network=first.network,
+        training=_training(first.training, wishes),
+        keep_networks=True,
+    )
+    return Study(
+        name=f"train {preset.name} on {data.name}",
+        question=f"What does {preset.name} learn on {data.name}?",
+        description=_describe(preset, setting),
+        settings=(setting,),
+        variants=labels,
+        baseline=labels[0],
+        seeds=seeds,
+        device=device,
+        dtype=dtype,
+    )
+
+
+def _fit(preset: Preset, data: DataChoice, wishes: Wishes) -> Preset:
+    fitted = preset.with_vocabulary(data.tokenizer.vocabulary)
+    network = fitted.network
+    if wishes.context is not None:
+        network = replace(network, max_tokens=wishes.context)
+    if wishes.tied_head is not None:
+        network = replace(network, tied_head=wishes.tied_head)
+    return replace(fitted, network=network)
+
+
+def _task(preset: Preset, data: DataChoice, wishes: Wishes) -> LanguageTaskConfig:
+    task = preset.task(data=data.where, data_sha256=data.fingerprint)
+    return replace(
+        task,
+        protocol=wishes.protocol or task.protocol,
+        document_mask=wishes.document_mask,
+        validation_tokens=wishes.validation_tokens or VALIDATION_TOKENS,
+        test_tokens=wishes.test_tokens,
+    )
+
+
+def _training(training: TrainingConfig, wishes: Wishes) -> TrainingConfig:
+    steps = wishes.steps or training.steps
+    short = steps < training.steps
+    schedule = training.schedule
+    warmup = min(schedule.warmup_steps, max(1, steps // 10)) if short else schedule.warmup_steps
+    every = min(training.evaluate_every, max(1, steps // VALIDATIONS))
+    rate = wishes.learning_rate or training.optimizer.learning_rate
+    batch = wishes.batch_size or training.batch_size
+    micro = wishes.micro_batch_size or training.micro_batch_size
+    if wishes.micro_batch_size is not None and wishes.micro_batch_size > batch:
+        raise UsageError(
+            f"expected a micro-batch of at most the {batch:,} rows of a step, got "
+            f"{wishes.micro_batch_size:,}"
+        )
+    return replace(
+        training,
+        steps=steps,
+        batch_size=batch,
+        micro_batch_size=None if micro is None else min(micro, batch),
+        schedule=replace(schedule, warmup_steps=warmup),
+        optimizer=replace(training.optimizer, learning_rate=rate),
+        evaluate_every=wishes.evaluate_every or (every if short else training.evaluate_every),
+        log_every=min(training.log_every, max(1, steps // 100)) if short else training.log_every,
+        precision=wishes.precision or training.precision,
+        compile=wishes.compile or training.compile,
+        recompute_blocks=wishes.recompute_blocks or training.recompute_blocks,
+    )
+
+
+def _describe(preset: Preset, setting: Setting) -> str:
+    training, task = setting.training, setting.task
+    tokens = training.steps * training.batch_size * task.sequence_length
+    rows = f"{training.batch_size:,} rows of {task.sequence_length:,} tokens"
+    parts = [
+        f"{training.steps:,} steps of {rows}: {tokens:,} tokens.",
+        f"Source: {preset.source}.",
+        *(f"{remark[:1].upper()}{remark[1:].rstrip('.')}." for remark in preset.remarks),
+    ]
+    return " ".join(parts)

@@ -1,0 +1,300 @@
+"""Language: predict the next token of a prepared set of documents."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from qkvary.arch.networks import LanguageModelConfig, NetworkConfig
+from qkvary.data.prepared import PreparedData, TokenSplit, open_prepared
+from qkvary.data.rows import PackedRows, PaddedRows, Rows, rows_of_step
+from qkvary.data.tokenizers import Tokenizer
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.tasks.config import LanguageTaskConfig
+from qkvary.tasks.contract import (
+    ALONE,
+    EVERY_ROW,
+    IGNORED,
+    AttentionExample,
+    Batch,
+    Ranks,
+    Split,
+)
+
+SHOWN_TOKENS = 24
+"""Tokens of the example whose attention is kept."""
+
+
+class LanguageTask:
+    """Predict every token of a window from those before it.
+
+    Loss: cross entropy in nats per token. Under ``packed`` every token of a window counts; under
+    ``padded-paper`` the separators behind a short document count as well, as in paper 1.
+
+    Every token of a split is scored once; the test split in both manners:
+
+    - ``loss``, ``perplexity`` and ``bits_per_byte``: by the task's protocol, real tokens alone (a
+      document's one separator is real, what pads its row is not);
+    - ``document_loss``: real tokens, one document in each row, whatever the protocol;
+    - ``paper_loss`` and ``paper_perplexity``: the same rows with the padding counted, which is what
+      paper 1 prints; ``real_share`` is the share of real tokens among what is counted there.
+
+    Source: Kayyam et al. 2026, section 4, and its public code.
+    """
+
+    metric = "loss"
+    higher_is_better = False
+
+    def __init__(self, config: LanguageTaskConfig) -> None:
+        """Open the set.
+
+        Raises:
+            UsageError: if it is not there.
+            DamagedError: if it is another one, or damaged.
+        """
+        self.config = config
+        self.data = _open(config)
+
+    @property
+    def data_fingerprint(self) -> str:
+        """What the set is made of."""
+        return self.data.fingerprint
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """What made the tokens."""
+        return self.data.tokenizer
+
+    def build(self, network: NetworkConfig, seed: int) -> LanguageModel:
+        """Build the language model.
+
+        Raises:
+            ValueError: if the network is not a language model that fits the set.
+        """
+        size, context = self.data.vocabulary, self.config.context
+        if (
+            not isinstance(network, LanguageModelConfig)
+            or network.vocabulary < size
+            or network.max_tokens < context
+        ):
+            raise ValueError(
+                f"expected a LanguageModelConfig with a vocabulary of at least {size:,} and at "
+                f"least {context:,} max_tokens for task language, got {network}"
+            )
+        return LanguageModel(network, seed=seed)
+
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
+        """Take the next rows of the epoch's shuffled order; epochs follow without a gap."""
+        source = self._source(self._split("train"))
+        numbers = rows_of_step(step, batch_size, rows=source.rows, seed=seed, chosen=rows)
+        return self._ask(source, numbers)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Cross entropy in nats per token, mean over those that count."""
+        return _loss_sum(model, batch) / max(1, batch.counted)
+
+    def evaluate(self, model: nn.Module, split: Split, ranks: Ranks = ALONE, /) -> dict[str, float]:
+        """Score a split, or its first tokens; the test split in both manners."""
+        part, most = self._split(split), self._most(split)
+        padded = self.config.protocol == "padded-paper"
+        documents = None
+        if padded or split == "test":
+            documents = self._score_documents(model, part, most, ranks)
+        own = documents if padded else self._score_windows(model, part, most, ranks)
+        scores = _describe(cast("_Sums", own))
+        if documents is None:
+            return scores
+        return scores | {
+            "document_loss": documents.real_nats / documents.real,
+            "paper_loss": documents.nats / documents.counted,
+            "paper_perplexity": _exponential(documents.nats / documents.counted),
+            "real_share": documents.real / documents.counted,
+        }
+
+    def attention_example(self, model: nn.Module) -> AttentionExample | None:
+        """Return the maps of the first tokens of the validation split."""
+        if not isinstance(model, LanguageModel):
+            raise TypeError(f"expected a LanguageModel, got {type(model).__name__}")
+        part = self._split("validation")
+        tokens = part.read(0, min(SHOWN_TOKENS, self.config.context, part.tokens))
+        inputs = torch.from_numpy(tokens)[None].to(next(model.parameters()).device)
+        with torch.inference_mode():
+            maps = model.attention_maps(inputs)[0]
+        return AttentionExample(
+            maps=maps,
+            tokens=tuple(self._print(token) for token in tokens.tolist()),
+            targets=(None,) * len(tokens),
+        )
+
+    # ---- rows
+
+    def _split(self, name: str) -> TokenSplit:
+        """A split; where a set has no test split, the validation split is scored in its place."""
+        splits = self.data.splits
+        if name == "test" and name not in splits:
+            name = "validation"
+        if name not in splits:
+            raise UsageError(
+                f"expected a set with a split {name}, got {self.config.data} with "
+                f"{', '.join(splits)}"
+            )
+        return splits[name]
+
+    def _source(self, split: TokenSplit) -> PackedRows | PaddedRows:
+        if self.config.protocol == "packed":
+            return PackedRows(split, self.config.context)
+        return PaddedRows(split, self.config.context, self.data.separator)
+
+    def _ask(self, source: PackedRows | PaddedRows, numbers: Rows) -> Batch:
+        tokens = torch.from_numpy(source.read(numbers))
+        documents = None
+        if self.config.document_mask and isinstance(source, PackedRows):
+            documents = torch.from_numpy(source.documents(numbers))
+        return Batch(tokens[:, :-1], tokens[:, 1:], documents)
+
+    # ---- scores
+
+    def _most(self, split: Split) -> int | None:
+        test = split == "test"
+        return self.config.test_tokens if test else self.config.validation_tokens
+
+    def _score_windows(
+        self, model: nn.Module, split: TokenSplit, most: int | None, ranks: Ranks
+    ) -> _Sums:
+        """Windows that do not overlap; what is left of the tokens fills a shorter last one."""
+        context, device = self.config.context, next(model.parameters()).device
+        targets = min(split.tokens - 1, most or split.tokens)
+        whole, rest = divmod(targets, context)
+        size = self.config.evaluation_batch_size
+        chunks = [np.arange(first, min(first + size, whole)) for first in range(0, whole, size)]
+        sums = _Sums()
+        for number, weight in _shared(len(chunks) + bool(rest), ranks):
+            if number < len(chunks):
+                batch = self._ask(PackedRows(split, context), chunks[number])
+            else:
+                batch = self._rest(split, whole * context, rest)
+            nats = _loss_sum(model, _moved(batch, device)).item()
+            count, length = batch.targets.numel(), self._bytes_of(batch.targets)
+            sums.add(weight, (nats, count, nats, count, length))
+        return sums.over(ranks)
+
+    def _rest(self, split: TokenSplit, start: int, count: int) -> Batch:
+        tokens = torch.from_numpy(split.read(start, count + 1))[None]
+        documents = None
+        if self.config.document_mask:
+            places = np.arange(start, start + count)
+            found = np.searchsorted(split.document_starts, places, side="right") - 1
+            documents = torch.from_numpy(found)[None]
+        return Batch(tokens[:, :-1], tokens[:, 1:], documents)
+
+    def _score_documents(
+        self, model: nn.Module, split: TokenSplit, most: int | None, ranks: Ranks
+    ) -> _Sums:
+        """One document in each row, its padding counted and not counted."""
+        context, device = self.config.context, next(model.parameters()).device
+        source = PaddedRows(split, context, self.data.separator)
+        rows = source.rows if most is None else min(source.rows, -(-most // context))
+        size, sums = self.config.evaluation_batch_size, _Sums()
+        for number, weight in _shared(-(-rows // size), ranks):
+            numbers = np.arange(number * size, min((number + 1) * size, rows))
+            batch = _moved(self._ask(source, numbers), device)
+            lengths = torch.from_numpy(source.lengths(numbers)).to(device)
+            is_real = torch.arange(1, context + 1, device=device) < lengths[:, None]
+            real = batch._replace(targets=batch.targets.where(is_real, IGNORED))
+            nats, real_nats = _loss_sum(model, batch).item(), _loss_sum(model, real).item()
+            counts = batch.targets.numel(), real_nats, real.counted, self._bytes_of(real.targets)
+            sums.add(weight, (nats, *counts))
+        return sums.over(ranks)
+
+    @cached_property
+    def _byte_counts(self) -> Tensor:
+        """UTF-8 bytes of each token; none for the separator and, at last, what is ignored."""
+        pieces = (
+            b"" if token == self.data.separator else self.tokenizer.piece(token)
+            for token in range(self.data.vocabulary)
+        )
+        return torch.tensor([*map(len, pieces), 0])
+
+    def _bytes_of(self, targets: Tensor) -> int:
+        counts = self._byte_counts
+        return int(counts[targets.cpu().where(targets.cpu() != IGNORED, len(counts) - 1)].sum())
+
+    def _print(self, token: int) -> str:
+        text = self.tokenizer.piece(token).decode("utf-8", errors="replace")
+        return text.replace("\n", "↵").replace(" ", "␣") or "¶"
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What scores are made of."""
+
+    nats: float = 0.0
+    counted: float = 0.0
+    real_nats: float = 0.0
+    real: float = 0.0
+    text_bytes: float = 0.0
+
+    def add(self, weight: float, values: Sequence[float]) -> None:
+        for field, value in zip(dataclasses.fields(self), values, strict=True):
+            setattr(self, field.name, getattr(self, field.name) + weight * value)
+
+    def over(self, ranks: Ranks) -> _Sums:
+        return _Sums(*ranks.add(list(dataclasses.astuple(self))))
+
+
+def _describe(sums: _Sums) -> dict[str, float]:
+    loss = sums.real_nats / sums.real
+    return {
+        "loss": loss,
+        "perplexity": _exponential(loss),
+        "bits_per_byte": sums.real_nats / math.log(2) / max(1.0, sums.text_bytes),
+    }
+
+
+def _loss_sum(model: nn.Module, batch: Batch) -> Tensor:
+    return model(batch.inputs, targets=batch.targets, document_ids=batch.documents)
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    documents = None if batch.documents is None else batch.documents.to(device)
+    return Batch(batch.inputs.to(device), batch.targets.to(device), documents)
+
+
+def _shared(batches: int, ranks: Ranks) -> Iterator[tuple[int, float]]:
+    """The batches that one of several processes scores, and their weights.
+
+    Everybody gets equally many, as the network may have to be run by all of them at once: who has
+    one too few runs the last one again, with no weight.
+    """
+    for first in range(0, batches, ranks.size):
+        number = first + ranks.rank
+        yield min(number, batches - 1), float(number < batches)
+
+
+def _exponential(loss: float) -> float:
+    return math.exp(loss) if loss < 700.0 else math.inf
+
+
+def _open(config: LanguageTaskConfig) -> PreparedData:
+    data = open_prepared(Path(config.data))
+    if data.fingerprint != config.data_sha256:
+        raise DamagedError(
+            f"expected the prepared set {config.data_sha256[:12]} in {config.data}, got "
+            f"{data.fingerprint[:12]}: prepare it again, or begin another run"
+        )
+    return data
+
+
+def load(config: LanguageTaskConfig) -> LanguageTask:
+    """Return the task."""
+    return LanguageTask(config)
