@@ -14,7 +14,7 @@ import fcntl
 import itertools
 import os
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -104,22 +104,40 @@ def _locked(path: Path, flags: int) -> int:
     return descriptor
 
 
-def _fill(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+def _fill(descriptor: int, blocks: Iterable[bytes | memoryview]) -> None:
+    size = 0
+    for block in blocks:
+        view = memoryview(block)
+        size += len(view)
+        while view:
+            view = view[os.write(descriptor, view) :]
     written = os.fstat(descriptor).st_size
-    if written != len(data):
-        raise OSError(errno.EIO, f"{written} bytes arrived of {len(data)}")
+    if written != size:
+        raise OSError(errno.EIO, f"{written} bytes arrived of {size}")
     os.fsync(descriptor)
 
 
-def _write_new(path: Path, data: bytes) -> None:
+def _write_new(path: Path, blocks: Iterable[bytes | memoryview]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        _fill(descriptor, data)
+        _fill(descriptor, blocks)
     finally:
         os.close(descriptor)
+
+
+def write_new_file(path: Path, blocks: Iterable[bytes | memoryview], size: int) -> None:
+    """Create a file in a folder that ``filling`` gave out, durably.
+
+    Args:
+        path: The file; it must not exist.
+        blocks: Its bytes, in order.
+        size: How many they are.
+
+    Raises:
+        ResourceError: if the disk is full, broken or not writable.
+    """
+    with writing(path, size):
+        _write_new(path, blocks)
 
 
 def atomic_write_file(path: Path, data: bytes) -> None:
@@ -137,7 +155,7 @@ def atomic_write_file(path: Path, data: bytes) -> None:
                 # Somebody may have taken the file for a leftover before it was locked.
                 if os.fstat(descriptor).st_nlink == 0:
                     continue
-                _fill(descriptor, data)
+                _fill(descriptor, [data])
                 temporary.rename(path)
                 break
             except BaseException:
@@ -146,6 +164,39 @@ def atomic_write_file(path: Path, data: bytes) -> None:
                 raise
             finally:
                 os.close(descriptor)
+        sync_directory(path.parent)
+
+
+@contextmanager
+def filling(path: Path, size: int = 0) -> Generator[Path]:
+    """Give out an empty folder; what was put into it stands at ``path`` when the block ends.
+
+    Everybody may fill it, with ``write_new_file``. A folder that stands at ``path`` already is
+    removed, after the new one is durable under its temporary name. If the block raises, or this
+    process dies in it, nothing was written.
+
+    Args:
+        path: Where the folder shall stand.
+        size: Bytes that it needs, for the message where they do not fit.
+
+    Raises:
+        ResourceError: if the disk is full, broken or not writable.
+    """
+    with writing(path, size):
+        temporary = _temporary(path.parent, path.name)
+        temporary.mkdir()
+        descriptor = _locked(temporary, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield temporary
+            os.fsync(descriptor)
+            if path.exists():
+                remove_dir(path)
+            temporary.rename(path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        finally:
+            os.close(descriptor)
         sync_directory(path.parent)
 
 
@@ -162,23 +213,9 @@ def atomic_write_dir(path: Path, files: Mapping[str, bytes]) -> None:
     for name in files:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             raise UnsafeError(f"{name!r} is no name for a file inside {path}")
-    with writing(path, sum(map(len, files.values()))):
-        temporary = _temporary(path.parent, path.name)
-        temporary.mkdir()
-        descriptor = _locked(temporary, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            for name, data in files.items():
-                _write_new(temporary / name, data)
-            os.fsync(descriptor)
-            if path.exists():
-                remove_dir(path)
-            temporary.rename(path)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        finally:
-            os.close(descriptor)
-        sync_directory(path.parent)
+    with filling(path, sum(map(len, files.values()))) as folder:
+        for name, data in files.items():
+            _write_new(folder / name, [data])
 
 
 def remove_dir(path: Path) -> None:

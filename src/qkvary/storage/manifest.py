@@ -8,9 +8,12 @@ itself: it has one spelling, and holds the digest of the rest of it.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +23,7 @@ from qkvary.storage.jsonvalues import JsonValue, decode, encode
 MANIFEST_NAME = "MANIFEST.json"
 FORMAT_VERSION = 1
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+_BLOCK_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,70 @@ class FileEntry:
     def of(cls, data: bytes) -> FileEntry:
         """Describe ``data``."""
         return cls(size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+class CheckedFile:
+    """A listed file that is read once, in order, and compared with its list as it is read.
+
+    Nothing of it may be used before ``finish`` was passed.
+    """
+
+    def __init__(self, path: Path, entry: FileEntry, file: FileIO) -> None:
+        """Begin at the first byte of an open file."""
+        self.path, self.entry, self._file = path, entry, file
+        self._digest = hashlib.sha256()
+        self.left = entry.size
+
+    def fill(self, view: memoryview) -> None:
+        """Read the next bytes, as many as ``view`` has room for.
+
+        Raises:
+            DamagedError: if there are fewer.
+        """
+        while view:
+            try:
+                count = self._file.readinto(view)
+            except OSError as error:
+                raise DamagedError(f"{self.path} cannot be read: {error.strerror}") from None
+            if not count:
+                raise DamagedError(f"{self.path} ends before its time")
+            self._digest.update(view[:count])
+            self.left -= count
+            view = view[count:]
+
+    def take(self, size: int) -> bytes:
+        """Return the next ``size`` bytes.
+
+        Raises:
+            DamagedError: if there are fewer.
+        """
+        if not 0 <= size <= self.left:
+            raise DamagedError(f"{self.path} ends before its time")
+        data = bytearray(size)
+        self.fill(memoryview(data))
+        return bytes(data)
+
+    def skip(self, size: int) -> None:
+        """Pass over the next ``size`` bytes.
+
+        Raises:
+            DamagedError: if there are fewer.
+        """
+        room = memoryview(bytearray(min(size, _BLOCK_BYTES)))
+        while size > 0:
+            block = room[:size]
+            self.fill(block)
+            size -= len(block)
+
+    def finish(self) -> None:
+        """Read what is left; what was read before may be used then.
+
+        Raises:
+            DamagedError: if the file is not the listed one.
+        """
+        self.skip(self.left)
+        if self._digest.hexdigest() != self.entry.sha256:
+            raise _changed(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,20 +121,53 @@ class Manifest:
             DamagedError: if the file is not listed, missing, or not what the manifest says.
             UnsafeError: if the file is a link out of the folder.
         """
-        path = directory / name
-        entry = self.files.get(name)
-        if entry is None:
-            raise DamagedError(f"{directory / MANIFEST_NAME} does not list {name}")
-        _check_inside(directory, name)
+        path, entry = self._find(directory, name)
         try:
             data = path.read_bytes()
         except OSError as error:
             raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
         if len(data) != entry.size:
-            raise DamagedError(f"{path} has {len(data):,} bytes instead of {entry.size:,}")
+            raise _resized(path, len(data), entry)
         if hashlib.sha256(data).hexdigest() != entry.sha256:
-            raise DamagedError(f"{path} was changed: its sha256 is not the one in {MANIFEST_NAME}")
+            raise _changed(path)
         return data
+
+    @contextmanager
+    def open(self, directory: Path, name: str) -> Generator[CheckedFile]:
+        """Read one file piece by piece; the block must end with its ``finish``.
+
+        Raises:
+            DamagedError: as ``read``.
+            UnsafeError: as ``read``.
+        """
+        path, entry = self._find(directory, name)
+        try:
+            # Unbuffered: pieces are large, and go where they are wanted without a copy.
+            file = path.open("rb", buffering=0)
+        except OSError as error:
+            raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            if size != entry.size:
+                raise _resized(path, size, entry)
+            yield CheckedFile(path, entry, file)
+
+    def check(self, directory: Path, names: Iterable[str] | None = None) -> None:
+        """Read files, all by default, to see that they are what was listed; needs no memory.
+
+        Raises:
+            DamagedError: as ``read``.
+        """
+        for name in self.files if names is None else names:
+            with self.open(directory, name) as file:
+                file.finish()
+
+    def _find(self, directory: Path, name: str) -> tuple[Path, FileEntry]:
+        entry = self.files.get(name)
+        if entry is None:
+            raise DamagedError(f"{directory / MANIFEST_NAME} does not list {name}")
+        _check_inside(directory, name)
+        return directory / name, entry
 
     def read_all(self, directory: Path) -> dict[str, bytes]:
         """Return the bytes of every file, checked.
@@ -91,6 +192,14 @@ class Manifest:
 
 def _digest(body: Mapping[str, object]) -> str:
     return hashlib.sha256(encode(body).encode()).hexdigest()
+
+
+def _resized(path: Path, size: int, entry: FileEntry) -> DamagedError:
+    return DamagedError(f"{path} has {size:,} bytes instead of {entry.size:,}")
+
+
+def _changed(path: Path) -> DamagedError:
+    return DamagedError(f"{path} was changed: its sha256 is not the one in {MANIFEST_NAME}")
 
 
 def _check_inside(directory: Path, name: str) -> None:
