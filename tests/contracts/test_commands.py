@@ -82,6 +82,8 @@ CALLS: dict[str, list[str]] = {
     "bench scales": ["{kept}", "--windows", "2", "--out", "{runs}", "--to", "{pages}/scales"],
     "completion": ["bash"],
     "cost": ["gpt2", "--context", "1k", "--batch", "4"],
+    "data prepare": ["{text}", "--tokenizer", "bytes", "--out", "{pages}/prepared"],
+    "data show": ["{prepared}"],
     "doctor": ["--out", "{runs}"],
     "generate": ["{model}", "the", "--tokens", "5"],
     "plan": ["300M", "--gpu", "a100-40gb", "--context", "32k", "--users", "100"],
@@ -133,6 +135,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     found["model"] = str(folder / "model")
     (folder / "text.txt").write_text("the cat sat on the mat. " * 20, "utf-8")
     found["text"] = str(folder / "text.txt")
+    found["prepared"] = str(folder / "prepared")
+    prepare = ["data", "prepare", found["text"], "--tokenizer", "bytes", "--out"]
+    assert main([*prepare, found["prepared"]]) == 0
     found["run"] = next(Path(found["runs"]).glob("*/*/record.json")).parent.name
     return found
 

@@ -1,4 +1,4 @@
-"""From text to tokens and back: characters, bytes, and the merged pieces of llama2.c.
+"""From text to tokens and back: characters, bytes, merged pieces, and what libraries run.
 
 A token is a few bytes and not always whole characters; whoever prints puts bytes together before
 decoding them. Knows no files: what is read or stored is somebody else's.
@@ -10,6 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
+
+from qkvary.data.byte_pairs import BytePairTokenizer
+from qkvary.data.library_tokenizers import LibraryTokenizer
 
 _BYTE_PIECE = re.compile(rb"<0x([0-9A-F]{2})>")
 CONTROL_TOKENS = 3
@@ -36,6 +39,11 @@ class Tokenizer(Protocol):
     @property
     def ends(self) -> tuple[int, ...]:
         """Tokens that end a text."""
+        ...
+
+    @property
+    def separator(self) -> int | None:
+        """The token that stands behind every document of a training text, where there is one."""
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -70,10 +78,13 @@ class CharacterTokenizer:
     """One token for each character of an alphabet, numbered in its order."""
 
     beginning: int | None = None
-    ends: tuple[int, ...] = ()
 
-    def __init__(self, alphabet: str) -> None:
+    def __init__(self, alphabet: str, *, has_separator: bool = False) -> None:
         """Number the characters.
+
+        Args:
+            alphabet: Distinct characters.
+            has_separator: Whether one more token ends documents.
 
         Raises:
             ValueError: if one occurs twice, or there is none.
@@ -83,12 +94,14 @@ class CharacterTokenizer:
         if any("\ud800" <= letter <= "\udfff" for letter in alphabet):
             raise ValueError("expected an alphabet of characters, got half of a surrogate pair")
         self.alphabet = alphabet
+        self.separator = len(alphabet) if has_separator else None
+        self.ends = _ends(self.separator)
         self._numbers = {letter: number for number, letter in enumerate(alphabet)}
 
     @property
     def vocabulary(self) -> int:
-        """Characters of the alphabet."""
-        return len(self.alphabet)
+        """Characters of the alphabet, and the separator."""
+        return len(self.alphabet) + len(self.ends)
 
     def encode(self, text: str) -> list[int]:
         """The number of every character.
@@ -105,23 +118,30 @@ class CharacterTokenizer:
             ) from None
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002  see Tokenizer
-        """The character in UTF-8."""
-        return self.alphabet[token].encode()
+        """The character in UTF-8; the separator adds nothing."""
+        return b"" if token == self.separator else self.alphabet[token].encode()
 
     def describe(self) -> dict[str, Any]:
         """The alphabet."""
-        return {"kind": "characters", "alphabet": self.alphabet}
+        return {"kind": "characters", "alphabet": self.alphabet, **_separator_of(self)}
 
 
 class ByteTokenizer:
-    """One token for each byte: every text has tokens, and every end of text is a token of its own.
+    """One token for each byte: every text has tokens.
 
-    Tokens 0 to 255 are the bytes of UTF-8.
+    Tokens 0 to 255 are the bytes of UTF-8; the separator, where there is one, is 256.
     """
 
     beginning: int | None = None
-    ends: tuple[int, ...] = ()
-    vocabulary = 256
+
+    def __init__(self, *, has_separator: bool = False) -> None:
+        self.separator = 256 if has_separator else None
+        self.ends = _ends(self.separator)
+
+    @property
+    def vocabulary(self) -> int:
+        """Bytes, and the separator."""
+        return 256 + len(self.ends)
 
     def encode(self, text: str) -> list[int]:
         """The bytes of the text.
@@ -132,12 +152,12 @@ class ByteTokenizer:
         return list(_bytes_of(text))
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002  see Tokenizer
-        """The byte."""
-        return bytes((token,))
+        """The byte; the separator adds nothing."""
+        return b"" if token == self.separator else bytes((token,))
 
     def describe(self) -> dict[str, Any]:
-        """Nothing but its kind."""
-        return {"kind": "bytes"}
+        """Nothing but its kind, and whether there is a separator."""
+        return {"kind": "bytes", **_separator_of(self)}
 
 
 class PieceTokenizer:
@@ -151,6 +171,7 @@ class PieceTokenizer:
 
     beginning: int | None = 1
     ends: tuple[int, ...] = (1, 2)
+    separator: int | None = 2
 
     def __init__(
         self, pieces: Sequence[bytes], scores: Sequence[float], *, joins_spaces: bool = False
@@ -274,9 +295,15 @@ def make_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
     kind = description.get("kind")
     try:
         if kind == "bytes":
-            return ByteTokenizer()
+            return ByteTokenizer(has_separator=_flag(description))
         if kind == "characters":
-            return CharacterTokenizer(_text(description["alphabet"]))
+            alphabet = _text(description["alphabet"])
+            return CharacterTokenizer(alphabet, has_separator=_flag(description))
+        if kind == "byte-pairs":
+            return BytePairTokenizer(_text(description["merges"]))
+        if kind == "library":
+            content = _text(description["content"])
+            return LibraryTokenizer(content, separator=_text(description["separator"]))
         if kind == "pieces":
             pieces = [bytes.fromhex(piece) for piece in description["pieces"]]
             scores = [float(score) for score in description["scores"]]
@@ -284,8 +311,22 @@ def make_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
     except (KeyError, TypeError) as error:
         raise ValueError(f"expected a tokenizer of kind {kind}, got no such: {error}") from error
     raise ValueError(
-        f"expected a tokenizer of a known kind, got {kind!r}; choices: characters, bytes, pieces"
+        f"expected a tokenizer of a known kind, got {kind!r}; choices: characters, bytes, pieces, "
+        "byte-pairs, library"
     )
+
+
+def _ends(separator: int | None) -> tuple[int, ...]:
+    return () if separator is None else (separator,)
+
+
+def _separator_of(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Said only where there is one, so that what was stored before there were any stays equal."""
+    return {} if tokenizer.separator is None else {"has_separator": True}
+
+
+def _flag(description: Mapping[str, Any]) -> bool:
+    return description.get("has_separator") is True
 
 
 def _text(value: object) -> str:

@@ -1,0 +1,161 @@
+"""Turn documents into tokens on the disk, once; the same command goes on where it stopped."""
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from qkvary.cli._models import convert_count
+from qkvary.cli._options import Json
+from qkvary.cli._output import console, print_json
+from qkvary.cli._prepared_output import print_prepared, summarise_prepared
+from qkvary.data.places import DEFAULT_TOKENIZER, prepare_corpus
+from qkvary.data.preparation import Progress, Settings
+from qkvary.data.sources import Choices
+from qkvary.studies.live import spell_seconds
+
+Source = Annotated[
+    str,
+    Parameter(
+        help="A file or folder of .txt, .jsonl (.gz) or .parquet, hf:owner/name, or a corpus: "
+        "english-novels, tinystories, wikitext-2, tiny-shakespeare, slimpajama, openwebtext, "
+        "fineweb."
+    ),
+]
+Tokenizer = Annotated[
+    str,
+    Parameter(
+        name="--tokenizer",
+        help="gpt2, bytes, characters, or the path of a tokenizer.json or its folder.",
+    ),
+]
+Separator = Annotated[
+    str,
+    Parameter(name="--separator", help="The token behind every document, for a tokenizer.json."),
+]
+Out = Annotated[
+    Path | None,
+    Parameter(name="--out", help="Folder of the set; by default data/NAME-TOKENIZER of the cache."),
+]
+Workers = Annotated[
+    int | None, Parameter(name="--workers", help="Threads; by default one for each processor.")
+]
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Documents:
+    """Which documents are taken, and which of them are for validation."""
+
+    name: Annotated[
+        str | None, Parameter(name="--name", help="What to call it; by default as the source.")
+    ] = None
+    field: Annotated[
+        str, Parameter(name="--field", help="The entry of a line or row that is the text.")
+    ] = "text"
+    validation: Annotated[
+        Path | None,
+        Parameter(name="--validation", help="A file or folder of documents for validation."),
+    ] = None
+    held_out: Annotated[
+        float | None,
+        Parameter(
+            name="--held-out",
+            help="Share of the documents for validation where none are named: 0.05 of local ones.",
+        ),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        Parameter(
+            name="--max-tokens",
+            converter=convert_count,
+            help="Stop behind the training document that reaches so many tokens: 100000, 64M.",
+        ),
+    ] = None
+
+
+ALL_DOCUMENTS = Documents()
+
+
+def command(
+    source: Source,
+    /,
+    *,
+    tokenizer: Tokenizer = DEFAULT_TOKENIZER,
+    separator: Separator = "",
+    out: Out = None,
+    documents: Documents = ALL_DOCUMENTS,
+    workers: Workers = None,
+    json_output: Json = False,
+) -> None:
+    """Turn documents into tokens on the disk, once; the same command goes on where it stopped.
+
+    A set that is complete is only checked and shown.
+    """
+    choices = Choices(**dataclasses.asdict(documents))
+    line = ProgressLine(console(sys.stderr))
+    try:
+        data = prepare_corpus(
+            source,
+            tokenizer,
+            choices=choices,
+            out=out,
+            separator=separator,
+            settings=Settings(workers=workers, report=line.show),
+        )
+    finally:
+        line.end()
+    if json_output:
+        print_json(summarise_prepared(data))
+        return
+    print_prepared(console(), data)
+
+
+class ProgressLine:
+    """Where the preparation stands: one line that changes, or a line now and then."""
+
+    def __init__(self, screen: Console) -> None:
+        self._screen = screen
+        self._pause = 0.2 if screen.is_terminal else 30.0
+        self._start = self._shown = time.monotonic()
+        self._drawn = False
+
+    def show(self, progress: Progress) -> None:
+        """Take note; print when enough time has gone by."""
+        now = time.monotonic()
+        if now - self._shown < self._pause:
+            return
+        self._shown = now
+        text = describe_progress(progress, now - self._start)
+        if self._screen.is_terminal:
+            self._drawn = True
+            self._screen.print(Text(text.ljust(self._screen.width - 1)), end="\r", no_wrap=True)
+        else:
+            self._screen.print(Text(text))
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._drawn:
+            self._screen.print()
+
+
+def describe_progress(progress: Progress, seconds: float) -> str:
+    """How far, how fast, how long to go."""
+    rate = (progress.text_bytes - progress.resumed_bytes) / max(seconds, 1e-9)
+    parts = [
+        f"{progress.documents:,} documents",
+        f"{progress.tokens:,} tokens",
+        f"{rate / 1e6:.1f} MB/s",
+    ]
+    if progress.total_bytes:
+        share = min(1.0, progress.text_bytes / progress.total_bytes)
+        parts.insert(0, f"{share:.0%}")
+        left = (progress.total_bytes - progress.text_bytes) / rate if rate else None
+        if left is not None and left >= 0:
+            parts.append(f"{spell_seconds(left)} left")
+    return ", ".join(parts)

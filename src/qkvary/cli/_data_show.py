@@ -1,0 +1,55 @@
+"""Show a prepared set: counts, splits, what overlaps, and the beginning of a text."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from qkvary.cli._options import Json
+from qkvary.cli._output import console, print_json, printable
+from qkvary.cli._prepared_output import print_prepared, summarise_prepared
+from qkvary.data.places import find_prepared
+from qkvary.data.prepared import PreparedData, open_prepared
+
+SAMPLE_TOKENS = 60
+
+Reference = Annotated[
+    str, Parameter(help="Its folder, or name/tokenizer of a set in the cache: english-novels/gpt2.")
+]
+Document = Annotated[
+    int, Parameter(name="--document", help="Which document of the training split to begin with.")
+]
+
+
+def command(prepared: Reference, /, *, document: Document = 0, json_output: Json = False) -> None:
+    """Show a prepared set: counts, splits, what overlaps, and the beginning of a text.
+
+    Every file is compared with its sha256 before.
+    """
+    data = open_prepared(find_prepared(prepared))
+    sample = begin_document(data, document)
+    if json_output:
+        print_json({**summarise_prepared(data), "sample": sample})
+        return
+    screen = console()
+    print_prepared(screen, data)
+    screen.print(Text(f"document {document} of train begins:", style="bold"))
+    screen.print(Text(printable(sample)))
+
+
+def begin_document(data: PreparedData, number: int) -> str:
+    """The first tokens of a training document, as text.
+
+    Raises:
+        ValueError: if there is no such document.
+    """
+    split = data.splits["train"]
+    if not 0 <= number < split.documents:
+        raise ValueError(f"expected a document from 0 to {split.documents - 1}, got {number}")
+    start, end = split.document_starts[number : number + 2].tolist()
+    tokens = split.read(start, min(SAMPLE_TOKENS, end - start)).tolist()
+    before = [None, *tokens][: len(tokens)]
+    pieces = (
+        data.tokenizer.piece(token, after=one) for token, one in zip(tokens, before, strict=True)
+    )
+    return b"".join(pieces).decode("utf-8", "replace")

@@ -1,0 +1,89 @@
+"""How a prepared set is shown: its splits, what overlaps, and what it was made of."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from qkvary.cli._output import grouped, print_rows, printable
+from qkvary.data.prepared import PreparedData
+
+COLUMNS = (
+    ("split", "left"),
+    ("documents", "right"),
+    ("tokens", "right"),
+    ("UTF-8 bytes", "right"),
+    ("tokens per byte", "right"),
+    ("tokens per document", "right"),
+)
+
+
+def summarise_prepared(data: PreparedData) -> dict[str, Any]:
+    """What is known of a set, as data."""
+    splits = {
+        name: {
+            "documents": split.documents,
+            "tokens": split.tokens,
+            "text_bytes": split.text_bytes,
+            "tokens_per_byte": (split.tokens - split.documents) / split.text_bytes,
+            "tokens_per_document": split.tokens / split.documents,
+        }
+        for name, split in data.splits.items()
+    }
+    return {
+        "name": data.name,
+        "path": str(data.path),
+        "fingerprint": data.fingerprint,
+        "tokenizer": data.about["tokenizer"],
+        "splits": splits,
+        "held_out": data.about["plan"]["source"]["held_out"],
+        "overlap": data.about["overlap"],
+    }
+
+
+def print_prepared(screen: Console, data: PreparedData) -> None:
+    """Print a set for people."""
+    found = summarise_prepared(data)
+    tokenizer = found["tokenizer"]
+    screen.print(Text(printable(f"{data.name}: {data.path}"), style="bold"))
+    screen.print(
+        Text(
+            printable(
+                f"tokenizer {tokenizer['name']}: {tokenizer['vocabulary']:,} tokens, "
+                f"{tokenizer['separator']} behind each document"
+            )
+        )
+    )
+    rows = [
+        (
+            name,
+            grouped(one["documents"]),
+            grouped(one["tokens"]),
+            grouped(one["text_bytes"]),
+            grouped(one["tokens_per_byte"], 4),
+            grouped(one["tokens_per_document"]),
+        )
+        for name, one in found["splits"].items()
+    ]
+    print_rows(screen, COLUMNS, rows)
+    screen.print(Text(_describe_split(data)))
+    screen.print(Text(_describe_overlap(found["overlap"])))
+    screen.print(Text(f"fingerprint {data.fingerprint}"))
+
+
+def _describe_split(data: PreparedData) -> str:
+    source = data.about["plan"]["source"]
+    rule, files = source["held_out"], source["files"]
+    if rule is not None:
+        return f"held out: {rule['share']:.4g} of the documents, by {rule['rule']}"
+    if isinstance(files, dict) and "cut" in files:
+        return f"held out: the last {1 - files['cut']:.4g} of the text"
+    return "split as its files are"
+
+
+def _describe_overlap(overlap: dict[str, Any]) -> str:
+    shared = [f"{count:,} of {name}" for name, count in overlap["shared_documents"].items()]
+    repeated = sum(overlap["repeated_documents"].values())
+    return (
+        f"equal documents across splits: {', '.join(shared)}; repeated within a split: {repeated:,}"
+    )

@@ -1,0 +1,185 @@
+"""Corpora by name: what each is, where it comes from, how it is split, and under what licence."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
+from qkvary.data.downloads import cache_directory
+from qkvary.data.hub_documents import HubDocuments, parse_hub
+from qkvary.data.shakespeare import load_shakespeare
+from qkvary.data.sources import Choices, Source, Stream, cut_source, find_source
+from qkvary.data.splits import HeldOut
+from qkvary.data.tokenizer_files import data_root
+from qkvary.storage.errors import UsageError
+
+HUB_SHARE = 0.005
+"""Held out of a data set of the hub, where nobody says otherwise: these are large."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """A corpus that has a name."""
+
+    name: str
+    """As it is typed."""
+    about: str
+    """What it is, in a line."""
+    licence: str
+    """Under what its text may be used."""
+    local: str | None = None
+    """Its file or folder below ``QKVARY_DATA``, or below the cache."""
+    hub: str | None = None
+    """Its data set, ``owner/name`` or ``owner/name:configuration``."""
+    hub_validation: str | None = None
+    """The data set's split for validation; without one, a share is held out."""
+    share: float = HUB_SHARE
+    """Held out, where it does not come split."""
+    max_tokens: int | None = None
+    """For training, where nobody says otherwise."""
+    validation_tokens: int | None = None
+    """For validation, of a split of the hub."""
+
+
+_CORPORA = (
+    Corpus(
+        name="english-novels",
+        about="55 English novels of 1839 to 1927, split by author",
+        licence="public domain",
+        local="english_novels",
+    ),
+    Corpus(
+        name="tinystories",
+        about="short stories in the words of small children, written by a language model",
+        licence="CDLA-Sharing-1.0",
+        local="tinystories",
+        hub="roneneldan/TinyStories",
+        hub_validation="validation",
+    ),
+    Corpus(
+        name="wikitext-2",
+        about="articles of Wikipedia, split into words",
+        licence="CC BY-SA 3.0 and GFDL",
+        local="wikitext-2",
+    ),
+    Corpus(
+        name="tiny-shakespeare",
+        about="a million characters of Shakespeare's plays; the last tenth is for validation",
+        licence="public domain",
+        share=0.1,
+    ),
+    Corpus(
+        name="slimpajama",
+        about="the web, books and code; 10 billion tokens of it, as paper 1 took",
+        licence="those of its sources",
+        hub="cerebras/SlimPajama-627B",
+        hub_validation="validation",
+        max_tokens=10_000_000_000,
+        validation_tokens=10_000_000,
+    ),
+    Corpus(
+        name="openwebtext",
+        about="pages that people linked to; 0.05 % are held out, as paper 3 did",
+        licence="CC0 for the collection",
+        hub="Skylion007/openwebtext",
+        share=0.0005,
+    ),
+    Corpus(
+        name="fineweb",
+        about="filtered pages of the web, a sample of 10 billion tokens",
+        licence="ODC-By 1.0",
+        hub="HuggingFaceFW/fineweb:sample-10BT",
+        share=0.0005,
+    ),
+)
+CORPORA = {corpus.name: corpus for corpus in _CORPORA}
+
+
+def open_source(reference: str, choices: Choices | None = None) -> Source:
+    """The documents that a person means.
+
+    Args:
+        reference: A file or folder, the name of a corpus, or ``hf:owner/name``.
+        choices: What else was said about them.
+
+    Raises:
+        UsageError: if there is no such thing, or the choices do not fit.
+    """
+    chosen = choices or Choices()
+    if reference.startswith("hf:"):
+        return _from_hub(reference.removeprefix("hf:"), chosen)
+    if reference in CORPORA:
+        return _from_corpus(CORPORA[reference], replace(chosen, name=chosen.name or reference))
+    path = Path(reference).expanduser()
+    if path.exists():
+        return find_source(path, chosen)
+    near = difflib.get_close_matches(reference, CORPORA, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"choices: {', '.join(CORPORA)}"
+    raise UsageError(
+        f"expected a file, a folder, hf:owner/name or the name of a corpus, got {reference!r}; "
+        f"{hint}"
+    )
+
+
+def _from_corpus(corpus: Corpus, choices: Choices) -> Source:
+    if corpus.name == "tiny-shakespeare":
+        return _shipped(corpus, choices)
+    for base in (data_root(), cache_directory()) if corpus.local else ():
+        path = base / str(corpus.local) if base else None
+        if path is not None and path.exists():
+            return find_source(path, choices)
+    if corpus.hub is not None:
+        return _from_hub(corpus.hub, choices, corpus)
+    raise UsageError(
+        f"{corpus.name} is not on this machine: put it at {corpus.local} below QKVARY_DATA"
+    )
+
+
+def _shipped(corpus: Corpus, choices: Choices) -> Source:
+    """The text inside the package, cut where everybody cuts it."""
+    if choices.validation is not None:
+        raise UsageError(f"{corpus.name} comes split: leave --validation out")
+    return cut_source(
+        str(choices.name),
+        _shakespeare,
+        corpus.share if choices.held_out is None else choices.held_out,
+        where=corpus.name,
+        files={"sha256": TINY_SHAKESPEARE_SHA256},
+        total=len(load_shakespeare().codes),
+        max_tokens=choices.max_tokens,
+    )
+
+
+def _shakespeare() -> str:
+    encoded = load_shakespeare()
+    return "".join(encoded.alphabet[code] for code in encoded.codes.tolist())
+
+
+def _from_hub(reference: str, choices: Choices, corpus: Corpus | None = None) -> Source:
+    if choices.validation is not None:
+        raise UsageError("a data set of the hub holds documents out itself: take --held-out")
+    repository, configuration, revision = parse_hub(reference)
+    named = corpus.hub_validation if corpus and choices.held_out is None else None
+
+    def stream(theirs: str, split: str | None, max_tokens: int | None) -> Stream:
+        documents = HubDocuments(
+            repository=repository,
+            configuration=configuration,
+            revision=revision,
+            split=theirs,
+            field=choices.field,
+        )
+        return Stream(documents=documents, split=split, max_tokens=max_tokens)
+
+    streams = [stream("train", "train" if named else None, choices.max_tokens)]
+    if named and corpus:
+        streams.append(stream(named, "validation", corpus.validation_tokens))
+    share = choices.held_out or (corpus.share if corpus else HUB_SHARE)
+    return Source(
+        name=choices.name or repository.rpartition("/")[2],
+        streams=streams,
+        rule=None if named else HeldOut(share=share),
+        files={"hub": repository, "configuration": configuration, "revision": revision},
+    )

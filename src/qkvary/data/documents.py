@@ -1,0 +1,273 @@
+"""Documents out of files: plain text, JSON lines, both also in gzip, and parquet.
+
+A text file is one document, or several with ``<|endoftext|>`` between them; of the others each
+line or row is one. Whatever is wrong with one is said with its file and line. Documents without a
+letter are left out. Reading can go on behind any document.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol, cast
+
+from qkvary.data.parquet import read_parquet
+from qkvary.data.tokenizers import DOCUMENT_END
+from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
+from qkvary.storage.jsonvalues import JsonValue
+
+SECTION_BYTES = 2**26
+"""A longer text without marks is read as several documents, cut behind ends of lines."""
+LARGEST_LINE = 2**28
+"""Bytes of one line of JSON."""
+LARGEST_RATIO = 200
+"""How many times its size a compressed file may unpack to, beyond ``FREE_BYTES``."""
+FREE_BYTES = 2**26
+_CHUNK = 2**20
+_MARK = DOCUMENT_END.encode()
+_BOM = b"\xef\xbb\xbf"
+
+TEXT, LINES, PARQUET = "text", "lines", "parquet"
+KINDS = {
+    ".txt": TEXT,
+    ".text": TEXT,
+    ".jsonl": LINES,
+    ".ndjson": LINES,
+    ".parquet": PARQUET,
+}
+"""What a file is, by its ending; ``.gz`` may follow where it is not parquet."""
+
+
+class Document(NamedTuple):
+    """One text."""
+
+    text: str
+    """What it says."""
+    where: str
+    """Where it begins, for messages."""
+
+
+class DocumentSource(Protocol):
+    """Documents in an order that never changes."""
+
+    def read(self, position: JsonValue = None) -> Iterator[Document]:
+        """The documents behind a position, or all."""
+        ...
+
+    def position(self) -> JsonValue:
+        """Behind the document that ``read`` gave last."""
+        ...
+
+
+def kind_of(path: Path) -> str | None:
+    """What a file is, by its name; ``None`` for none of ``KINDS``."""
+    plain = Path(path.stem) if path.suffix.lower() == ".gz" else path
+    kind = KINDS.get(plain.suffix.lower())
+    return None if kind == PARQUET and plain != path else kind
+
+
+@dataclass(slots=True, kw_only=True)
+class FileDocuments:
+    """The documents of files, one file after the other."""
+
+    files: Sequence[Path]
+    """In order."""
+    field: str = "text"
+    """Which entry of a line or row is the text."""
+    place: tuple[int, int] = (0, 0)
+    """The file that is being read, and how many of its documents were."""
+
+    def read(self, position: JsonValue = None) -> Iterator[Document]:
+        """The documents behind a position, or all.
+
+        Raises:
+            UsageError: if a file cannot be read, or holds what is no text; with file and line.
+            DamagedError: if a compressed file is.
+            UnsafeError: if a compressed file unpacks to far more than a text would.
+        """
+        first, skipped = (0, 0) if position is None else cast("list[int]", position)
+        for number in range(first, len(self.files)):
+            self.place = (number, 0)
+            for count, document in enumerate(self._documents(self.files[number]), start=1):
+                if number == first and count <= skipped:
+                    continue
+                self.place = (number, count)
+                if document.text.strip():
+                    yield document
+
+    def position(self) -> JsonValue:
+        """Behind the document that ``read`` gave last."""
+        return list(self.place)
+
+    def _documents(self, path: Path) -> Iterator[Document]:
+        # A file that was named by hand may have any ending.
+        kind = kind_of(path) or TEXT
+        if kind == PARQUET:
+            for row, value in enumerate(read_parquet(path, self.field), start=1):
+                yield checked_document(value, f"{path}:{row}", self.field)
+            return
+        try:
+            with _open(path) as file:
+                reading = read_text(file, path) if kind == TEXT else self._lines(file, path)
+                yield from reading
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise DamagedError(f"{path} cannot be unpacked: {error}") from None
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+
+    def _lines(self, file: _Bytes, path: Path) -> Iterator[Document]:
+        number = 0
+        while line := file.line(LARGEST_LINE + 1):
+            number += 1
+            where = f"{path}:{number}"
+            if len(line) > LARGEST_LINE:
+                raise UsageError(f"{where}: expected at most {LARGEST_LINE:,} bytes, got more")
+            if number == 1:
+                line = line.removeprefix(_BOM)
+            if line.strip():
+                yield checked_document(_parse_line(line, where, self.field), where, self.field)
+
+
+class _Bytes:
+    """A file, unpacked on the way where it is packed."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise UsageError(f"expected a file, got {path}, which is none")
+        self._path, self._size, self._given = path, path.stat().st_size, 0
+        packed = path.suffix.lower() == ".gz"
+        self._file = cast("IO[bytes]", gzip.open(path, "rb") if packed else path.open("rb"))  # noqa: SIM115
+        self._limit = max(FREE_BYTES, LARGEST_RATIO * self._size) if packed else None
+
+    def __enter__(self) -> _Bytes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def chunk(self) -> bytes:
+        return self._count(self._file.read(_CHUNK))
+
+    def line(self, limit: int) -> bytes:
+        return self._count(self._file.readline(limit))
+
+    def _count(self, data: bytes) -> bytes:
+        self._given += len(data)
+        if self._limit is not None and self._given > self._limit:
+            raise UnsafeError(
+                f"{self._path} has {self._size:,} bytes and unpacks to more than {self._limit:,}, "
+                "which no text does"
+            )
+        return data
+
+
+def _open(path: Path) -> _Bytes:
+    return _Bytes(path)
+
+
+def read_text(file: _Bytes, path: Path) -> Iterator[Document]:
+    """The documents of a text file; those between marks without spaces at their ends."""
+    waiting, line, marked = file.chunk().removeprefix(_BOM), 1, False
+    ended = not waiting
+    while waiting or not ended:
+        place = waiting.find(_MARK, 0, SECTION_BYTES + len(_MARK))
+        if place >= 0:
+            data, used, marked = waiting[:place], place + len(_MARK), True
+        elif len(waiting) > SECTION_BYTES + len(_MARK):
+            used = waiting.rfind(b"\n", 0, SECTION_BYTES) + 1
+            if not used:
+                raise UsageError(
+                    f"{path}:{line}: expected lines of at most {SECTION_BYTES:,} bytes, got a "
+                    "longer one"
+                )
+            data = waiting[:used]
+        elif not ended:
+            more = file.chunk()
+            ended = not more
+            waiting += more
+            continue
+        else:
+            data, used = waiting, len(waiting)
+        text = _decode(data, path, line)
+        yield Document(text.strip() if marked else text, f"{path}:{line}")
+        line += waiting.count(b"\n", 0, used)
+        waiting = waiting[used:]
+
+
+def _decode(data: bytes, path: Path, line: int) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        at = line + data.count(b"\n", 0, error.start)
+        raise UsageError(
+            f"{path}:{at}: expected UTF-8, got the byte 0x{data[error.start]:02x}: convert the "
+            "file to UTF-8"
+        ) from None
+
+
+def _parse_line(line: bytes, where: str, field: str) -> Any:
+    try:
+        entry = json.loads(line)
+    except UnicodeDecodeError:
+        raise UsageError(f"{where}: expected UTF-8, got other bytes") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: expected one JSON object a line, got: {error}") from None
+    if not isinstance(entry, dict):
+        raise UsageError(f"{where}: expected a JSON object, got a {type(entry).__name__}")
+    if field not in entry:
+        names = ", ".join(list(cast("dict[str, Any]", entry))[:5]) or "none"
+        raise UsageError(
+            f"{where}: expected the field {field!r}, got {names}; name the text with --field"
+        )
+    return cast("dict[str, Any]", entry)[field]
+
+
+def checked_document(value: Any, where: str, field: str) -> Document:
+    """A document of what stood in a line, row or column.
+
+    Raises:
+        UsageError: if it is no text.
+    """
+    if not isinstance(value, str):
+        raise UsageError(f"{where}: expected text in {field!r}, got a {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{where}: expected text, got half of a surrogate pair at character {error.start}"
+        ) from None
+    return Document(value, where)
+
+
+@dataclass(slots=True, kw_only=True)
+class TextPart:
+    """A part of one text: for a text that is split by position."""
+
+    text: Callable[[], str]
+    """Gives the whole text."""
+    start: float
+    """Where the part begins, as a share of the characters."""
+    end: float
+    """Where it ends."""
+    where: str
+    """Where the text is, for messages."""
+
+    def read(self, position: JsonValue = None) -> Iterator[Document]:
+        """The one document, if it was not read yet.
+
+        Raises:
+            UsageError: as :class:`FileDocuments`.
+        """
+        if position is None:
+            text = self.text()
+            part = text[int(self.start * len(text)) : int(self.end * len(text))]
+            if part.strip():
+                yield Document(part, self.where)
+
+    def position(self) -> JsonValue:
+        """Behind the only document."""
+        return 1

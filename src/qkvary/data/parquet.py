@@ -1,0 +1,41 @@
+"""One column of a parquet file, a row at a time; pyarrow reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from qkvary.storage.errors import DamagedError, UsageError
+
+_ROWS = 1024
+
+
+def read_parquet(path: Path, field: str) -> Iterator[Any]:
+    """The values of a column, in order.
+
+    Raises:
+        UsageError: if there is no such file or column, or pyarrow is not installed.
+        DamagedError: if the file is no parquet file, or damaged.
+    """
+    try:
+        # Only who has such files needs the library.
+        import pyarrow as pa  # noqa: PLC0415
+        from pyarrow import parquet  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise UsageError("pyarrow is not installed: pip install 'qkvary[data]' brings it") from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if field not in names:
+                raise UsageError(
+                    f"{path}: expected the column {field!r}, got {', '.join(names[:5]) or 'none'}; "
+                    "name the text with --field"
+                )
+            for batch in file.iter_batches(batch_size=_ROWS, columns=[field]):
+                yield from batch.column(0).to_pylist()
+    except (pa.ArrowException, ValueError, OSError) as error:
+        if isinstance(error, UsageError):
+            raise
+        first = str(error).partition("\n")[0]
+        raise DamagedError(f"{path} cannot be read as parquet: {first}") from None

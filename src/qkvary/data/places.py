@@ -1,0 +1,91 @@
+"""Prepared sets by name: where they are kept, and how one is made when it is first asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qkvary.data.corpora import CORPORA, open_source
+from qkvary.data.downloads import cache_directory
+from qkvary.data.preparation import Settings, prepare
+from qkvary.data.prepared import PreparedData, is_prepared
+from qkvary.data.sources import Choices
+from qkvary.data.tokenizer_files import load_tokenizer, name_tokenizer, plain_name
+from qkvary.storage.errors import UsageError
+
+DEFAULT_TOKENIZER = "gpt2"
+
+
+def default_folder(name: str, tokenizer: str) -> Path:
+    """Where a set is kept if nobody says otherwise: ``data/<name>-<tokenizer>`` of the cache.
+
+    Raises:
+        UsageError: if the user has no folder for caches.
+    """
+    cache = cache_directory()
+    if cache is None:
+        raise UsageError("there is no folder for caches: set QKVARY_CACHE, or give --out")
+    return cache / "data" / f"{plain_name(name)}-{tokenizer}"
+
+
+def find_prepared(reference: str) -> Path:
+    """The folder of a prepared set; it is not opened.
+
+    Args:
+        reference: Its path, or ``name/tokenizer`` of a set in the cache; ``name`` alone means
+            ``name/gpt2``.
+
+    Raises:
+        UsageError: if there is none; the message says how to prepare it.
+    """
+    path = Path(reference).expanduser()
+    if is_prepared(path):
+        return path
+    name, _, tokenizer = reference.partition("/")
+    tokenizer = tokenizer or DEFAULT_TOKENIZER
+    if name and "/" not in tokenizer and not path.exists():
+        folder = default_folder(name, plain_name(tokenizer))
+        if is_prepared(folder):
+            return folder
+        known = name in CORPORA
+        raise UsageError(
+            f"expected a prepared set, got {reference}, which is not prepared"
+            + (f": run `qkvary data prepare {name} --tokenizer {tokenizer}`" if known else "")
+        )
+    raise UsageError(
+        f"expected a prepared set, got {reference}: run `qkvary data prepare {reference}` and "
+        "give its folder"
+    )
+
+
+def prepare_corpus(
+    name: str,
+    tokenizer: str = DEFAULT_TOKENIZER,
+    *,
+    choices: Choices | None = None,
+    out: Path | None = None,
+    separator: str = "",
+    settings: Settings | None = None,
+) -> PreparedData:
+    """Prepare a corpus, or open the set that is there already.
+
+    Args:
+        name: As of :func:`open_source`: a corpus, a file, a folder, or ``hf:owner/name``.
+        tokenizer: As of :func:`load_tokenizer`.
+        choices: What else is said about the documents.
+        out: Where the set is to be; ``default_folder`` if nobody says.
+        separator: The token behind every document, where the tokenizer's file does not say.
+        settings: How it is done.
+
+    Raises:
+        UsageError: if there is no such corpus or tokenizer.
+        BusyError: if somebody else prepares the same set.
+        QkvaryError: as :func:`prepare`.
+    """
+    source = open_source(name, choices)
+    return prepare(
+        source,
+        load_tokenizer(tokenizer, documents=source.documents(), separator=separator),
+        out or default_folder(source.name, name_tokenizer(tokenizer)),
+        tokenizer_name=name_tokenizer(tokenizer),
+        settings=settings,
+    )

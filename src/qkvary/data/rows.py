@@ -1,0 +1,148 @@
+"""Which tokens stand in which row of which step: a pure function, so that nothing is remembered.
+
+Row ``j`` of step ``s`` is row ``n = s * batch + j`` of a run. Each epoch has every row once, in an
+order of its own that is computed and not stored. So a run goes on at any step, and any number of
+processes share a batch, without a word between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkvary.data.prepared import TokenSplit
+from qkvary.data.shuffling import shuffled
+
+Rows = NDArray[np.int64]
+
+
+class RowSource(Protocol):
+    """Rows of ``context + 1`` tokens: inputs and, one further, targets."""
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """Tokens that a network sees at once."""
+        ...
+
+    def read(self, numbers: Rows) -> Rows:
+        """The tokens of rows, ``[len(numbers), context + 1]``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRows:
+    """Documents one after the other, cut every ``context`` tokens.
+
+    Row i is tokens ``i * context`` to ``i * context + context``: the last target of a row is the
+    first input of the next, so every token but the first is a target once. What is left at the end
+    and fills no row is not used.
+    """
+
+    split: TokenSplit
+    """Where the tokens come from."""
+    context: int
+    """Tokens that a network sees at once."""
+
+    def __post_init__(self) -> None:
+        if self.context < 1:
+            raise ValueError(f"expected a context of at least 1, got {self.context}")
+        if self.rows < 1:
+            raise ValueError(
+                f"expected more than {self.context:,} tokens for a context of {self.context:,}, "
+                f"got {self.split.tokens:,}"
+            )
+
+    @property
+    def rows(self) -> int:
+        """Whole rows."""
+        return (self.split.tokens - 1) // self.context
+
+    def read(self, numbers: Rows) -> Rows:
+        """The tokens of rows, ``[len(numbers), context + 1]``."""
+        return self.split.gather(np.asarray(numbers) * self.context, self.context + 1)
+
+    def documents(self, numbers: Rows) -> Rows:
+        """Which document each input belongs to, ``[len(numbers), context]``.
+
+        A separator belongs to the document that it ends.
+        """
+        starts = np.asarray(numbers, dtype=np.int64) * self.context
+        places = starts[:, None] + np.arange(self.context)
+        return np.searchsorted(self.split.document_starts, places, side="right") - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedRows:
+    """One document in each row, cut behind ``context + 1`` tokens, padded with the separator."""
+
+    split: TokenSplit
+    """Where the documents come from."""
+    context: int
+    """Tokens that a network sees at once."""
+    separator: int
+    """What fills a row behind a short document."""
+
+    def __post_init__(self) -> None:
+        if self.context < 1:
+            raise ValueError(f"expected a context of at least 1, got {self.context}")
+        if self.rows < 1:
+            raise ValueError("expected a document, got none")
+
+    @property
+    def rows(self) -> int:
+        """Documents."""
+        return self.split.documents
+
+    def read(self, numbers: Rows) -> Rows:
+        """The tokens of rows, ``[len(numbers), context + 1]``."""
+        found = np.full((len(numbers), self.context + 1), self.separator, dtype=np.int64)
+        for row, start, length in zip(found, *self._places(numbers), strict=True):
+            row[:length] = self.split.read(start, length)
+        return found
+
+    def lengths(self, numbers: Rows) -> Rows:
+        """How many tokens of each row are not padding; the document's own separator is none."""
+        return np.array(self._places(numbers)[1], dtype=np.int64)
+
+    def _places(self, numbers: Rows) -> tuple[list[int], list[int]]:
+        chosen = np.asarray(numbers, dtype=np.int64)
+        starts = self.split.document_starts
+        lengths = np.minimum(starts[chosen + 1] - starts[chosen], self.context + 1)
+        return starts[chosen].tolist(), lengths.tolist()
+
+
+def rows_of_step(
+    step: int, batch_size: int, *, rows: int, seed: int, chosen: slice = slice(None)
+) -> Rows:
+    """Which rows are in the batch of a step.
+
+    Args:
+        step: From 0 on.
+        batch_size: Rows of the whole batch, whoever reads them.
+        rows: How many there are in an epoch.
+        seed: Another seed, another order.
+        chosen: Which rows of the batch; a process that shares it reads only its own.
+
+    Raises:
+        ValueError: if a number makes no sense.
+    """
+    if step < 0 or batch_size < 1 or rows < 1:
+        raise ValueError(
+            f"expected a step of at least 0, a batch and rows of at least 1, got {step}, "
+            f"{batch_size} and {rows}"
+        )
+    numbers = step * batch_size + np.arange(batch_size, dtype=np.int64)[chosen]
+    epochs, places = np.divmod(numbers, rows)
+    found = np.empty_like(places)
+    for epoch in np.unique(epochs).tolist():
+        here = epochs == epoch
+        found[here] = shuffled(places[here], rows, "rows", seed, epoch)
+    return found

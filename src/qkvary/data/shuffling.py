@@ -1,0 +1,71 @@
+"""A shuffle that is never written down: where each index goes is computed, one at a time.
+
+A pseudo-random permutation of ``range(count)`` by a Feistel network over the next power of two;
+what falls outside of the range is sent through it again. So a position in an epoch costs the same
+whatever the number of rows, and needs no state: it is a pure function of its arguments.
+
+Source: Luby and Rackoff 1988 (the network); Black and Rogaway 2002 (walking the cycle).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkvary.data.random_numbers import Words, random_words
+
+ROUNDS = 10
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_THIRTY, _TWENTY_SEVEN, _THIRTY_ONE = np.uint64(30), np.uint64(27), np.uint64(31)
+LARGEST_COUNT = 2**62
+
+
+def shuffled(indices: NDArray[np.int64], count: int, *purpose: str | int) -> NDArray[np.int64]:
+    """Where a permutation of ``range(count)`` sends indices; each index comes out once.
+
+    Args:
+        indices: Any of ``range(count)``, of any shape.
+        count: How many there are.
+        purpose: What it is for: a name and any numbers. Another purpose gives another order.
+
+    Raises:
+        ValueError: if an index is outside of the range.
+    """
+    given = np.asarray(indices, dtype=np.int64)
+    if not 1 <= count <= LARGEST_COUNT:
+        raise ValueError(f"expected a count from 1 to 2**62, got {count}")
+    if given.size and (given.min() < 0 or given.max() >= count):
+        raise ValueError(f"expected indices from 0 to {count - 1}, got one outside")
+    bits = (count - 1).bit_length()
+    if bits == 0 or not given.size:
+        return given.copy()
+    keys = random_words(ROUNDS, *purpose)
+    words = given.astype(np.uint64).ravel()
+    limit = np.uint64(count)
+    outside = np.arange(words.size)
+    while outside.size:
+        words[outside] = _permute(words[outside], bits, keys)
+        outside = outside[words[outside] >= limit]
+    return words.astype(np.int64).reshape(given.shape)
+
+
+def _permute(words: Words, bits: int, keys: Words) -> Words:
+    """Send each word of so many bits to another one, no two to the same."""
+    low_bits = np.uint64(bits // 2)
+    low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
+    high_mask = (np.uint64(1) << np.uint64(bits - bits // 2)) - np.uint64(1)
+    low, high = words & low_mask, words >> low_bits
+    for number, key in enumerate(keys):
+        if number % 2:
+            low = low ^ (_mixed(high, key) & low_mask)
+        else:
+            high = high ^ (_mixed(low, key) & high_mask)
+    return high << low_bits | low
+
+
+def _mixed(words: Words, key: np.uint64) -> Words:
+    """Every bit depends on every bit: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    mixed = words + key
+    mixed = (mixed ^ (mixed >> _THIRTY)) * _FIRST
+    mixed = (mixed ^ (mixed >> _TWENTY_SEVEN)) * _SECOND
+    return mixed ^ (mixed >> _THIRTY_ONE)

@@ -1,0 +1,195 @@
+"""The tokenizer that a person names: ``gpt2``, ``bytes``, ``characters``, or a file or folder.
+
+GPT-2's list of merges comes from ``QKVARY_DATA``, else from the cache, else from the net, and is
+always the one of the published sha256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from qkvary.data.byte_pairs import BytePairTokenizer
+from qkvary.data.documents import Document
+from qkvary.data.downloads import DownloadError, cache_directory, fetch, is_offline
+from qkvary.data.library_tokenizers import LibraryTokenizer
+from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, make_tokenizer
+from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.errors import DamagedError, ResourceError, UsageError
+from qkvary.storage.reading import LARGEST_SIDE_FILE, read_file
+
+NAMES = ("gpt2", "bytes", "characters")
+MERGES_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
+MERGES_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
+LARGEST_MERGES = 1_000_000
+_MERGES = ("merges.txt", "vocab.bpe")
+_NUMBERS = ("vocab.json", "encoder.json")
+
+
+def data_root() -> Path | None:
+    """Where data sets lie that need no download: ``$QKVARY_DATA``."""
+    named = os.environ.get("QKVARY_DATA")
+    return Path(named) if named else None
+
+
+def load_tokenizer(
+    reference: str, *, documents: Iterable[Document] = (), separator: str = ""
+) -> Tokenizer:
+    """A tokenizer by what a person calls it.
+
+    Args:
+        reference: One of ``NAMES``, a ``tokenizer.json`` or a folder with one, or a folder with a
+            list of merges and its numbers.
+        documents: What ``characters`` finds its alphabet in.
+        separator: The token behind every document, where a file does not say.
+
+    Raises:
+        UsageError: if there is no such tokenizer.
+        DownloadError: if the net does not give GPT-2's.
+    """
+    if separator and reference in NAMES:
+        raise UsageError(f"{reference} has a separator of its own: leave --separator out")
+    if reference == "gpt2":
+        return load_gpt2()
+    if reference == "bytes":
+        return ByteTokenizer(has_separator=True)
+    if reference == "characters":
+        letters: set[str] = set()
+        for document in documents:
+            letters.update(document.text)
+        if not letters:
+            raise UsageError("expected a text to find an alphabet in, got none")
+        return CharacterTokenizer("".join(sorted(letters)), has_separator=True)
+    path = Path(reference).expanduser()
+    if not path.exists():
+        raise UsageError(
+            f"expected a tokenizer, got {reference!r}; choices: {', '.join(NAMES)}, or the path of "
+            "a tokenizer.json or of a folder with one"
+        )
+    try:
+        return _load_path(path, separator)
+    except ValueError as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{path}: {error}") from None
+
+
+def name_tokenizer(reference: str) -> str:
+    """What a tokenizer is called in names of folders.
+
+    Raises:
+        UsageError: if nothing is left of its name.
+    """
+    if reference in NAMES:
+        return reference
+    path = Path(reference).expanduser().resolve()
+    own = path.name if path.is_dir() else path.stem
+    name = path.parent.name if own == "tokenizer" else own
+    return plain_name(name)
+
+
+def plain_name(text: str) -> str:
+    """A name that is safe in a path: letters, digits, dots and dashes.
+
+    Raises:
+        UsageError: if nothing is left of it.
+    """
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:80]
+    if not name:
+        raise UsageError(f"expected a name with letters or digits, got {text!r}; give --out")
+    return name
+
+
+def load_gpt2() -> BytePairTokenizer:
+    """GPT-2's tokenizer.
+
+    Raises:
+        UsageError: if it is nowhere, and the net is not to be asked.
+        DamagedError: if a file is another one.
+        DownloadError: if the net does not give it.
+    """
+    root, cache = data_root(), cache_directory()
+    places = [base / "gpt2_bpe" / name for base in (root, cache) if base for name in _MERGES]
+    for path in places:
+        if path.is_file():
+            data = read_file(path, limit=LARGEST_SIDE_FILE)
+            if hashlib.sha256(data).hexdigest() != MERGES_SHA256:
+                raise DamagedError(f"{path} is not GPT-2's list of merges: remove or replace it")
+            return BytePairTokenizer(data.decode())
+    if is_offline():
+        raise UsageError(
+            "GPT-2's list of merges is not on this machine, and HF_HUB_OFFLINE is set: put its "
+            "vocab.bpe (or merges.txt) into the folder gpt2_bpe of QKVARY_DATA"
+        )
+    data = fetch(MERGES_URL, limit=LARGEST_MERGES)
+    if hashlib.sha256(data).hexdigest() != MERGES_SHA256:
+        raise DownloadError(f"{MERGES_URL} is not the file that it was: its sha256 is another one")
+    if cache is not None:
+        # It can be downloaded again: a cache that nobody can write is slow, not broken.
+        with suppress(ResourceError):
+            make_directory(cache / "gpt2_bpe")
+            atomic_write_file(cache / "gpt2_bpe" / "vocab.bpe", data)
+    return BytePairTokenizer(data.decode())
+
+
+def _load_path(path: Path, separator: str) -> Tokenizer:
+    if path.is_file():
+        return _load_file(path, separator)
+    if (path / "tokenizer.json").is_file():
+        return _load_file(path / "tokenizer.json", separator or _end_of(path))
+    merges = next((path / name for name in _MERGES if (path / name).is_file()), None)
+    if merges is None:
+        raise UsageError(
+            f"expected a tokenizer.json, or a {' or '.join(_MERGES)}, in {path}, got neither"
+        )
+    tokenizer = BytePairTokenizer(_text(merges))
+    numbers = next((path / name for name in _NUMBERS if (path / name).is_file()), None)
+    if numbers is not None and _json(numbers) != tokenizer.numbers():
+        raise UsageError(
+            f"{numbers} does not number the merges of {merges.name} as GPT-2 does: give its "
+            "tokenizer.json instead"
+        )
+    return tokenizer
+
+
+def _load_file(path: Path, separator: str) -> Tokenizer:
+    if path.name in _MERGES:
+        return BytePairTokenizer(_text(path))
+    text = _text(path)
+    fields = _json(path)
+    # What a prepared set or a checkpoint of ours carries has the same name.
+    if isinstance(fields, dict) and "kind" in fields:
+        return make_tokenizer(cast("dict[str, Any]", fields))
+    return LibraryTokenizer(text, separator=separator)
+
+
+def _end_of(folder: Path) -> str:
+    """The token that ends texts, where the folder's configuration names it."""
+    path = folder / "tokenizer_config.json"
+    fields = _json(path) if path.is_file() else {}
+    named = cast("dict[str, Any]", fields).get("eos_token") if isinstance(fields, dict) else None
+    if isinstance(named, dict):
+        named = cast("dict[str, Any]", named).get("content")
+    return named if isinstance(named, str) else ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_file(path, limit=LARGEST_SIDE_FILE).decode("utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"expected UTF-8 in {path}, got other bytes") from None
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"expected JSON in {path}, got something else: {error}") from None

@@ -1,0 +1,124 @@
+"""Whether a file is still the one that a manifest lists, and where it is not.
+
+A file is read once; after that it counts as checked as long as its inode, its time of change and
+its size stay what they were. Large files are remembered beyond the end of the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from qkvary.data.downloads import cache_directory
+from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.errors import DamagedError, ResourceError
+from qkvary.storage.jsonvalues import decode, encode
+from qkvary.storage.manifest import Manifest
+
+BLOCK_BYTES = 2**20
+"""How closely a damage is placed."""
+BLOCK_DIGITS = 16
+REMEMBERED_BYTES = 2**26
+"""From this size on a check is remembered on the disk: below, it takes no time worth it."""
+_CHUNK = 2**20
+
+_checked: dict[str, tuple[list[int], str]] = {}
+
+
+def block_digests(data: bytes | memoryview) -> list[str]:
+    """A short digest of every block."""
+    return [
+        hashlib.sha256(data[start : start + BLOCK_BYTES]).hexdigest()[:BLOCK_DIGITS]
+        for start in range(0, len(data), BLOCK_BYTES)
+    ]
+
+
+def verify_file(
+    directory: Path, name: str, manifest: Manifest, *, blocks: str, by_digest: bool = True
+) -> None:
+    """Compare a file with what its manifest says.
+
+    Args:
+        directory: The folder.
+        name: Of the file.
+        manifest: Of the folder.
+        blocks: The file of the folder that has digests of the blocks of others.
+        by_digest: Whether the sha256 is compared; the size always is.
+
+    Raises:
+        DamagedError: if it is missing or another one; the message says from which byte on.
+    """
+    path, entry = directory / name, manifest.files[name]
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
+    if found.st_size != entry.size:
+        raise DamagedError(
+            f"{path} has {found.st_size:,} bytes instead of {entry.size:,}"
+            f"{_place(directory, name, manifest, blocks)}"
+        )
+    mark = [found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size]
+    if not by_digest or _is_known(path, mark, entry.sha256):
+        return
+    digest = hashlib.sha256()
+    try:
+        for chunk in _chunks(path):
+            digest.update(chunk)
+    except OSError as error:
+        raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
+    if digest.hexdigest() != entry.sha256:
+        raise DamagedError(f"{path} was changed{_place(directory, name, manifest, blocks)}")
+    _remember(path, mark, entry.sha256)
+
+
+def _chunks(path: Path, size: int = _CHUNK) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(size):
+            yield chunk
+
+
+def _place(directory: Path, name: str, manifest: Manifest, blocks: str) -> str:
+    """Where the first block begins that is another one, as far as that is known."""
+    with suppress(DamagedError, ValueError, OSError, AttributeError):
+        listed = cast("dict[str, Any]", decode(manifest.read(directory, blocks))).get(name)
+        if listed is None:
+            return ""
+        number = -1
+        for number, chunk in enumerate(_chunks(directory / name, BLOCK_BYTES)):
+            short = hashlib.sha256(chunk).hexdigest()[:BLOCK_DIGITS]
+            if number >= len(listed) or short != listed[number]:
+                return f": first between byte {number * BLOCK_BYTES:,} and the next megabyte"
+        return f": it ends before byte {(number + 1) * BLOCK_BYTES:,}"
+    return ""
+
+
+def _memory(path: Path) -> Path | None:
+    cache = cache_directory()
+    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
+    return cache / "checked" / f"{name}.json" if cache else None
+
+
+def _is_known(path: Path, mark: list[int], sha256: str) -> bool:
+    if _checked.get(str(path.resolve())) == (mark, sha256):
+        return True
+    memory = _memory(path) if mark[-1] >= REMEMBERED_BYTES else None
+    if memory is None:
+        return False
+    try:
+        return decode(memory.read_bytes()) == {"mark": mark, "sha256": sha256}
+    except (OSError, ValueError):
+        return False
+
+
+def _remember(path: Path, mark: list[int], sha256: str) -> None:
+    _checked[str(path.resolve())] = (mark, sha256)
+    memory = _memory(path) if mark[-1] >= REMEMBERED_BYTES else None
+    if memory is not None:
+        # Where nobody can write, files are only checked more often.
+        with suppress(ResourceError):
+            make_directory(memory.parent)
+            atomic_write_file(memory, encode({"mark": mark, "sha256": sha256}).encode())
