@@ -53,7 +53,7 @@ else
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --upgrade "pip>=25.1"
 endif
-	@$(call install,-e ".[train]" --group test --group bench)
+	@$(call install,-e ".[train,data]" --group test --group bench)
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.setup
