@@ -19,6 +19,7 @@ from qkvary.cli._options import (
 )
 from qkvary.cli._output import console, print_error, print_json, printable
 from qkvary.cli._results import gather_results, report_folder
+from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.reports.terminal import print_summary
 from qkvary.studies.reports.wording import duration
 from qkvary.studies.reports.writing import FORMATS, write_report
@@ -106,6 +107,8 @@ def _print_plan(study: Study, store: Store, *, json_output: bool) -> None:
     )
     screen.print(f"{parts}: {states.total():,} runs, {states['done']:,} done, ", end="")
     screen.print(f"{states['running']:,} running, {states['open']:,} open")
+    for sentence in describe_equal_parameters(study):
+        screen.print(Text(sentence))
 
 
 def _explain(runs: RunSummary) -> None:

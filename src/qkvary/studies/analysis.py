@@ -13,6 +13,7 @@ from qkvary.arch.labels import parse_variant, spell_label
 from qkvary.studies.answers import write_answers, write_caveats
 from qkvary.studies.comparisons import Level
 from qkvary.studies.contrasts import build_contrasts, contrast_family
+from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.figures import load_published
 from qkvary.studies.frontier import build_frontiers
 from qkvary.studies.learning_curves import Event, build_curves
@@ -70,6 +71,7 @@ def summarise(
     baseline = spell_label(parse_variant(study.baseline))
     counts = count(observations)
     environments = _environments(observations)
+    made = {run.row.run_key: run.row for run in observations}.values()
     return Summary(
         study=study.name,
         question=study.question,
@@ -79,8 +81,10 @@ def summarise(
         seeds=study.seeds,
         counts=counts,
         answers=write_answers(tables, baseline),
-        caveats=write_caveats(counts, tables, study.seeds, learning_rates, len(environments)),
-        method=_method(level, tables, contrasts),
+        caveats=write_caveats(
+            study.limits, counts, tables, study.seeds, learning_rates, len(environments)
+        ),
+        method=_method(study, level, tables, contrasts),
         tables=tables,
         contrasts=contrasts,
         frontiers=_frontiers(material, plans, tables, level),
@@ -91,8 +95,8 @@ def summarise(
         ),
         runs=tuple(observation.row for observation in observations),
         environments=environments,
-        training_seconds=sum(run.row.training_seconds or 0.0 for run in observations),
-        total_seconds=sum(run.row.total_seconds or 0.0 for run in observations),
+        training_seconds=sum(run.training_seconds or 0.0 for run in made),
+        total_seconds=sum(run.total_seconds or 0.0 for run in made),
         started=min((run.record.started for run in observations if run.record), default=None),
         ended=max((run.record.ended for run in observations if run.record), default=None),
     )
@@ -134,7 +138,9 @@ def _corrected(level: Level, family: int) -> str:
     }[level.correction]
 
 
-def _method(level: Level, tables: Sequence[ResultTable], contrasts: Sequence[Contrast]) -> Method:
+def _method(
+    study: Study, level: Level, tables: Sequence[ResultTable], contrasts: Sequence[Contrast]
+) -> Method:
     family = headline_family(tables)
     percent = f"{100 * level.confidence:g} %"
     planned = (
@@ -164,5 +170,6 @@ def _method(level: Level, tables: Sequence[ResultTable], contrasts: Sequence[Con
             *((planned,) if contrasts else ()),
             _STEPS,
             _SPREAD,
+            *describe_equal_parameters(study),
         ),
     )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from qkvary.studies.summary import (
     ContrastRow,
+    CostRow,
     Counts,
     Difference,
     LearningRateRow,
@@ -38,7 +39,10 @@ def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ..
 
 
 def write_contrast(
-    variant: str, reference: str, rows: Sequence[ContrastRow], tables: Sequence[ResultTable]
+    variant: str,
+    reference: str,
+    rows: Sequence[ContrastRow],
+    costs: Sequence[tuple[CostRow | None, CostRow | None]],
 ) -> str:
     """State what the data say about one planned contrast, in one sentence.
 
@@ -48,10 +52,10 @@ def write_contrast(
         variant: Label of the variant.
         reference: Label of the variant that it is compared with.
         rows: The contrast in every table; single settings are left to the tables.
-        tables: All result tables, for what the two cost.
+        costs: What the two cost in each table of tasks.
     """
-    headline = [row for row in rows if row.kind != "setting"]
-    start = f"{variant} against {reference}{_same_costs(variant, reference, tables)}"
+    headline = [row for row in rows if row.kind != "setting"] or rows
+    start = f"{variant} against {reference}{_same_costs(costs)}"
     if all(row.difference.mean is None for row in headline):
         return f"{start}: no pair of runs has finished yet."
     groups: tuple[tuple[Verdict, str], ...] = (
@@ -80,14 +84,9 @@ def _in_table(row: ContrastRow) -> str:
     return f"{row.table} ({row.metric.replace('_', ' ') or 'no result yet'}: {said})"
 
 
-def _same_costs(variant: str, reference: str, tables: Sequence[ResultTable]) -> str:
+def _same_costs(pairs: Sequence[tuple[CostRow | None, CostRow | None]]) -> str:
     """Say what the reference has the same of, in all tables of tasks."""
-    costs = [
-        (ours, theirs)
-        for table in tables
-        if table.kind == "task"
-        if (ours := table.row(variant).costs) and (theirs := table.row(reference).costs)
-    ]
+    costs = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     caches = {(a.cache_bytes_per_token, b.cache_bytes_per_token) for a, b in costs}
     caches.discard((None, None))
     same: list[str] = []
@@ -99,6 +98,7 @@ def _same_costs(variant: str, reference: str, tables: Sequence[ResultTable]) -> 
 
 
 def write_caveats(
+    limits: Sequence[str],
     counts: Counts,
     tables: Sequence[ResultTable],
     seeds: Sequence[int],
@@ -106,7 +106,7 @@ def write_caveats(
     environments: int,
 ) -> tuple[str, ...]:
     """State what a reader must know before believing the answer."""
-    caveats: list[str] = []
+    caveats = list(limits)
     if not counts.complete:
         open_ends = [
             f"{number} {state}"

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 
 from qkvary.studies.answers import write_contrast
 from qkvary.studies.comparisons import Level, decide
-from qkvary.studies.summary import Contrast, ContrastRow, Difference, ResultTable
-from qkvary.studies.table_plans import Material, Plan
+from qkvary.studies.study import Crossing
+from qkvary.studies.summary import Contrast, ContrastRow, CostRow, Difference, ResultTable
+from qkvary.studies.table_plans import Material, Plan, name_in
 
 
 def build_contrasts(
     material: Material, plans: Sequence[Plan], tables: Sequence[ResultTable], level: Level
 ) -> tuple[Contrast, ...]:
-    """Compare every planned pair in every table.
+    """Compare every planned pair in every table that has both, and pairs over settings once.
 
     All contrasts in all averages and tasks form one family of comparisons, those in the single
     settings another.
@@ -29,23 +30,64 @@ def build_contrasts(
         level: Confidence, correction and power.
     """
     differences: dict[tuple[str, str, str], Difference] = {}
+    crossed = {one: _plans_of(one, plans) for one in material.crossings}
     for details in (False, True):
         pairings = {
             (plan.name, variant, reference): material.pair_metric(plan, variant, reference)
             for plan in plans
             if (plan.kind == "setting") == details
             for variant, reference in material.contrasts
+            if {variant, reference} <= set(plan.variants)
+        }
+        pairings |= {
+            (plan.name, *_names(one)): material.pair_crossing(plan, other, one)
+            for one, (plan, other) in crossed.items()
+            if (plan.kind == "setting") == details
         }
         differences |= decide(pairings, level)
-    return tuple(
+    by_name = {table.name: table for table in tables}
+    same = [
         _contrast(
-            variant,
-            reference,
-            tables,
-            [differences[table.name, variant, reference] for table in tables],
+            pair,
+            [(table, found) for table in tables if (found := differences.get((table.name, *pair)))],
+            [
+                (table.row(pair[0]).costs, table.row(pair[1]).costs)
+                for plan, table in zip(plans, tables, strict=True)
+                if table.kind == "task" and set(pair) <= set(plan.variants)
+            ],
         )
-        for variant, reference in material.contrasts
+        for pair in material.contrasts
+    ]
+    over = [
+        _contrast(
+            _names(one),
+            [(by_name[plan.name], differences[plan.name, *_names(one)])],
+            [
+                (
+                    by_name[plan.name].row(one.variant).costs,
+                    by_name[other.name].row(one.reference).costs,
+                )
+            ],
+        )
+        for one, (plan, other) in crossed.items()
+    ]
+    return (*same, *over)
+
+
+def _names(crossing: Crossing) -> tuple[str, str]:
+    return (
+        name_in(crossing.variant, crossing.setting),
+        name_in(crossing.reference, crossing.reference_setting),
     )
+
+
+def _plans_of(crossing: Crossing, plans: Sequence[Plan]) -> tuple[Plan, Plan]:
+    """The smallest table of each setting: its own, where it has one."""
+    ours, theirs = (
+        min((plan for plan in plans if name in plan.settings), key=lambda plan: len(plan.settings))
+        for name in (crossing.setting, crossing.reference_setting)
+    )
+    return ours, theirs
 
 
 def contrast_family(contrasts: Sequence[Contrast]) -> int:
@@ -54,11 +96,11 @@ def contrast_family(contrasts: Sequence[Contrast]) -> int:
 
 
 def _contrast(
-    variant: str,
-    reference: str,
-    tables: Sequence[ResultTable],
-    differences: Sequence[Difference],
+    names: tuple[str, str],
+    found: Sequence[tuple[ResultTable, Difference]],
+    costs: Sequence[tuple[CostRow | None, CostRow | None]],
 ) -> Contrast:
+    variant, reference = names
     rows = tuple(
         ContrastRow(
             table=table.name,
@@ -68,7 +110,7 @@ def _contrast(
             difference=difference,
             sentence=f"{variant} against {reference}: {difference.sentence}",
         )
-        for table, difference in zip(tables, differences, strict=True)
+        for table, difference in found
     )
-    answer = write_contrast(variant, reference, rows, tables)
+    answer = write_contrast(variant, reference, rows, costs)
     return Contrast(variant=variant, reference=reference, answer=answer, rows=rows)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from qkvary.studies.records import Record
 from qkvary.studies.statistics import mean
-from qkvary.studies.study import Cell, Study
+from qkvary.studies.study import Cell, Setting, Study
 from qkvary.studies.summary import Counts, LearningRateRow, RunRow, RunState
 
 
@@ -42,17 +42,18 @@ class Observation:
 def observe(study: Study, records: Iterable[Record]) -> tuple[Observation, ...]:
     """Set every planned run beside its record; records of other studies are passed over."""
     by_key = {record.run_key: record for record in records}
-    tasks = {setting.name: setting.task.name for setting in study.settings}
+    settings = {setting.name: setting for setting in study.settings}
     return tuple(
-        _observe(cell, tasks[cell.setting], key, by_key.get(key))
+        _observe(cell, settings[cell.setting], key, by_key.get(key))
         for cell in study.cells()
         for key in (cell.run_key,)
     )
 
 
 def count(observations: Sequence[Observation]) -> Counts:
-    """Count what became of planned runs."""
-    states = [observation.row.state for observation in observations]
+    """Count what became of planned runs; one that stands in several settings counts once."""
+    rows = {observation.row.run_key: observation.row for observation in observations}
+    states = [row.state for row in rows.values()]
     return Counts(
         planned=len(states),
         done=states.count("done"),
@@ -127,23 +128,24 @@ def _higher_is_better(rates: Mapping[float, Sequence[Observation]]) -> bool:
     return any(record.higher_is_better for record in records if record is not None)
 
 
-def _observe(cell: Cell, task: str, key: str, record: Record | None) -> Observation:
+def _observe(cell: Cell, setting: Setting, key: str, record: Record | None) -> Observation:
     state: RunState = "missing" if record is None else record.status
-    value = None if record is None else _finite(record.metrics.get(record.metric))
+    metric = _metric(setting, record)
+    value = None if record is None or metric is None else _finite(record.metrics.get(metric))
     message = "" if record is None else record.message
     if state == "done" and value is None:
         state = "diverged"
         message = message or "the result is not a finite number"
     row = RunRow(
         setting=cell.setting,
-        task=task,
+        task=setting.task.name,
         variant=cell.variant,
         seed=cell.seed,
         learning_rate=cell.learning_rate,
         state=state,
         run_key=key,
         message=message,
-        metric=record.metric if record else None,
+        metric=metric,
         value=value if state == "done" else None,
         metrics=_metrics(record),
         steps_to_solve=_steps(record),
@@ -152,6 +154,13 @@ def _observe(cell: Cell, task: str, key: str, record: Record | None) -> Observat
         selected=True,
     )
     return Observation(row=row, record=record)
+
+
+def _metric(setting: Setting, record: Record | None) -> str | None:
+    """The score that a setting's table shows: its own, or the one that the record is headed by."""
+    if record is None:
+        return None
+    return record.metric if setting.metric is None else f"test_{setting.metric}"
 
 
 def _metrics(record: Record | None) -> tuple[tuple[str, float | None], ...]:

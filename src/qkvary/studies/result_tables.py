@@ -36,7 +36,6 @@ def build_tables(
     The differences of the averages and tasks form one family of comparisons, those of the single
     settings another, and steps to solve are corrected among themselves in the same two groups.
     """
-    others = [variant for variant in material.variants if variant != material.baseline]
     differences: dict[Comparison, Difference] = {}
     steps: dict[Comparison, Difference] = {}
     for details in (False, True):
@@ -44,13 +43,13 @@ def build_tables(
         metric_pairs = {
             (plan.name, variant): material.pair_metric(plan, variant, material.baseline)
             for plan in group
-            for variant in others
+            for variant in _compared(plan, material.baseline)
         }
         step_pairs = {
             (plan.name, variant): material.pair_steps(plan, variant, material.baseline)
             for plan in group
             if plan.threshold is not None
-            for variant in others
+            for variant in _compared(plan, material.baseline)
         }
         differences |= decide(metric_pairs, level)
         steps |= decide(step_pairs, level)
@@ -64,7 +63,7 @@ def build_tables(
             higher_is_better=plan.higher_is_better,
             rows=tuple(
                 _row(material, plan, variant, differences, steps, level)
-                for variant in material.variants
+                for variant in plan.variants
             ),
         )
         for plan in plans
@@ -75,7 +74,7 @@ def build_duels(material: Material, plan: Plan, level: Level) -> Duels:
     """Compare every variant of one table with every other, corrected for the number of pairs."""
     pairs = {
         (one, other): material.pair_metric(plan, one, other)
-        for one, other in itertools.combinations(material.variants, 2)
+        for one, other in itertools.combinations(plan.variants, 2)
     }
     forward = decide(pairs, level)
     swapped = {(other, one): material.pair_metric(plan, other, one) for one, other in pairs}
@@ -84,7 +83,19 @@ def build_duels(material: Material, plan: Plan, level: Level) -> Duels:
 
 def headline_family(tables: Sequence[ResultTable]) -> int:
     """Return how many comparisons the averages and tasks make together."""
-    return sum(len(table.rows) - 1 for table in tables if table.kind != "setting")
+    return sum(
+        row.difference is not None
+        for table in tables
+        if table.kind != "setting"
+        for row in table.rows
+    )
+
+
+def _compared(plan: Plan, baseline: str) -> list[str]:
+    """The rows that differ from a baseline in the same table, if it is there."""
+    if baseline not in plan.variants:
+        return []
+    return [variant for variant in plan.variants if variant != baseline]
 
 
 def _row(

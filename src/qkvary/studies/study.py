@@ -11,13 +11,20 @@ from typing import Literal
 
 from qkvary.arch.labels import parse_variant, spell_label
 from qkvary.arch.networks import LanguageModelConfig, NetworkConfig
+from qkvary.arch.variants import Variant
+from qkvary.studies.equal_parameters import match_parameters
 from qkvary.tasks.config import TaskConfig
 from qkvary.training.config import RunConfig, TrainingConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One task with one network size and one way of training, for every variant alike."""
+    """One task with one network size and one way of training, for every variant alike.
+
+    A setting is averaged with the others of its task. One that asks something else (only some
+    variants, other sizes, another score) says so with a ``table`` of its own, apart from those. A
+    run whose configuration is the same in two settings is made once and stands in both.
+    """
 
     name: str
     """Names the setting in tables; unique within a study."""
@@ -30,6 +37,16 @@ class Setting:
     keep_networks: bool = False
     """Whether the store keeps the trained networks as checkpoints that ``load_checkpoint`` reads.
     Of language models only, and not a part of what names a run."""
+    table: str | None = None
+    """The table in which it stands, with others that name the same; None for its task's."""
+    variants: tuple[str, ...] | None = None
+    """Labels out of the study's that the setting is limited to; None for all."""
+    equal_parameters: bool = False
+    """Whether each variant's ``d_ff`` is chosen so that it has the parameters of the baseline, as
+    nearly as possible: what sharing saves is given to the feed-forward networks."""
+    metric: str | None = None
+    """The score that the table shows, where it is not the task's own; smaller is better, or larger,
+    as with that."""
 
     def __post_init__(self) -> None:
         if self.keep_networks and not isinstance(self.network, LanguageModelConfig):
@@ -37,6 +54,45 @@ class Setting:
                 f"setting {self.name!r}: expected a language model where networks are kept, got "
                 f"{type(self.network).__name__}"
             )
+        special = [
+            name
+            for name, given in (
+                ("variants", self.variants is not None),
+                ("equal_parameters", self.equal_parameters),
+                ("metric", self.metric is not None),
+            )
+            if given
+        ]
+        if special and self.table is None:
+            raise ValueError(
+                f"setting {self.name!r}: expected a table of its own with {', '.join(special)}, "
+                "got none"
+            )
+
+    def network_of(self, variant: Variant, baseline: Variant) -> NetworkConfig:
+        """The network of one variant here.
+
+        Raises:
+            ValueError: if the variant has no meaning in this network.
+        """
+        network = self.network.with_variant(variant)
+        if not self.equal_parameters or variant == baseline:
+            return network
+        return match_parameters(network, self.network.with_variant(baseline))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """Two networks of different settings that are compared directly, seed by seed."""
+
+    variant: str
+    """Label of the first."""
+    setting: str
+    """Its setting."""
+    reference: str
+    """Label of the other."""
+    reference_setting: str
+    """Its setting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +155,10 @@ class Study:
     """Names of the published tables to set beside."""
     contrasts: tuple[tuple[str, str], ...] = ()
     """Pairs (variant, reference) that are compared directly, besides the baseline."""
+    crossings: tuple[Crossing, ...] = ()
+    """Pairs over settings that are compared directly."""
+    limits: tuple[str, ...] = ()
+    """What a reader must know before anything else: what the study cannot tell."""
     device: str = "cpu"
     """Where all runs compute, as torch names it."""
     dtype: Literal["float32", "float64"] = "float32"
@@ -118,7 +178,58 @@ class Study:
                 f"study {self.name!r}: the baseline {self.baseline!r} is not among its variants: "
                 + ", ".join(labels)
             )
+        self._check_settings(labels)
         self._check_contrasts(labels)
+        self._check_crossings()
+
+    def variants_of(self, setting: Setting) -> tuple[str, ...]:
+        """The canonical labels of the variants of a setting, in the order of the study's."""
+        labels = tuple(spell_label(parse_variant(label)) for label in self.variants)
+        if setting.variants is None:
+            return labels
+        limited = {spell_label(parse_variant(label)) for label in setting.variants}
+        return tuple(label for label in labels if label in limited)
+
+    def _check_settings(self, labels: tuple[str, ...]) -> None:
+        tables: dict[str, Setting] = {}
+        for setting in self.settings:
+            where = f"study {self.name!r}, setting {setting.name!r}"
+            given = () if setting.variants is None else setting.variants
+            for label in given:
+                if spell_label(parse_variant(label)) not in labels:
+                    raise ValueError(
+                        f"{where}: {label!r} is not among the variants of the study: "
+                        + ", ".join(labels)
+                    )
+            if setting.variants is not None and not given:
+                raise ValueError(f"{where}: expected at least one of variants, got none")
+            if setting.table is None:
+                continue
+            first = tables.setdefault(setting.table, setting)
+            if self.variants_of(first) != self.variants_of(setting):
+                raise ValueError(
+                    f"{where}: expected the variants of {first.name!r}, which stands in the same "
+                    f"table {setting.table!r}, got others"
+                )
+
+    def _check_crossings(self) -> None:
+        settings = {setting.name: setting for setting in self.settings}
+        for one in self.crossings:
+            for label, name in (
+                (one.variant, one.setting),
+                (one.reference, one.reference_setting),
+            ):
+                if name not in settings:
+                    raise ValueError(
+                        f"study {self.name!r}: {name!r} of a crossing is not among its settings: "
+                        + ", ".join(settings)
+                    )
+                there = self.variants_of(settings[name])
+                if spell_label(parse_variant(label)) not in there:
+                    raise ValueError(
+                        f"study {self.name!r}: {label!r} of a crossing is not in the setting "
+                        f"{name!r}: {', '.join(there)}"
+                    )
 
     def _check_contrasts(self, labels: tuple[str, ...]) -> None:
         if not self.contrasts:
@@ -160,10 +271,11 @@ class Study:
 
     def _row(self, setting: Setting, seed: int) -> Iterator[Cell]:
         rates = self.learning_rates or (setting.training.optimizer.learning_rate,)
-        for label in self.variants:
+        baseline = parse_variant(self.baseline)
+        for label in self.variants_of(setting):
             variant = parse_variant(label)
             try:
-                network = setting.network.with_variant(variant)
+                network = setting.network_of(variant, baseline)
             except ValueError as error:
                 raise ValueError(
                     f"study {self.name!r}, setting {setting.name!r}, variant {label!r}: {error}"

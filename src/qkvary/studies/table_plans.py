@@ -1,19 +1,20 @@
 """Which result tables a study has, and the runs behind each. Never imports torch.
 
 One table for every task over its settings, one for every setting where a task has several, and one
-average for every group of tasks with the same metric.
+average for every group of tasks with the same metric. Settings that name a table of their own stand
+in that one, and are in no average.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from qkvary.arch.labels import parse_variant, spell_label
 from qkvary.studies.comparisons import Pairing, Values, pair_up
 from qkvary.studies.observations import Observation
 from qkvary.studies.statistics import restricted_steps
-from qkvary.studies.study import Study
+from qkvary.studies.study import Crossing, Setting, Study
 from qkvary.studies.summary import TableKind
 from qkvary.studies.verdicts import Scale, steps_scale
 
@@ -26,6 +27,8 @@ class Plan:
     kind: TableKind
     tasks: tuple[str, ...]
     settings: tuple[str, ...]
+    variants: tuple[str, ...]
+    """Its rows."""
     metric: str
     higher_is_better: bool
     threshold: float | None
@@ -42,6 +45,8 @@ class Material:
     baseline: str
     contrasts: tuple[tuple[str, str], ...]
     """Planned pairs of a variant and its reference."""
+    crossings: tuple[Crossing, ...]
+    """Planned pairs over settings."""
     seeds: tuple[int, ...]
     tasks: Mapping[str, str]
     selected: Mapping[tuple[str, str], Sequence[Observation]]
@@ -76,9 +81,37 @@ class Material:
 
     def pair_metric(self, plan: Plan, ours: str, other: str) -> Pairing:
         """Pair the headline metric of two variants in one table."""
-        limit = 1.0 if plan.metric.endswith("accuracy") else None
-        scale = Scale(higher_is_better=plan.higher_is_better, limit=limit)
-        return self._pair(plan, self.values(ours, plan), other, self.values(other, plan), scale)
+        theirs = self.values(other, plan)
+        return self._pair(plan, self.values(ours, plan), other, theirs, _scale_of(plan))
+
+    def pair_crossing(self, plan: Plan, other: Plan, crossing: Crossing) -> Pairing:
+        """Pair two networks of different settings by seed.
+
+        Args:
+            plan: A table of the first one's setting.
+            other: A table of the other's.
+            crossing: The two.
+        """
+        ours, theirs = (
+            {
+                (crossing.setting, seed): value
+                for (found, seed), value in self.values(label, there).items()
+                if found == name
+            }
+            for label, there, name in (
+                (crossing.variant, plan, crossing.setting),
+                (crossing.reference, other, crossing.reference_setting),
+            )
+        )
+        return pair_up(
+            ours,
+            theirs,
+            baseline_name=name_in(crossing.reference, crossing.reference_setting),
+            tasks=self.tasks,
+            settings=(crossing.setting,),
+            seeds=self.seeds,
+            scale=_scale_of(plan),
+        )
 
     def pair_steps(self, plan: Plan, ours: str, other: str) -> Pairing:
         """Pair the restricted steps to solve of two variants in one table."""
@@ -98,6 +131,16 @@ class Material:
         )
 
 
+def _scale_of(plan: Plan) -> Scale:
+    limit = 1.0 if plan.metric.endswith("accuracy") else None
+    return Scale(higher_is_better=plan.higher_is_better, limit=limit)
+
+
+def name_in(variant: str, setting: str) -> str:
+    """What a network of one setting is called beside one of another."""
+    return f"{variant} ({setting})"
+
+
 def gather(study: Study, observations: Sequence[Observation]) -> Material:
     """Sort the selected runs of a study by variant."""
     selected: dict[tuple[str, str], list[Observation]] = {}
@@ -111,6 +154,14 @@ def gather(study: Study, observations: Sequence[Observation]) -> Material:
             (spell_label(parse_variant(variant)), spell_label(parse_variant(reference)))
             for variant, reference in study.contrasts
         ),
+        crossings=tuple(
+            replace(
+                one,
+                variant=spell_label(parse_variant(one.variant)),
+                reference=spell_label(parse_variant(one.reference)),
+            )
+            for one in study.crossings
+        ),
         seeds=study.seeds,
         tasks={setting.name: setting.task.name for setting in study.settings},
         selected=selected,
@@ -120,22 +171,40 @@ def gather(study: Study, observations: Sequence[Observation]) -> Material:
 def plan_tables(study: Study, observations: Sequence[Observation]) -> tuple[Plan, ...]:
     """List the tables of a study: averages, then tasks, then settings."""
     by_task: dict[str, list[str]] = {}
+    apart: dict[str, list[Setting]] = {}
     for setting in study.settings:
-        by_task.setdefault(setting.task.name, []).append(setting.name)
+        if setting.table is None:
+            by_task.setdefault(setting.task.name, []).append(setting.name)
+        else:
+            apart.setdefault(setting.table, []).append(setting)
     tasks = [
         _plan(study, observations, task, "task", (task,), tuple(settings))
         for task, settings in by_task.items()
+    ]
+    own = [
+        _plan(
+            study,
+            observations,
+            _apart_from(name, by_task),
+            "task",
+            tuple(dict.fromkeys(setting.task.name for setting in members)),
+            tuple(setting.name for setting in members),
+        )
+        for name, members in apart.items()
     ]
     settings = [
         _plan(
             study,
             observations,
-            f"setting {name}" if name in by_task else name,
+            f"setting {name}" if name in by_task or name in apart else name,
             "setting",
             (task,),
             (name,),
         )
-        for task, names in by_task.items()
+        for task, names in [
+            *by_task.items(),
+            *((group[0].task.name, [one.name for one in group]) for group in apart.values()),
+        ]
         if len(names) > 1
         for name in names
     ]
@@ -154,7 +223,11 @@ def plan_tables(study: Study, observations: Sequence[Observation]) -> tuple[Plan
         for (metric, _), group in groups.items()
         if metric and len(group) > 1
     ]
-    return (*averages, *tasks, *settings)
+    return (*averages, *tasks, *own, *settings)
+
+
+def _apart_from(name: str, tasks: Collection[str]) -> str:
+    return f"table {name}" if name in tasks else name
 
 
 def _plan(
@@ -165,11 +238,9 @@ def _plan(
     tasks: tuple[str, ...],
     settings: tuple[str, ...],
 ) -> Plan:
-    records = [
-        run.record for run in observations if run.record is not None and run.row.setting in settings
-    ]
-    named = [record for record in records if record.metric]
-    training = [setting.training for setting in study.settings if setting.name in settings]
+    runs = [run for run in observations if run.row.metric and run.row.setting in settings]
+    members = [setting for setting in study.settings if setting.name in settings]
+    training = [setting.training for setting in members]
     thresholds = {one.solve_threshold for one in training}
     horizons = {one.steps for one in training}
     same = kind != "average" and len(thresholds) == 1 and len(horizons) == 1
@@ -178,8 +249,9 @@ def _plan(
         kind=kind,
         tasks=tasks,
         settings=settings,
-        metric=named[0].metric if named else "",
-        higher_is_better=named[0].higher_is_better if named else True,
+        variants=study.variants_of(members[0]),
+        metric=(runs[0].row.metric or "") if runs else "",
+        higher_is_better=all(run.record.higher_is_better for run in runs[:1] if run.record),
         threshold=next(iter(thresholds)) if same else None,
         horizon=max(horizons),
     )

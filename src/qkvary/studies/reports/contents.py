@@ -176,6 +176,8 @@ def _contrast_cell(contrast: Contrast, table: ResultTable) -> Cell:
         return plain(None)
     decimals = decimals_for(table)
     below = [f"{ARROWS.get(gap.verdict, '')} {interval(gap, decimals)}".strip()]
+    if gap.detectable is not None:
+        below.append(f"detectable {wording.fixed(gap.detectable, decimals)}")
     if gap.pairs < gap.pairs_planned:
         below.append(f"{gap.pairs} of {gap.pairs_planned} pairs")
     return Cell(
@@ -188,7 +190,8 @@ def _contrast_cell(contrast: Contrast, table: ResultTable) -> Cell:
 
 def variant_counts(summary: Summary, variant: str) -> Counts:
     """Count the planned runs of a variant by what became of them."""
-    states = [run.state for run in summary.runs if run.variant == variant]
+    rows = {run.run_key: run for run in summary.runs if run.variant == variant}
+    states = [run.state for run in rows.values()]
     return Counts(
         planned=len(states),
         done=states.count("done"),
@@ -225,12 +228,12 @@ def result_table(table: ResultTable, summary: Summary, key: str) -> Table:
         key=key,
         title=f"{table.name}: {metric_name(table.metric)} ({way} is better)",
         columns=_RESULT_COLUMNS,
-        rows=tuple(_result_row(row, decimals) for row in table.rows),
+        rows=tuple(_result_row(row, decimals, summary.baseline) for row in table.rows),
         notes=(note,),
     )
 
 
-def _result_row(row: VariantRow, decimals: int) -> tuple[Cell, ...]:
+def _result_row(row: VariantRow, decimals: int, baseline: str) -> tuple[Cell, ...]:
     gap = row.difference
     start = (
         named(row.variant),
@@ -240,7 +243,8 @@ def _result_row(row: VariantRow, decimals: int) -> tuple[Cell, ...]:
         plain(row.std_settings, wording.fixed(row.std_settings, decimals)),
     )
     if gap is None:
-        return (*start, *(plain(None) for _ in range(5)), plain("baseline", tone="quiet"))
+        what = plain("baseline", tone="quiet") if row.variant == baseline else plain(None)
+        return (*start, *(plain(None) for _ in range(5)), what)
     single = wording.MISSING
     if gap.low_single is not None and gap.high_single is not None:
         ends = (wording.fixed(end, decimals, True) for end in (gap.low_single, gap.high_single))

@@ -1,0 +1,257 @@
+"""Settings that ask something else than the others: some variants, other sizes, another score."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from scipy import stats
+
+from qkvary.arch.labels import parse_variant
+from qkvary.costs.parameters import network_parameters
+from qkvary.studies.analysis import summarise
+from qkvary.studies.equal_parameters import describe_equal_parameters, match_parameters
+from qkvary.studies.records import Record
+from qkvary.studies.reports import contents
+from qkvary.studies.reports.export import markdown_report
+from qkvary.studies.reports.page import render_page
+from qkvary.studies.reports.terminal import print_summary
+from qkvary.studies.reports.writing import FORMATS, write_report
+from qkvary.studies.study import Crossing, Setting, Study
+from qkvary.studies.summary import Summary
+from tests.studies.made_up import make_record, make_setting, make_study
+
+LABELS = ("QKV", "Q-K=V", "I-K=V", "MQA")
+CROSSING = Crossing(variant="q,k=v", setting="equal", reference="MQA", reference_setting="reverse")
+
+
+def apart(name: str, **more: Any) -> Setting:
+    return dataclasses.replace(make_setting("reverse"), name=name, **{"table": name, **more})
+
+
+def three_tables(**more: Any) -> Study:
+    return make_study(
+        make_setting("reverse"),
+        apart("equal", variants=("Q-K=V", "QKV"), equal_parameters=True),
+        apart("seconds", metric="second", variants=("MQA", "Q-K=V")),
+        variants=LABELS,
+        contrasts=(("Q-K=V", "MQA"),),
+        **{"crossings": (CROSSING,), **more},
+    )
+
+
+def value_of(setting: str, label: str, seed: int) -> float:
+    sizes = {"QKV": 0.8, "Q-K=V": 0.7, "I-K=V": 0.6, "MQA": 0.75}
+    wobble = {1: 0.011, 2: -0.013, 3: 0.002, 4: 0.017, 5: -0.007}[seed]
+    return (
+        sizes[label]
+        + (0.05 if setting == "equal" and label != "QKV" else 0.0)
+        + wobble * len(label)
+    )
+
+
+def records_of(study: Study) -> list[Record]:
+    found: dict[str, Record] = {}
+    for cell in study.cells():
+        value = value_of(cell.setting, cell.variant, cell.seed)
+        record = make_record(cell, value)
+        metrics = {**record.metrics, "test_second": value / 2}
+        found.setdefault(cell.run_key, dataclasses.replace(record, metrics=metrics))
+    return list(found.values())
+
+
+@pytest.fixture(name="summary", scope="module")
+def summarised() -> Summary:
+    study = three_tables(limits=("Only a test.",))
+    return summarise(study, records_of(study))
+
+
+# ---- the study
+
+
+def test_a_limited_setting_has_the_runs_of_its_variants() -> None:
+    cells = [(cell.setting, cell.variant) for cell in three_tables().cells() if cell.seed == 1]
+    assert cells == [
+        *(("reverse", label) for label in LABELS),
+        ("equal", "QKV"),
+        ("equal", "Q-K=V"),
+        ("seconds", "Q-K=V"),
+        ("seconds", "MQA"),
+    ]
+
+
+def test_runs_that_are_the_same_are_the_same_run() -> None:
+    keys = {(cell.setting, cell.variant): cell.run_key for cell in three_tables(seeds=(1,)).cells()}
+    assert keys["reverse", "QKV"] == keys["equal", "QKV"]
+    assert keys["reverse", "MQA"] == keys["seconds", "MQA"]
+    assert keys["reverse", "Q-K=V"] != keys["equal", "Q-K=V"]
+    assert len(set(keys.values())) == 5
+
+
+@pytest.mark.parametrize("label", ["Q-K=V", "I-K=V", "Q=K=V", "MQA", "Q-MQA", "QKV", "Q[map]=K-V"])
+@pytest.mark.parametrize(("width", "activation"), [(20, "gelu"), (1, "gelu"), (37, "swiglu")])
+def test_no_other_width_comes_nearer(label: str, width: int, activation: Any) -> None:
+    network = make_setting("reverse").network
+    block = dataclasses.replace(network.block, d_ff=width, activation=activation)
+    network = dataclasses.replace(network, block=block)
+    found = match_parameters(network.with_variant(parse_variant(label)), network)
+    wanted = network_parameters(network).total
+
+    def off(d_ff: int) -> int:
+        other = dataclasses.replace(found, block=dataclasses.replace(found.block, d_ff=d_ff))
+        return abs(network_parameters(other).total - wanted)
+
+    assert found.layers[0].variant == parse_variant(label)
+    assert found.block.d_ff == min(range(1, 200), key=off)
+
+
+def test_widths_that_were_chosen_are_said() -> None:
+    study = three_tables()
+    (sentence,) = describe_equal_parameters(study)
+    cell = next(c for c in study.cells() if (c.setting, c.variant) == ("equal", "Q-K=V"))
+    total = network_parameters(cell.run.network).total
+    assert cell.run.network.block.d_ff > study.settings[0].network.block.d_ff
+    assert f"Q-K=V {cell.run.network.block.d_ff} ({total:,} parameters)" in sentence
+    assert "QKV, " in sentence
+    assert list(describe_equal_parameters(make_study())) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"variants": ("QKV",)}, "expected a table of its own with variants, got none"),
+        ({"equal_parameters": True, "metric": "a"}, "its own with equal_parameters, metric, got"),
+    ],
+)
+def test_what_differs_needs_a_table_of_its_own(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        apart("odd", table=None, **fields)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ([apart("odd", variants=("GQA-2",))], "'GQA-2' is not among the variants of the study"),
+        ([apart("odd", variants=())], "setting 'odd': expected at least one of variants, got none"),
+        (
+            [apart("one", variants=("QKV",)), apart("two", table="one")],
+            "setting 'two': expected the variants of 'one', which stands in the same table 'one'",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings: list[Setting], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_study(make_setting("reverse"), *settings, variants=LABELS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"setting": "none"}, "'none' of a crossing is not among its settings: reverse, equal"),
+        ({"variant": "I-K=V"}, "'I-K=V' of a crossing is not in the setting 'equal': QKV, Q-K=V"),
+        ({"reference": "GQA-2"}, "'GQA-2' of a crossing is not in the setting 'reverse'"),
+    ],
+)
+def test_crossings_without_meaning_are_refused(fields: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        three_tables(crossings=(dataclasses.replace(CROSSING, **fields),))
+
+
+# ---- its tables
+
+
+def test_every_table_has_the_rows_that_it_is_about(summary: Summary) -> None:
+    assert [(table.name, table.kind) for table in summary.tables] == [
+        ("reverse", "task"),
+        ("equal", "task"),
+        ("seconds", "task"),
+    ]
+    rows = {table.name: [row.variant for row in table.rows] for table in summary.tables}
+    assert rows == {"reverse": list(LABELS), "equal": ["QKV", "Q-K=V"], "seconds": ["Q-K=V", "MQA"]}
+    assert summary.method.family == 4
+    gap = summary.table("equal").row("Q-K=V").difference
+    assert gap is not None
+    assert gap.mean == pytest.approx(-0.05 + 0.002 * 2)
+    assert {row.difference for row in summary.table("seconds").rows} == {None}
+
+
+def test_another_score_is_shown_where_it_is_asked_for(summary: Summary) -> None:
+    table = summary.table("seconds")
+    assert table.metric == "test_second"
+    ours, other = table.row("MQA").mean, summary.table("reverse").row("MQA").mean
+    assert ours == pytest.approx((other or 0.0) / 2)
+
+
+def test_a_run_in_two_settings_counts_once(summary: Summary) -> None:
+    assert (summary.counts.planned, summary.counts.done, len(summary.runs)) == (25, 25, 40)
+    assert summary.training_seconds == pytest.approx(50.0)
+    assert contents.variant_counts(summary, "QKV").planned == 5
+
+
+def test_a_crossing_is_the_paired_interval_over_settings(summary: Summary) -> None:
+    planned, crossed = summary.contrasts
+    assert [row.table for row in planned.rows] == ["reverse", "seconds"]
+    assert (crossed.variant, crossed.reference) == ("Q-K=V (equal)", "MQA (reverse)")
+    (row,) = crossed.rows
+    ours = [value_of("equal", "Q-K=V", seed) for seed in range(1, 6)]
+    theirs = [value_of("reverse", "MQA", seed) for seed in range(1, 6)]
+    interval = stats.ttest_rel(ours, theirs).confidence_interval(1 - 0.05 / 3)
+    gap = row.difference
+    assert (row.table, gap.comparisons, gap.pairs, gap.pairs_planned) == ("equal", 3, 5, 5)
+    assert (gap.low, gap.high) == pytest.approx((interval.low, interval.high))
+    assert crossed.answer.startswith("Q-K=V (equal) against MQA (reverse), which has the same")
+
+
+def test_a_crossing_waits_for_its_runs() -> None:
+    study = three_tables()
+    (crossed,) = summarise(study, []).contrasts[1:]
+    assert crossed.answer.endswith("no pair of runs has finished yet.")
+
+
+def test_limits_come_before_anything_else(summary: Summary) -> None:
+    assert summary.caveats[0] == "Only a test."
+    assert any("feed-forward width follows" in text for text in summary.method.sentences)
+
+
+def test_several_settings_of_one_table_are_averaged_and_shown_alone() -> None:
+    study = make_study(
+        make_setting("reverse"),
+        *(
+            dataclasses.replace(apart(name, table="both"), task=make_setting("", length=n).task)
+            for name, n in (("short", 5), ("long", 11))
+        ),
+        variants=("QKV", "Q-K=V"),
+    )
+    summary = summarise(
+        study, [make_record(cell, 0.5 + 0.01 * cell.seed) for cell in study.cells()]
+    )
+    assert [(table.name, table.kind) for table in summary.tables] == [
+        ("reverse", "task"),
+        ("both", "task"),
+        ("short", "setting"),
+        ("long", "setting"),
+    ]
+
+
+# ---- reports
+
+
+def test_reports_show_them(summary: Summary, tmp_path: Path) -> None:
+    page = render_page(summary, [])
+    for text in ("Only a test.", "Q-K=V (equal)", "feed-forward width follows", "detectable"):
+        assert text in page
+    assert "equal" in markdown_report(summary, [])
+    assert len(write_report(summary, [], tmp_path, FORMATS)) > 4
+    (table,) = [one for one in summary.tables if one.name == "seconds"]
+    rows = contents.result_table(table, summary, "key").rows
+    assert [row[-1].text for row in rows] == [contents.plain(None).text] * 2
+
+
+def test_the_terminal_shows_them(summary: Summary) -> None:
+    console = Console(record=True, width=100, force_terminal=False)
+    with console.capture() as capture:
+        print_summary(summary, console)
+    assert "Q-K=V (equal) against MQA (reverse)" in capture.get()
+    assert "Note: Only a test." in capture.get()
