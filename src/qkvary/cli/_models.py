@@ -1,8 +1,6 @@
 """What the planning commands share: the model, its variants, formats, and how rows are drawn."""
 
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter, Token
@@ -15,8 +13,7 @@ from qkvary.cli._options import parse_count
 from qkvary.costs.candidates import Candidates
 from qkvary.costs.formats import Format, parse_format
 from qkvary.data.model_configs import resolve_model
-from qkvary.storage.durable import atomic_write_file, make_directory
-from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.storage.errors import UsageError
 
 LONGEST_DEFAULT = 8192
 """Tokens that are planned for where neither the person nor the model says less."""
@@ -89,14 +86,7 @@ def find_model(reference: str) -> Model:
         ValueError: if there is none, or its configuration cannot be read.
         DownloadError: if the hub cannot be reached.
     """
-    return resolve_model(reference, keep=_keep)
-
-
-def _keep(path: Path, data: bytes) -> None:
-    # It can be downloaded again: a cache that nobody can write is slow, not broken.
-    with suppress(ResourceError):
-        make_directory(path.parent)
-        atomic_write_file(path, data)
+    return resolve_model(reference)
 
 
 def choose_context(model: Model, asked: int | None) -> int:

@@ -1,20 +1,16 @@
-"""Small files from the net: over https only, limited in size and time.
-
-Says where a file is kept, but does not write it: the one write path stands on a higher floor, and
-whoever has it passes a writer in.
-"""
+"""Small files from the net: over https only, limited in size and time, and kept in a cache."""
 
 import http.client
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import ClassVar
 
-Keep = Callable[[Path, bytes], None]
-"""Stores a file that was downloaded; called only with what was found to be good."""
+from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.errors import ResourceError
 
 TIMEOUT_SECONDS = 15.0
 """For the whole download."""
@@ -50,6 +46,14 @@ def cache_directory() -> Path | None:
         return Path.home() / ".cache" / "qkvary"
     except RuntimeError:
         return None
+
+
+def keep_in_cache(path: Path, data: bytes) -> None:
+    """Keep what was downloaded or found out, and is good, so that the next start is quicker."""
+    # It can be downloaded again: a cache that nobody can write is slow, not broken.
+    with suppress(ResourceError):
+        make_directory(path.parent)
+        atomic_write_file(path, data)
 
 
 def is_offline() -> bool:

@@ -13,7 +13,7 @@ from typing import cast
 from qkvary.arch.families.sizes import has_size, load_size, suggest_sizes
 from qkvary.arch.families.table import read_model
 from qkvary.arch.models import Model
-from qkvary.data.downloads import Keep, cache_directory, fetch, is_offline
+from qkvary.data.downloads import cache_directory, fetch, is_offline, keep_in_cache
 
 HUB = "https://huggingface.co"
 CONFIG_NAME = "config.json"
@@ -23,12 +23,11 @@ LARGEST_CONFIG = 1_000_000
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
 
 
-def resolve_model(reference: str, *, keep: Keep | None = None) -> Model:
+def resolve_model(reference: str) -> Model:
     """The model that a person means: a named size first, then a configuration.
 
     Args:
         reference: A named size, or what :func:`load_config` takes.
-        keep: See there.
 
     Raises:
         ValueError: if it is none of these, or the configuration cannot be read.
@@ -36,18 +35,17 @@ def resolve_model(reference: str, *, keep: Keep | None = None) -> Model:
     """
     if has_size(reference):
         return load_size(reference)
-    name, config = load_config(reference, keep=keep)
+    name, config = load_config(reference)
     return read_model(config, name)
 
 
-def load_config(reference: str, *, keep: Keep | None = None) -> tuple[str, dict[str, object]]:
+def load_config(reference: str) -> tuple[str, dict[str, object]]:
     """The configuration of a published model, and a name for the model.
 
-    What exists on this machine wins over a repository of the same name.
+    What exists on this machine wins over a repository of the same name. What is downloaded is kept.
 
     Args:
         reference: A file, a folder with a ``config.json``, or ``owner/name`` of the hub.
-        keep: Stores what is downloaded, so that the next call needs no net; ``None`` keeps nothing.
 
     Raises:
         ValueError: if there is no such thing, or it is not a configuration.
@@ -57,7 +55,7 @@ def load_config(reference: str, *, keep: Keep | None = None) -> tuple[str, dict[
     if path is not None:
         return _name_of(path), parse_config(_read(path), str(path))
     if _HUB_ID.fullmatch(reference) and ".." not in reference:
-        return reference, _load_from_hub(reference, keep)
+        return reference, _load_from_hub(reference)
     raise ValueError(
         "expected a named size, a configuration file, a folder with one, or a hub id owner/name, "
         f"got {_shorten(reference)!r}{_hint(reference)}"
@@ -149,7 +147,7 @@ def _name_of(path: Path) -> str:
     return own or "model"
 
 
-def _load_from_hub(reference: str, keep: Keep | None) -> dict[str, object]:
+def _load_from_hub(reference: str) -> dict[str, object]:
     folder = cache_directory()
     stored = folder / "configs" / f"{reference.replace('/', '--')}.json" if folder else None
     if stored is not None and stored.is_file():
@@ -173,8 +171,8 @@ def _load_from_hub(reference: str, keep: Keep | None) -> dict[str, object]:
             f"a downloaded {CONFIG_NAME} instead{_hint(reference)}"
         ) from error
     config = parse_config(data, url)
-    if keep is not None and stored is not None:
-        keep(stored, data)
+    if stored is not None:
+        keep_in_cache(stored, data)
     return config
 
 

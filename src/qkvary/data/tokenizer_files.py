@@ -11,17 +11,15 @@ import json
 import os
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.documents import Document
-from qkvary.data.downloads import DownloadError, cache_directory, fetch, is_offline
+from qkvary.data.downloads import DownloadError, cache_directory, fetch, is_offline, keep_in_cache
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, make_tokenizer
-from qkvary.storage.durable import atomic_write_file, make_directory
-from qkvary.storage.errors import DamagedError, ResourceError, UsageError
+from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.reading import LARGEST_SIDE_FILE, read_file
 
 NAMES = ("gpt2", "bytes", "characters")
@@ -131,10 +129,7 @@ def load_gpt2() -> BytePairTokenizer:
     if hashlib.sha256(data).hexdigest() != MERGES_SHA256:
         raise DownloadError(f"{MERGES_URL} is not the file that it was: its sha256 is another one")
     if cache is not None:
-        # It can be downloaded again: a cache that nobody can write is slow, not broken.
-        with suppress(ResourceError):
-            make_directory(cache / "gpt2_bpe")
-            atomic_write_file(cache / "gpt2_bpe" / "vocab.bpe", data)
+        keep_in_cache(cache / "gpt2_bpe" / "vocab.bpe", data)
     return BytePairTokenizer(data.decode())
 
 

@@ -12,9 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.data.downloads import cache_directory
-from qkvary.storage.durable import atomic_write_file, make_directory
-from qkvary.storage.errors import DamagedError, ResourceError
+from qkvary.data.downloads import cache_directory, keep_in_cache
+from qkvary.storage.errors import DamagedError
 from qkvary.storage.jsonvalues import decode, encode
 from qkvary.storage.manifest import Manifest
 
@@ -119,6 +118,4 @@ def _remember(path: Path, mark: list[int], sha256: str) -> None:
     memory = _memory(path) if mark[-1] >= REMEMBERED_BYTES else None
     if memory is not None:
         # Where nobody can write, files are only checked more often.
-        with suppress(ResourceError):
-            make_directory(memory.parent)
-            atomic_write_file(memory, encode({"mark": mark, "sha256": sha256}).encode())
+        keep_in_cache(memory, encode({"mark": mark, "sha256": sha256}).encode())
