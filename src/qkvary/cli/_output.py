@@ -47,10 +47,17 @@ def console(stream: TextIO | None = None, *, width: int = WIDTH_WITHOUT_TERMINAL
 def print_json(document: Mapping[str, Any]) -> None:
     """Print one JSON document, the schema's version first; NaN and infinities become null."""
     _never_fail_to_encode(sys.stdout)
-    text = json.dumps(
-        {"schema_version": SCHEMA_VERSION, **_plain(document)}, indent=2, allow_nan=False
+    sys.stdout.write(to_json(document))
+
+
+def to_json(document: Mapping[str, Any]) -> str:
+    """The document that ``print_json`` prints."""
+    return (
+        json.dumps(
+            {"schema_version": SCHEMA_VERSION, **_plain(document)}, indent=2, allow_nan=False
+        )
+        + "\n"
     )
-    sys.stdout.write(text + "\n")
 
 
 def print_error(message: str) -> None:

@@ -1,0 +1,384 @@
+"""Evaluate a language model: perplexity of a text, long contexts, and tasks through lm-eval."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter, Token
+
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.cli._evaluation_output import print_evaluation
+from qkvary.cli._options import Json, parse_count
+from qkvary.cli._output import console, print_json, to_json
+from qkvary.inference.evaluation.catalog import (
+    load_identify,
+    load_task_measures,
+    load_text_measures,
+    require_lm_eval,
+)
+from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.errors import UsageError
+
+if TYPE_CHECKING:
+    from qkvary.checkpoints.models import LoadedModel
+    from qkvary.inference.evaluation.answers import Share, TaskScore
+    from qkvary.inference.evaluation.catalog import TextMeasures
+    from qkvary.inference.evaluation.perplexity import PaperScore, TextScore
+    from qkvary.inference.evaluation.texts import Text
+
+FIVE = ("arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande")
+"""What ``--tasks five`` means."""
+
+
+def _convert_count(_kind: object, tokens: Sequence[Token]) -> int:
+    return parse_count(tokens[0].value)
+
+
+def _count(name: str, text: str) -> Any:
+    return Parameter(name=name, converter=_convert_count, help=text)
+
+
+Checkpoint = Annotated[
+    Path, Parameter(help="A folder or file: our own, a llama2.c .bin, or a character model.")
+]
+Out = Annotated[
+    Path | None, Parameter(name="--out", help="Write all figures into this file, as JSON.")
+]
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Which text is read, and how."""
+
+    data: Annotated[
+        tuple[Path, ...],
+        Parameter(
+            name="--data",
+            negative=(),
+            consume_multiple=(1, None),
+            help="Text: files or folders of .txt and .jsonl, or a prepared set.",
+        ),
+    ] = ()
+    split: Annotated[
+        Literal["train", "validation", "test"],
+        Parameter(name="--split", help="Of a prepared set."),
+    ] = "validation"
+    tokens: Annotated[
+        int | None, _count("--tokens", "Read so many tokens of the text at most.")
+    ] = None
+    context: Annotated[
+        int | None,
+        _count("--context", "Tokens before a target at most. As many as the network was made for."),
+    ] = None
+    stride: Annotated[
+        int | None,
+        _count(
+            "--stride",
+            "Tokens by which windows are ahead of each other, such as half of --context: every "
+            "target has context - stride tokens before it. As many as --context.",
+        ),
+    ] = None
+    joined: Annotated[
+        bool,
+        Parameter(
+            name="--joined",
+            negative=(),
+            help="Read documents one behind the other, not each by itself.",
+        ),
+    ] = False
+    lengths: Annotated[
+        str | None,
+        Parameter(
+            name="--lengths",
+            help="Perplexity by position from windows of these lengths, such as 512,1k,4k; also "
+            "beyond what the network was made for, unless it learned its positions.",
+        ),
+    ] = None
+    paper: Annotated[
+        bool,
+        Parameter(
+            name="--paper",
+            negative="--no-paper",
+            help="Also count as the papers did: a document is a row, filled up with separators.",
+        ),
+    ] = True
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """Which questions are asked, and how."""
+
+    tasks: Annotated[
+        str | None,
+        Parameter(
+            name="--tasks",
+            help="arc_easy, arc_challenge, hellaswag, piqa, winogrande, lambada, separated by "
+            "commas; five for all but the last.",
+        ),
+    ] = None
+    task_data: Annotated[
+        Path | None,
+        Parameter(
+            name="--task-data", help="Folder of their files; lm_eval in $QKVARY_DATA if not given."
+        ),
+    ] = None
+    fewshot: Annotated[
+        int | None,
+        Parameter(name="--fewshot", help="Solved examples before each question; 5, lambada 0."),
+    ] = None
+    limit: Annotated[
+        int | None, Parameter(name="--limit", help="Ask the first so many questions of each task.")
+    ] = None
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """Where and how the network computes."""
+
+    device: Annotated[
+        str, Parameter(name="--device", help="Where to compute: cpu, cuda, cuda:1, mps.")
+    ] = "cpu"
+    dtype: Annotated[
+        Literal["float64", "float32", "bfloat16", "float16"] | None,
+        Parameter(name="--dtype", help="Number format; as stored if not given."),
+    ] = None
+    batch_size: Annotated[
+        int,
+        Parameter(name="--batch-size", help="Windows or requests together; changes rounding only."),
+    ] = 8
+
+
+DEFAULT_READING = Reading()
+DEFAULT_ASKING = Asking()
+DEFAULT_RUNNING = Running()
+
+
+def command(
+    checkpoint: Checkpoint,
+    /,
+    *,
+    reading: Reading = DEFAULT_READING,
+    asking: Asking = DEFAULT_ASKING,
+    running: Running = DEFAULT_RUNNING,
+    out: Out = None,
+    json_output: Json = False,
+) -> None:
+    """Evaluate a language model: perplexity of a text, long contexts, and tasks through lm-eval.
+
+    Perplexities are per real token, per byte of the text, and as the papers counted, with padding.
+    Accuracies come with their standard error and their distance from guessing.
+    """
+    if not reading.data and asking.tasks is None:
+        raise UsageError("expected something to evaluate on, got neither --data nor --tasks")
+    _check_numbers(reading, asking, running)
+    names = _choose_tasks(asking)
+    loaded = load_checkpoint(checkpoint).moved(running.device, running.dtype)
+    document: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": running.batch_size}
+    document["identity"] = load_identify()(loaded.network, loaded.tokenizer)
+    if reading.data:
+        document |= _read(loaded, reading, running)
+    if names:
+        document |= _ask(loaded, names, asking, running)
+    if out is not None:
+        make_directory(out.absolute().parent)
+        atomic_write_file(out, to_json(document).encode())
+    if json_output:
+        print_json(document)
+    else:
+        print_evaluation(console(), document)
+
+
+def _check_numbers(reading: Reading, asking: Asking, running: Running) -> None:
+    """Refuse numbers that mean nothing before anything is loaded."""
+    counts = {
+        "--tokens": reading.tokens,
+        "--context": reading.context,
+        "--stride": reading.stride,
+        "--limit": asking.limit,
+        "--batch-size": running.batch_size,
+    }
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise UsageError(f"expected {name} of at least 1, got {count}")
+    if asking.fewshot is not None and asking.fewshot < 0:
+        raise UsageError(f"expected --fewshot of at least 0, got {asking.fewshot}")
+
+
+def _choose_tasks(asking: Asking) -> tuple[str, ...]:
+    if asking.tasks is None:
+        return ()
+    require_lm_eval()
+    # Read when the libraries are imported: nothing is looked up online, and nobody sees bars but
+    # who sits at a terminal.
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
+    names = [part.strip() for part in asking.tasks.split(",")]
+    return tuple(
+        dict.fromkeys(one for name in names for one in (FIVE if name == "five" else (name,)))
+    )
+
+
+def _read(loaded: "LoadedModel", reading: Reading, running: Running) -> dict[str, Any]:
+    """Everything that is measured on a text."""
+    measures = load_text_measures()
+    text = _load_text(loaded, reading, measures)
+    network = loaded.network
+    context = reading.context or network.config.max_tokens
+    protocol = measures.protocol(
+        context=context,
+        stride=context if reading.stride is None else reading.stride,
+        joined=reading.joined,
+        batch_size=running.batch_size,
+    )
+    lengths = _choose_lengths(reading.lengths)
+    longest = measures.lengthen(network, context)
+    measures.lengthen(network, max(lengths, default=1))
+    with _watch("reading") as tell:
+        score = measures.score_text(longest, text, protocol, tell=tell)
+    found: dict[str, Any] = {
+        "data": [str(path) for path in reading.data],
+        "protocol": protocol,
+        "made_for": network.config.max_tokens,
+        "text": describe_text(score),
+    }
+    if reading.paper and text.separator is not None:
+        with _watch("reading as the papers did") as tell:
+            paper = measures.score_as_papers(
+                longest, text, context=context, batch_size=running.batch_size, tell=tell
+            )
+        found["paper"] = describe_paper(paper)
+    if lengths:
+        with _watch("reading at several lengths") as tell:
+            rows = measures.score_lengths(network, text, lengths, protocol, tell=tell)
+        found["lengths"] = [
+            {
+                "length": row.length,
+                "beyond": row.beyond,
+                **describe_text(row.score),
+                "buckets": [dataclasses.asdict(bucket) for bucket in row.buckets],
+            }
+            for row in rows
+        ]
+    return found
+
+
+def _load_text(loaded: "LoadedModel", reading: Reading, measures: "TextMeasures") -> "Text":
+    first = reading.data[0]
+    if measures.is_prepared(first):
+        if len(reading.data) > 1:
+            raise UsageError(f"expected one prepared set, got {first} and others")
+        tokenizer, text = measures.open_split(first, reading.split, most=reading.tokens)
+        own = loaded.tokenizer
+        if own is not None and own.describe() != tokenizer.describe():
+            raise UsageError(
+                f"expected a set with the tokens of the checkpoint, got {first} with others"
+            )
+        return text
+    if loaded.tokenizer is None:
+        raise UsageError(
+            "expected a checkpoint with a tokenizer, or a prepared set as --data, got neither"
+        )
+    text = measures.make_text(loaded.tokenizer, measures.read_documents(reading.data))
+    return text if reading.tokens is None else text.cut(reading.tokens)
+
+
+def _choose_lengths(text: str | None) -> list[int]:
+    lengths = [] if text is None else [parse_count(part) for part in text.split(",")]
+    if any(length < 1 for length in lengths):
+        raise UsageError(f"expected lengths of at least 1 token, got {text!r}")
+    return list(dict.fromkeys(lengths))
+
+
+def describe_text(score: "TextScore") -> dict[str, Any]:
+    """All figures by their names."""
+    return {
+        **dataclasses.asdict(score),
+        "perplexity": score.perplexity,
+        "bits_per_byte": score.bits_per_byte,
+        "byte_perplexity": score.byte_perplexity,
+    }
+
+
+def describe_paper(score: "PaperScore") -> dict[str, Any]:
+    """All figures by their names."""
+    return {
+        **dataclasses.asdict(score),
+        "perplexity": score.perplexity,
+        "real_perplexity": score.real_perplexity,
+    }
+
+
+def _ask(
+    loaded: "LoadedModel", names: Sequence[str], asking: Asking, running: Running
+) -> dict[str, Any]:
+    """Everything that is asked."""
+    if loaded.tokenizer is None:
+        raise UsageError("expected a checkpoint with a tokenizer, got one without")
+    folder = _find_task_data(asking)
+    measures = load_task_measures()
+    scores = measures.ask(
+        loaded.network,
+        loaded.tokenizer,
+        names,
+        folder=folder,
+        fewshot=asking.fewshot,
+        limit=asking.limit,
+        batch_size=running.batch_size,
+    )
+    mean = measures.average(scores)
+    return {
+        "lm_eval": measures.version,
+        "limit": asking.limit,
+        "tasks": {name: describe_task(score) for name, score in scores.items()},
+        "mean_of_five": None
+        if mean is None
+        else {
+            "accuracy": describe_share(mean.accuracy),
+            "normalised": describe_share(mean.normalised),
+        },
+    }
+
+
+def _find_task_data(asking: Asking) -> Path:
+    if asking.task_data is not None:
+        return asking.task_data
+    root = os.environ.get("QKVARY_DATA")
+    if not root:
+        raise UsageError(
+            "expected a folder with the files of the tasks: give --task-data, or set QKVARY_DATA "
+            "to a folder with lm_eval in it"
+        )
+    return Path(root) / "lm_eval"
+
+
+def describe_task(score: "TaskScore") -> dict[str, Any]:
+    """All figures by their names."""
+    return {
+        **dataclasses.asdict(score),
+        "accuracy": describe_share(score.accuracy),
+        "normalised": describe_share(score.normalised),
+    }
+
+
+def describe_share(share: "Share | None") -> dict[str, Any] | None:
+    """A share with its distance from guessing."""
+    return None if share is None else {**dataclasses.asdict(share), "distance": share.distance}
+
+
+@contextmanager
+def _watch(what: str) -> Generator[Callable[[int, int], None]]:
+    """Show somebody at a terminal how far it is."""
+    screen = console(sys.stderr)
+    if not screen.is_terminal:
+        yield lambda _done, _total: None
+        return
+    with screen.status(what) as status:
+        yield lambda done, total: status.update(f"{what}: {done:,} of {total:,} windows")

@@ -1,0 +1,260 @@
+"""Tasks with lm-eval: its prompts, its scoring, our networks, and local copies of the data.
+
+Everything that is peculiar to lm-eval is here (docs/decisions/0014). Needs the extra ``eval``.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import datasets
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.evaluator import evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks._yaml_loader import load_yaml
+from tokenizers import Tokenizer as LibraryModel
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
+
+from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
+from qkvary.data.tokenizers import CharacterTokenizer, Tokenizer
+from qkvary.inference.evaluation.answers import Share, TaskScore, measure_share
+from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, LocalRows, read_rows
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import UsageError
+
+SHOT_SEED = 1234
+"""lm-eval's own: which solved examples stand before which question."""
+_REMEMBERED = 64
+"""Texts whose tokens are kept: every choice is asked with the same prompt."""
+_UNKNOWN = "<unk>"
+_SPLIT, _SHOTS = "evaluated", "shots"
+
+
+class Asked(NamedTuple):
+    """A task that is ready to be asked."""
+
+    task: Any
+    """Of lm-eval."""
+    rows: LocalRows
+    """Its documents."""
+    fewshot: int
+    """Solved examples before each question."""
+
+
+class NetworkLM(HFLM):
+    """lm-eval's own class for models of transformers, with the tokenizer of the checkpoint."""
+
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer, *, batch_size: int) -> None:
+        """Wrap a network; its weights are shared.
+
+        Args:
+            model: In evaluation mode.
+            tokenizer: Of the network, for any text.
+            batch_size: Requests that are computed together.
+        """
+        self._encode: Callable[[str], list[int]] = lru_cache(_REMEMBERED)(tokenizer.encode)
+        self._begin = tokenizer.beginning
+        begin = tokenizer.separator if self._begin is None else self._begin
+        self._limit = model.config.max_tokens
+        self.cut_share = 0.0
+        self._is_watched = sys.stderr.isatty()
+        options: dict[str, Any] = {
+            "pretrained": QKVForCausalLM.wrap(model),
+            "tokenizer": _make_stand_in(),
+            "max_length": self._limit,
+            "batch_size": batch_size,
+            "prefix_token_id": 0 if begin is None else begin,
+        }
+        super().__init__(**options)
+
+    def tok_encode(
+        self,
+        string: str,
+        add_special_tokens: bool | None = None,
+        left_truncate_len: int | None = None,
+        **_kwargs: Any,
+    ) -> list[int]:
+        """The tokens of a text as the network was trained on them."""
+        found = self._encode(string)
+        if add_special_tokens is False and found[:1] == [self._begin]:
+            found = found[1:]
+        return found[-left_truncate_len:] if left_truncate_len else list(found)
+
+    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> Any:
+        """Answer requests; how far it is is shown to somebody at a terminal only."""
+        hidden = disable_tqdm or not self._is_watched
+        return cast("Any", super()).loglikelihood(requests, disable_tqdm=hidden)
+
+    def _loglikelihood_tokens(
+        self,
+        requests: list[tuple[tuple[str, str], list[int], list[int]]],
+        disable_tqdm: bool = False,
+        override_bs: int | None = None,
+    ) -> Any:
+        """Note what does not fit before it is cut off on the left.
+
+        Raises:
+            UsageError: if an answer alone does not fit, or has no token of its own.
+        """
+        lost = 0
+        for _, context, answer in requests:
+            if not 0 < len(answer) <= self._limit:
+                raise UsageError(
+                    f"expected answers of 1 to {self._limit} tokens for this network, got "
+                    f"{len(answer)}"
+                )
+            lost += len(context) + len(answer) > self._limit + 1
+        self.cut_share = lost / max(1, len(requests))
+        return super()._loglikelihood_tokens(  # pyright: ignore[reportAttributeAccessIssue]
+            requests, disable_tqdm=disable_tqdm, override_bs=override_bs
+        )
+
+
+def lm_eval_version() -> str:
+    """Which lm-eval asks."""
+    return version("lm_eval")
+
+
+def ask(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    names: Sequence[str],
+    *,
+    folder: Path,
+    fewshot: int | None = None,
+    limit: int | None = None,
+    batch_size: int = 8,
+) -> dict[str, TaskScore]:
+    """Ask a network the questions of tasks.
+
+    Args:
+        model: In evaluation mode.
+        tokenizer: Of the network.
+        names: Out of ``LOCAL_TASKS``.
+        folder: Of the local copies.
+        fewshot: Solved examples before each question; the usual number if not given.
+        limit: Questions of each task at most, the first ones.
+        batch_size: Requests that are computed together.
+
+    Raises:
+        UsageError: for an unknown task, a missing file, a tokenizer that does not know every text,
+            or too few examples.
+        DamagedError: if a file is not what it should be.
+    """
+    if isinstance(tokenizer, CharacterTokenizer):
+        raise UsageError(
+            f"expected a tokenizer for any text, got one of {tokenizer.vocabulary} characters; "
+            "tasks are for networks with bytes or merged pieces"
+        )
+    with _quiet():
+        asked = {name: make_task(name, folder, fewshot=fewshot) for name in names}
+        lm = cast("Any", NetworkLM)(model, tokenizer, batch_size=batch_size)
+        return {name: _ask_one(lm, name, one, limit) for name, one in asked.items()}
+
+
+def make_task(name: str, folder: Path, *, fewshot: int | None = None) -> Asked:
+    """A task with lm-eval's prompts on the local copy of its data.
+
+    Args:
+        name: Out of ``LOCAL_TASKS``.
+        folder: Of the local copies.
+        fewshot: Solved examples before each question; the usual number if not given.
+
+    Raises:
+        UsageError: for an unknown task, a missing file, or too few examples.
+        DamagedError: if a file is not what it should be.
+    """
+    if name not in LOCAL_TASKS:
+        raise UsageError(f"expected a task, got {name!r}; choices: {', '.join(LOCAL_TASKS)}")
+    local = LOCAL_TASKS[name]
+    rows = read_rows(name, folder)
+    shots = local.usual_shots if fewshot is None else fewshot
+    available = len(rows.evaluated) - 1 if rows.shots is None else len(rows.shots)
+    if not 0 <= shots <= available:
+        raise UsageError(
+            f"expected 0 to {available} solved examples for {name} ({rows.shots_file}), got {shots}"
+        )
+    return Asked(_configure(local.config, rows, shots, local.overrides or {}), rows, shots)
+
+
+def _configure(config: str, rows: LocalRows, shots: int, overrides: Mapping[str, Any]) -> Any:
+    """The task of lm-eval's own file, on other data."""
+    splits = {_SPLIT: rows.evaluated}
+    if rows.shots is not None:
+        splits[_SHOTS] = rows.shots
+
+    def make_dataset(**_kwargs: Any) -> Any:
+        # In memory: nothing is looked up, and nothing is kept on the disk.
+        found = {name: datasets.Dataset.from_list(part) for name, part in splits.items()}
+        return datasets.DatasetDict(cast("Any", found))
+
+    # lm-eval leaves the question out of the examples where both have one test split.
+    found = load_yaml(str(files("lm_eval") / config)) | {
+        "custom_dataset": make_dataset,
+        "training_split": None,
+        "validation_split": None,
+        "test_split": _SPLIT,
+        "fewshot_split": _SPLIT if rows.shots is None else _SHOTS,
+        "num_fewshot": shots,
+        **overrides,
+    }
+    task = ConfigurableTask(config={name: found[name] for name in found if name != "tag"})
+    task.set_fewshot_seed(seed=SHOT_SEED)
+    return task
+
+
+def _ask_one(lm: NetworkLM, name: str, asked: Asked, limit: int | None) -> TaskScore:
+    task = asked.task
+    results = cast(
+        "Any",
+        evaluate(lm, {"tasks": {name: task}}, limit=limit, bootstrap_iters=0, log_samples=True),
+    )
+    samples: list[dict[str, Any]] = results["samples"][name]
+    has_choices = task.OUTPUT_TYPE == "multiple_choice"
+    choices = [len(task.doc_to_choice(one["doc"])) for one in samples] if has_choices else None
+
+    def measure(metric: str) -> Share | None:
+        if metric not in samples[0]:
+            return None
+        return measure_share([float(one[metric]) for one in samples], choices)
+
+    accuracy = measure("acc")
+    assert accuracy is not None  # noqa: S101  every task here has it
+    return TaskScore(
+        task=task.config.task,
+        documents=len(samples),
+        evaluated=asked.rows.evaluated_file,
+        fewshot=asked.fewshot,
+        shots_from=asked.rows.shots_file if asked.fewshot else None,
+        accuracy=accuracy,
+        normalised=measure("acc_norm"),
+        perplexity=results["results"][name].get("perplexity,none"),
+        cut_prompts=lm.cut_share,
+        version=str(task.VERSION),
+    )
+
+
+def _make_stand_in() -> PreTrainedTokenizerFast:
+    """What lm-eval wants to hold, and is never asked: ``NetworkLM`` encodes itself."""
+    library = LibraryModel(WordLevel({_UNKNOWN: 0}, unk_token=_UNKNOWN))
+    names = dict.fromkeys(("unk_token", "pad_token", "eos_token"), _UNKNOWN)
+    return PreTrainedTokenizerFast(tokenizer_object=library, **names)
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Let lm-eval say only what went wrong; what matters of the rest is in the scores."""
+    logger = logging.getLogger("lm_eval")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

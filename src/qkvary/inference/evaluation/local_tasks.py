@@ -1,0 +1,184 @@
+"""Local copies of evaluation sets, in the fields that lm-eval's own task files expect.
+
+Knows files and fields. Where solved examples come from is decided here too: the training file
+where there is one, else the validation file, else the file that is evaluated itself, of which the
+question is then left out.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.reading import read_file
+
+Row = dict[str, Any]
+
+LARGEST_FILE = 2**28
+_UNFINISHED = re.compile(r"(?<=[.!?]) ([^.!?]+)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalTask:
+    """A task of lm-eval and the files that stand in for its data set."""
+
+    config: str
+    """Its file inside of lm-eval."""
+    evaluated: str
+    """The file that is asked."""
+    shots: tuple[str, ...]
+    """Files that solved examples may come from; the first that exists, else the evaluated one."""
+    convert: Callable[[Row], Row]
+    """From the fields of the local copy to those that the task's prompts read."""
+    usual_shots: int = 5
+    """Solved examples where nobody says how many."""
+    overrides: Mapping[str, Any] | None = None
+    """What else is different, because the copy is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRows:
+    """The documents of a task."""
+
+    evaluated: list[Row]
+    """To be asked."""
+    evaluated_file: str
+    """Where they come from."""
+    shots: list[Row] | None
+    """Solved examples; ``None`` if they are the others that are evaluated."""
+    shots_file: str
+    """Where those come from."""
+
+
+def read_rows(name: str, folder: Path) -> LocalRows:
+    """The documents of a task.
+
+    Args:
+        name: One of ``LOCAL_TASKS``.
+        folder: Where the local copies are.
+
+    Raises:
+        UsageError: if the file to be evaluated is not there.
+        DamagedError: if a file is not what it should be.
+    """
+    task = LOCAL_TASKS[name]
+    if not (folder / task.evaluated).is_file():
+        raise UsageError(
+            f"expected {task.evaluated} in {folder} for {name}, got no such file; nothing is "
+            "downloaded"
+        )
+    shots = next((file for file in task.shots if (folder / file).is_file()), None)
+    return LocalRows(
+        evaluated=_read(folder / task.evaluated, task),
+        evaluated_file=task.evaluated,
+        shots=None if shots is None else _read(folder / shots, task),
+        shots_file=task.evaluated if shots is None else shots,
+    )
+
+
+def _read(path: Path, task: LocalTask) -> list[Row]:
+    lines = read_file(path, limit=LARGEST_FILE).split(b"\n")
+    found: list[Row] = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                found.append(task.convert(cast("Row", json.loads(line))))
+            except (ValueError, TypeError, KeyError, RecursionError, AttributeError):
+                raise DamagedError(
+                    f"{path}:{number} is no question of this task: a field is missing"
+                ) from None
+    if not found:
+        raise DamagedError(f"{path} has no questions")
+    return found
+
+
+def _arc(row: Row) -> Row:
+    choices = row["choices"]
+    texts, labels = list(map(str, choices["text"])), list(map(str, choices["label"]))
+    if len(texts) != len(labels) or str(row["answerKey"]) not in labels:
+        raise ValueError(row["answerKey"])
+    return {
+        "question": str(row["question"]),
+        "choices": {"text": texts, "label": labels},
+        "answerKey": str(row["answerKey"]),
+    }
+
+
+def _hellaswag(row: Row) -> Row:
+    """The fields behind ``process_docs``, where the copy's end.
+
+    lm-eval begins the unfinished sentence at the end of a context with a capital, the copy does
+    not: "... on a roof. he" is asked as "... on a roof. He".
+    """
+    gold = int(row["gold"])
+    query = _UNFINISHED.sub(lambda found: " " + found[1].capitalize(), str(row["query"]))
+    choices = list(map(str, row["choices"]))
+    if not 0 <= gold < len(choices):
+        raise ValueError(gold)
+    return {"query": query, "choices": choices, "label": str(gold)}
+
+
+def _piqa(row: Row) -> Row:
+    label = int(row["label"])
+    if label not in {0, 1}:
+        raise ValueError(label)
+    return {**{name: str(row[name]) for name in ("goal", "sol1", "sol2")}, "label": label}
+
+
+def _winogrande(row: Row) -> Row:
+    found = {name: str(row[name]) for name in ("sentence", "option1", "option2", "answer")}
+    if "_" not in found["sentence"] or found["answer"] not in {"1", "2"}:
+        raise ValueError(found["answer"])
+    return found
+
+
+def _lambada(row: Row) -> Row:
+    context, word = str(row["context"]), str(row["continuation"])
+    if " " in word:
+        raise ValueError(word)
+    return {"text": f"{context} {word}"}
+
+
+def _name_arc(name: str) -> LocalTask:
+    return LocalTask(
+        config=f"tasks/arc/{name}.yaml",
+        evaluated=f"{name}_test.jsonl",
+        shots=(f"{name}_train.jsonl", f"{name}_validation.jsonl"),
+        convert=_arc,
+    )
+
+
+LOCAL_TASKS: dict[str, LocalTask] = {
+    "arc_easy": _name_arc("arc_easy"),
+    "arc_challenge": _name_arc("arc_challenge"),
+    "hellaswag": LocalTask(
+        config="tasks/hellaswag/hellaswag.yaml",
+        evaluated="hellaswag_validation.jsonl",
+        shots=("hellaswag_train.jsonl",),
+        convert=_hellaswag,
+        overrides={"process_docs": None},
+    ),
+    "piqa": LocalTask(
+        config="tasks/piqa/piqa.yaml",
+        evaluated="piqa_validation.jsonl",
+        shots=("piqa_train.jsonl",),
+        convert=_piqa,
+    ),
+    "winogrande": LocalTask(
+        config="tasks/winogrande/default.yaml",
+        evaluated="winogrande_xl_validation.jsonl",
+        shots=("winogrande_xl_train.jsonl",),
+        convert=_winogrande,
+    ),
+    "lambada": LocalTask(
+        config="tasks/lambada/lambada_openai.yaml",
+        evaluated="lambada_openai_test.jsonl",
+        shots=(),
+        convert=_lambada,
+        usual_shots=0,
+    ),
+}
+"""The tasks that there are local copies for."""

@@ -1,0 +1,126 @@
+"""The loss of every token of a text. Knows networks and windows; not what is made of the losses."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qkvary.inference.evaluation.windows import Windows, batch
+from qkvary.nn.fused_loss import linear_token_losses
+from qkvary.nn.language_model import LanguageModel
+
+Progress = Callable[[int, int], None]
+"""Told how many windows are scored, of how many."""
+
+
+def keep_quiet(_done: int, _total: int) -> None:
+    """Tell nobody."""
+
+
+@torch.inference_mode()
+def score_windows(
+    model: LanguageModel,
+    tokens: NDArray[np.int64],
+    windows: Windows,
+    *,
+    batch_size: int,
+    tell: Progress = keep_quiet,
+) -> NDArray[np.float64]:
+    """The loss of every token in nats, NaN for those that are no target.
+
+    What is computed together changes rounding only: windows of like lengths are, the shorter ones
+    filled up behind their end, which a causal network does not see.
+
+    Args:
+        model: In evaluation mode.
+        tokens: Of the text.
+        windows: Where it is read from.
+        batch_size: Windows that are read together.
+        tell: Hears how far it is.
+
+    Raises:
+        ValueError: if the network is training, shorter than a window, or does not know a token.
+    """
+    check(model, tokens, longest=int(windows.lengths.max(initial=0)))
+    losses = np.full(len(tokens), np.nan)
+    done = 0
+    for numbers in batch(windows, size=batch_size):
+        starts, lengths, known = (
+            values[numbers] for values in (windows.starts, windows.lengths, windows.known)
+        )
+        offsets = np.arange(lengths[0])
+        targets = starts[:, None] + offsets + 1
+        wanted = (offsets >= known[:, None]) & (offsets < lengths[:, None])
+        places = np.minimum(targets, len(tokens) - 1)
+        rows = _put(tokens[places - 1], model), _put(tokens[places], model)
+        losses[targets[wanted]] = _score(model, *rows, torch.from_numpy(wanted))
+        done += len(numbers)
+        tell(done, len(windows))
+    return losses
+
+
+@torch.inference_mode()
+def score_rows(
+    model: LanguageModel, rows: NDArray[np.int64], *, batch_size: int, tell: Progress = keep_quiet
+) -> NDArray[np.float64]:
+    """The loss of every target of rows of one length, in nats: [rows, length - 1].
+
+    Args:
+        model: In evaluation mode.
+        rows: Tokens, the last of each a target only.
+        batch_size: Rows that are read together.
+        tell: Hears how far it is.
+
+    Raises:
+        ValueError: as ``score_windows``.
+    """
+    check(model, rows.reshape(-1), longest=rows.shape[1] - 1)
+    losses = np.empty((len(rows), rows.shape[1] - 1))
+    for first in range(0, len(rows), batch_size):
+        part = _put(rows[first : first + batch_size], model)
+        wanted = torch.ones_like(part[:, 1:], dtype=torch.bool)
+        found = _score(model, part[:, :-1], part[:, 1:], wanted)
+        losses[first : first + batch_size] = found.reshape(len(part), -1)
+        tell(min(first + batch_size, len(rows)), len(rows))
+    return losses
+
+
+def check(model: LanguageModel, tokens: NDArray[np.int64], *, longest: int) -> None:
+    """Refuse what cannot be scored.
+
+    Args:
+        model: The network.
+        tokens: What it would read.
+        longest: Tokens of the longest window.
+
+    Raises:
+        ValueError: if the network is training, shorter than a window, or does not know a token.
+    """
+    if model.training:
+        raise ValueError("expected a model in evaluation mode, got one that is training")
+    if longest > model.config.max_tokens:
+        raise ValueError(
+            f"expected windows of at most {model.config.max_tokens} tokens, got {longest}"
+        )
+    highest = int(tokens.max(initial=0))
+    if highest >= model.config.vocabulary:
+        raise ValueError(
+            f"expected tokens below {model.config.vocabulary}, the vocabulary of the network, got "
+            f"{highest}: the text was made for another one"
+        )
+
+
+def _put(values: NDArray[np.int64], model: LanguageModel) -> Tensor:
+    return torch.from_numpy(values).to(model.embedding.device)
+
+
+def _score(
+    model: LanguageModel, inputs: Tensor, targets: Tensor, wanted: Tensor
+) -> NDArray[np.float64]:
+    """The losses of wanted targets, row by row."""
+    chosen = wanted.to(inputs.device)
+    features = model.features(inputs)[chosen]
+    losses = linear_token_losses(features, model.output_weight, model.head_bias, targets[chosen])
+    return losses.double().cpu().numpy()
