@@ -24,6 +24,8 @@ CHUNK_LOGITS_ELSEWHERE = 2**28
 """On devices that are not listed."""
 CHUNK_MULTIPLE = 64
 """Chunks are multiples of this many tokens, which matrix products like."""
+ROWS_TOGETHER = 8192
+"""Rows of the weight's gradient that are turned to another type at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,8 @@ class _Chunks:
         self._by_weight = torch.zeros_like(weight, dtype=wide) if wanted.weight else None
         self._by_bias = torch.zeros_like(weight[:, 0], dtype=wide) if wanted.bias else None
         self._logits: Tensor | None = None
+        self._wide_logits: Tensor | None = None
+        self._part: Tensor | None = None
 
     @property
     def gradients(self) -> _Gradients:
@@ -194,7 +198,8 @@ class _Chunks:
     def add(self, rows: slice, targets: Tensor, ignored: int) -> Tensor:
         """The losses of one chunk; its gradients are added to those so far."""
         features = self._features[rows]
-        logits = self._multiply(features).to(self._wide)
+        narrow = self._multiply(features)
+        logits = self._widen(narrow)
         counted = targets != ignored
         right = torch.where(counted, targets, 0)[:, None]
         highest = logits.amax(dim=-1, keepdim=True)
@@ -208,7 +213,14 @@ class _Chunks:
         # it can wait for something narrower than the vocabulary.
         terms.scatter_add_(1, right, -total)
         share = total.reciprocal_().masked_fill_(~counted[:, None], 0.0)
-        self._add_gradients(rows, features, terms, share)
+        if narrow is not terms:
+            narrow.copy_(terms)
+        if self._by_features is not None:
+            self._by_features[rows] = (narrow @ self._weight) * share
+        if self._by_weight is not None:
+            self._add_by_weight(self._by_weight, narrow, (features * share).to(narrow.dtype))
+        if self._by_bias is not None:
+            self._by_bias.addmv_(terms.t(), share[:, 0])
         return losses
 
     def _multiply(self, features: Tensor) -> Tensor:
@@ -220,18 +232,25 @@ class _Chunks:
             return torch.mm(features, weight, out=out)
         return torch.addmm(self._bias, features, weight, out=out)
 
-    def _add_gradients(self, rows: slice, features: Tensor, terms: Tensor, share: Tensor) -> None:
-        narrow = terms.to(self._weight.dtype)
-        if self._by_features is not None:
-            self._by_features[rows] = (narrow @ self._weight) * share
-        if self._by_weight is not None:
-            scaled = (features * share).to(narrow.dtype)
-            if narrow.dtype == self._wide:
-                self._by_weight.addmm_(narrow.t(), scaled)
-            else:
-                self._by_weight.add_(narrow.t() @ scaled)
-        if self._by_bias is not None:
-            self._by_bias.addmv_(terms.t(), share[:, 0])
+    def _widen(self, logits: Tensor) -> Tensor:
+        """Logits in the type of sums, where those of the chunk before were."""
+        if logits.dtype == self._wide:
+            return logits
+        if self._wide_logits is None:
+            self._wide_logits = torch.empty_like(logits, dtype=self._wide)
+        return self._wide_logits[: logits.shape[0]].copy_(logits)
+
+    def _add_by_weight(self, total: Tensor, terms: Tensor, features: Tensor) -> None:
+        if terms.dtype == total.dtype:
+            total.addmm_(terms.t(), features)
+            return
+        if self._part is None:
+            self._part = torch.empty_like(total, dtype=terms.dtype)
+        part = torch.mm(terms.t(), features, out=self._part)
+        # Numbers of two types are added slowly, and whole copies in the other one are large.
+        for start in range(0, len(total), ROWS_TOGETHER):
+            rows = slice(start, start + ROWS_TOGETHER)
+            total[rows] += part[rows].to(total.dtype)
 
 
 def _choose_types(features: Tensor, weight: Tensor) -> tuple[torch.dtype, torch.dtype]:
