@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import itertools
 import math
+import string
 import weakref
 from typing import get_args
 
@@ -15,9 +16,10 @@ from torch import Tensor
 
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.data.tokenizers import ByteTokenizer
+from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
+from qkvary.inference.beams import search
 from qkvary.inference.decoding import complete, pad_left, prefill, stream
-from qkvary.inference.requests import Completion, Event, Request, Sampling
+from qkvary.inference.requests import GREEDY, Completion, Event, Request, Sampling
 from qkvary.inference.sampling import Sampler
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
@@ -36,7 +38,7 @@ from tests.inference.scripted import Scripted
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
 VARIANTS = (*DECISIVE, "Q-K=V@rotary", "Q-GQA-2@rotary@w3", "QKV@w4", "Q=K-V@alibi")
-VOCABULARY, MAX_TOKENS = 13, 17
+VOCABULARY, SPOKEN, MAX_TOKENS = 13, 11, 17
 
 
 def make_model(label: str, positions: str = "learned") -> LanguageModel:
@@ -293,3 +295,24 @@ def test_the_global_generator_is_neither_used_nor_moved() -> None:
     assert complete(MODEL, [request]) == first
     other = dataclasses.replace(request, seed=4)
     assert complete(MODEL, [other]) != first
+
+
+def test_rows_of_a_padded_table_are_never_said() -> None:
+    model = make_model("QKV")
+    with torch.no_grad():
+        # They would win at every step if they could.
+        model.embedding[SPOKEN:] = 40.0 * model.embedding[:1].sign()
+    tokenizer = CharacterTokenizer(string.ascii_lowercase[:SPOKEN])
+    asked = [
+        Request(prompt=(1, 2), max_new_tokens=9, seed=seed, sampling=Sampling(temperature=5.0))
+        for seed in range(5)
+    ]
+    free = complete(model, asked)
+    assert any(token >= SPOKEN for answer in free for token in answer.tokens)
+    for answer in complete(model, asked, tokenizer=tokenizer):
+        assert len(answer.text) == 9
+        assert all(token < SPOKEN for token in answer.tokens)
+    for beam in search(
+        model, dataclasses.replace(asked[0], sampling=GREEDY), beams=3, tokenizer=tokenizer
+    ):
+        assert all(token < SPOKEN for token in beam.tokens)

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from qkvary.storage.errors import DivergedError
 from qkvary.training.config import GuardConfig
-from qkvary.training.guards import DivergedError, Guards, GuardState
+from qkvary.training.guards import Guards, GuardState
 from qkvary.training.progress import RunState
 
 SKIP = GuardConfig(on_nonfinite="skip")

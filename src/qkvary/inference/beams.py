@@ -13,6 +13,7 @@ from qkvary.inference.decoding import (
     DEFAULT_CHUNK,
     CacheMaker,
     check_finite,
+    count_spoken,
     make_cache,
     prefill,
 )
@@ -77,6 +78,7 @@ def search(
     """
     _check(model, request, beams, length_penalty, tokenizer)
     hunt = _Hunt(request, beams, length_penalty, tokenizer)
+    spoken = count_spoken(model, tokenizer)
     if request.max_new_tokens == 0:
         return [hunt.end(_Live((), 0.0), "length", 1)]
     device = model.embedding.device
@@ -89,7 +91,7 @@ def search(
         live = [_Live((), 0.0)]
         for number in range(request.max_new_tokens):
             check_finite(logits, number)
-            grown = hunt.grow(live, torch.log_softmax(logits.double(), dim=-1).cpu())
+            grown = hunt.grow(live, torch.log_softmax(logits.double(), dim=-1)[:, :spoken].cpu())
             live = [beam for _, beam in grown]
             if number + 1 == request.max_new_tokens or hunt.is_over(live):
                 break

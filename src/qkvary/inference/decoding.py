@@ -175,6 +175,11 @@ def check_finite(logits: Float[Tensor, "rows vocabulary"], number: int) -> None:
         raise DivergedError(f"the model gave logits that are not finite at step {number}")
 
 
+def count_spoken(model: LanguageModel, tokenizer: Tokenizer | None) -> int:
+    """Tokens that may be said: a table that is padded has more rows than there are tokens."""
+    return model.config.vocabulary if tokenizer is None else tokenizer.vocabulary
+
+
 def pad_left(
     prompts: Sequence[Sequence[int]], device: torch.device
 ) -> tuple[Int[Tensor, "rows tokens"], Bool[Tensor, "rows tokens"] | None]:
@@ -287,7 +292,8 @@ def _decode(
     device = model.embedding.device
     asked = [row.request for row in rows]
     longest = max(request.max_new_tokens for request in asked)
-    sampler = Sampler(asked, model.config.vocabulary, device)
+    spoken = count_spoken(model, tokenizer)
+    sampler = Sampler(asked, spoken, device)
     limit = max(len(request.prompt) for request in asked) + longest - 1
     cache = make_cache(model, limit) if new_cache is None else new_cache(limit)
     wants_logprobs = any(request.logprobs for request in asked)
@@ -301,7 +307,7 @@ def _decode(
         # Entered anew for every step: between them the caller's code runs.
         with torch.inference_mode():
             check_finite(logits, number)
-            tokens = sampler.choose(logits)
+            tokens = sampler.choose(logits[:, :spoken])
             chosen = tokens.tolist()
             known = log_probabilities(logits, tokens) if wants_logprobs else [None] * len(rows)
         for row, token, logprob in zip(rows, chosen, known, strict=True):

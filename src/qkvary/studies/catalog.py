@@ -109,3 +109,8 @@ def load_scale_measurement() -> Callable[..., Iterator[ScaleRecord]]:
     """``scale_measurements.measure_networks``, which needs torch."""
     module = importlib.import_module("qkvary.studies.scale_measurements")
     return cast("Callable[..., Iterator[ScaleRecord]]", module.measure_networks)
+
+
+def load_together() -> ModuleType:
+    """``together``, which makes runs in this process; needs torch."""
+    return importlib.import_module("qkvary.studies.together")

@@ -48,12 +48,10 @@ class Wishes:
     """Whether tokens see their own document only."""
     precision: Precision | None = None
     """Of products."""
-    compile: bool = False
+    compile: bool | None = None
     """Whether torch compiles the network."""
     recompute_blocks: bool = False
     """Whether blocks are computed again for their gradient."""
-    tied_head: bool | None = None
-    """Whether the output head is the embedding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +121,6 @@ def _fit(preset: Preset, data: DataChoice, wishes: Wishes) -> Preset:
     network = fitted.network
     if wishes.context is not None:
         network = replace(network, max_tokens=wishes.context)
-    if wishes.tied_head is not None:
-        network = replace(network, tied_head=wishes.tied_head)
     return replace(fitted, network=network)
 
 
@@ -163,7 +159,7 @@ def _training(training: TrainingConfig, wishes: Wishes) -> TrainingConfig:
         evaluate_every=wishes.evaluate_every or (every if short else training.evaluate_every),
         log_every=min(training.log_every, max(1, steps // 100)) if short else training.log_every,
         precision=wishes.precision or training.precision,
-        compile=wishes.compile or training.compile,
+        compile=training.compile if wishes.compile is None else wishes.compile,
         recompute_blocks=wishes.recompute_blocks or training.recompute_blocks,
     )
 

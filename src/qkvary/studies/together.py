@@ -6,41 +6,98 @@ the others by number which run they make with it, and at last that there is none
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
 
+from qkvary.inference.samples import Sampler
+from qkvary.storage.errors import QkvaryError, UsageError
+from qkvary.storage.jsonvalues import JsonValue
 from qkvary.studies.messages import Job, News
+from qkvary.studies.reports.wording import slug
 from qkvary.studies.store import Claim, Store
 from qkvary.studies.study import Cell
 from qkvary.studies.worker import load_cell_task, make
 from qkvary.studies.workloop import Made, Surroundings, Worker
-from qkvary.training.distribution import Distribution
+from qkvary.training.distribution import Alone, Distribution
 from qkvary.training.loop import train
+from qkvary.training.tensorboard import TensorBoardLog
 
 NO_MORE = -1
 
 
-def start_worker(
-    job: Job,
-    distribution: Distribution,
-    *,
-    tell: Callable[[News], None],
-    customise: Callable[[Surroundings, Cell], Surroundings] = lambda given, _cell: given,
-) -> Worker:
+Strategy = Literal["ddp", "fsdp"]
+"""Every process has all of the network, or each its share."""
+
+
+@contextmanager
+def join(strategy: Strategy, device: str) -> Generator[Distribution]:
+    """The processes that torchrun started, or this one alone."""
+    del strategy, device
+    yield Alone()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watching:
+    """What is wanted to see of runs while they are made."""
+
+    tell: Callable[[News], None]
+    """Takes news of the runs."""
+    on_log: Callable[[Cell, Mapping[str, JsonValue]], None]
+    """Takes every entry of a run's log."""
+    prompt: str | None = None
+    """What the network continues at each validation; None asks it nothing."""
+    board: Path | None = None
+    """Where TensorBoard finds the logs; None for nowhere."""
+
+
+def start_worker(job: Job, distribution: Distribution, watching: Watching) -> Worker:
     """Return the worker of the first process: ``stop`` it from anywhere, ``work`` it once.
 
     Args:
         job: The runs.
         distribution: The processes that train each of them together.
-        tell: Takes news.
-        customise: Adds to what a run may ask for and say.
+        watching: What is wanted to see.
     """
     numbers = {cell.run_key: number for number, cell in enumerate(job.cells)}
 
     def make_together(cell: Cell, claim: Claim, surroundings: Surroundings) -> Made | None:
         _announce(distribution, numbers[cell.run_key])
-        return make(cell, claim, customise(surroundings, cell), distribution)
+        board = None
+        if watching.board is not None:
+            board = TensorBoardLog(watching.board / slug(cell.title) / cell.run_key[:8])
 
-    return Worker(job, make_together, tell)
+        def on_log(entry: Mapping[str, JsonValue]) -> None:
+            watching.on_log(cell, entry)
+            if board is not None:
+                board.write(entry)
+
+        try:
+            seen = replace(surroundings, on_log=on_log, sample=_sampler(cell, watching.prompt))
+            return make(cell, claim, seen, distribution)
+        except QkvaryError:
+            raise
+        except Exception as error:
+            if distribution.size == 1:
+                raise
+            # The others wait for this process: it has to end, and they with it.
+            raise QkvaryError(f"{cell.title}: {type(error).__name__}: {error}") from error
+        finally:
+            if board is not None:
+                board.close()
+
+    return Worker(job, make_together, watching.tell)
+
+
+def _sampler(cell: Cell, prompt: str | None) -> Sampler | None:
+    if prompt is None:
+        return None
+    tokenizer = load_cell_task(cell.run.task).tokenizer
+    if tokenizer is None:
+        raise UsageError(f"expected a task about text for samples, got {cell.run.task.name}")
+    return Sampler(tokenizer, prompt)
 
 
 def end_together(distribution: Distribution) -> None:

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 from statistics import median
 
+from qkvary.storage.errors import DivergedError
 from qkvary.training.config import SKIP_WINDOW, GuardConfig
 
 LOSSES_REMEMBERED = 100
@@ -37,10 +38,6 @@ class GuardState:
     """Steps skipped because they were not finite, as far back as they count."""
     large: int = 0
     """Steps skipped because their gradient was too large."""
-
-
-class DivergedError(Exception):
-    """The run makes no sense any more; the message says since when."""
 
 
 class Guards:

@@ -1,0 +1,407 @@
+"""Train a language model: a preset, its variants, and any text."""
+
+import dataclasses
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from qkvary.cli._data_prepare import ProgressLine
+from qkvary.cli._models import convert_count
+from qkvary.cli._options import DEFAULT_OUT, DEFAULT_WHERE, Json, Out, Where, parse_seeds
+from qkvary.cli._output import (
+    console,
+    grouped,
+    print_error,
+    print_json,
+    print_rows,
+    printable,
+)
+from qkvary.cli._results import gather_results, report_folder
+from qkvary.cli._training_progress import TrainingDisplay
+from qkvary.costs.network import network_costs
+from qkvary.data.places import prepare_corpus
+from qkvary.data.preparation import Settings
+from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
+from qkvary.storage.errors import UsageError
+from qkvary.studies.catalog import load_together
+from qkvary.studies.messages import Job
+from qkvary.studies.pretraining import DataChoice, Wishes, plan_training
+from qkvary.studies.reports.terminal import print_summary
+from qkvary.studies.reports.writing import FORMATS, write_report
+from qkvary.studies.store import Store
+from qkvary.studies.study import Study
+from qkvary.tasks.config import Protocol
+from qkvary.training.config import Precision
+from qkvary.training.presets import Preset, find_preset, preset_names
+
+if TYPE_CHECKING:
+    from qkvary.training.distribution import Distribution
+
+
+def complete_preset(_context: object) -> Sequence[str]:
+    """The names of presets, for the shell."""
+    return preset_names()
+
+
+PresetName = Annotated[
+    str,
+    Parameter(
+        help="A network and its training: lm-10m, lm-300m, gpt2-124m; a wrong name lists them all.",
+        completer=complete_preset,
+    ),
+]
+Variants = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name=("--variant", "--variants"),
+        negative=(),
+        consume_multiple=(1, None),
+        help="Labels in any spelling; several are trained one after the other and compared.",
+    ),
+]
+DryRun = Annotated[
+    bool, Parameter(name="--dry-run", negative=(), help="Say what would be trained, and end.")
+]
+
+
+Strategy = Annotated[
+    Literal["ddp", "fsdp"],
+    Parameter(
+        name="--strategy",
+        help="Under torchrun: ddp gives every process the whole network, fsdp a share of it.",
+    ),
+]
+COLUMNS = (
+    ("variant", "left"),
+    ("seed", "right"),
+    ("parameters", "right"),
+    ("cache bytes per token", "right"),
+    ("tokens", "right"),
+    ("PFLOP", "right"),
+    ("state", "left"),
+)
+SCORES = (
+    ("loss", "loss"),
+    ("perplexity", "perplexity"),
+    ("bits_per_byte", "bits per byte"),
+    ("document_loss", "loss, a document a row"),
+    ("paper_loss", "with padding, as published"),
+    ("real_share", "share of real tokens"),
+)
+"""What the test at the end finds, and what it is called."""
+ENDED_BADLY = (1, 5)
+"""Exit codes of runs that failed or diverged: what the others did is shown all the same."""
+
+
+def _count(name: str, text: str) -> Any:
+    return Parameter(name=name, converter=convert_count, help=text)
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """What is learned."""
+
+    data: Annotated[
+        str | None,
+        Parameter(
+            name="--data",
+            help="A text file, a folder, a corpus by name, hf:owner/name, or a prepared set. What "
+            "is not prepared is prepared. The preset's own corpus if not given.",
+        ),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        Parameter(
+            name="--tokenizer",
+            help="gpt2, bytes, characters, or a tokenizer.json; the preset's own if not given.",
+        ),
+    ] = None
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What is to be different from the preset."""
+
+    steps: Annotated[
+        int | None,
+        _count("--steps", "Steps; warm-up and validations are shortened with them."),
+    ] = None
+    batch_size: Annotated[
+        int | None, _count("--batch-size", "Rows of a step, over all processes.")
+    ] = None
+    micro_batch_size: Annotated[
+        int | None,
+        _count("--micro-batch-size", "Rows that go through the network at once, in each process."),
+    ] = None
+    context: Annotated[int | None, _count("--context", "Tokens of a row: 256, 1k.")] = None
+    learning_rate: Annotated[
+        float | None, Parameter(name="--learning-rate", help="The peak of the learning rate.")
+    ] = None
+    evaluate_every: Annotated[
+        int | None, _count("--evaluate-every", "Steps between validations.")
+    ] = None
+    validation_tokens: Annotated[
+        int | None, _count("--validation-tokens", "Tokens of a validation; 64k if not given.")
+    ] = None
+    test_tokens: Annotated[
+        int | None, _count("--test-tokens", "Tokens scored at the end; all if not given.")
+    ] = None
+    protocol: Annotated[
+        Protocol | None,
+        Parameter(name="--protocol", help="packed, or padded-paper: the published one."),
+    ] = None
+    document_mask: Annotated[
+        bool,
+        Parameter(name="--document-mask", negative=(), help="Tokens see their own document only."),
+    ] = False
+    precision: Annotated[
+        Precision | None,
+        Parameter(name="--precision", help="full, or bf16: products in bfloat16."),
+    ] = None
+    compile: Annotated[
+        bool | None,
+        Parameter(name="--compile", help="Let torch compile the network, or not."),
+    ] = None
+    recompute_blocks: Annotated[
+        bool,
+        Parameter(
+            name="--recompute-blocks",
+            negative=(),
+            help="Compute blocks again for their gradient: less memory, a third more work.",
+        ),
+    ] = False
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What is shown and kept on the way."""
+
+    sample: Annotated[
+        str | None,
+        Parameter(name="--sample", help="Let the network continue this at each validation."),
+    ] = None
+    tensorboard: Annotated[
+        Path | None,
+        Parameter(name="--tensorboard", help="Folder for TensorBoard's copy of the log."),
+    ] = None
+    checkpoint_seconds: Annotated[
+        float, Parameter(name="--checkpoint-seconds", help="Seconds between two checkpoints.")
+    ] = 60.0
+
+
+OWN_CORPUS = Corpus()
+NO_CHANGES = Changes()
+DEFAULT_WATCH = Watch()
+
+
+def command(
+    preset: PresetName,
+    /,
+    *,
+    corpus: Corpus = OWN_CORPUS,
+    variants: Variants = (),
+    changes: Changes = NO_CHANGES,
+    where: Where = DEFAULT_WHERE,
+    watch: Watch = DEFAULT_WATCH,
+    out: Out = DEFAULT_OUT,
+    strategy: Strategy = "ddp",
+    dry_run: DryRun = False,
+    json_output: Json = False,
+) -> int:
+    """Train a language model: a preset, its variants, and any text.
+
+    The same command goes on where it was stopped, and shows what is done. Under torchrun all
+    processes train together.
+    """
+    chosen = find_preset(preset)
+    together = load_together()
+    with together.join(strategy, where.device) as distribution:
+        prepared = _prepare(chosen, corpus, distribution)
+        study = plan_training(
+            chosen,
+            DataChoice(
+                name=prepared.name,
+                where=str(prepared.path.resolve()),
+                fingerprint=prepared.fingerprint,
+                tokenizer=prepared.tokenizer,
+            ),
+            variants=variants,
+            seeds=(0,) if where.seeds is None else parse_seeds(where.seeds),
+            wishes=Wishes(**dataclasses.asdict(changes)),
+            device=where.device,
+            dtype=where.dtype,
+        )
+        store = Store(out)
+        if dry_run:
+            _print_plan(study, store, json_output=json_output)
+            return 0
+        code = _train(study, store, watch, distribution, quiet=json_output)
+        if distribution.rank:
+            return code
+    if code in (0, *ENDED_BADLY):
+        _conclude(study, store, out, json_output=json_output)
+    return code
+
+
+def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> PreparedData:
+    """The set that is asked for; the first process prepares it where it is not there yet."""
+    reference = corpus.data or preset.corpus
+    path, tokenizer = Path(reference).expanduser(), corpus.tokenizer or preset.tokenizer
+    if is_prepared(path):
+        if corpus.tokenizer is not None:
+            raise UsageError(
+                f"expected no --tokenizer with a set that is prepared, got {tokenizer} with {path}"
+            )
+        return open_prepared(path)
+    if distribution.rank:
+        distribution.add([0.0])
+        return prepare_corpus(reference, tokenizer)
+    line = ProgressLine(console(sys.stderr))
+    try:
+        return prepare_corpus(reference, tokenizer, settings=Settings(report=line.show))
+    finally:
+        line.end()
+        # From here on the others find it complete.
+        distribution.add([0.0])
+
+
+def _train(
+    study: Study, store: Store, watch: Watch, distribution: "Distribution", *, quiet: bool
+) -> int:
+    """Make what is not made yet; return the exit code."""
+    together = load_together()
+    cells = study.cells()
+    job = Job(store=store.path, cells=cells, checkpoint_seconds=watch.checkpoint_seconds)
+    if distribution.rank:
+        stopping = threading.Event()
+        with _signals(stopping.set):
+            together.follow(job, distribution, stop=stopping.is_set)
+        return 0
+    display = TrainingDisplay(console(sys.stderr), cells, quiet=quiet)
+    watching = together.Watching(
+        tell=display.tell, on_log=display.log, prompt=watch.sample, board=watch.tensorboard
+    )
+    worker = together.start_worker(job, distribution, watching)
+    with _signals(worker.stop) as received:
+        code = worker.work()
+    display.close()
+    if code == 0:
+        together.end_together(distribution)
+    if received:
+        print_error("stopped; the same command goes on where it stopped")
+        return 128 + received[0]
+    return code or display.code
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Generator[list[int]]:
+    """Let the first SIGINT or SIGTERM end the training in order, and the second at once."""
+    received: list[int] = []
+
+    def take(number: int, _frame: FrameType | None) -> None:
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        stop()
+
+    before = {number: signal.signal(number, take) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _print_plan(study: Study, store: Store, *, json_output: bool) -> None:
+    (setting,) = study.settings
+    rows: list[dict[str, Any]] = []
+    for cell in study.cells():
+        run = cell.run
+        costs = network_costs(run.network, length=run.task.sequence_length)
+        tokens = run.training.steps * run.training.batch_size * run.task.sequence_length
+        rows.append(
+            {
+                "variant": cell.variant,
+                "seed": cell.seed,
+                "parameters": costs.parameters.total,
+                "cache_bytes_per_token": costs.cache_bytes_per_token,
+                "tokens": tokens,
+                "petaflops": 6.0 * costs.macs_per_token * tokens / 1e15,
+                "state": store.state(cell.run_key),
+                "directory": str(store.directory(cell.run_key)),
+            }
+        )
+    if json_output:
+        print_json({"study": study.name, "task": setting.task, "runs": rows})
+        return
+    screen = console()
+    screen.print(Text(printable(study.question), style="bold"))
+    screen.print(Text(printable(study.description)))
+    cells = [
+        (
+            row["variant"],
+            str(row["seed"]),
+            grouped(row["parameters"]),
+            grouped(row["cache_bytes_per_token"]),
+            grouped(row["tokens"]),
+            f"{row['petaflops']:.3g}",
+            row["state"],
+        )
+        for row in rows
+    ]
+    print_rows(screen, COLUMNS, cells)
+
+
+def _print_scores(screen: Console, study: Study, store: Store) -> None:
+    """What each run that is done reached, by both conventions."""
+    rows: list[tuple[str, ...]] = []
+    for cell in study.cells():
+        record = store.record(cell.run_key)
+        if record is None or record.status != "done":
+            continue
+        found, run = record.metrics, cell.run
+        tokens = run.training.batch_size * run.task.sequence_length
+        rate = record.timing["steps_per_second"] * tokens
+        scores = (_score(found, f"test_{name}") for name, _ in SCORES)
+        rows.append((cell.variant, str(cell.seed), *scores, f"{rate:,.0f}"))
+    heads = ((head, "right") for _, head in SCORES)
+    columns = (("variant", "left"), ("seed", "right"), *heads, ("tokens/s", "right"))
+    if rows:
+        print_rows(screen, columns, rows)
+
+
+def _score(metrics: Mapping[str, float | int | None], name: str) -> str:
+    value = metrics.get(name)
+    return "" if value is None else f"{value:.4f}"
+
+
+def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> None:
+    results = gather_results(study, store)
+    files = write_report(results.summary, results.attention, report_folder(study, out), FORMATS)
+    networks = {cell.title: store.network(cell.run_key) for cell in study.cells()}
+    if json_output:
+        print_json({"summary": results.summary, "files": files, "networks": networks})
+        return
+    screen = console()
+    _print_scores(screen, study, store)
+    if len(study.variants) > 1:
+        print_summary(results.summary, screen)
+    for sentence in results.damage:
+        print_error(sentence)
+    screen.print(Text(printable(f"report: {files[0]}")))
+    for title, path in networks.items():
+        if path is not None:
+            screen.print(Text(printable(f"{title}: {path}")), soft_wrap=True)

@@ -1,0 +1,101 @@
+import dataclasses
+
+import pytest
+
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.data.tokenizers import ByteTokenizer
+from qkvary.storage.errors import UsageError
+from qkvary.studies.pretraining import VALIDATION_TOKENS, DataChoice, Wishes, plan_training
+from qkvary.tasks.config import LanguageTaskConfig
+from qkvary.training.presets import find_preset, preset_names
+
+DATA = DataChoice(
+    name="mine", where="/here", fingerprint="f" * 64, tokenizer=ByteTokenizer(has_separator=True)
+)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_without_wishes_a_preset_is_itself(name: str) -> None:
+    preset = find_preset(name)
+    (cell,) = plan_training(preset, DATA).cells()
+    assert cell.run.training == preset.training
+    assert cell.variant == preset.variant
+    assert cell.keep_network
+    network, task = cell.run.network, cell.run.task
+    assert dataclasses.replace(network, vocabulary=preset.network.vocabulary) == preset.network
+    assert isinstance(task, LanguageTaskConfig)
+    assert (task.data, task.data_sha256, task.protocol) == ("/here", "f" * 64, preset.protocol)
+    assert (task.context, task.validation_tokens) == (preset.context, VALIDATION_TOKENS)
+
+
+def test_the_table_fits_the_tokenizer() -> None:
+    (cell,) = plan_training(find_preset("lm-300m"), DATA).cells()
+    assert cell.run.network.vocabulary == 320
+
+
+def test_a_shorter_run_has_a_shorter_warm_up_and_more_frequent_validations() -> None:
+    preset = find_preset("lm-300m")
+    (cell,) = plan_training(preset, DATA, wishes=Wishes(steps=200)).cells()
+    training = cell.run.training
+    assert (training.steps, training.schedule.warmup_steps) == (200, 20)
+    assert (training.evaluate_every, training.log_every) == (10, 2)
+    (cell,) = plan_training(preset, DATA, wishes=Wishes(steps=10**6)).cells()
+    assert cell.run.training == dataclasses.replace(preset.training, steps=10**6)
+
+
+def test_wishes_reach_the_run() -> None:
+    wishes = Wishes(
+        batch_size=24,
+        micro_batch_size=3,
+        context=128,
+        learning_rate=0.5,
+        evaluate_every=7,
+        validation_tokens=99,
+        test_tokens=77,
+        protocol="packed",
+        document_mask=True,
+        precision="full",
+        compile=True,
+        recompute_blocks=True,
+    )
+    (cell,) = plan_training(find_preset("lm-300m"), DATA, wishes=wishes, device="cuda:1").cells()
+    run = cell.run
+    assert isinstance(run.task, LanguageTaskConfig)
+    assert isinstance(run.network, LanguageModelConfig)
+    training, task = run.training, run.task
+    assert (training.batch_size, training.micro_batch_size) == (24, 3)
+    assert (training.optimizer.learning_rate, training.evaluate_every) == (0.5, 7)
+    assert (training.precision, training.compile, training.recompute_blocks) == ("full", True, True)
+    assert (task.context, run.network.max_tokens) == (128, 128)
+    assert (task.validation_tokens, task.test_tokens) == (99, 77)
+    assert (task.protocol, task.document_mask, run.device) == ("packed", True, "cuda:1")
+
+
+def test_a_compiled_preset_may_be_left_uncompiled() -> None:
+    preset = find_preset("gpt2-124m")
+    assert preset.training.compile
+    (cell,) = plan_training(preset, DATA, wishes=Wishes(compile=False)).cells()
+    assert not cell.run.training.compile
+
+
+def test_a_smaller_batch_lowers_the_rows_at_once() -> None:
+    (cell,) = plan_training(find_preset("lm-300m"), DATA, wishes=Wishes(batch_size=4)).cells()
+    assert cell.run.training.micro_batch_size == 4
+    with pytest.raises(UsageError, match="a micro-batch of at most the 4 rows of a step, got 5"):
+        plan_training(find_preset("lm-300m"), DATA, wishes=Wishes(batch_size=4, micro_batch_size=5))
+
+
+def test_several_variants_are_a_study_with_the_first_as_its_baseline() -> None:
+    study = plan_training(
+        find_preset("lm-300m"), DATA, variants=("q,k=v", "QKV", "Q-GQA-4"), seeds=(3, 5)
+    )
+    assert study.variants == ("Q-K=V", "QKV", "Q-GQA-4")
+    assert study.baseline == "Q-K=V"
+    assert [(cell.seed, cell.variant) for cell in study.cells()] == [
+        (seed, label) for seed in (3, 5) for label in study.variants
+    ]
+
+
+def test_a_preset_about_a_variant_refuses_another() -> None:
+    with pytest.raises(UsageError, match="other variants belong to the preset gpt2-124m"):
+        plan_training(find_preset("gpt2-117m-identity"), DATA, variants=("MQA",))
