@@ -98,6 +98,21 @@ def test_thousands_of_keys_in_many_blocks(
     assert distance(result, expected) < GATES[dtype]
 
 
+@pytest.mark.parametrize("kernel", [name for name in KERNELS if name == "native"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(16, 1), (6, 3)])
+def test_tasks_grow_with_the_context(
+    kernel: str, dtype: torch.dtype, heads: int, kv_heads: int
+) -> None:
+    query = draw(1, heads, 1, 32, seed=28, dtype=dtype)
+    key = draw(1, kv_heads, 33_001, 32, seed=29, dtype=dtype)
+    group = heads // kv_heads
+    mixed = key.double().repeat_interleave(group, dim=1)
+    weights = torch.softmax(query.double() @ mixed.mT * 0.7, dim=-1)
+    result = decode_attention(query, key, key, scale=0.7, kernel=kernel)
+    assert distance(result, weights @ mixed) < GATES[dtype]
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("heads", [2, 10])

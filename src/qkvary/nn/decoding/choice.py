@@ -65,14 +65,15 @@ def forget() -> None:
 
 def available(problem: Decoding) -> list[str]:
     """The kernels that take a call on this machine."""
-    names = list(folded.FORMS)
-    if native.takes(problem) and native.library() is not None:
-        names.append("native")
-    if compiled.can_compile(problem):
-        names.append("compiled")
-    if triton_attention.takes(problem):
-        names.append("triton")
-    return names
+    return [name for name in KERNELS if _takes(name, problem)]
+
+
+def _takes(name: str, problem: Decoding) -> bool:
+    if name == "native":
+        return native.takes(problem) and native.library() is not None
+    if name == "compiled":
+        return compiled.can_compile(problem)
+    return name in folded.FORMS or triton_attention.takes(problem)
 
 
 def choose(problem: Decoding, kernel: str = "auto") -> str:
@@ -93,7 +94,7 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
     if name in folded.FORMS:
         return name
     if name != "auto":
-        return name if name in available(problem) else "folded"
+        return name if _takes(name, problem) else "folded"
     kind = kind_of(problem)
     if kind not in _by_kind:
         _by_kind[kind] = _choose_once(problem, describe(kind))
@@ -107,11 +108,9 @@ def pinned(kernel: str) -> str:
         ValueError: for an unknown name.
     """
     name = kernel if kernel != "auto" else os.environ.get(VARIABLE) or "auto"
-    choices = ("auto", LAYER, *KERNELS)
-    if name not in choices:
-        raise ValueError(
-            f"expected a kernel for decoding, got {name!r}; choices: {', '.join(choices)}"
-        )
+    if name not in KERNELS and name not in ("auto", LAYER):
+        choices = ", ".join(("auto", LAYER, *KERNELS))
+        raise ValueError(f"expected a kernel for decoding, got {name!r}; choices: {choices}")
     return name
 
 

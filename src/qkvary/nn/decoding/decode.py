@@ -1,6 +1,5 @@
 """The one function that an attention layer calls for new queries over stored keys."""
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -41,8 +40,9 @@ def decode_attention(
     Raises:
         ValueError: if shapes, types or the kernel's name do not fit.
     """
-    keys, queries = key.shape[2], query.shape[2]
-    if 0 in (keys, queries, query.shape[0]):
+    batch, _, queries, _ = query.shape
+    keys = key.shape[2]
+    if 0 in (keys, queries, batch):
         return query.new_zeros(*query.shape[:3], value.shape[-1])
     problem = Decoding(
         query=query,
@@ -55,5 +55,4 @@ def decode_attention(
         value_scales=value_scales,
         rotation=rotation,
     )
-    with torch.no_grad():
-        return KERNELS[choose(problem, kernel)](problem)
+    return KERNELS[choose(problem, kernel)](problem)

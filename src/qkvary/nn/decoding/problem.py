@@ -42,30 +42,34 @@ class Decoding:
     """How keys that were stored un-rotated are turned when they are read; values are not."""
 
     def __post_init__(self) -> None:
-        batch, heads, _, dim = self.query.shape
-        for name, stored in (("key", self.key), ("value", self.value)):
-            if stored.shape[:3] != (batch, self.key.shape[1], self.key.shape[2]):
-                raise ValueError(
-                    f"expected a {name} of [{batch}, {self.key.shape[1]}, {self.key.shape[2]}, "
-                    f"channels], got {list(stored.shape)}"
-                )
-        if self.key.shape[3] != dim:
-            raise ValueError(f"expected keys of {dim} channels, got {self.key.shape[3]}")
-        if self.key.shape[1] == 0 or heads % self.key.shape[1]:
-            raise ValueError(
-                f"expected KV heads that divide {heads} heads, got {self.key.shape[1]}"
-            )
-        self._check_codes("key", self.key, self.key_scales)
-        self._check_codes("value", self.value, self.value_scales)
+        key, value = self.key, self.value
+        _, heads, _, dim = self.query.shape
+        _, groups, _, width = key.shape
+        self._check_stored("key", key, self.key_scales)
+        if value is not key or self.value_scales is not self.key_scales:
+            self._check_stored("value", value, self.value_scales)
+        if width != dim:
+            raise ValueError(f"expected keys of {dim} channels, got {width}")
+        if groups == 0 or heads % groups:
+            raise ValueError(f"expected KV heads that divide {heads} heads, got {groups}")
         if self.start < 0:
             raise ValueError(f"expected a start of at least 0, got {self.start}")
         if self.rotation is not None and self.rotation.dim > dim:
             raise ValueError(f"expected at most {dim} rotated channels, got {self.rotation.dim}")
-        parts = (self.query, self.key, self.value)
+        parts = (self.query, key, value)
         if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
             raise ValueError("expected tensors without gradients, got one that requires them")
 
-    def _check_codes(self, name: str, stored: Tensor, scales: Tensor | None) -> None:
+    def _check_stored(self, name: str, stored: Tensor, scales: Tensor | None) -> None:
+        batch = self.query.shape[0]
+        groups, keys = self.key.shape[1:3]
+        if stored.shape[:3] != (batch, groups, keys):
+            raise ValueError(
+                f"expected a {name} of [{batch}, {groups}, {keys}, channels], "
+                f"got {list(stored.shape)}"
+            )
+        if scales is None and stored.dtype == self.query.dtype and self.query.is_floating_point():
+            return
         is_coded = not stored.dtype.is_floating_point
         if is_coded != (scales is not None) or (is_coded and stored.dtype != torch.int8):
             raise ValueError(

@@ -37,9 +37,6 @@ struct Ahead {
   int64_t share(int64_t steps) const { return (lines + steps - 1) / steps; }
 
   void fetch(int64_t count) {
-#ifdef NOFETCH
-    return;
-#endif
     count = count < lines ? count : lines;
     lines -= count;
     for (; count > 0; --count) {

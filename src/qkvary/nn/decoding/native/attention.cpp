@@ -22,8 +22,8 @@ extern "C" {
 
 // Mirrored field by field in native.py.
 struct Call {
-  const float *query;  // [batch, groups, rows, key dim], contiguous
-  float *output;       // [batch, groups, rows, value dim], contiguous
+  const void *query;  // [batch, groups, rows, key dim], contiguous
+  void *output;       // [batch, groups, rows, value dim], contiguous
   const uint8_t *valid;  // [batch, tokens], or null
   int64_t valid_stride;
   Stored key, value;
@@ -35,7 +35,7 @@ struct Call {
   int64_t half;  // Pairs that are turned; 0 for none.
   int64_t table_stride;
   int64_t threads;
-  int64_t narrow;  // Whether the queries are numbers of bfloat16.
+  int64_t narrow;  // Whether query and output are bfloat16; they are floats otherwise.
   double scale;    // Of scores that are powers of two.
 };
 
@@ -43,7 +43,9 @@ struct Call {
 
 namespace {
 
-constexpr int64_t BLOCK = 1024;
+// Tokens of a task, and tasks of a sequence that there are at least before they grow: few leave
+// little to merge, many keep threads busy. They depend on nothing else, so that results do not.
+constexpr int64_t LEAST_SPAN = 1024, MOST_SPAN = 4096, LEAST_TASKS = 16;
 constexpr int64_t PERIOD = 64;  // Of the rotation's near table.
 constexpr int64_t LEAST_WORK = 1 << 20;  // Products that are worth a thread.
 
@@ -56,10 +58,12 @@ int64_t paired_place(int64_t c) { return c / (2 * W) * (2 * W) + c % 2 * W + c %
 
 struct Sizes {
   bool paired, tiled;
-  int64_t tile, key_width, value_width, still, half_width, block, row_blocks, plain_stride;
+  int64_t tile, span, key_width, value_width, still, half_width, block, row_blocks, plain_stride;
 
   explicit Sizes(const Call &call) {
     tile = tile_of(std::max(call.key.dim, call.value.dim));
+    span = LEAST_SPAN;
+    while (span < MOST_SPAN && call.groups * call.tokens >= 2 * LEAST_TASKS * span) span *= 2;
     half_width = round_up(call.half);
     still = call.half ? round_up(call.key.dim - 2 * call.half) : 0;
     key_width = call.half ? still + 2 * half_width : round_up(call.key.dim);
@@ -196,10 +200,8 @@ struct Task {
   // A tile as it is stored, and what is fetched meanwhile: as much as it holds, from further on, at
   // a steady pace, since memory that waits for the products is not read in time.
   Tile place(const Tokens &keys, const Tokens &values, int64_t first, int64_t count) const {
-#ifndef SOFT
-#define SOFT 2
-#endif
-    const int64_t part = sizes.tile / 16, soft = sizes.tiled ? 4 : SOFT, scores = part * (call.shared ? (16 - soft) / 2 : 16 - soft);
+    const int64_t part = sizes.tile / 16, soft = sizes.tiled ? 4 : 2;
+    const int64_t scores = part * (call.shared ? (16 - soft) / 2 : 16 - soft);
     const auto ahead = [&](const Tokens &stored, int64_t from, int64_t tokens) {
       return Ahead(stored.row(first + from + stored.far), stored.stride, stored.bytes(), tokens,
                    (stored.far - stored.near) * stored.stride);
@@ -442,24 +444,27 @@ void run_block(const Task &task, const float *queries, int64_t first, int64_t la
 }
 
 // The blocks' outputs on one scale, over the sum of all weights. A row that sees nothing gets zero.
-void merge(const Call &call, const Sizes &sizes, const Partial *parts, int64_t blocks,
-           float *output) {
-  std::vector<float> mixed(sizes.value_width);
+template <class T>
+void merge(const Call &call, const Sizes &sizes, const Partial *parts, int64_t blocks, T *output) {
   for (int64_t row = 0; row < call.rows; ++row, output += call.value.dim) {
     float most = LOWEST, total = 0;
     for (int64_t b = 0; b < blocks; ++b) most = std::max(most, parts[b].most[row]);
-    std::fill(mixed.begin(), mixed.end(), 0.0f);
+    // The first block's place takes all of them.
+    float *mixed = parts[0].outputs + row * sizes.value_width;
     // Nothing was seen: zeros over one.
     if (most == LOWEST) most = 0, total = 1;
     for (int64_t b = 0; b < blocks; ++b) {
       const float factor = power_of_two(parts[b].most[row] - most);
       const float *from = parts[b].outputs + row * sizes.value_width;
       total += parts[b].total[row] * factor;
-      if (factor == 0.0f) continue;
-      for (int64_t c = 0; c < sizes.value_width; c += W)
-        store(&mixed[c], load(&mixed[c]) + load(from + c) * factor);
+      // Zero times what is infinite would be NaN.
+      if (factor == 0.0f && b) continue;
+      for (int64_t c = 0; c < sizes.value_width; c += W) {
+        const Vec own = factor == 0.0f ? Vec{} : load(from + c) * factor;
+        store(mixed + c, b ? load(mixed + c) + own : own);
+      }
     }
-    for (int64_t c = 0; c < call.value.dim; ++c) output[c] = mixed[sizes.mixed_at(c)] / total;
+    for (int64_t c = 0; c < call.value.dim; ++c) put(output + c, mixed[sizes.mixed_at(c)] / total);
   }
 }
 
@@ -471,23 +476,31 @@ struct Plan {
   std::vector<Partial> parts;
 
   explicit Plan(const Call &given)
-      : call(given), sizes(given), blocks((given.tokens + BLOCK - 1) / BLOCK),
+      : call(given), sizes(given), blocks((given.tokens + sizes.span - 1) / sizes.span),
         rows((sizes.row_blocks - 1) * sizes.block + sizes.rows_of(given, sizes.row_blocks - 1)),
         tasks(given.batch * given.groups * blocks), query_size(rows * sizes.key_width),
         partial_size(round_up(rows * (sizes.value_width + 2))), ranges(threads()), parts(tasks),
         next_(new std::atomic<int64_t>[ranges]) {
     static thread_local Kept kept;
     const int64_t heads = call.batch * call.groups;
-    queries = kept.fit(heads * query_size + tasks * partial_size);
+    const int64_t numbers = heads * call.rows * call.key.dim, size = heads * query_size;
+    queries = kept.fit(size + tasks * partial_size + (call.narrow ? numbers : 0));
+    const float *plain = static_cast<const float *>(call.query);
+    if (call.narrow) {
+      float *wide = queries + size + tasks * partial_size;
+      const auto *narrow = static_cast<const Bfloat16 *>(call.query);
+      for (int64_t i = 0; i < numbers; ++i) wide[i] = to_float(narrow[i]);
+      plain = wide;
+    }
     for (int64_t head = 0; head < heads; ++head)
       for (int64_t b = 0; b < sizes.row_blocks; ++b) {
         const int64_t row = b * sizes.block;
         arrange(queries + head * query_size + row * sizes.key_width,
-                call.query + (head * call.rows + row) * call.key.dim,
+                plain + (head * call.rows + row) * call.key.dim,
                 std::min(sizes.block, call.rows - row), sizes.rows_of(call, b), call, sizes);
       }
     for (int64_t i = 0; i < tasks; ++i) {
-      float *start = queries + heads * query_size + i * partial_size;
+      float *start = queries + size + i * partial_size;
       parts[i] = {start, start + rows * sizes.value_width, start + rows * (sizes.value_width + 1)};
     }
     for (int64_t i = 0; i < ranges; ++i) next_[i] = tasks * i / ranges;
@@ -500,10 +513,10 @@ struct Plan {
     for (int64_t k = 0; k < ranges; ++k) {
       const int64_t range = (own + k) % ranges, end = tasks * (range + 1) / ranges;
       for (int64_t i; (i = next_[range].fetch_add(1)) < end;) {
-        const int64_t head = i / blocks, first = i % blocks * BLOCK;
+        const int64_t head = i / blocks, first = i % blocks * sizes.span;
         const Task task{call, sizes, scratch, head / call.groups, head % call.groups};
         run_block<S>(task, queries + head * query_size, first,
-                     std::min(first + BLOCK, call.tokens), parts[i]);
+                     std::min(first + sizes.span, call.tokens), parts[i]);
       }
     }
   }
@@ -514,6 +527,15 @@ struct Plan {
     if (call.storage == BFLOAT16 && !sizes.paired) work<Bfloat16>(scratch);
     if (call.storage == FLOAT16) work<Float16>(scratch);
     if (call.storage == INT8) work<int8_t>(scratch);
+  }
+
+  void finish() const {
+    for (int64_t head = 0; head < call.batch * call.groups; ++head) {
+      const int64_t first = head * call.rows * call.value.dim;
+      const Partial *own = parts.data() + head * blocks;
+      if (call.narrow) merge(call, sizes, own, blocks, static_cast<Bfloat16 *>(call.output) + first);
+      else merge(call, sizes, own, blocks, static_cast<float *>(call.output) + first);
+    }
   }
 
   int64_t threads() const {
@@ -547,9 +569,7 @@ int64_t qkvary_decode(const Call *call) {
       }
     });
     if (!done) return 1;
-    for (int64_t head = 0; head < call->batch * call->groups; ++head)
-      merge(*call, plan.sizes, plan.parts.data() + head * plan.blocks, plan.blocks,
-            call->output + head * call->rows * call->value.dim);
+    plan.finish();
     return 0;
   } catch (const std::bad_alloc &) {
     return 1;

@@ -18,6 +18,7 @@ using namespace vectors;
 constexpr int MIX_ROWS = W == 16 ? 4 : 2;
 constexpr int MIX_VECTORS = 4;
 constexpr int MIX_TOKENS = 4;
+constexpr int FETCHES = 4;  // Of a product of W channels.
 
 inline const float *at(const char *p) { return reinterpret_cast<const float *>(p); }
 
@@ -27,47 +28,67 @@ inline void keep_apart(T &p) {
   asm("" : "+r"(p));
 }
 
-// Scores of G blocks of R rows, one block after the other: vectors of R rows times C tokens, and the
-// largest of each block, lane by lane. Two blocks share what is read of a key.
-template <int R, int G>
-[[gnu::noinline]] void score(float *scores, const float *query, const char *keys, int64_t stride,
-           int64_t width, int64_t tokens, Ahead &fetched) {
-  constexpr int C = W / R, T = W / G, SHARE = T < 4 ? T : 4, STEPS = R < 4 ? R : 4;
-  Ahead ahead = fetched;
-  const int64_t lines = ahead.share(tokens / T * (width / W) * STEPS);
+// Scores of T tokens and G blocks of R rows, one block after the other: vectors of R rows times C
+// tokens. Two blocks share what is read of a key.
+template <int R, int G, int T>
+[[gnu::always_inline]] inline void score_tokens(float *scores, int64_t block, const float *query,
+                                                const char *keys, int64_t stride, int64_t width,
+                                                Ahead &ahead, int64_t lines) {
+  constexpr int C = W / R, SHARE = T < 4 ? T : 4, STEPS = std::min(R, FETCHES);
   int64_t triple = 3 * stride;
   keep_apart(triple);
-  for (int64_t t = 0; t < tokens; t += T, keys += T * stride) {
-    Vec sums[G][T] = {};
-    // Four tokens share a pointer.
-    const char *four[T / SHARE];
+  Vec sums[G * T];
+#pragma GCC unroll 32
+  for (int i = 0; i < G * T; ++i) sums[i] = Vec{};
+  // Four tokens share a pointer.
+  const char *four[T / SHARE];
 #pragma GCC unroll 4
-    for (int k = 0; k < T / SHARE; ++k) four[k] = keys + SHARE * k * stride;
-    for (int64_t c = 0; c < width; c += W) {
+  for (int k = 0; k < T / SHARE; ++k) four[k] = keys + SHARE * k * stride;
+  for (int64_t c = 0; c < width; c += W) {
 #pragma GCC unroll 16
-      for (int i = 0; i < R; ++i) {
-        if (i % (R / STEPS) == 0) ahead.fetch(lines);
-        Vec rows[G];
-        for (int g = 0; g < G; ++g) rows[g] = load(query + g * R * width + c * R + i * W);
+    for (int i = 0; i < R; ++i) {
+      if (i % (R / STEPS) == 0) ahead.fetch(lines);
+      Vec rows[G];
+#pragma GCC unroll 2
+      for (int g = 0; g < G; ++g) rows[g] = load(query + g * R * width + c * R + i * W);
 #pragma GCC unroll 4
-        for (int k = 0; k < T / SHARE; ++k) {
-          const char *token = four[k];
-          four[k] += C * 4;
-          keep_apart(four[k]);
-          const int64_t offsets[] = {0, stride, 2 * stride, triple};
+      for (int k = 0; k < T / SHARE; ++k) {
+        const char *token = four[k];
+        four[k] += C * 4;
+        keep_apart(four[k]);
+        const int64_t offsets[] = {0, stride, 2 * stride, triple};
 #pragma GCC unroll 4
-          for (int j = 0; j < SHARE; ++j) {
-            const Vec key = repeat<C>(at(token + offsets[j]));
-            for (int g = 0; g < G; ++g) sums[g][SHARE * k + j] += key * rows[g];
-          }
+        for (int j = 0; j < SHARE; ++j) {
+          const Vec key = repeat<C>(at(token + offsets[j]));
+#pragma GCC unroll 2
+          for (int g = 0; g < G; ++g) sums[g * T + SHARE * k + j] += key * rows[g];
         }
       }
     }
-    for (int g = 0; g < G; ++g)
-#pragma GCC unroll 16
-      for (int i = 0; i < T / C; ++i)
-        store(scores + g * R * tokens + t * R + i * W, sum_lanes<C>(sums[g] + i * C));
   }
+#pragma GCC unroll 2
+  for (int g = 0; g < G; ++g)
+#pragma GCC unroll 16
+    for (int i = 0; i < T / C; ++i)
+      store(scores + g * block + i * W, sum_lanes<C>(sums + g * T + i * C));
+}
+
+// The same of any number of vectors of tokens. As many sums as the registers hold wait for each other
+// the least.
+template <int R, int G>
+[[gnu::noinline]] void score(float *scores, const float *query, const char *keys, int64_t stride,
+                             int64_t width, int64_t tokens, Ahead &fetched) {
+  constexpr int T = W / G, MORE = W == 16 && G == 2 ? 12 : T;
+  Ahead ahead = fetched;
+  const int64_t lines = ahead.share(tokens / T * (width / W) * std::min(R, FETCHES));
+  int64_t t = 0;
+  if constexpr (MORE != T)
+    for (; tokens - t >= 2 * MORE || (tokens - t) % T; t += MORE)
+      score_tokens<R, G, MORE>(scores + t * R, tokens * R, query, keys + t * stride, stride, width,
+                               ahead, lines * MORE / T);
+  for (; t < tokens; t += T)
+    score_tokens<R, G, T>(scores + t * R, tokens * R, query, keys + t * stride, stride, width, ahead,
+                          lines);
   fetched = ahead;
 }
 
@@ -100,9 +121,10 @@ template <int R, int Q, int N, class S>
          int64_t stride, int64_t tokens, Ahead &fetched, int64_t lines) {
   constexpr int C = W / R, U = MIX_TOKENS, SUMS = std::max(1, MIX_ROWS / Q);
   Ahead ahead = fetched;
-  Vec sums[SUMS][Q][N] = {};
-  for (int q = 0; q < Q; ++q)
-    for (int n = 0; n < N; ++n) sums[0][q][n] = load(outputs + q * output_stride + n * W);
+  Vec sums[SUMS * Q * N];
+#pragma GCC unroll 16
+  for (int i = 0; i < SUMS * Q * N; ++i)
+    sums[i] = i < Q * N ? load(outputs + i / N * output_stride + i % N * W) : Vec{};
   for (int64_t t = 0; t < tokens; t += U) {
     const float *p = weights + t / C * W + t % C;
     ahead.fetch(lines);
@@ -110,18 +132,21 @@ template <int R, int Q, int N, class S>
     for (int u = 0; u < U; ++u, values += stride) {
       Vec v[N];
       load_row<N>(v, reinterpret_cast<const S *>(values));
+#pragma GCC unroll 4
       for (int q = 0; q < Q; ++q) {
         const Vec weight = all(p[u / C * W + q * C + u % C]);
-        for (int n = 0; n < N; ++n) sums[u % SUMS][q][n] += weight * v[n];
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) sums[u % SUMS * Q * N + q * N + n] += weight * v[n];
       }
     }
   }
-  for (int q = 0; q < Q; ++q)
-    for (int n = 0; n < N; ++n) {
-      Vec total = sums[0][q][n];
-      for (int u = 1; u < SUMS; ++u) total += sums[u][q][n];
-      store(outputs + q * output_stride + n * W, total);
-    }
+#pragma GCC unroll 16
+  for (int i = 0; i < Q * N; ++i) {
+    Vec total = sums[i];
+#pragma GCC unroll 4
+    for (int u = 1; u < SUMS; ++u) total += sums[u * Q * N + i];
+    store(outputs + i / N * output_stride + i % N * W, total);
+  }
   fetched = ahead;
 }
 

@@ -73,36 +73,6 @@ inline float sum(Vec v) {
   return s[0];
 }
 
-inline void put(float *to, float x) { *to = x; }
-
-inline void put(Bfloat16 *to, float x) {
-  uint32_t word;
-  std::memcpy(&word, &x, 4);
-  // To the nearest, halves to even; NaN keeps a bit.
-  to->bits = x != x ? 0x7fc0 : (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
-}
-
-inline void put(Float16 *to, float x) {
-#if defined(__F16C__)
-  to->bits = _cvtss_sh(x, 0);
-#else
-  uint32_t word;
-  std::memcpy(&word, &x, 4);
-  const uint32_t sign = word >> 16 & 0x8000u;
-  const float size = std::fabs(x);
-  if (x != x) {
-    to->bits = 0x7e00;
-  } else if (size >= 65520.0f) {
-    to->bits = sign | 0x7c00u;
-  } else if (size < 6.103515625e-5f) {
-    to->bits = sign | static_cast<uint32_t>(std::nearbyint(size * 16777216.0f));
-  } else {
-    word = (word & 0x7fffffffu) + 0xfffu + (word >> 13 & 1u);
-    to->bits = sign | ((word - (112u << 23)) >> 13);
-  }
-#endif
-}
-
 // Waits until all threads of a step have come, again and again. Parts of a step are too short for
 // a thread to sleep in between, but not for one to give way.
 class Meeting {
@@ -458,9 +428,7 @@ class Walk {
   }
 
   void finish(const Layer &layer) {
-    for (int64_t head = 0; head < call_.batch * call_.groups; ++head)
-      merge(call_, plan_->sizes, plan_->parts.data() + head * plan_->blocks, plan_->blocks,
-            call_.output + head * call_.rows * call_.value.dim);
+    plan_->finish();
     plan_.reset();
     if (!layer.turns_back) return;
     for (int64_t row = 0; row < rows_; ++row)

@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -76,6 +77,36 @@ inline float to_float(Float16 x) {
 }
 
 inline float to_float(int8_t x) { return static_cast<float>(x); }
+
+inline void put(float *to, float x) { *to = x; }
+
+inline void put(Bfloat16 *to, float x) {
+  uint32_t word;
+  std::memcpy(&word, &x, 4);
+  // To the nearest, halves to even; NaN keeps a bit.
+  to->bits = x != x ? 0x7fc0 : (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
+}
+
+inline void put(Float16 *to, float x) {
+#if defined(__F16C__)
+  to->bits = _cvtss_sh(x, 0);
+#else
+  uint32_t word;
+  std::memcpy(&word, &x, 4);
+  const uint32_t sign = word >> 16 & 0x8000u;
+  const float size = std::fabs(x);
+  if (x != x) {
+    to->bits = 0x7e00;
+  } else if (size >= 65520.0f) {
+    to->bits = sign | 0x7c00u;
+  } else if (size < 6.103515625e-5f) {
+    to->bits = sign | static_cast<uint32_t>(std::nearbyint(size * 16777216.0f));
+  } else {
+    word = (word & 0x7fffffffu) + 0xfffu + (word >> 13 & 1u);
+    to->bits = sign | ((word - (112u << 23)) >> 13);
+  }
+#endif
+}
 
 inline Vec all(float x) { return x - Vec{}; }
 
@@ -275,12 +306,11 @@ inline Vec power_of_two(Vec x) {
   const Vec magic = all(12582912.0f + 127.0f);
   const Vec shifted = bounded + magic;
   const Vec f = bounded - (shifted - magic);
-  Vec p = all(1.534581242594868e-4f);
-  p = p * f + 1.3399930903688073e-3f;
-  p = p * f + 9.618489071726799e-3f;
-  p = p * f + 5.550328642129898e-2f;
-  p = p * f + 2.4022646248340607e-1f;
-  p = p * f + 6.931471824645996e-1f;
+  Vec p = all(1.3264723820611835e-3f);
+  p = p * f + 9.671512991189957e-3f;
+  p = p * f + 5.550733581185341e-2f;
+  p = p * f + 2.4022242426872253e-1f;
+  p = p * f + 6.931470036506653e-1f;
   p = p * f + 1.0f;
   return p * (Vec)((Words)shifted << 23);
 }
