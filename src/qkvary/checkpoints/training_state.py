@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load as from_safetensors
-from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from qkvary.storage.errors import DamagedError
+from qkvary.checkpoints.sharded_state import Reader, whole_contents
+from qkvary.checkpoints.tensor_files import tensor_bytes
+from qkvary.storage.durable import clean_leftovers
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.rotation import Stored, load_newest, save_stored
-
-_WEIGHTS = "weights.safetensors"
-_OPTIMIZER = "optimizer.safetensors"
+from qkvary.storage.rotation import (
+    filling_step,
+    find_newest,
+    keep_from,
+    keep_newest,
+    step_folder,
+    step_manifest,
+    stored_steps,
+    write_checked,
+    write_manifest,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +41,31 @@ class TrainingState:
     """Everything that is not a tensor."""
 
 
-def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    # Clones, because safetensors refuses tensors that share memory (a tied head).
-    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+def as_it_is(tensor: Tensor) -> Tensor:
+    """Return a tensor that is whole already."""
+    return tensor
 
 
-def state_sha256(weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> str:
-    """Return one digest of all weights and of the optimizer's state, bit for bit."""
+def state_sha256(
+    weights: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+    *,
+    whole: Callable[[Tensor], Tensor] = as_it_is,
+) -> str:
+    """Return one digest of all weights and of the optimizer's state, bit for bit.
+
+    Args:
+        weights: Tensors by name.
+        optimizer: Tensors by name.
+        whole: Brings a tensor together that processes share; asked in the same order everywhere.
+    """
     digest = hashlib.sha256()
-    for tensors in (weights, optimizer):
-        digest.update(to_safetensors(_plain(tensors)))
+    for kind, tensors in (("weights", weights), ("optimizer", optimizer)):
+        for name in sorted(tensors):
+            tensor = whole(tensors[name]).detach().cpu().contiguous()
+            title = [kind, name, str(tensor.dtype), list(tensor.shape)]
+            digest.update(json.dumps(title).encode())
+            digest.update(tensor_bytes(tensor))
     return digest.hexdigest()
 
 
@@ -52,12 +74,14 @@ def save_training_state(directory: Path, state: TrainingState) -> None:
 
     Raises:
         ResourceError: if the disk is full, broken or not writable; the states before stay.
+        DamagedError: if what was read back is not what was written.
     """
-    files = {
-        _WEIGHTS: to_safetensors(_plain(state.weights)),
-        _OPTIMIZER: to_safetensors(_plain(state.optimizer)),
-    }
-    save_stored(directory, Stored(step=state.step, files=files, about=state.about))
+    files = whole_contents({"weights": state.weights, "optimizer": state.optimizer})
+    size = sum(contents.size for contents in files.values())
+    with filling_step(directory, state.step, size) as folder:
+        entries = write_checked(folder, files)
+        write_manifest(folder, state.step, entries, state.about)
+    keep_newest(directory)
 
 
 def load_training_state(
@@ -66,7 +90,7 @@ def load_training_state(
     accept: Callable[[Mapping[str, JsonValue]], None],
     report: Callable[[str], None],
 ) -> TrainingState | None:
-    """Return the newest sound state, or None where there is none at all.
+    """Return the newest sound state, whole, or None where there is none at all.
 
     Args:
         directory: Where the states are.
@@ -76,22 +100,42 @@ def load_training_state(
     Raises:
         DamagedError: if there are states and all of them are damaged.
     """
-    tensors: dict[str, Mapping[str, Tensor]] = {}
 
-    def check(stored: Stored) -> None:
-        accept(stored.about)
-        for name in (_WEIGHTS, _OPTIMIZER):
-            try:
-                tensors[name] = from_safetensors(stored.files[name])
-            except (KeyError, SafetensorError) as error:
-                raise DamagedError(f"{name} of step {stored.step} is unusable: {error}") from None
+    def read(step: int) -> TrainingState:
+        return read_state(directory, step, accept=accept)
 
-    stored = load_newest(directory, accept=check, report=report)
-    if stored is None:
-        return None
+    clean_leftovers(directory)
+    state = find_newest(directory, stored_steps(directory), read=read, report=report)
+    if state is not None:
+        keep_from(directory, state.step)
+    return state
+
+
+def read_state(
+    directory: Path,
+    step: int,
+    *,
+    accept: Callable[[Mapping[str, JsonValue]], None],
+    reader: Reader | None = None,
+) -> TrainingState:
+    """Return the state of one step, or what a reader wants of it.
+
+    Args:
+        directory: Where the states are.
+        step: Which.
+        accept: As for ``load_training_state``.
+        reader: Who reads; somebody who wants everything by default.
+
+    Raises:
+        DamagedError: if it is not exactly what was written, or of no use.
+        UnsafeError: if its manifest names a file outside of it.
+    """
+    manifest = step_manifest(directory, step)
+    accept(manifest.about)
+    tensors = (reader or Reader()).read(step_folder(directory, step), manifest)
     return TrainingState(
-        step=stored.step,
-        weights=tensors[_WEIGHTS],
-        optimizer=tensors[_OPTIMIZER],
-        about=stored.about,
+        step=step,
+        weights=tensors["weights"],
+        optimizer=tensors["optimizer"],
+        about=manifest.about,
     )

@@ -20,6 +20,7 @@ from qkvary.checkpoints.training_state import (
     state_sha256,
 )
 from qkvary.storage.jsonvalues import JsonValue
+from qkvary.training.config import Precision
 from qkvary.training.optimizers import optimizer_tensors, restore_optimizer
 
 
@@ -36,7 +37,7 @@ class Distribution(Protocol):
         """How many there are."""
         ...
 
-    def place(self, model: nn.Module) -> nn.Module:
+    def place(self, model: nn.Module, precision: Precision) -> nn.Module:
         """Spread a network that is on its device, and return what the loss is asked of."""
         ...
 
@@ -91,6 +92,15 @@ class Distribution(Protocol):
         """One digest of all weights and of the optimizer's state; a call of all processes."""
         ...
 
+    def whole(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:
+        """Return the network in one piece; a call of all processes, for the first of them.
+
+        Args:
+            model: What was placed. The other processes get it as it is.
+            build: Makes such a network anew, where what was placed cannot be brought together.
+        """
+        ...
+
 
 class Alone:
     """One process."""
@@ -98,7 +108,7 @@ class Alone:
     rank = 0
     size = 1
 
-    def place(self, model: nn.Module) -> nn.Module:
+    def place(self, model: nn.Module, precision: Precision) -> nn.Module:  # noqa: ARG002
         """Leave the network as it is."""
         return model
 
@@ -152,3 +162,7 @@ class Alone:
     def digest(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
         """One digest of all weights and of the optimizer's state."""
         return state_sha256(model.state_dict(), optimizer_tensors(optimizer))
+
+    def whole(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:  # noqa: ARG002
+        """Return the network, which is whole."""
+        return model

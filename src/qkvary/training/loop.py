@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.nn.stack import Stack
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.errors import DamagedError, DivergedError, UsageError
 from qkvary.storage.journal import Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
@@ -29,7 +29,7 @@ from qkvary.tasks.contract import AttentionExample, Ranks, Split, Task
 from qkvary.training.config import RunConfig
 from qkvary.training.distribution import Alone, Distribution
 from qkvary.training.gradients import Gradients
-from qkvary.training.guards import DivergedError, Guards
+from qkvary.training.guards import Guards
 from qkvary.training.optimizers import make_optimizer, set_learning_rate
 from qkvary.training.progress import Event, RunState, Stopwatch
 from qkvary.training.schedules import learning_rate
@@ -59,11 +59,12 @@ class Outcome:
     timing: Mapping[str, float]
     """Seconds over all parts of the run, by what they were spent on; steps per second."""
     attention: AttentionExample | None
-    """The attention maps of the trained network on one example."""
+    """The attention maps of the trained network on one example; the first process finds them."""
     state_sha256: str
     """Digest of the final weights and optimizer state: equal runs have equal ones."""
     network: nn.Module
-    """What was trained, as it is now; in evaluation mode when it is done."""
+    """What was trained, as it is now; in evaluation mode when it is done. Where processes share it
+    out, the first one has it in one piece then, and nobody before."""
 
 
 def train(
@@ -138,7 +139,7 @@ class _Loop:
         self.key = run.run_key(task.data_fingerprint)
         self.state = RunState()
         self.watch = Stopwatch(self.state)
-        self.model = task.build(run.network, run.seed).to(run.device, _DTYPES[run.dtype])
+        self.model = self.build()
         self.placed = self.place()
         self.optimizer = make_optimizer(self.model, run.network, run.training.optimizer)
         self.gradients = Gradients(run, task, self.placed, distribution)
@@ -157,12 +158,16 @@ class _Loop:
     def is_writer(self) -> bool:
         return self.distribution.rank == 0
 
+    def build(self) -> nn.Module:
+        run = self.run
+        return self.task.build(run.network, run.seed).to(run.device, _DTYPES[run.dtype])
+
     def place(self) -> nn.Module:
         training = self.run.training
         for module in self.model.modules():
             if isinstance(module, Stack):
                 module.recompute_blocks = training.recompute_blocks
-        placed = self.distribution.place(self.model)
+        placed = self.distribution.place(self.model, training.precision)
         if training.compile:
             placed.compile()
         return placed
@@ -235,7 +240,7 @@ class _Loop:
         """Make the steps that are left; return whether all are made."""
         training, state = self.run.training, self.state
         self.watch.lap("other")
-        self.model.train()
+        self.placed.train()
         saved = told = time.perf_counter()
         while state.step < training.steps and not self.is_over():
             if self.anybody(stop()):
@@ -328,13 +333,13 @@ class _Loop:
     # ---- scores
 
     def evaluate(self, split: Split) -> dict[str, float]:
-        self.model.eval()
+        self.placed.eval()
         ranks = Ranks(
             rank=self.distribution.rank, size=self.distribution.size, add=self.distribution.add
         )
         with torch.no_grad(), self.gradients.precision():
             scores = self.task.evaluate(self.placed, split, ranks)
-        self.model.train()
+        self.placed.train()
         return {name: float(score) for name, score in scores.items()}
 
     def validate(self) -> None:
@@ -344,9 +349,11 @@ class _Loop:
         self.watch.lap("evaluation")
         self.log("validation", seconds=state.seconds["training"], **state.validation)
         if self.watchers.sample is not None:
-            self.model.eval()
-            self.log("sample", text=self.watchers.sample(self.model))
-            self.model.train()
+            self.placed.eval()
+            network = self.whole()
+            if self.is_writer:
+                self.log("sample", text=self.watchers.sample(network))
+            self.placed.train()
         if training.solve_threshold is None or state.steps_to_solve is not None:
             return
         score = state.validation[self.task.metric]
@@ -358,12 +365,18 @@ class _Loop:
         if not complete:
             return self.outcome("stopped")
         scores = self.evaluate("test")
-        self.model.eval()
-        with torch.no_grad():
-            attention = self.task.attention_example(self.model)
+        self.placed.eval()
+        network, attention = self.whole(), None
+        if self.is_writer:
+            with torch.no_grad():
+                attention = self.task.attention_example(network)
         self.watch.lap("evaluation")
         self.log("test", seconds=self.state.seconds["training"], **scores)
-        return self.outcome("done", scores=scores, attention=attention)
+        return self.outcome("done", network=network, scores=scores, attention=attention)
+
+    def whole(self) -> nn.Module:
+        """The network in one piece; where it is shared out, only the first process gets it."""
+        return self.distribution.whole(self.model, self.build)
 
     def diverge(self, message: str) -> Outcome:
         self.watch.lap("training")
@@ -374,6 +387,7 @@ class _Loop:
         status: Literal["done", "diverged", "stopped"],
         *,
         message: str = "",
+        network: nn.Module | None = None,
         scores: Mapping[str, float] | None = None,
         attention: AttentionExample | None = None,
     ) -> Outcome:
@@ -403,7 +417,7 @@ class _Loop:
             timing=timing,
             attention=attention,
             state_sha256=digest,
-            network=self.model,
+            network=self.model if network is None else network,
         )
 
 

@@ -1,0 +1,168 @@
+"""A process that has imported torch and forks the ranks of a run for each line that it reads.
+
+So a test can train with several processes many times without importing torch as often. A line is a
+JSON object: ``ranks``, and the arguments of ``work``. The answers are ``started PID PID ...`` and,
+when all of them have ended, ``ended CODE CODE ...``. What a rank found is in ``rank-N.json`` of the
+run's folder, and what it printed in ``rank-N.txt``.
+
+``python -m tests.training.ranks '{...}'`` is one rank, as torchrun starts them.
+"""
+
+import itertools
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+
+from qkvary.storage.errors import QkvaryError
+from qkvary.storage.journal import SilentJournal
+from qkvary.training import loop, parallel
+from qkvary.training.distribution import Distribution
+from qkvary.training.loop import train
+from qkvary.training.parallel import join_processes
+from tests.training.small_language import SmallLanguage, small_run
+
+
+def work(order: dict[str, Any], rank: int) -> None:
+    """Train in one rank, as an order says."""
+    directory = Path(order["directory"])
+    run = small_run(**order.get("run", {}))
+    asked = itertools.count()
+    signalled: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: signalled.append(number))
+    stop_after, stop_rank = order.get("stop_after"), order.get("stop_rank", 0)
+
+    def stop() -> bool:
+        step = next(asked)
+        if step == order.get("sleep_after") and rank == order["sleep_rank"]:
+            time.sleep(order["sleep_seconds"])
+        if order.get("pace"):
+            time.sleep(order["pace"])
+        is_over = stop_after is not None and rank == stop_rank and step >= stop_after
+        return is_over or bool(signalled)
+
+    task = SmallLanguage(**order.get("task", {}))
+    warnings: list[str] = []
+    joined = join_processes(
+        order.get("strategy", "ddp"), "cpu", patience_seconds=order.get("patience", 60.0)
+    )
+    with joined as distribution:
+        mutate(order.get("mutant", ""), distribution)
+        outcome = train(
+            run,
+            task,
+            directory,
+            stop=stop,
+            on_event=lambda event: warnings.extend([event.warning] if event.warning else []),
+            checkpoint_seconds=order.get("checkpoint_seconds", 1e9),
+            sample=lambda model: str(model.embedding.sum().item()),
+            distribution=distribution,
+        )
+    if order.get("keep_weights") and rank == 0:
+        weights = {name: w.clone() for name, w in outcome.network.state_dict().items()}
+        save_file(weights, directory / "weights.safetensors")
+    found = {
+        "status": outcome.status,
+        "message": outcome.message,
+        "sha": outcome.state_sha256,
+        "metrics": dict(outcome.metrics),
+        "warnings": warnings,
+    }
+    (directory / f"rank-{rank}.json").write_text(json.dumps(found))
+
+
+def mutate(name: str, distribution: Distribution) -> None:
+    """Make a mutant: what must be noticed."""
+    if name == "no_hook":
+        parallel.DistributedDataParallel.register_comm_hook = lambda *_: None
+    elif name == "own_mean":
+        # The usual mistake: every rank normalises by its own count.
+        distribution.add = lambda values: [v * distribution.size for v in values]  # type: ignore[method-assign]
+
+
+def run_rank(order: dict[str, Any], rank: int) -> int:
+    """The exit code of one rank."""
+    try:
+        work(order, rank)
+    except QkvaryError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return error.exit_code
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def fork_rank(order: dict[str, Any], rank: int, environment: dict[str, str]) -> int:
+    child = os.fork()
+    if child:
+        return child
+    os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
+    directory = Path(order["directory"])
+    with (directory / f"rank-{rank}.txt").open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        code = run_rank(order, rank)
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def serve(answer: Callable[[str], object]) -> None:
+    for line in sys.stdin:
+        order = json.loads(line)
+        environment = {
+            "WORLD_SIZE": str(order["ranks"]),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+        }
+        children = [fork_rank(order, rank, environment) for rank in range(order["ranks"])]
+        answer(f"started {' '.join(map(str, children))}\n")
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        answer(f"ended {' '.join(map(str, codes))}\n")
+
+
+def warm_up() -> None:
+    """Import now what torch imports on first use, so that it is there before the first fork."""
+    import torch.distributed._composable.fsdp
+    import torch.distributed.tensor
+
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], fused=True)
+    optimizer.step()
+    assert dist.is_available()
+    assert loop.SilentJournal is SilentJournal
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    if len(sys.argv) > 1:
+        order = json.loads(sys.argv[1])
+        rank = int(os.environ["RANK"])
+        (Path(order["directory"]) / f"pid-{rank}").write_text(str(os.getpid()))
+        sys.exit(run_rank(order, rank))
+    warm_up()
+
+    def answer(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    serve(answer)
+
+
+if __name__ == "__main__":
+    main()

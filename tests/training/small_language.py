@@ -1,0 +1,121 @@
+"""A language task of random tokens that trains in a moment: its masks differ from row to row."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig, NetworkConfig
+from qkvary.nn.language_model import LanguageModel
+from qkvary.tasks.config import SequenceTaskConfig
+from qkvary.tasks.contract import (
+    ALONE,
+    EVERY_ROW,
+    IGNORED,
+    AttentionExample,
+    Batch,
+    Ranks,
+    Split,
+)
+from qkvary.training.config import OptimizerConfig, RunConfig, ScheduleConfig, TrainingConfig
+
+VOCABULARY, CONTEXT, BATCH, EVALUATED = 13, 7, 12, 24
+
+
+class SmallLanguage:
+    """Predict tokens that repeat with a period; rows of a batch count unevenly many of them."""
+
+    metric = "loss"
+    higher_is_better = False
+    tokenizer = None
+
+    def __init__(
+        self, *, poison: str = "", poison_step: int = -1, poison_row: int = 0, slow: int = -1
+    ) -> None:
+        self.poison, self.poison_step, self.poison_row = poison, poison_step, poison_row
+        self.slow_rank = slow
+        self.data_fingerprint = small_run().task.data_fingerprint
+
+    def build(self, network: NetworkConfig, seed: int) -> LanguageModel:
+        assert isinstance(network, LanguageModelConfig)
+        return LanguageModel(network, seed=seed)
+
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
+        generator = torch.Generator().manual_seed(1_000_003 * seed + step)
+        start = torch.randint(VOCABULARY, (batch_size, 3), generator=generator)
+        tokens = start.repeat(1, CONTEXT)[:, : CONTEXT + 1]
+        lengths = torch.randint(1, CONTEXT + 1, (batch_size, 1), generator=generator)
+        # The first rows have one target that counts, the last ones all: so do their processes.
+        lengths[: batch_size // 3] = 1
+        lengths[-batch_size // 3 :] = CONTEXT
+        ignored = torch.arange(CONTEXT) >= lengths
+        targets = tokens[:, 1:].masked_fill(ignored, IGNORED)
+        first, last, _ = rows.indices(batch_size)
+        self.is_poisoned = step == self.poison_step and first <= self.poison_row < last
+        return Batch(tokens[rows, :-1], targets[rows])
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        assert model.training
+        loss = model(batch.inputs, targets=batch.targets) / max(1, batch.counted)
+        if self.is_poisoned and self.poison == "loss":
+            return loss * float("nan")
+        if self.is_poisoned and self.poison == "gradient":
+            # A finite loss whose gradient is not: sqrt at 0.
+            return loss + torch.sqrt(loss * 0)
+        return loss
+
+    def evaluate(self, model: nn.Module, split: Split, ranks: Ranks = ALONE, /) -> dict[str, float]:
+        assert not model.training
+        assert not torch.is_grad_enabled()
+        share = EVALUATED // ranks.size
+        rows = slice(ranks.rank * share, (ranks.rank + 1) * share)
+        batch = self.batch(10**6 + (split == "test"), EVALUATED, 0, rows)
+        nats = model(batch.inputs, targets=batch.targets).item()
+        nats, counted = ranks.add([nats, float(batch.counted)])
+        return {"loss": nats / counted}
+
+    def attention_example(self, model: nn.Module) -> AttentionExample | None:
+        assert isinstance(model, LanguageModel)
+        maps = model.attention_maps(self.batch(10**6, 1, 0).inputs)[0]
+        tokens = tuple(str(token) for token in range(CONTEXT))
+        return AttentionExample(maps=maps, tokens=tokens, targets=(None,) * CONTEXT)
+
+
+def small_network(label: str = "Q-K=V", **network: Any) -> LanguageModelConfig:
+    attention = AttentionConfig(d_model=10, num_heads=2, variant=parse_variant(label), causal=True)
+    return LanguageModelConfig(
+        attention=attention,
+        block=BlockConfig(d_ff=17),
+        num_layers=2,
+        vocabulary=VOCABULARY,
+        max_tokens=CONTEXT,
+        **network,
+    )
+
+
+def small_run(
+    *, steps: int = 11, dtype: str = "float64", clip: float | None = 0.3, **training: Any
+) -> RunConfig:
+    fields: dict[str, Any] = {
+        "batch_size": BATCH,
+        "micro_batch_size": 2,
+        "evaluate_every": 5,
+        "log_every": 1,
+        **training,
+    }
+    return RunConfig(
+        task=SequenceTaskConfig(name="sub", length=CONTEXT, vocabulary=VOCABULARY),
+        network=small_network(),
+        training=TrainingConfig(
+            steps=steps,
+            optimizer=OptimizerConfig(
+                name="adamw", learning_rate=0.01, weight_decay=0.1, gradient_clip=clip
+            ),
+            schedule=ScheduleConfig(name="cosine", warmup_steps=3),
+            **fields,
+        ),
+        seed=5,
+        dtype=dtype,  # type: ignore[arg-type]
+    )
