@@ -7,6 +7,7 @@ its size stay what they were. Large files are remembered beyond the end of the p
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ BLOCK_BYTES = 2**20
 BLOCK_DIGITS = 16
 REMEMBERED_BYTES = 2**26
 """From this size on a check is remembered on the disk: below, it takes no time worth it."""
+_SETTLED_NANOSECONDS = 2_000_000_000
+"""A file that was changed more recently could be changed again without another time of change."""
 _CHUNK = 2**20
 
 _checked: dict[str, tuple[list[int], str]] = {}
@@ -63,7 +66,7 @@ def verify_file(
     mark = [found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size]
     if not by_digest or _is_known(path, mark, entry.sha256):
         return
-    digest = hashlib.sha256()
+    now, digest = time.time_ns(), hashlib.sha256()
     try:
         for chunk in _chunks(path):
             digest.update(chunk)
@@ -71,7 +74,8 @@ def verify_file(
         raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
     if digest.hexdigest() != entry.sha256:
         raise DamagedError(f"{path} was changed{_place(directory, name, manifest, blocks)}")
-    _remember(path, mark, entry.sha256)
+    if now - max(found.st_mtime_ns, found.st_ctime_ns) > _SETTLED_NANOSECONDS:
+        _remember(path, mark, entry.sha256)
 
 
 def _chunks(path: Path, size: int = _CHUNK) -> Iterator[bytes]:

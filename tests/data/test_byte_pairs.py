@@ -1,0 +1,142 @@
+"""GPT-2's tokens: those of an encoder written from the description, and those of the references."""
+
+import json
+import re
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkvary.data.byte_pairs import BytePairTokenizer
+from qkvary.data.documents import FileDocuments
+from qkvary.data.encoding import Encoder
+from qkvary.data.tokenizer_files import load_tokenizer
+from qkvary.data.tokenizers import make_tokenizer
+from tests.data import merged
+from tests.data.merged import DATA, KINDS, merges_of
+
+LETTERS = st.text(
+    alphabet=st.one_of(
+        st.sampled_from(" \n\t'stredlvm.,01éñ−戦🙂\u0301\u00a0\u2028"),
+        st.characters(max_codepoint=0x2FFF, exclude_categories=["Cs", "Cn"]),
+    ),
+    max_size=40,
+)
+
+
+@cache
+def tokenizer(kind: str) -> BytePairTokenizer:
+    return BytePairTokenizer(merges_of(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60)
+@given(text=LETTERS)
+def test_tokens_are_those_of_the_description(kind: str, text: str) -> None:
+    # What Python and the library call a space differs for a few separators of files.
+    text = re.sub(r"[\x1c-\x1f]", "", text)
+    made = tokenizer(kind)
+    tokens = made.encode(text)
+    assert b"".join(map(made.piece, tokens)).decode() == text
+    if kind == "stand-in":
+        assert tokens == merged.encode(text, merges_of(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sentence_has_the_tokens_of_the_description(kind: str) -> None:
+    made = tokenizer(kind)
+    assert made.encode(merged.TEXT) == merged.encode(merged.TEXT, merges_of(kind))
+    assert len(made.encode(merged.TEXT)) < 0.7 * len(merged.TEXT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_description_makes_an_equal_one(kind: str) -> None:
+    made = tokenizer(kind)
+    again = make_tokenizer(json.loads(json.dumps(made.describe())))
+    assert again.describe() == made.describe()
+    assert again.encode(merged.TEXT) == made.encode(merged.TEXT)
+    assert (again.vocabulary, again.separator, again.ends, again.beginning) == (
+        made.vocabulary,
+        made.vocabulary - 1,
+        (made.vocabulary - 1,),
+        None,
+    )
+    assert again.piece(made.vocabulary - 1) == b""
+
+
+def test_the_separator_in_a_text_is_a_text() -> None:
+    made = tokenizer("stand-in")
+    tokens = made.encode("a<|endoftext|>b")
+    assert made.separator not in tokens
+    assert b"".join(map(made.piece, tokens)) == b"a<|endoftext|>b"
+
+
+def test_half_of_a_pair_is_refused() -> None:
+    with pytest.raises(ValueError, match="half of a surrogate pair at character 1"):
+        tokenizer("stand-in").encode("a\ud800")
+
+
+@pytest.mark.parametrize("line", ["a", "a b c", "zz y", "t h\nt h", "a\u4e00 b"])
+def test_merges_that_join_nothing_are_refused(line: str) -> None:
+    with pytest.raises(ValueError, match=r"expected two pieces to be joined in merge \d, got"):
+        BytePairTokenizer(line)
+
+
+def test_windows_line_ends_change_nothing() -> None:
+    merges = merges_of("stand-in")
+    assert BytePairTokenizer(merges.replace("\n", "\r\n")).pieces == tokenizer("stand-in").pieces
+
+
+if DATA is not None:
+    # What the published files say, where there are any.
+    PUBLISHED = DATA
+    REFERENCE = json.loads((DATA / "gpt2_bpe" / "reference.json").read_text("utf-8"))
+    COUNTS = REFERENCE["token_counts"]
+
+    def test_samples_of_the_reference() -> None:
+        made = tokenizer("published")
+        for sample in REFERENCE["samples"]:
+            assert made.encode(sample["text"]) == sample["ids"]
+        assert made.vocabulary == REFERENCE["vocab_size"]
+        assert made.separator == REFERENCE["eot_token"]
+
+    def test_the_published_numbers_follow_from_the_merges() -> None:
+        made = tokenizer("published")
+        numbers = json.loads((PUBLISHED / "gpt2_bpe" / "encoder.json").read_text("utf-8"))
+        assert made.numbers() == numbers
+        assert load_tokenizer(str(PUBLISHED / "gpt2_bpe")).describe() == made.describe()
+
+    def counted(place: str) -> int:
+        path = PUBLISHED / place
+        source = FileDocuments(files=sorted(path.glob("*.txt")) if path.is_dir() else [path])
+        encoded = Encoder(tokenizer("published")).encode(list(source.read()))
+        return sum(len(document.tokens) - 1 for document in encoded)
+
+    @pytest.mark.parametrize(
+        "place",
+        [
+            "english_novels/valid",
+            "english_novels/test",
+            "wikitext-2/valid.txt",
+            "wikitext-2/test.txt",
+            pytest.param("english_novels/train", marks=pytest.mark.slow),
+            pytest.param("wikitext-2/train.txt", marks=pytest.mark.slow),
+        ],
+    )
+    def test_whole_files_have_the_counts_of_the_reference(place: str) -> None:
+        names = [name for name in COUNTS if name.startswith(place)]
+        assert [counted(place)] == [COUNTS[name] for name in names]
+
+    def test_parts_of_files_have_the_counts_of_the_reference() -> None:
+        made = tokenizer("published")
+        text = (PUBLISHED / "tinyshakespeare" / "input.txt").read_text("utf-8")
+        end = int(0.9 * len(text))
+        name = "tinyshakespeare/input.txt {} of characters"
+        assert len(made.encode(text[:end])) == COUNTS[name.format("first 90%")]
+        assert len(made.encode(text[end:])) == COUNTS[name.format("last 10%")]
+        stories = (PUBLISHED / "tinystories" / "tinystories_sample.txt").read_text("utf-8")
+        parts = stories.split("<|endoftext|>")
+        found = sum(len(made.encode(part)) for part in parts) + len(parts) - 1
+        name = "tinystories/tinystories_sample.txt with '<|endoftext|>' as token 50256"
+        assert found == COUNTS[name]

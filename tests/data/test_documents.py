@@ -1,0 +1,299 @@
+"""Documents out of files: what each holds, and what is said about one that holds something else."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from qkvary.data import documents
+from qkvary.data.documents import FileDocuments, TextPart, kind_of
+from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
+
+TEXTS = ["one\nline two", "three é", "\tfour "]
+
+
+def write(path: Path, data: bytes | str) -> Path:
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def lines(texts: list[str]) -> str:
+    return "".join(json.dumps({"id": 7, "text": text}) + "\n" for text in texts)
+
+
+def write_table(path: Path, **columns: list[object]) -> Path:
+    parquet.write_table(pa.table(columns), path, row_group_size=2)
+    return path
+
+
+def read(*paths: Path, field: str = "text") -> list[str]:
+    return [document.text for document in FileDocuments(files=paths, field=field).read()]
+
+
+def test_a_text_file_is_one_document_as_it_stands(tmp_path: Path) -> None:
+    text = "\n  first\r\nsecond\0 \n"
+    assert read(write(tmp_path / "a.txt", text)) == [text]
+    assert read(write(tmp_path / "b.txt", "\ufeff" + text)) == [text]
+    assert read(write(tmp_path / "no ending", text)) == [text]
+
+
+def test_marks_cut_a_text_file(tmp_path: Path) -> None:
+    mark = "\n<|endoftext|>\n"
+    text = f"first {mark}{mark}second\nline{mark} \n{mark}third"
+    assert read(write(tmp_path / "a.txt", text)) == ["first", "second\nline", "third"]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 64])
+@given(parts=st.lists(st.text(alphabet="ab<|é\n"), max_size=6))
+def test_where_a_file_is_read_changes_nothing(
+    chunk: int, parts: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = write(tmp_path_factory.mktemp("c") / "a.txt", "<|endoftext|>".join(parts))
+    expected = [part.strip() for part in parts if part.strip()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "_CHUNK", chunk)
+        found = read(path)
+    assert found == (expected if len(parts) > 1 else [part for part in parts if part.strip()])
+
+
+@pytest.mark.parametrize("chunk", [3, 1000])
+def test_a_long_text_is_cut_behind_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    text = "".join(f"line {number}\n" for number in range(40))
+    monkeypatch.setattr(documents, "SECTION_BYTES", 50)
+    monkeypatch.setattr(documents, "_CHUNK", chunk)
+    found = read(write(tmp_path / "a.txt", text))
+    assert "".join(found) == text
+    assert all(len(part) <= 50 and part.endswith("\n") for part in found)
+    assert len(found) > 5
+    with pytest.raises(UsageError, match=r"a\.txt:1: expected lines of at most 50 bytes"):
+        read(write(tmp_path / "a.txt", "x" * 200))
+
+
+def test_lines_of_json(tmp_path: Path) -> None:
+    assert read(write(tmp_path / "a.jsonl", lines(TEXTS))) == TEXTS
+    assert read(write(tmp_path / "a.ndjson", "\ufeff" + lines(TEXTS).rstrip())) == TEXTS
+    assert read(write(tmp_path / "a.jsonl", lines(["a"]) + "\n  \n" + lines(["", "b"]))) == [
+        "a",
+        "b",
+    ]
+    other = write(tmp_path / "b.jsonl", '{"content": "x"}')
+    assert read(other, field="content") == ["x"]
+
+
+def test_packed_files(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl.gz", gzip.compress(lines(TEXTS).encode()))
+    assert read(path) == TEXTS
+    assert read(write(tmp_path / "a.txt.gz", gzip.compress(b"hello"))) == ["hello"]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.parquet", id=[1, 2, 3], text=TEXTS)
+    assert read(path) == TEXTS
+    assert read(write_table(tmp_path / "b.parquet", body=["x"]), field="body") == ["x"]
+
+
+def test_files_follow_each_other(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.txt", "one")
+    empty = write(tmp_path / "b.txt", "")
+    third = write(tmp_path / "c.jsonl", lines(["two", "three"]))
+    assert read(first, empty, third) == ["one", "two", "three"]
+
+
+def test_reading_goes_on_behind_any_document(tmp_path: Path) -> None:
+    files = [
+        write(tmp_path / "a.txt", "a<|endoftext|>b<|endoftext|> <|endoftext|>c"),
+        write(tmp_path / "b.jsonl", lines(["d", "", "e"])),
+        write_table(tmp_path / "c.parquet", text=["f", " ", "g", "h", "i"]),
+    ]
+    source = FileDocuments(files=files)
+    whole = [(document, source.position()) for document in source.read()]
+    assert [document.text for document, _ in whole] == list("abcdefghi")
+    for number, (_, position) in enumerate(whole):
+        rest = list(FileDocuments(files=files).read(json.loads(json.dumps(position))))
+        assert rest == [document for document, _ in whole[number + 1 :]]
+
+
+def test_documents_know_their_lines(tmp_path: Path) -> None:
+    text = write(tmp_path / "a.txt", "a\nb<|endoftext|>\nc\n<|endoftext|>d")
+    found = [document.where for document in FileDocuments(files=[text]).read()]
+    assert found == [f"{text}:1", f"{text}:2", f"{text}:4"]
+
+
+def test_a_part_of_a_text() -> None:
+    def part(start: float, end: float) -> list[str]:
+        source = TextPart(text=lambda: "0123456789", start=start, end=end, where="here")
+        found = [document.text for document in source.read()]
+        assert list(source.read(source.position())) == []
+        return found
+
+    assert part(0.0, 0.9) == ["012345678"]
+    assert part(0.9, 1.0) == ["9"]
+    assert part(0.5, 0.5) == []
+
+
+BAD: list[tuple[str, Callable[[Path], Path], type[Exception], str]] = [
+    (
+        "invalid UTF-8",
+        lambda place: write(place / "a.txt", b"one\ntwo\nth\xffree"),
+        UsageError,
+        "a.txt:3: expected UTF-8, got the byte 0xff: convert the file to UTF-8",
+    ),
+    (
+        "UTF-16",
+        lambda place: write(place / "a.txt", "one".encode("utf-16")),
+        UsageError,
+        "a.txt:1: expected UTF-8, got the byte 0xff",
+    ),
+    (
+        "a cut letter",
+        lambda place: write(place / "a.txt", b"one\n\xc3"),
+        UsageError,
+        "a.txt:2: expected UTF-8, got the byte 0xc3",
+    ),
+    (
+        "invalid UTF-8 behind a mark",
+        lambda place: write(place / "a.txt", b"one\n<|endoftext|>\ntwo\x80"),
+        UsageError,
+        "a.txt:3: expected UTF-8",
+    ),
+    (
+        "no JSON",
+        lambda place: write(place / "a.jsonl", lines(["x"]) + "{text: 1}\n"),
+        UsageError,
+        "a.jsonl:2: expected one JSON object a line, got: Expecting property name",
+    ),
+    (
+        "a list",
+        lambda place: write(place / "a.jsonl", "[1]"),
+        UsageError,
+        "a.jsonl:1: expected a JSON object, got a list",
+    ),
+    (
+        "no text",
+        lambda place: write(place / "a.jsonl", '\n{"body": 1, "x": 2}'),
+        UsageError,
+        "a.jsonl:2: expected the field 'text', got body, x; name the text with --field",
+    ),
+    (
+        "a number",
+        lambda place: write(place / "a.jsonl", '{"text": 1}'),
+        UsageError,
+        "a.jsonl:1: expected text in 'text', got a int",
+    ),
+    (
+        "half of a pair",
+        lambda place: write(place / "a.jsonl", '{"text": "ab\\ud83d"}'),
+        UsageError,
+        "a.jsonl:1: expected text, got half of a surrogate pair at character 2",
+    ),
+    (
+        "bytes in JSON",
+        lambda place: write(place / "a.jsonl", b'{"text": "\xff"}'),
+        UsageError,
+        "a.jsonl:1: expected UTF-8, got other bytes",
+    ),
+    (
+        "deep JSON",
+        lambda place: write(place / "a.jsonl", "[" * 200_000),
+        UsageError,
+        "a.jsonl:1: expected one JSON object a line",
+    ),
+    (
+        "no gzip",
+        lambda place: write(place / "a.txt.gz", "hello"),
+        DamagedError,
+        "a.txt.gz cannot be unpacked",
+    ),
+    (
+        "cut gzip",
+        lambda place: write(place / "a.txt.gz", gzip.compress(b"hello" * 99)[:-9]),
+        DamagedError,
+        "a.txt.gz cannot be unpacked",
+    ),
+    (
+        "no parquet",
+        lambda place: write(place / "a.parquet", "hello"),
+        DamagedError,
+        "a.parquet cannot be read as parquet",
+    ),
+    (
+        "another column",
+        lambda place: write_table(place / "a.parquet", body=["x"]),
+        UsageError,
+        "a.parquet: expected the column 'text', got body",
+    ),
+    (
+        "a null",
+        lambda place: write_table(place / "a.parquet", text=["x", None]),
+        UsageError,
+        "a.parquet:2: expected text in 'text', got a NoneType",
+    ),
+    (
+        "a folder",
+        lambda place: place,
+        UsageError,
+        "which is none",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"), [case[1:] for case in BAD], ids=[case[0] for case in BAD]
+)
+def test_what_is_no_document_is_refused_in_a_line(
+    tmp_path: Path, make: Callable[[Path], Path], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        read(make(tmp_path))
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_packed_file_that_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D8: the only archives that are read are single packed files, and nothing is unpacked to."""
+    monkeypatch.setattr(documents, "FREE_BYTES", 10_000)
+    bomb = write(tmp_path / "a.txt.gz", gzip.compress(b"\n" * 10_000_000))
+    with pytest.raises(UnsafeError, match="unpacks to more than"):
+        read(bomb)
+    bomb = write(tmp_path / "a.jsonl.gz", gzip.compress(b"\n" * 10_000_000))
+    with pytest.raises(UnsafeError, match="unpacks to more than"):
+        read(bomb)
+    fine = write(tmp_path / "b.txt.gz", gzip.compress(b"\n" * 9_000 + b"x"))
+    assert len(read(fine)) == 1
+
+
+def test_a_line_that_is_too_long_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "LARGEST_LINE", 30)
+    path = write(tmp_path / "a.jsonl", lines(["x"]) + lines(["y" * 40]))
+    with pytest.raises(UsageError, match=r"a\.jsonl:2: expected at most 30 bytes, got more"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.txt", "text"),
+        ("a.TXT", "text"),
+        ("a.txt.gz", "text"),
+        ("a.jsonl.gz", "lines"),
+        ("a.parquet", "parquet"),
+        ("a.parquet.gz", None),
+        ("a.zip", None),
+        ("a.tar.gz", None),
+        ("a", None),
+    ],
+)
+def test_kinds_of_files(name: str, kind: str | None) -> None:
+    assert kind_of(Path(name)) == kind

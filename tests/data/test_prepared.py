@@ -1,0 +1,240 @@
+"""What was prepared comes back as it was, wherever it is; what was changed is found out (D4)."""
+
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qkvary.cli.main import main
+from qkvary.data import verification
+from qkvary.data.portions import LOCK_FILE
+from qkvary.data.preparation import Settings
+from qkvary.data.prepared import BLOCKS_FILE, is_prepared, open_prepared
+from qkvary.storage.errors import DamagedError, NewerFormatError, QkvaryError, UsageError
+from qkvary.storage.jsonvalues import encode
+from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
+from tests.data.small_sets import made_up, make_set, plain_tokens
+from tests.storage.damage import DAMAGES, trials
+
+TEXTS, HELD_OUT = made_up(23, seed=11), made_up(5, seed=12)
+DAMAGED = trials("DATA_DAMAGES", 1000)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("prepared")
+    make_set(place, TEXTS, HELD_OUT)
+    return place / "set"
+
+
+def test_everything_comes_back(folder: Path) -> None:
+    data = open_prepared(folder)
+    for name, texts in (("train", TEXTS), ("validation", HELD_OUT)):
+        split, tokens = data.splits[name], plain_tokens(texts)
+        assert (split.tokens, split.documents) == (len(tokens), len(texts))
+        assert split.text_bytes == sum(len(text.strip().encode()) for text in texts)
+        assert split.read(0, split.tokens).tolist() == tokens
+        starts = split.document_starts
+        assert (len(starts), starts[0], starts[-1]) == (len(texts) + 1, 0, len(tokens))
+        for start, end, text in zip(starts, starts[1:], texts, strict=False):
+            assert split.read(start, end - start).tolist() == plain_tokens([text])
+    assert data.vocabulary == 257
+    assert data.separator == 256
+    assert list(data.splits) == ["train", "validation"]
+
+
+def test_a_copy_elsewhere_is_the_same_set(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "another name")
+    assert open_prepared(tmp_path / "another name").fingerprint == open_prepared(folder).fingerprint
+
+
+def test_other_documents_are_another_set(folder: Path, tmp_path: Path) -> None:
+    found = {open_prepared(folder).fingerprint}
+    found.add(make_set(tmp_path / "a", TEXTS[::-1], HELD_OUT).fingerprint)
+    found.add(make_set(tmp_path / "b", TEXTS, HELD_OUT[:-1]).fingerprint)
+    found.add(make_set(tmp_path / "c", [TEXTS[0] + "!", *TEXTS[1:]], HELD_OUT).fingerprint)
+    assert len(found) == 4
+
+
+def listed(folder: Path) -> list[str]:
+    return [MANIFEST_NAME, *sorted(read_manifest(folder).files)]
+
+
+def copy_damaged(folder: Path, place: Path, seed: int) -> str:
+    """A copy of a set with one thing wrong; returns which file."""
+    generator = random.Random(seed)
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(folder, place)
+    (place / LOCK_FILE).unlink()
+    name = generator.choice(listed(folder))
+    generator.choice(DAMAGES)(place / name, generator)
+    return name
+
+
+def test_no_damage_goes_unnoticed(folder: Path, tmp_path: Path) -> None:
+    for seed in range(DAMAGED):
+        name = copy_damaged(folder, tmp_path / "copy", seed)
+        with pytest.raises(QkvaryError) as caught:
+            open_prepared(tmp_path / "copy")
+        message = str(caught.value)
+        assert len(message.splitlines()) == 1
+        gone = not (tmp_path / "copy" / MANIFEST_NAME).exists()
+        assert caught.value.exit_code == (2 if gone else 3), (seed, message)
+        assert re.search(r"[\w.-]+\.(json|bin)", message), (seed, name, message)
+
+
+def test_without_sums_damage_would_go_unnoticed(folder: Path, tmp_path: Path) -> None:
+    """The test above could not fail if nothing were ever wrong."""
+    unnoticed = 0
+    for seed in range(40):
+        copy_damaged(folder, tmp_path / "copy", seed)
+        try:
+            open_prepared(tmp_path / "copy", verify=False)
+            unnoticed += 1
+        except QkvaryError:
+            continue
+    assert unnoticed > 5
+
+
+def test_a_damage_is_found_after_the_files_were_read_once(folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "copy"
+    shutil.copytree(folder, place)
+    open_prepared(place)
+    shard = place / "train-00001.bin"
+    data = bytearray(shard.read_bytes())
+    data[7] ^= 1
+    shard.write_bytes(bytes(data))
+    with pytest.raises(DamagedError, match=r"train-00001\.bin was changed"):
+        open_prepared(place)
+
+
+def test_a_file_that_has_not_changed_is_read_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "copy"
+    shutil.copytree(folder, place)
+    monkeypatch.setattr(verification, "_SETTLED_NANOSECONDS", -1)
+    open_prepared(place)
+
+    def read_again(path: Path, size: int = 0) -> list[bytes]:
+        raise AssertionError(f"{path} was read again")
+
+    monkeypatch.setattr(verification, "_chunks", read_again)
+    open_prepared(place)
+
+
+def test_a_large_file_is_remembered_beyond_the_process(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(verification, "_SETTLED_NANOSECONDS", -1)
+    monkeypatch.setattr(verification, "REMEMBERED_BYTES", 1)
+    monkeypatch.setattr(verification, "_checked", {})
+    place = tmp_path / "copy"
+    shutil.copytree(folder, place)
+    open_prepared(place)
+    assert list((tmp_path / "cache" / "checked").iterdir())
+    monkeypatch.setattr(verification, "_checked", {})
+    monkeypatch.setattr(verification, "_chunks", None)
+    open_prepared(place)
+    # What was remembered is no word about a file that is another one.
+    monkeypatch.undo()
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    (place / "train-00000.bin").write_bytes(bytes((place / "train-00000.bin").stat().st_size))
+    with pytest.raises(DamagedError, match=r"train-00000\.bin was changed"):
+        open_prepared(place)
+
+
+@pytest.mark.parametrize("at", [0, 1_048_575, 1_048_576, 2_500_000])
+def test_the_message_says_where_a_large_file_was_changed(
+    tmp_path_factory: pytest.TempPathFactory, at: int
+) -> None:
+    place = tmp_path_factory.mktemp("large")
+    make_set(place, ["a" * 1_500_000], settings=Settings(workers=1))
+    shard = place / "set" / "train-00000.bin"
+    data = bytearray(shard.read_bytes())
+    data[at] ^= 64
+    shard.write_bytes(bytes(data))
+    first = at // 2**20 * 2**20
+    with pytest.raises(
+        DamagedError, match=rf"train-00000\.bin was changed: first between byte {first:,} and"
+    ):
+        open_prepared(place / "set")
+    shard.write_bytes(bytes(data[:2_000_000]))
+    with pytest.raises(DamagedError, match=r"has 2,000,000 bytes instead of 3,000,002"):
+        open_prepared(place / "set")
+
+
+def test_where_the_digests_of_blocks_are_damaged_too_the_file_is_still_named(
+    folder: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "copy"
+    shutil.copytree(folder, place)
+    (place / BLOCKS_FILE).write_text("{")
+    with pytest.raises(DamagedError, match=r"blocks\.json has 1 bytes"):
+        open_prepared(place)
+
+
+def test_the_command_says_it_in_a_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "copy"
+    shutil.copytree(folder, place)
+    (place / "train-00000.starts.bin").write_bytes(b"")
+    assert main(["data", "show", str(place)]) == 3
+    error = capsys.readouterr().err
+    assert error.startswith("qkvary: ")
+    assert "train-00000.starts.bin has 0 bytes instead of" in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "checkpoint"}, "expected a prepared set of documents"),
+        ({"format": 2}, "reads 1; use a newer qkvary"),
+        ({"token_bytes": 4}, "does not fit together: train-00000.bin should have"),
+        ({"fingerprint": "0" * 64}, "does not fit together: its fingerprint is another one"),
+        ({"splits": 3}, "does not fit together"),
+    ],
+)
+def test_a_manifest_of_something_else_is_refused(
+    folder: Path, tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    """Its own digest fits: somebody, or another program, wrote it so."""
+    place = tmp_path / "copy"
+    shutil.copytree(folder, place)
+    manifest = read_manifest(place)
+    about = {**manifest.about, **change}
+    new = type(manifest)(files=manifest.files, about=about)  # type: ignore[arg-type]
+    (place / MANIFEST_NAME).write_bytes(new.to_json())
+    with pytest.raises((DamagedError, NewerFormatError, UsageError), match=re.escape(message)):
+        open_prepared(place)
+
+
+def test_tokens_are_little_endian_and_as_small_as_they_can_be(folder: Path) -> None:
+    data = open_prepared(folder)
+    first = (folder / "train-00000.bin").read_bytes()
+    assert np.frombuffer(first, dtype="<u2")[:5].tolist() == plain_tokens(TEXTS)[:5]
+    assert data.about["token_bytes"] == 2
+
+
+def test_folders_that_are_none(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(UsageError, match="which does not exist"):
+        open_prepared(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"got a folder without a MANIFEST\.json"):
+        open_prepared(tmp_path)
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(UsageError, match="is not finished"):
+        open_prepared(tmp_path)
+    assert not is_prepared(tmp_path)
+    assert is_prepared(folder)
+
+
+def test_the_manifest_says_nothing_of_this_machine(folder: Path) -> None:
+    content = json.loads((folder / MANIFEST_NAME).read_text("utf-8"))
+    assert str(folder.parent) not in encode(content)

@@ -1,0 +1,139 @@
+"""D1 to D3: the rows of a step depend on nothing that happened before."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkvary.data.prepared import PreparedData
+from qkvary.data.rows import PackedRows, PaddedRows, rows_of_step
+from tests.data.small_sets import made_up, make_set, plain_tokens
+from tests.storage.damage import trials
+
+TEXTS = made_up(61, seed=3)
+EXAMPLES = trials("ROWS", 80)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    return make_set(tmp_path_factory.mktemp("rows"), TEXTS)
+
+
+@pytest.mark.parametrize("context", [1, 5, 13, 700])
+def test_packed_rows_are_windows_of_all_documents(prepared: PreparedData, context: int) -> None:
+    tokens = plain_tokens(TEXTS)
+    rows = PackedRows(prepared.splits["train"], context)
+    assert rows.rows == (len(tokens) - 1) // context
+    found = rows.read(np.arange(rows.rows))
+    expected = [tokens[i * context : i * context + context + 1] for i in range(rows.rows)]
+    assert found.tolist() == expected
+    assert found.dtype == np.int64
+    # Every token but the first is a target once, up to what is left at the end.
+    assert found[:, 1:].ravel().tolist() == tokens[1 : 1 + rows.rows * context]
+
+
+def test_each_input_knows_its_document(prepared: PreparedData) -> None:
+    rows = PackedRows(prepared.splits["train"], 11)
+    tokens, numbers = plain_tokens(TEXTS), []
+    number = 0
+    for token in tokens:
+        numbers.append(number)
+        number += token == prepared.separator
+    found = rows.documents(np.arange(rows.rows))
+    assert found.ravel().tolist() == numbers[: rows.rows * 11]
+
+
+@pytest.mark.parametrize("context", [1, 9, 40])
+def test_padded_rows_are_one_document_each(prepared: PreparedData, context: int) -> None:
+    rows = PaddedRows(prepared.splits["train"], context, prepared.separator)
+    assert rows.rows == len(TEXTS)
+    found, lengths = rows.read(np.arange(rows.rows)), rows.lengths(np.arange(rows.rows))
+    for row, length, text in zip(found, lengths, TEXTS, strict=True):
+        tokens = plain_tokens([text])[: context + 1]
+        assert length == len(tokens)
+        padded = tokens + [prepared.separator] * (context + 1 - len(tokens))
+        assert row.tolist() == padded
+
+
+@settings(max_examples=EXAMPLES)
+@given(
+    seed=st.integers(0, 2**32),
+    rows=st.integers(1, 50),
+    batch=st.integers(1, 70),
+    stop=st.integers(0, 40),
+)
+def test_a_run_that_stopped_goes_on_with_the_same_rows(
+    seed: int, rows: int, batch: int, stop: int
+) -> None:
+    """D1: nothing is remembered but the step."""
+    whole = [rows_of_step(step, batch, rows=rows, seed=seed) for step in range(stop + 3)]
+    again = [rows_of_step(step, batch, rows=rows, seed=seed) for step in range(stop, stop + 3)]
+    assert [one.tolist() for one in whole[stop:]] == [one.tolist() for one in again]
+
+
+def shares(step: int, batch: int, rows: int, world: int) -> np.ndarray:
+    """What the ranks read in a step, one after the other."""
+    share = batch // world
+    ranks = [slice(rank * share, (rank + 1) * share) for rank in range(world)]
+    return np.concatenate(
+        [rows_of_step(step, batch, rows=rows, seed=5, chosen=chosen) for chosen in ranks]
+    )
+
+
+@pytest.mark.parametrize("worlds", [*itertools.permutations((1, 2, 3, 4, 6), 2), (1, 2, 3, 4, 1)])
+def test_any_number_of_processes_reads_the_same_batches(worlds: tuple[int, ...]) -> None:
+    """D2: a run whose number of processes changes reads what one process would have read."""
+    batch, rows = 12, 31
+    # Seven steps in one size, then the next.
+    found = [shares(step, batch, rows, worlds[step // 7]) for step in range(7 * len(worlds))]
+    alone = [rows_of_step(step, batch, rows=rows, seed=5) for step in range(7 * len(worlds))]
+    assert np.concatenate(found).tolist() == np.concatenate(alone).tolist()
+
+
+@settings(max_examples=EXAMPLES)
+@given(seed=st.integers(0, 2**32), rows=st.integers(1, 40), batch=st.integers(1, 60))
+def test_every_epoch_has_every_row_once(seed: int, rows: int, batch: int) -> None:
+    """D3: whatever the batch is, and also where it spans several epochs."""
+    steps = -(-3 * rows // batch)
+    read = np.concatenate(
+        [rows_of_step(step, batch, rows=rows, seed=seed) for step in range(steps)]
+    )
+    for epoch in range(3):
+        part = read[epoch * rows : (epoch + 1) * rows]
+        assert sorted(part.tolist()) == list(range(rows))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+    orders = {
+        tuple(rows_of_step(step, 50, rows=50, seed=seed).tolist())
+        for step in range(3)
+        for seed in range(3)
+    }
+    assert len(orders) == 9
+
+
+def test_nonsense_is_refused(prepared: PreparedData) -> None:
+    split = prepared.splits["train"]
+    with pytest.raises(ValueError, match="expected a step of at least 0"):
+        rows_of_step(-1, 1, rows=1, seed=0)
+    with pytest.raises(ValueError, match="expected a context of at least 1"):
+        PackedRows(split, 0)
+    with pytest.raises(ValueError, match="expected more than 100,000 tokens"):
+        PackedRows(split, 100_000)
+    with pytest.raises(ValueError, match="expected tokens among the"):
+        split.read(split.tokens - 1, 2)
+    with pytest.raises(ValueError, match="expected rows of 3 among the"):
+        split.gather(np.array([0, split.tokens - 2]), 3)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_tokens_are_read_across_shards(prepared: PreparedData, data: st.DataObject) -> None:
+    split, tokens = prepared.splits["train"], plain_tokens(TEXTS)
+    assert len(prepared.about["splits"]["train"]["shards"]) > 5
+    start = data.draw(st.integers(0, len(tokens)))
+    count = data.draw(st.integers(0, len(tokens) - start))
+    assert split.read(start, count).tolist() == tokens[start : start + count]
+    assert [token for block in split.blocks(17) for token in block] == tokens
