@@ -229,7 +229,6 @@ def _choose_tasks(asking: Asking) -> tuple[str, ...]:
 def _read(loaded: "LoadedModel", reading: Reading, running: Running) -> dict[str, Any]:
     """Everything that is measured on a text."""
     measures = load_text_measures()
-    text = _load_text(loaded, reading, measures)
     network = loaded.network
     context = reading.context or network.config.max_tokens
     protocol = measures.protocol(
@@ -241,6 +240,7 @@ def _read(loaded: "LoadedModel", reading: Reading, running: Running) -> dict[str
     lengths = _choose_lengths(reading.lengths)
     longest = measures.lengthen(network, context)
     measures.lengthen(network, max(lengths, default=1))
+    text = _load_text(loaded, reading, measures)
     with _watch("reading") as tell:
         score = measures.score_text(longest, text, protocol, tell=tell)
     found: dict[str, Any] = {

@@ -1,0 +1,165 @@
+"""``qkvary evaluate``: what is printed, what is written, what is refused."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkvary.checkpoints.models import save_model
+from qkvary.cli.main import main
+from qkvary.data.tokenizers import ByteTokenizer
+from tests.inference.evaluation.networks import byte_network
+from tests.inference.evaluation.task_files import write_task_files
+from tests.reference import char_gpt, llama2c
+from tests.tasks.tiny_networks import tiny_set
+
+TEXT = "the cat sat on the mat. it ate the rat, and that was that. " * 9
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("evaluate")
+    llama2c.write_stand_in(folder / "rotary")
+    char_gpt.write_stand_in(folder / "learned")
+    save_model(folder / "bytes", byte_network("Q-K=V", max_tokens=160), ByteTokenizer())
+    (folder / "text.txt").write_text(TEXT, "utf-8")
+    (folder / "lines.jsonl").write_text('{"text": "a cat"}\n{"text": "a mat"}\n', "utf-8")
+    write_task_files(folder / "tasks")
+    return {path.name.partition(".")[0]: str(path) for path in folder.iterdir()}
+
+
+def evaluate(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["evaluate", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_text_is_printed(places: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["evaluate", places["rotary"], "--data", places["text"], places["lines"]]
+    assert main([*call, "--lengths", "16,33,66"]) == 0
+    printed = capsys.readouterr().out
+    for part in ("per real token", "per byte", "as the papers count", "its padding", "66*", "0-65"):
+        assert part in printed
+    assert "* more than the 33 that the network was made for" in printed
+    assert "of 33 tokens, 33 ahead" in printed.replace("\n", " ")
+
+
+def test_figures_fit_each_other(
+    places: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "new" / "figures.json"
+    found = evaluate(
+        capsys, places["rotary"], "--data", places["text"], "--stride", "8", "--out", str(out)
+    )
+    assert json.loads(out.read_text("utf-8")) == found
+    text, paper = found["text"], found["paper"]
+    assert text["text_bytes"] == len(TEXT)
+    assert text["perplexity"] == pytest.approx(math.exp(text["loss"]))
+    bits = text["loss"] * text["tokens"] / math.log(2) / len(TEXT)
+    assert text["bits_per_byte"] == pytest.approx(bits)
+    assert found["protocol"]["stride"] == 8
+    mixed = paper["real_share"] * paper["real_loss"] + (1 - paper["real_share"]) * (
+        paper["pad_loss"] or 0
+    )
+    assert paper["loss"] == pytest.approx(mixed)
+    assert found["identity"]["dtype"] == "float32"
+    again = evaluate(
+        capsys, places["rotary"], "--data", places["text"], "--stride", "8", "--batch-size", "1"
+    )
+    assert again["text"]["perplexity"] == pytest.approx(text["perplexity"], rel=1e-6)
+
+
+def test_several_files_and_the_first_tokens(
+    places: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = evaluate(capsys, places["bytes"], "--data", places["lines"], places["text"])
+    assert found["text"]["documents"] == 3
+    assert found["text"]["tokens"] == len(TEXT) + 2 * 5 - 3
+    assert "paper" not in found
+    part = evaluate(capsys, places["bytes"], "--data", places["text"], "--tokens", "100")
+    assert part["text"]["tokens"] == 99
+
+
+def test_a_prepared_set_brings_its_tokens(
+    places: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    data = tiny_set()
+    save_model(tmp_path / "model", byte_network("Q-K=V", max_tokens=33))
+    call = [str(tmp_path / "model"), "--data", str(data.path), "--split", "test"]
+    found = evaluate(capsys, *call)
+    assert found["text"]["tokens"] == data.splits["test"].tokens - data.splits["test"].documents
+    assert found["paper"]["rows"] == data.splits["test"].documents
+    joined = evaluate(capsys, *call, "--joined", "--no-paper")
+    assert joined["text"]["tokens"] == data.splits["test"].tokens - 1
+    assert "paper" not in joined
+    assert main(["evaluate", places["bytes"], "--data", str(data.path)]) == 2
+    assert "with the tokens of the checkpoint" in capsys.readouterr().err
+
+
+def test_tasks_are_asked(places: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    call = [places["bytes"], "--tasks", "five,lambada", "--task-data", places["tasks"]]
+    assert main(["evaluate", *call, "--fewshot", "1"]) == 0
+    printed = capsys.readouterr().out
+    for part in ("arc_challenge", "lambada", "mean of five", "from chance", "SE", "lm-eval 0.4"):
+        assert part in printed
+    assert "examples of hellaswag, piqa, winogrande, lambada are other questions" in printed
+    found = evaluate(capsys, *call, "--limit", "2", "--fewshot", "0")
+    assert found["limit"] == 2
+    assert {task["documents"] for task in found["tasks"].values()} == {2}
+    assert found["mean_of_five"]["accuracy"]["chance"] == pytest.approx(0.35, abs=0.01)
+    assert found["tasks"]["winogrande"]["normalised"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{rotary}"], "expected something to evaluate on, got neither --data nor --tasks"),
+        (["{rotary}", "--data", "{text}", "--context", "0"], "--context of at least 1, got 0"),
+        (
+            ["{rotary}", "--data", "{text}", "--stride", "34"],
+            "a stride from 1 to the context of 33",
+        ),
+        (["{rotary}", "--data", "{text}", "--lengths", "0"], "lengths of at least 1 token"),
+        (["{rotary}", "--data", "{text}", "--lengths", "4M"], "a document of more than 4194304"),
+        (["{rotary}", "--data", "{text}x"], "expected a file or folder of documents"),
+        (["{learned}", "--data", "{text}", "--context", "99"], "this network learned a vector for"),
+        (["{learned}", "--data", "{text}", "--lengths", "9,99"], "this network learned a vector"),
+        (["{bytes}", "--tasks", "mmlu", "--task-data", "{tasks}"], "expected a task, got 'mmlu'"),
+        (["{bytes}", "--tasks", "piqa", "--task-data", "{text}"], "expected piqa_validation.jsonl"),
+        (["{bytes}", "--tasks", "piqa", "--fewshot", "-1"], "--fewshot of at least 0, got -1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_sentence(
+    places: dict[str, str],
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["evaluate", *(one.format(**places) for one in arguments)]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert len(printed.err.splitlines()) == 1
+    assert printed.out == ""
+
+
+def test_tasks_need_a_folder(
+    places: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("QKVARY_DATA", raising=False)
+    assert main(["evaluate", places["bytes"], "--tasks", "piqa"]) == 2
+    assert "give --task-data, or set QKVARY_DATA" in capsys.readouterr().err
+    folder = Path(places["tasks"])
+    monkeypatch.setenv("QKVARY_DATA", str(folder.parent))
+    assert main(["evaluate", places["bytes"], "--tasks", "piqa"]) == 2
+    assert str(folder.parent / "lm_eval") in capsys.readouterr().err
+
+
+def test_tasks_need_lm_eval(
+    places: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qkvary.inference.evaluation.catalog.find_spec", lambda _: None)
+    assert main(["evaluate", places["bytes"], "--tasks", "piqa"]) == 2
+    assert capsys.readouterr().err == (
+        "qkvary: lm_eval is not installed: pip install 'qkvary[eval]' brings it\n"
+    )

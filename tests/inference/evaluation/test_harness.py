@@ -1,0 +1,197 @@
+"""lm-eval asks our networks: its prompts, its scores, on local files; nothing is looked up."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.tasks._yaml_loader import load_yaml
+
+from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
+from qkvary.inference.evaluation.answers import FIVE
+from qkvary.inference.evaluation.harness import ask, make_task
+from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import UsageError
+from tests.contracts.variant_cases import randomize
+from tests.inference.evaluation.networks import byte_network
+from tests.inference.evaluation.task_files import ARC, FILES, write_task_files
+
+CONTEXT = 160
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_task_files(tmp_path_factory.mktemp("tasks"))
+
+
+def network(label: str = "Q-K=V@rotary") -> LanguageModel:
+    model = byte_network(label, max_tokens=CONTEXT)
+    randomize(model, seed=2)
+    return model.eval()
+
+
+# The same questions in the fields of the hub, by hand: what lm-eval's own files were written for.
+HUB: dict[str, list[dict[str, Any]]] = {
+    "arc_easy": [{**row, "answerKey": row["answerKey"]} for row in ARC],
+    "arc_challenge": [{**row, "answerKey": row["answerKey"]} for row in ARC[1:]],
+    "hellaswag": [
+        {
+            "activity_label": label,
+            "ctx_a": before,
+            "ctx_b": behind,
+            "endings": row["choices"],
+            "label": str(row["gold"]),
+        }
+        for row, (label, before, behind) in zip(
+            FILES["hellaswag_validation.jsonl"],
+            [
+                ("Roof shingle removal", "A man is sitting on a roof.", "he"),
+                ("Clean and jerk", "She bends down and grabs the pole.", "the lady"),
+                (
+                    "Youth",
+                    "[header] How to go [title] Take a bus. [step] Buy it before it leaves.",
+                    "",
+                ),
+            ],
+            strict=True,
+        )
+    ],
+    "piqa": FILES["piqa_validation.jsonl"],
+    "winogrande": FILES["winogrande_xl_validation.jsonl"],
+    "lambada": [
+        {"text": f"{row['context']} {row['continuation']}"}
+        for row in FILES["lambada_openai_test.jsonl"]
+    ],
+}
+
+
+def stock_task(name: str) -> Any:
+    """lm-eval's own file as it is, on the hub's fields."""
+    config = load_yaml(str(files("lm_eval") / LOCAL_TASKS[name].config))
+    rows = datasets.Dataset.from_list(HUB[name])
+    splits = {"train": rows, "validation": rows, "test": rows}
+    config["custom_dataset"] = lambda **_: datasets.DatasetDict(splits)
+    return ConfigurableTask(config={key: config[key] for key in config if key != "tag"})
+
+
+@pytest.mark.parametrize("name", LOCAL_TASKS)
+def test_questions_are_those_of_lm_eval_on_the_fields_of_the_hub(folder: Path, name: str) -> None:
+    ours, stock = make_task(name, folder, fewshot=0).task, stock_task(name)
+    assert len(ours.eval_docs) == len(stock.eval_docs)
+    for mine, other in zip(ours.eval_docs, stock.eval_docs, strict=True):
+        asked = [
+            [one.args for one in requests] if isinstance(requests, list) else [requests.args]
+            for requests in (
+                task.construct_requests(doc, task.fewshot_context(doc, 0), metadata=(name, 0, 1))
+                for task, doc in ((ours, mine), (stock, other))
+            )
+        ]
+        assert asked[0] == asked[1]
+        assert ours.doc_to_target(mine) == stock.doc_to_target(other)
+
+
+@pytest.mark.parametrize("name", ["hellaswag", "piqa", "winogrande"])
+def test_a_question_is_never_its_own_example(folder: Path, name: str) -> None:
+    """With as many examples as there are others, each must be exactly the others."""
+    asked = make_task(name, folder, fewshot=2)
+    task, documents = asked.task, list(asked.task.eval_docs)
+    for _ in range(5):
+        for document in documents:
+            found = task.sampler.sample(n=2, eval_doc=document)
+            assert sorted(map(repr, found)) == sorted(
+                repr(other) for other in documents if other != document
+            )
+            task.fewshot_context(document, 2)
+
+
+def test_examples_come_from_the_other_file(folder: Path) -> None:
+    task = make_task("arc_challenge", folder, fewshot=5).task
+    prompt = task.fewshot_context(task.eval_docs[0], 5)
+    assert prompt.count("Question:") == 6
+    assert prompt.count("\n\n") == 5
+    assert prompt.endswith(f"Question: {ARC[1]['question']}\nAnswer:")
+
+
+@pytest.mark.parametrize("label", ["Q-K=V@rotary", "I-K-V"])
+def test_answers_are_those_of_the_network(folder: Path, label: str) -> None:
+    """Every figure again, from plain log-probabilities of the same requests."""
+    model, tokenizer = network(label), ByteTokenizer()
+    found = ask(model, tokenizer, [*FIVE, "lambada"], folder=folder, fewshot=1, batch_size=3)
+    assert list(found) == [*FIVE, "lambada"]
+    for name, score in found.items():
+        task = make_task(name, folder, fewshot=1).task
+        task.build_all_requests(limit=None)
+        answers: dict[int, list[float]] = {}
+        lost = 0
+        for request in task.instances:
+            prompt, answer = (list(part.encode()) for part in request.args)
+            lost += len(prompt + answer) > CONTEXT + 1
+            row = torch.tensor((prompt + answer)[-CONTEXT - 1 :])
+            logits = model(row[None, :-1])[0].log_softmax(dim=-1)
+            places = range(len(row) - 1 - len(answer), len(row) - 1)
+            total = sum(logits[at, row[at + 1]].item() for at in places)
+            answers.setdefault(request.doc_id, []).append(total)
+        assert score.cut_prompts == pytest.approx(lost / len(task.instances))
+        assert score.documents == len(answers)
+        assert (score.fewshot, score.version) == (1, "1.0")
+        if name == "lambada":
+            assert score.accuracy.chance is None
+            mean = sum(one for (one,) in answers.values()) / len(answers)
+            assert score.perplexity == pytest.approx(torch.tensor(-mean).exp().item(), rel=1e-4)
+            continue
+        documents = [task.eval_docs[number] for number in answers]
+        right = [
+            task.doc_to_text(doc) if name == "winogrande" else task.doc_to_target(doc)
+            for doc in documents
+        ]
+        best = [max(range(len(one)), key=one.__getitem__) for one in answers.values()]
+        hits = [float(a == b) for a, b in zip(best, right, strict=True)]
+        assert score.accuracy.value == pytest.approx(sum(hits) / len(hits))
+        choices = [len(one) for one in answers.values()]
+        assert score.accuracy.chance == pytest.approx(sum(1 / one for one in choices) / len(hits))
+        assert (score.normalised is None) == (name == "winogrande")
+
+
+def test_the_first_questions_are_asked(folder: Path) -> None:
+    found = ask(network(), ByteTokenizer(), ["piqa"], folder=folder, fewshot=0, limit=2)
+    assert found["piqa"].documents == 2
+    assert found["piqa"].shots_from is None
+
+
+@pytest.mark.parametrize(
+    ("names", "fewshot", "message"),
+    [
+        (["mmlu"], None, "expected a task, got 'mmlu'; choices: arc_easy, arc_challenge, hella"),
+        (["piqa"], 3, r"expected 0 to 2 solved examples for piqa \(piqa_validation.jsonl\), got 3"),
+        (["arc_easy"], 7, r"expected 0 to 6 solved examples for arc_easy"),
+        (["arc_easy"], -1, r"expected 0 to 6 solved examples for arc_easy"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(
+    folder: Path, names: list[str], fewshot: int | None, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        ask(network(), ByteTokenizer(), names, folder=folder, fewshot=fewshot)
+
+
+def test_a_few_characters_are_not_enough(folder: Path) -> None:
+    with pytest.raises(UsageError, match="expected a tokenizer for any text, got one of 3 charac"):
+        ask(network(), CharacterTokenizer("abc"), ["piqa"], folder=folder)
+
+
+def test_answers_longer_than_the_network_are_refused(folder: Path) -> None:
+    model = byte_network("QKV@rotary", max_tokens=9).eval()
+    with pytest.raises(UsageError, match="expected answers of 1 to 9 tokens for this network"):
+        ask(model, ByteTokenizer(), ["piqa"], folder=folder, fewshot=0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("somebody opened a connection")
+
+    monkeypatch.setattr("socket.socket.connect", refuse)

@@ -1,0 +1,165 @@
+"""Perplexities: per token, per byte, as the papers counted; equal to what else computes them."""
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
+from qkvary.inference.evaluation.perplexity import (
+    Protocol,
+    pad_rows,
+    score_as_papers,
+    score_text,
+)
+from qkvary.inference.evaluation.texts import make_text, open_split
+from qkvary.nn.language_model import LanguageModel
+from qkvary.tasks.config import LanguageTaskConfig
+from qkvary.tasks.language import LanguageTask
+from tests.checkpoints.published_models import (
+    KINDS,
+    find_model,
+    held_out_characters,
+    read_reference,
+    stories,
+)
+from tests.tasks.tiny_networks import tiny_network, tiny_set, tiny_task
+
+SIDE_BY_SIDE = Protocol(context=7, stride=7, batch_size=3)
+
+
+def make_task(**fields: Any) -> LanguageTask:
+    config = tiny_task("language", length=7)
+    assert isinstance(config, LanguageTaskConfig)
+    return LanguageTask(dataclasses.replace(config, **fields))
+
+
+def make_model() -> LanguageModel:
+    return make_task().build(tiny_network("language"), 3).double().eval()
+
+
+def test_a_packed_evaluation_is_the_joined_one() -> None:
+    expected = make_task().evaluate(make_model(), "validation")
+    _, text = open_split(tiny_set().path, "validation")
+    found = score_text(make_model(), text, dataclasses.replace(SIDE_BY_SIDE, joined=True))
+    assert found.loss == pytest.approx(expected["loss"], rel=1e-12)
+    assert found.perplexity == pytest.approx(expected["perplexity"], rel=1e-12)
+    assert found.bits_per_byte == pytest.approx(expected["bits_per_byte"], rel=1e-12)
+    assert found.byte_perplexity == pytest.approx(2**found.bits_per_byte, rel=1e-12)
+    assert found.marks == found.documents
+
+
+def test_the_papers_protocol_is_that_of_training() -> None:
+    expected = make_task().evaluate(make_model(), "test")
+    _, text = open_split(tiny_set().path, "test")
+    found = score_as_papers(make_model(), text, context=7, batch_size=3)
+    assert found.loss == pytest.approx(expected["paper_loss"], rel=1e-12)
+    assert found.perplexity == pytest.approx(expected["paper_perplexity"], rel=1e-12)
+    assert found.real_loss == pytest.approx(expected["document_loss"], rel=1e-12)
+    assert found.real_share == pytest.approx(expected["real_share"], rel=1e-12)
+    share = found.real_share
+    mixed = share * found.real_loss + (1 - share) * found.pad_loss
+    assert found.loss == pytest.approx(mixed, rel=1e-12)
+    assert found.real_perplexity == pytest.approx(math.exp(found.real_loss), rel=1e-12)
+
+
+def test_rows_are_cut_and_filled_up() -> None:
+    text = make_text(ByteTokenizer(has_separator=True), ["abcdef", "x", "yz"])
+    rows, real = pad_rows(text, context=4, separator=256)
+    a, x, y = 97, 120, 121
+    assert rows.tolist() == [
+        [a, a + 1, a + 2, a + 3, a + 4],
+        [x, 256, 256, 256, 256],
+        [y, y + 1, 256, 256, 256],
+    ]
+    assert real.tolist() == [[True] * 4, [True] + [False] * 3, [True, True, False, False]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stories_have_the_published_loss(
+    kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = find_model("stories260K", kind, tmp_path_factory)
+    expected = read_reference(folder)["validation"]
+    loaded = load_checkpoint(folder)
+    text = make_text(loaded.tokenizer, stories(kind))
+    context = loaded.network.config.max_tokens
+    found = score_as_papers(loaded.network, text, context=context)
+    assert found.real_loss == pytest.approx(expected["mean_nll_nats"], abs=2e-6)
+    assert found.rows == len(stories(kind))
+    count = round(found.real_share * found.rows * context)
+    assert count == expected["predicted_tokens"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_characters_have_the_published_loss(
+    kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = find_model("shakespeare_char_mha", kind, tmp_path_factory)
+    expected = read_reference(folder)["validation"]
+    loaded = load_checkpoint(folder)
+    context = loaded.network.config.max_tokens
+    text = make_text(loaded.tokenizer, [held_out_characters(kind)])
+    text = text.cut((len(text.tokens) - 1) // context * context + 1)
+    found = score_text(
+        loaded.network, text, Protocol(context=context, stride=context, batch_size=32)
+    )
+    assert found.loss == pytest.approx(expected["mean_nll_nats"], abs=2e-6)
+    assert found.bits_per_byte == pytest.approx(found.loss / math.log(2), rel=1e-12)
+    assert found.marks == 0
+    assert math.isnan(found.mark_loss)
+
+
+def test_the_error_is_that_of_a_mean_over_stretches() -> None:
+    _, text = open_split(tiny_set().path, "train")
+    model = make_model()
+    found = score_text(model, text, SIDE_BY_SIDE)
+    parts: list[tuple[float, int]] = []
+    for first, end in text.spans().tolist():
+        row = torch.from_numpy(text.tokens[first:end])
+        losses = [
+            -model(row[None, start : start + 7])[0].log_softmax(-1)[: end - first - 1 - start]
+            for start in range(0, end - first - 1, 7)
+        ]
+        flat = [
+            window[offset, row[start + offset + 1]].item()
+            for start, window in zip(range(0, end - first - 1, 7), losses, strict=True)
+            for offset in range(min(7, end - first - 1 - start))
+        ]
+        # Stretches are counted from the first token of a document, which is no target.
+        cuts = [0, *range(6, len(flat), 7), len(flat)]
+        parts += [(sum(flat[a:b]), b - a) for a, b in itertools.pairwise(cuts) if b > a]
+    total, count = sum(part for part, _ in parts), sum(number for _, number in parts)
+    assert found.loss == pytest.approx(total / count, rel=1e-12)
+    spread = sum((part - found.loss * number) ** 2 for part, number in parts)
+    expected = math.sqrt(spread * len(parts) / (len(parts) - 1)) / count
+    assert found.loss_error == pytest.approx(expected, rel=1e-10)
+
+
+def test_one_stretch_has_no_error() -> None:
+    text = make_text(CharacterTokenizer("abcdefghijklmnopqrstuvwxyz", has_separator=True), ["abc"])
+    assert math.isnan(score_text(make_model(), text, SIDE_BY_SIDE).loss_error)
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    text = make_text(CharacterTokenizer("abc"), ["abcabc"])
+    with pytest.raises(ValueError, match="expected a separator to fill rows up with"):
+        score_as_papers(make_model(), text, context=3)
+    alone = make_text(CharacterTokenizer("abc"), ["a"])
+    with pytest.raises(ValueError, match="expected a text with a token to be predicted"):
+        score_text(make_model(), alone, SIDE_BY_SIDE)
+
+
+def test_impossible_losses_are_infinite_and_no_error() -> None:
+    _, text = open_split(tiny_set().path, "test")
+    model = make_model()
+    with torch.no_grad():
+        model.head_weight.mul_(1e6)
+    found = score_text(model, text, SIDE_BY_SIDE)
+    assert found.perplexity == math.inf
+    assert np.isfinite(found.loss)

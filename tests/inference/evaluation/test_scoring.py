@@ -1,0 +1,132 @@
+"""Losses by token: equal to plain calls, and the same however the work is divided (E14)."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from qkvary.inference.evaluation.scoring import score_rows, score_windows
+from qkvary.inference.evaluation.windows import Windows, cut
+from qkvary.nn.language_model import LanguageModel
+from tests.contracts.variant_cases import LABELS, make_language_model_config, randomize
+
+GATES = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 5e-3}
+SPANS = np.array([[0, 31], [31, 33], [33, 34], [34, 71]])
+CONTEXT = 11
+
+
+def toy(label: str = "Q-K=V", dtype: torch.dtype = torch.float64) -> LanguageModel:
+    model = LanguageModel(make_language_model_config(label)).double().eval()
+    randomize(model, seed=29)
+    return model.to(dtype)
+
+
+def tokens() -> np.ndarray:
+    return np.random.default_rng(3).integers(0, 13, 71)
+
+
+def score(model: LanguageModel, stride: int = CONTEXT, batch_size: int = 4) -> np.ndarray:
+    windows = cut(SPANS, context=CONTEXT, stride=stride)
+    return score_windows(model, tokens(), windows, batch_size=batch_size)
+
+
+@pytest.mark.parametrize("stride", [1, 4, 11])
+def test_losses_are_those_of_plain_calls(stride: int) -> None:
+    model, text = toy(), tokens()
+    windows = cut(SPANS, context=CONTEXT, stride=stride)
+    found = score(model, stride)
+    expected = np.full(len(text), np.nan)
+    for start, length, known in zip(windows.starts, windows.lengths, windows.known, strict=True):
+        row = torch.from_numpy(text[start : start + length])
+        logits = model(row[None])[0].log_softmax(dim=-1)
+        for offset in range(known, length):
+            place = start + offset + 1
+            expected[place] = -logits[offset, text[place]].item()
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert np.isnan(found[SPANS[:, 0]]).all()
+    assert np.isnan(found).sum() == len(SPANS)
+
+
+@pytest.mark.parametrize("dtype", GATES, ids=str)
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_the_batch_size_changes_rounding_only(dtype: torch.dtype, size: int) -> None:
+    model = toy(dtype=dtype)
+    expected = math.exp(np.nanmean(score(model, batch_size=4)))
+    found = math.exp(np.nanmean(score(model, batch_size=size)))
+    assert found == pytest.approx(expected, rel=GATES[dtype])
+
+
+@pytest.mark.parametrize("dtype", GATES, ids=str)
+def test_shards_change_rounding_only(dtype: torch.dtype) -> None:
+    model, whole = toy(dtype=dtype), cut(SPANS, context=CONTEXT, stride=4)
+    found = np.full(71, np.nan)
+    for part in (slice(0, 3), slice(3, 4), slice(4, None)):
+        some = Windows(
+            starts=whole.starts[part], lengths=whole.lengths[part], known=whole.known[part]
+        )
+        losses = score_windows(model, tokens(), some, batch_size=2)
+        assert not (~np.isnan(losses) & ~np.isnan(found)).any()
+        found = np.where(np.isnan(losses), found, losses)
+    expected = score(model, stride=4)
+    assert math.exp(np.nanmean(found)) == pytest.approx(
+        math.exp(np.nanmean(expected)), rel=GATES[dtype]
+    )
+
+
+@pytest.mark.parametrize("dtype", GATES, ids=str)
+@pytest.mark.parametrize("label", ["Q-K=V@w3", "QKV@rotary@w3", "I-K-V@alibi@w3"])
+def test_the_stride_changes_rounding_only_where_the_rest_is_not_seen(
+    label: str, dtype: torch.dtype
+) -> None:
+    """Two layers with windows of 3 see 5 tokens: from strides up to 7 every target has them."""
+    model = toy(label, dtype)
+    expected = math.exp(np.nanmean(score(model, stride=1)))
+    for stride in (2, 5, 7):
+        found = math.exp(np.nanmean(score(model, stride)))
+        assert found == pytest.approx(expected, rel=GATES[dtype]), stride
+    if dtype == torch.float64:
+        assert math.exp(np.nanmean(score(model))) != pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_no_network_sees_what_rows_are_filled_up_with(label: str) -> None:
+    model = toy(label)
+    np.testing.assert_allclose(
+        score(model, 4, batch_size=100), score(model, 4, batch_size=1), rtol=1e-10
+    )
+
+
+def test_rows_are_windows_of_one_length() -> None:
+    model, text = toy(), tokens()
+    rows = text[:60].reshape(5, 12)
+    found = score_rows(model, rows, batch_size=2)
+    windows = Windows(
+        starts=np.arange(5) * 12, lengths=np.full(5, 11), known=np.zeros(5, dtype=np.int64)
+    )
+    expected = score_windows(model, text, windows, batch_size=3)[:60].reshape(5, 12)[:, 1:]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_somebody_hears_how_far_it_is() -> None:
+    heard: list[tuple[int, int]] = []
+    windows = cut(SPANS, context=CONTEXT, stride=CONTEXT)
+    score_windows(toy(), tokens(), windows, batch_size=3, tell=lambda *now: heard.append(now))
+    assert heard == [(3, 8), (6, 8), (8, 8)]
+
+
+def test_what_cannot_be_scored_is_refused() -> None:
+    model, text = toy(), tokens()
+    with pytest.raises(ValueError, match="expected a model in evaluation mode"):
+        score_rows(toy().train(), text[None, :9], batch_size=1)
+    with pytest.raises(ValueError, match="expected windows of at most 17 tokens, got 18"):
+        score_rows(model, text[None, :19], batch_size=1)
+    with pytest.raises(ValueError, match=r"expected tokens below 13, .* got 13: the text was made"):
+        score_rows(model, np.array([[1, 13]]), batch_size=1)
+
+
+def test_a_wider_vocabulary_than_the_tokens_need_is_fine() -> None:
+    config = dataclasses.replace(make_language_model_config("QKV"), vocabulary=31)
+    model = LanguageModel(config).double().eval()
+    assert np.isfinite(score(model)[1:31]).all()

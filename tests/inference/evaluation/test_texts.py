@@ -1,0 +1,98 @@
+"""Documents as tokens: what is counted as a byte, and which tokens are marks."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceTokenizer, Tokenizer
+from qkvary.inference.evaluation.texts import Text, make_text, open_split, read_documents
+from qkvary.storage.errors import UsageError
+from tests.reference import llama2c
+from tests.tasks.tiny_networks import VALIDATION, tiny_set
+
+TEXTS = ("the rain in the arena", "an answer, at last!", "the sea: 5 €\n")
+
+
+def pieces() -> PieceTokenizer:
+    return PieceTokenizer(*llama2c.make_pieces(llama2c.SIZES["vocab_size"]))
+
+
+def everything(text: Text) -> np.ndarray:
+    return np.ones(len(text.tokens), dtype=np.bool_)
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        ByteTokenizer(),
+        ByteTokenizer(has_separator=True),
+        CharacterTokenizer("".join(sorted(set("".join(TEXTS)))), has_separator=True),
+        pieces(),
+    ],
+    ids=["bytes", "bytes and separator", "characters", "pieces"],
+)
+def test_the_bytes_of_all_tokens_are_those_of_the_text(tokenizer: Tokenizer) -> None:
+    text = make_text(tokenizer, TEXTS)
+    assert text.documents == len(TEXTS)
+    assert text.count_bytes(everything(text)) == len("".join(TEXTS).encode())
+    for first, end in text.spans().tolist():
+        chosen = np.zeros(len(text.tokens), dtype=np.bool_)
+        chosen[first:end] = True
+        document = TEXTS[int(np.searchsorted(text.starts, first))]
+        assert text.count_bytes(chosen) == len(document.encode())
+
+
+def test_documents_are_begun_or_ended_but_not_both() -> None:
+    begun = make_text(pieces(), TEXTS)
+    assert begun.tokens[begun.starts[:-1]].tolist() == [1, 1, 1]
+    assert int(begun.is_mark().sum()) == 3
+    ended = make_text(ByteTokenizer(has_separator=True), TEXTS)
+    assert ended.tokens[ended.starts[1:] - 1].tolist() == [256] * 3
+    assert int(ended.is_mark().sum()) == 3
+    assert not make_text(ByteTokenizer(), TEXTS).is_mark().any()
+
+
+def test_joined_documents_are_one_span() -> None:
+    text = make_text(ByteTokenizer(), TEXTS)
+    assert text.spans(joined=True).tolist() == [[0, len(text.tokens)]]
+
+
+@pytest.mark.parametrize("count", [1, 20, 21, 22, 25, 10_000])
+def test_a_text_is_cut_behind_any_token(count: int) -> None:
+    text = make_text(ByteTokenizer(), TEXTS)
+    part = text.cut(count)
+    assert part.tokens.tolist() == text.tokens[:count].tolist()
+    assert part.starts[0] == 0
+    assert part.starts[-1] == len(part.tokens)
+    assert (np.diff(part.starts) > 0).all()
+
+
+def test_what_cannot_be_encoded_is_named() -> None:
+    with pytest.raises(UsageError, match=r"document 2 cannot be encoded: .*'x'"):
+        make_text(CharacterTokenizer("ab"), ["ab", "xa"])
+    with pytest.raises(UsageError, match="expected a text, got nothing in it"):
+        make_text(ByteTokenizer(), [])
+
+
+def test_a_prepared_set_is_what_was_prepared() -> None:
+    tokenizer, text = open_split(tiny_set().path, "validation")
+    assert text.documents == sum(map(bool, VALIDATION))
+    assert text.separator == tokenizer.separator
+    assert text.count_bytes(everything(text)) == len("".join(VALIDATION))
+    _, part = open_split(tiny_set().path, "validation", most=30)
+    assert part.tokens.tolist() == text.tokens[:30].tolist()
+    assert part.starts[-1] == 30
+    with pytest.raises(UsageError, match="choices: train, validation, test"):
+        open_split(tiny_set().path, "held-out")
+
+
+def test_files_and_folders_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one<|endoftext|>two", "utf-8")
+    (tmp_path / "b.jsonl").write_text('{"text": "three"}\n', "utf-8")
+    assert list(read_documents([tmp_path])) == ["one", "two", "three"]
+    assert list(read_documents([tmp_path / "b.jsonl", tmp_path / "a.txt"])) == [
+        "three",
+        "one",
+        "two",
+    ]

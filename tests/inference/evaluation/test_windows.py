@@ -1,0 +1,67 @@
+"""Every token of a document but its first is scored once, with the context that was promised."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkvary.inference.evaluation.windows import Windows, batch, cut, keep_whole
+
+DOCUMENTS = st.lists(st.integers(0, 40), min_size=0, max_size=7)
+
+
+def spans_of(lengths: list[int]) -> np.ndarray:
+    ends = np.cumsum([0, *lengths])
+    return np.stack((ends[:-1], ends[1:]), axis=1)
+
+
+def targets_of(windows: Windows) -> list[tuple[int, int]]:
+    """Every scored place, and how many tokens are read before it."""
+    return [
+        (int(start) + offset + 1, offset + 1)
+        for start, length, known in zip(windows.starts, windows.lengths, windows.known, strict=True)
+        for offset in range(int(known), int(length))
+    ]
+
+
+@given(lengths=DOCUMENTS, context=st.integers(1, 12), ahead=st.integers(0, 11))
+def test_every_token_is_scored_once_with_enough_before_it(
+    lengths: list[int], context: int, ahead: int
+) -> None:
+    stride = 1 + ahead % context
+    spans = spans_of(lengths)
+    windows = cut(spans, context=context, stride=stride)
+    found = targets_of(windows)
+    expected = [place for first, end in spans.tolist() for place in range(first + 1, end)]
+    assert sorted(place for place, _ in found) == expected
+    assert windows.targets == len(expected)
+    begins = {place: first for first, end in spans.tolist() for place in range(first, end)}
+    for place, read in found:
+        assert read >= min(context - stride + 1, place - begins[place])
+        assert read <= min(context, place - begins[place])
+
+
+@given(lengths=DOCUMENTS, context=st.integers(1, 12), size=st.integers(1, 5))
+def test_batches_hold_every_window_once_and_like_ones_together(
+    lengths: list[int], context: int, size: int
+) -> None:
+    windows = cut(spans_of(lengths), context=context, stride=context)
+    parts = batch(windows, size=size)
+    assert sorted(np.concatenate([*parts, []]).tolist()) == list(range(len(windows)))
+    assert all(len(part) <= size for part in parts)
+    ordered = [int(windows.lengths[number]) for part in parts for number in part]
+    assert ordered == sorted(ordered, reverse=True)
+
+
+@given(lengths=DOCUMENTS, length=st.integers(1, 12))
+def test_whole_windows_are_kept(lengths: list[int], length: int) -> None:
+    kept = keep_whole(spans_of(lengths), length=length)
+    windows = cut(kept, context=length, stride=length)
+    assert set(windows.lengths.tolist()) <= {length}
+    assert len(windows) == sum(max(0, one - 1) // length for one in lengths)
+
+
+@pytest.mark.parametrize("stride", [0, 8, -1])
+def test_strides_that_leave_tokens_out_are_refused(stride: int) -> None:
+    with pytest.raises(ValueError, match="expected a stride from 1 to the context of 7"):
+        cut(spans_of([9]), context=7, stride=stride)
