@@ -77,6 +77,10 @@ STUDY = Study(
 
 # What to type behind each command; {study} is a file, {runs} a folder of runs, {model} a model.
 CALLS: dict[str, list[str]] = {
+    "bench basis": [
+        *("--widths", "3", "--seeds", "0,1", "--steps", "2"),
+        *("--out", "{runs}", "--to", "{pages}/basis"),
+    ],
     "bench decode": ["{model}", "--rounds", "1", "--no-memory", "--no-transformers"],
     "bench quantized": ["{model}", "--text", "{text}", "--context", "9", "--tokens", "20"],
     "bench scales": ["{kept}", "--windows", "2", "--out", "{runs}", "--to", "{pages}/scales"],

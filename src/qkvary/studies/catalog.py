@@ -21,6 +21,7 @@ from qkvary.studies.decode_records import DecodeQuestion, DecodeRecord
 from qkvary.studies.study import Study
 
 if TYPE_CHECKING:
+    from qkvary.studies.basis_transfer import BasisRecord, BasisRun
     from qkvary.studies.scale_records import ScaleRecord
 
 
@@ -103,6 +104,12 @@ def load_decode_measurement() -> DecodeMeasurement:
     """``decode_measurements``, which needs torch."""
     module = importlib.import_module("qkvary.studies.decode_measurements")
     return cast("DecodeMeasurement", module)
+
+
+def load_basis_measurement() -> Callable[[BasisRun], BasisRecord]:
+    """``basis_measurements.measure``, which needs torch."""
+    module = importlib.import_module("qkvary.studies.basis_measurements")
+    return cast("Callable[[BasisRun], BasisRecord]", module.measure)
 
 
 def load_scale_measurement() -> Callable[..., Iterator[ScaleRecord]]:
