@@ -214,6 +214,11 @@ def test_a_set_that_is_not_there_is_refused(tmp_path: Path) -> None:
         make_task(data=str(tmp_path / "nowhere"))
 
 
+def test_a_set_smaller_than_a_row_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"more than 1,000 tokens for a context of 1,000, got"):
+        make_task(context=1000)
+
+
 def test_a_network_for_fewer_tokens_is_refused() -> None:
     small = dataclasses.replace(tiny_network("language"), vocabulary=26)
     with pytest.raises(ValueError, match="a vocabulary of at least 27"):

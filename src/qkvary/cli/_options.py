@@ -85,6 +85,16 @@ Length = Annotated[
 ]
 
 
+def check_device(device: str) -> None:
+    """Refuse what is no name of a device.
+
+    Raises:
+        UsageError: if it is none.
+    """
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
+        raise UsageError(f"expected a device such as cpu, cuda, cuda:1 or mps, got {device!r}")
+
+
 def choose_study(name: str, where: Where) -> Study:
     """The study of a name or path, with the seeds, device and dtype that were asked for.
 
@@ -92,10 +102,7 @@ def choose_study(name: str, where: Where) -> Study:
         UsageError: for an unknown study, device or list of seeds.
     """
     study = load_study(name)
-    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", where.device):
-        raise UsageError(
-            f"expected a device such as cpu, cuda, cuda:1 or mps, got {where.device!r}"
-        )
+    check_device(where.device)
     seeds = study.seeds if where.seeds is None else parse_seeds(where.seeds)
     return dataclasses.replace(study, seeds=seeds, device=where.device, dtype=where.dtype)
 

@@ -17,7 +17,15 @@ from rich.text import Text
 
 from qkvary.cli._data_prepare import ProgressLine
 from qkvary.cli._models import convert_count
-from qkvary.cli._options import DEFAULT_OUT, DEFAULT_WHERE, Json, Out, Where, parse_seeds
+from qkvary.cli._options import (
+    DEFAULT_OUT,
+    DEFAULT_WHERE,
+    Json,
+    Out,
+    Where,
+    check_device,
+    parse_seeds,
+)
 from qkvary.cli._output import (
     console,
     grouped,
@@ -33,7 +41,7 @@ from qkvary.data.places import prepare_corpus
 from qkvary.data.preparation import Settings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.storage.errors import UsageError
-from qkvary.studies.catalog import load_together
+from qkvary.studies.catalog import load_processes, load_together
 from qkvary.studies.messages import Job
 from qkvary.studies.pretraining import DataChoice, Wishes, plan_training
 from qkvary.studies.reports.terminal import print_summary
@@ -227,8 +235,8 @@ def command(
     processes train together.
     """
     chosen = find_preset(preset)
-    together = load_together()
-    with together.join(strategy, where.device) as distribution:
+    check_device(where.device)
+    with load_processes().join_processes(strategy, where.device) as distribution:
         prepared = _prepare(chosen, corpus, distribution)
         study = plan_training(
             chosen,

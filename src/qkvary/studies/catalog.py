@@ -121,3 +121,8 @@ def load_scale_measurement() -> Callable[..., Iterator[ScaleRecord]]:
 def load_together() -> ModuleType:
     """``together``, which makes runs in this process; needs torch."""
     return importlib.import_module("qkvary.studies.together")
+
+
+def load_processes() -> ModuleType:
+    """``training.parallel``, which finds the processes that torchrun started; needs torch."""
+    return importlib.import_module("qkvary.training.parallel")

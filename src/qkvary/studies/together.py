@@ -6,11 +6,9 @@ the others by number which run they make with it, and at last that there is none
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from qkvary.inference.samples import Sampler
 from qkvary.storage.errors import QkvaryError, UsageError
@@ -21,22 +19,11 @@ from qkvary.studies.store import Claim, Store
 from qkvary.studies.study import Cell
 from qkvary.studies.worker import load_cell_task, make
 from qkvary.studies.workloop import Made, Surroundings, Worker
-from qkvary.training.distribution import Alone, Distribution
+from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
 from qkvary.training.tensorboard import TensorBoardLog
 
 NO_MORE = -1
-
-
-Strategy = Literal["ddp", "fsdp"]
-"""Every process has all of the network, or each its share."""
-
-
-@contextmanager
-def join(strategy: Strategy, device: str) -> Generator[Distribution]:
-    """The processes that torchrun started, or this one alone."""
-    del strategy, device
-    yield Alone()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,11 +59,15 @@ class LanguageTask:
         """Open the set.
 
         Raises:
-            UsageError: if it is not there.
+            UsageError: if it is not there, or smaller than one row.
             DamagedError: if it is another one, or damaged.
         """
         self.config = config
         self.data = _open(config)
+        try:
+            self._source(self._split("train"))
+        except ValueError as error:
+            raise UsageError(f"{config.data}: {error}") from None
 
     @property
     def data_fingerprint(self) -> str:

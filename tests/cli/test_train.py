@@ -1,0 +1,221 @@
+"""One command from a text to a network: trained, stopped, resumed, shown, continued."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkvary.cli.main import main
+from qkvary.data.places import prepare_corpus
+from qkvary.training import presets
+from qkvary.training.presets import Preset
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = "the quick brown fox jumps over the lazy dog. " * 90
+TINY = ["--steps", "12", "--batch-size", "4", "--evaluate-every", "5"]
+
+
+def tiny_preset() -> Preset:
+    """The smallest of the presets with less of everything."""
+    preset = presets.find_preset("lm-10m")
+    layers = preset.network
+    attention = dataclasses.replace(layers.layers[0], d_model=32, num_heads=2, head_dim=None)
+    network = dataclasses.replace(
+        layers,
+        attention=attention,
+        block=dataclasses.replace(layers.block, d_ff=48),
+        num_layers=2,
+        max_tokens=16,
+    )
+    return dataclasses.replace(preset, name="lm-tiny", network=network)
+
+
+def with_tiny() -> dict[str, Preset]:
+    return {**presets.PRESETS, "lm-tiny": tiny_preset()}
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(presets, "PRESETS", with_tiny())
+    (tmp_path / "mine.txt").write_text(TEXT)
+    return tmp_path
+
+
+def train(folder: Path, *words: str, preset: str = "lm-tiny", data: str = "mine.txt") -> int:
+    out = ["--data", str(folder / data), "--out", str(folder / "runs")]
+    return main(["train", preset, *out, *TINY, *words])
+
+
+def test_a_text_becomes_a_network_that_can_be_asked(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(places, "--sample", "the ", "--tensorboard", str(places / "board")) == 0
+    shown = capsys.readouterr()
+    for step in (5, 10, 12):
+        assert f"step {step}: validation loss " in shown.err
+        assert f"step {step}: the " in shown.err
+    assert "with padding, as published" in shown.out
+    assert list((places / "board").rglob("events.out.tfevents.*"))
+    page = places / "runs" / "reports" / "train-lm-tiny-on-mine" / "report.html"
+    assert page.is_file()
+    assert str(page) in shown.out
+    network = shown.out.strip().splitlines()[-1].partition(": ")[2]
+    assert main(["generate", network, "the quick", "--tokens", "5"]) == 0
+    assert capsys.readouterr().out.startswith("the quick")
+
+
+def test_what_is_done_is_not_done_again(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(places) == 0
+    capsys.readouterr()
+    assert train(places) == 0
+    shown = capsys.readouterr()
+    assert "step" not in shown.err
+    assert "QKV@rotary" in shown.out
+
+
+def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_variants_are_compared(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(places, "--variant", "QKV", "Q-K=V", "--seeds", "0,1", "--json") == 0
+    found = document(capsys)
+    assert found["summary"]["variants"] == ["QKV@rotary", "Q-K=V@rotary"]
+    assert len(found["networks"]) == 4
+    assert all(Path(path).is_dir() for path in found["networks"].values())
+
+
+def test_a_plan_trains_nothing(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(places, "--dry-run", "--json", "--variant", "MQA") == 0
+    (run,) = document(capsys)["runs"]
+    assert (run["variant"], run["state"], run["tokens"]) == ("MQA@rotary", "open", 12 * 4 * 16)
+    assert not Path(run["directory"]).exists()
+    assert train(places, "--dry-run") == 0
+    assert "12 steps of 4 rows of 16 tokens: 768 tokens" in capsys.readouterr().out
+
+
+def test_a_prepared_set_is_taken_as_it_is(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = prepare_corpus(str(places / "mine.txt"), "characters", out=places / "set")
+    assert train(places, "--dry-run", "--json", data="set") == 0
+    assert document(capsys)["task"]["data_sha256"] == data.fingerprint
+    assert train(places, "--tokenizer", "bytes", data="set") == 2
+    assert "expected no --tokenizer with a set that is prepared" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "preset", "message"),
+    [
+        ([], "lm-tinny", "did you mean lm-tiny?"),
+        (["--variant", "QQV"], "lm-tiny", "QQV"),
+        (["--micro-batch-size", "9"], "lm-tiny", "a micro-batch of at most the 4 rows"),
+        (["--context", "none"], "lm-tiny", "expected a whole number"),
+        (["--device", "toaster"], "lm-tiny", "toaster"),
+        (["--learning-rate", "-1"], "lm-tiny", "learning_rate must be positive"),
+        (["--context", "100k"], "lm-tiny", "tokens for a context of 102,400"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    places: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    preset: str,
+    message: str,
+) -> None:
+    assert train(places, *words, preset=preset) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert "Traceback" not in shown
+    assert len(shown.strip().splitlines()) <= 2
+
+
+def test_a_text_that_is_not_there_is_named(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(places, data="yours.txt") == 2
+    assert "yours.txt" in capsys.readouterr().err
+
+
+def test_a_loss_that_is_not_finite_exits_with_5(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(places, "--learning-rate", "1e30") == 5
+    shown = capsys.readouterr()
+    assert "diverged: " in shown.err
+    assert "the weights before it were kept" in shown.err
+
+
+SCRIPT = """
+import sys
+from qkvary.cli.main import main
+from qkvary.training import presets
+from tests.cli.test_train import with_tiny
+presets.PRESETS = with_tiny()
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def started(folder: Path, out: str, *words: str) -> Any:
+    (folder / "program.py").write_text(SCRIPT)
+    command = [sys.executable, str(folder / "program.py"), "train", "lm-tiny"]
+    options = ["--data", str(folder / "mine.txt"), "--out", str(folder / out), "--json", *words]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
+        "OMP_NUM_THREADS": "1",
+        "QKVARY_CACHE": str(folder / "cache"),
+    }
+    return subprocess.Popen(
+        [*command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=folder,
+        start_new_session=True,
+    )
+
+
+def digest(folder: Path) -> str:
+    (record,) = folder.glob("*/*/record.json")
+    return json.loads(record.read_text())["state_sha256"]
+
+
+LONG = ("--steps", "150", "--batch-size", "4", "--evaluate-every", "50")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a training ends with that nobody stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "mine.txt").write_text(TEXT)
+    process = started(folder, "runs", *LONG)
+    _out, err = process.communicate()
+    assert process.returncode == 0, err
+    return digest(folder / "runs")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_training_ends_as_one_that_was_not(
+    places: Path, number: signal.Signals, whole: str
+) -> None:
+    stopped = started(places, "runs", *LONG, "--checkpoint-seconds", "0.01")
+    while not list((places / "runs").glob("*/*/checkpoints/step-*/MANIFEST.json")):
+        assert stopped.poll() is None, stopped.communicate()[1]
+        time.sleep(0.005)
+    stopped.send_signal(number)
+    _out, err = stopped.communicate()
+    expected = {signal.SIGKILL: -9, signal.SIGINT: 130}[number]
+    assert stopped.returncode == expected, err
+    assert not list((places / "runs").glob("*/*/record.json"))
+    again = started(places, "runs", *LONG)
+    _out, err = again.communicate()
+    assert again.returncode == 0, err
+    assert digest(places / "runs") == whole
