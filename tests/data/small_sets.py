@@ -50,7 +50,7 @@ def make_set(
         )
         for split, documents in parts.items()
     ]
-    source = Source(name="made up", streams=streams)
+    source = Source(name="made up", streams=streams, files=[list(train), list(validation)])
     return prepare(source, tokenizer, folder / "set", tokenizer_name="own", settings=settings)
 
 

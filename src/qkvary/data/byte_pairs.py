@@ -69,6 +69,21 @@ class BytePairTokenizer:
         """Bytes, merges and the separator."""
         return len(self.pieces) + 1
 
+    def shortened(self, vocabulary: int) -> BytePairTokenizer:
+        """The tokenizer of the first merges alone: as many tokens as are asked for.
+
+        Merges are listed in the order in which they were found, so that this is the one that would
+        have come out if one had stopped there.
+
+        Raises:
+            ValueError: if there are fewer tokens than bytes and a separator, or more than there are.
+        """
+        if not 257 <= vocabulary <= self.vocabulary:
+            raise ValueError(
+                f"expected a vocabulary of 257 to {self.vocabulary:,}, got {vocabulary:,}"
+            )
+        return BytePairTokenizer("\n".join(self._lines[: vocabulary - 257]))
+
     @property
     def encoding(self) -> tiktoken.Encoding:
         """What does the joining, made when it is first needed.

@@ -23,6 +23,8 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.reading import LARGEST_SIDE_FILE, read_file
 
 NAMES = ("gpt2", "bytes", "characters")
+_SHORTENED = re.compile(r"gpt2-([0-9]{1,6})")
+"""``gpt2-4096``: the first merges of GPT-2's, so that there are so many tokens."""
 MERGES_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
 MERGES_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
 LARGEST_MERGES = 1_000_000
@@ -42,8 +44,9 @@ def load_tokenizer(
     """A tokenizer by what a person calls it.
 
     Args:
-        reference: One of ``NAMES``, a ``tokenizer.json`` or a folder with one, or a folder with a
-            list of merges and its numbers.
+        reference: One of ``NAMES``, ``gpt2-4096`` (as many of GPT-2's tokens), a
+            ``tokenizer.json`` or a folder with one, or a folder with a list of merges and its
+            numbers.
         documents: What ``characters`` finds its alphabet in.
         separator: The token behind every document, where a file does not say.
 
@@ -51,10 +54,16 @@ def load_tokenizer(
         UsageError: if there is no such tokenizer.
         DownloadError: if the net does not give GPT-2's.
     """
-    if separator and reference in NAMES:
+    shortened = _SHORTENED.fullmatch(reference)
+    if separator and (shortened or reference in NAMES):
         raise UsageError(f"{reference} has a separator of its own: leave --separator out")
     if reference == "gpt2":
         return load_gpt2()
+    if shortened:
+        try:
+            return load_gpt2().shortened(int(shortened[1]))
+        except ValueError as error:
+            raise UsageError(f"tokenizer {reference}: {error}") from None
     if reference == "bytes":
         return ByteTokenizer(has_separator=True)
     if reference == "characters":
@@ -67,8 +76,8 @@ def load_tokenizer(
     path = Path(reference).expanduser()
     if not path.exists():
         raise UsageError(
-            f"expected a tokenizer, got {reference!r}; choices: {', '.join(NAMES)}, or the path of "
-            "a tokenizer.json or of a folder with one"
+            f"expected a tokenizer, got {reference!r}; choices: {', '.join(NAMES)}, gpt2-4096, or "
+            "the path of a tokenizer.json or of a folder with one"
         )
     try:
         return _load_path(path, separator)
@@ -84,7 +93,7 @@ def name_tokenizer(reference: str) -> str:
     Raises:
         UsageError: if nothing is left of its name.
     """
-    if reference in NAMES:
+    if reference in NAMES or _SHORTENED.fullmatch(reference):
         return reference
     path = Path(reference).expanduser().resolve()
     own = path.name if path.is_dir() else path.stem

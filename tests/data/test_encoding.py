@@ -1,0 +1,114 @@
+"""Arrays of tokens are what each tokenizer gives, however a document is cut on the way."""
+
+import hashlib
+import itertools
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkvary.data import encoding
+from qkvary.data.byte_pairs import BytePairTokenizer
+from qkvary.data.documents import Document
+from qkvary.data.encoding import Encoder, cut_text, digest_of, token_width
+from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
+from qkvary.storage.errors import UsageError
+from tests.data.merged import KINDS, merges_of
+from tests.data.test_library_tokenizers import like_gpt2, with_spaces
+
+LETTERS = " \n\t\x1c\x85\u00a0'stde.,01é戦"
+
+
+@cache
+def every() -> dict[str, Tokenizer]:
+    found: dict[str, Tokenizer] = {kind: BytePairTokenizer(merges_of(kind)) for kind in KINDS}
+    return found | {
+        "bytes": ByteTokenizer(has_separator=True),
+        "characters": CharacterTokenizer(LETTERS[::-1], has_separator=True),
+        "like gpt2": like_gpt2(),
+        "with spaces": with_spaces(),
+    }
+
+
+NAMES = [*KINDS, "bytes", "characters", "like gpt2", "with spaces"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=40)
+@given(text=st.text(alphabet=LETTERS, min_size=1, max_size=60))
+def test_a_document_that_is_cut_has_the_tokens_of_the_whole(name: str, text: str) -> None:
+    tokenizer = every()[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cut_text, "__defaults__", (3,))
+        (found,) = Encoder(tokenizer).encode([Document(text, "here")])
+    assert found.tokens.tolist() == [*tokenizer.encode(text), tokenizer.separator]
+    assert found.text_bytes == len(text.encode())
+    assert found.digest == digest_of(f" {text}\n")
+
+
+@given(text=st.text(alphabet=LETTERS, max_size=80), length=st.integers(1, 20))
+def test_cuts_are_before_spaces_behind_something_else(text: str, length: int) -> None:
+    parts = list(cut_text(text, length))
+    assert "".join(parts) == text
+    for before, after in itertools.pairwise(parts):
+        assert after[0] in " \n"
+        assert not before[-1].isspace()
+        assert len(before) >= length
+
+
+def test_a_text_without_a_space_for_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "LONGEST_UNBROKEN", 1000)
+    monkeypatch.setattr(cut_text, "__defaults__", (10,))
+    for name in ("stand-in", "like gpt2", "with spaces"):
+        with pytest.raises(UsageError, match=r"^book:3: expected .* 1,000 characters"):
+            Encoder(every()[name]).encode([Document("x" * 1500, "book:3")])
+    for name in ("bytes", "stand-in"):
+        text = "x" * 1500 if name == "bytes" else "x " * 750
+        assert Encoder(every()[name]).encode([Document(text, "book:3")])[0].text_bytes == 1500
+
+
+def test_a_letter_that_is_in_no_alphabet_is_refused_with_its_place() -> None:
+    with pytest.raises(UsageError, match=r"^book:3: expected characters out of .* got 'z'"):
+        Encoder(every()["characters"]).encode([Document("stz", "book:3")])
+
+
+def test_a_token_outside_of_the_vocabulary_is_never_stored() -> None:
+    class Wrong(ByteTokenizer):
+        """Says that it has fewer tokens than it gives."""
+
+        @property
+        def vocabulary(self) -> int:
+            return 100
+
+    class Wide(ByteTokenizer):
+        """Has tokens that two bytes do not hold."""
+
+        def encode(self, text: str) -> list[int]:
+            return [65_536 + ord(letter) for letter in text]
+
+        @property
+        def vocabulary(self) -> int:
+            return 65_536 + 200
+
+    with pytest.raises(UsageError, match=r"^book:3: expected tokens below 100, got 122"):
+        Encoder(Wrong(has_separator=True)).encode([Document("az", "book:3")])
+    monkeypatched = encoding.Encoder(Wide(has_separator=True))
+    monkeypatched._tokens = lambda text: np.array(Wide().encode(text))
+    (found,) = monkeypatched.encode([Document("az", "book:3")])
+    assert found.tokens.tolist() == [65_536 + 97, 65_536 + 122, 256]
+
+
+@pytest.mark.parametrize(("vocabulary", "width"), [(2, 2), (65_536, 2), (65_537, 4), (256_000, 4)])
+def test_tokens_are_as_wide_as_they_must_be(vocabulary: int, width: int) -> None:
+    assert token_width(vocabulary) == width
+
+
+def test_a_digest_is_the_beginning_of_the_sha256() -> None:
+    assert f"{digest_of(' abc ')!r}" == str(int(hashlib.sha256(b"abc").hexdigest()[:16], 16))
+
+
+def test_a_tokenizer_without_a_separator_is_refused() -> None:
+    with pytest.raises(UsageError, match="expected a tokenizer with a separator"):
+        Encoder(ByteTokenizer())

@@ -1,0 +1,184 @@
+"""Tokenizers of Hugging Face: their tokens, their bytes, and their way into a checkpoint."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from qkvary.data.byte_pairs import BytePairTokenizer
+from qkvary.data.library_tokenizers import LibraryTokenizer
+from qkvary.data.tokenizer_files import load_tokenizer
+from qkvary.data.tokenizers import Tokenizer, make_tokenizer
+from qkvary.storage.errors import UsageError
+from tests.data.merged import KINDS, TEXT, merges_of
+
+# The name of the argument looks like that of a secret to the linter.
+UNKNOWN = {name: {"unk_token": name} for name in ("<unk>", "[UNK]", "a")}
+SENTENCE = "the cat's naïve café, 1,234 戦 🙂!"
+
+
+@cache
+def like_gpt2(kind: str = "stand-in") -> LibraryTokenizer:
+    """GPT-2's way, by the library."""
+    reference = BytePairTokenizer(merges_of(kind))
+    merges = [tuple(line.split(" ")) for line in reference.describe()["merges"].split("\n")]
+    made = tokenizers.Tokenizer(models.BPE(vocab=reference.numbers(), merges=merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<|endoftext|>"])
+    return LibraryTokenizer(made.to_str())
+
+
+@cache
+def with_spaces() -> LibraryTokenizer:
+    """The way of Llama 2: a mark for spaces, and bytes for what is not known."""
+    bytes_of = [f"<0x{byte:02X}>" for byte in range(256)]
+    letters = sorted(set("▁thecatsonm,andorw 1234."))
+    vocabulary = {
+        name: number
+        for number, name in enumerate(
+            ["<unk>", "<s>", "</s>", *bytes_of, *letters, "▁t", "he", "▁the", "▁c", "at", "▁cat"]
+        )
+    }
+    merges = [("▁", "t"), ("h", "e"), ("▁t", "he"), ("▁", "c"), ("a", "t"), ("▁c", "at")]
+    made = tokenizers.Tokenizer(
+        models.BPE(vocab=vocabulary, merges=merges, **UNKNOWN["<unk>"], byte_fallback=True)
+    )
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    made.add_special_tokens(["<unk>", "<s>", "</s>"])
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    return LibraryTokenizer(made.to_str())
+
+
+@cache
+def of_words() -> LibraryTokenizer:
+    """The way of BERT: words, and parts of them that say so."""
+    made = tokenizers.Tokenizer(models.WordPiece(**UNKNOWN["[UNK]"]))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.decoder = decoders.WordPiece()
+    made.train_from_iterator(
+        [TEXT], trainers.WordPieceTrainer(vocab_size=90, special_tokens=["[UNK]", "[SEP]"])
+    )
+    return LibraryTokenizer(made.to_str())
+
+
+def spelled(tokenizer: Tokenizer, tokens: list[int]) -> bytes:
+    before = [None, *tokens][: len(tokens)]
+    pieces = (tokenizer.piece(token, after=one) for token, one in zip(tokens, before, strict=True))
+    return b"".join(pieces)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_library_and_ours_agree_on_gpt2(kind: str) -> None:
+    ours, library = BytePairTokenizer(merges_of(kind)), like_gpt2(kind)
+    for text in (TEXT, SENTENCE, "a<|endoftext|>b", "  x  ", ""):
+        assert ours.encode(text) == library.encode(text)
+    assert (ours.vocabulary, ours.separator) == (library.vocabulary, library.separator)
+    assert [ours.piece(token) for token in range(ours.vocabulary)] == [
+        library.piece(token) for token in range(library.vocabulary)
+    ]
+    assert library.cuts_at_spaces
+
+
+@settings(max_examples=40)
+@given(text=st.text(alphabet="the cat's naï戦🙂\n", min_size=1))
+def test_text_comes_back(text: str) -> None:
+    assert spelled(like_gpt2(), like_gpt2().encode(text)).decode() == text
+    assert spelled(with_spaces(), with_spaces().encode(text)).decode() == text
+
+
+def test_words_come_back_as_the_library_puts_them() -> None:
+    made = of_words()
+    tokens = made.encode("the cat sat")
+    assert spelled(made, tokens).decode() == made.library.decode(tokens)
+    assert not made.cuts_at_spaces
+
+
+def test_nothing_is_added_cut_or_filled_up() -> None:
+    content = json.loads(with_spaces().describe()["content"])
+    content["truncation"] = {
+        "direction": "Right",
+        "max_length": 2,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
+    made = LibraryTokenizer(json.dumps(content))
+    tokens = made.encode("the cat sat on the mat")
+    assert len(tokens) > 2
+    assert 1 not in tokens
+    # What marks documents off in a text is a text like any other.
+    assert 2 not in made.encode("a</s>b")
+
+
+@pytest.mark.parametrize("make", [like_gpt2, with_spaces, of_words])
+def test_description_makes_an_equal_one(make: object) -> None:
+    tokenizer: LibraryTokenizer = make()  # type: ignore[operator]
+    again = make_tokenizer(json.loads(json.dumps(tokenizer.describe())))
+    assert again.describe() == tokenizer.describe()
+    assert again.encode(SENTENCE) == tokenizer.encode(SENTENCE)
+    assert again.separator == tokenizer.separator
+    assert again.ends == (tokenizer.separator,)
+    assert spelled(again, [tokenizer.separator or 0]) == b""
+
+
+def test_files_and_folders(tmp_path: Path) -> None:
+    content = with_spaces().describe()["content"]
+    (tmp_path / "tokenizer.json").write_text(content, "utf-8")
+    by_file = load_tokenizer(str(tmp_path / "tokenizer.json"))
+    assert by_file.separator == 2
+    assert load_tokenizer(str(tmp_path)).describe() == by_file.describe()
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps({"eos_token": {"content": "<unk>"}}), "utf-8")
+    assert load_tokenizer(str(tmp_path)).separator == 0
+    config.write_text(json.dumps({"eos_token": "<s>"}), "utf-8")
+    assert load_tokenizer(str(tmp_path)).separator == 1
+    assert load_tokenizer(str(tmp_path), separator="</s>").separator == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "got no JSON"),
+        ("[]", "another JSON document"),
+        ('{"model": 1}', "got something else"),
+        ('{"model": {"type": "BPE"}, "version": "9"}', "got something else"),
+    ],
+)
+def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LibraryTokenizer(content)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content, "utf-8")
+    with pytest.raises(UsageError, match=r"tokenizer\.json"):
+        load_tokenizer(str(path))
+
+
+def test_a_tokenizer_must_have_a_separator() -> None:
+    made = tokenizers.Tokenizer(models.WordLevel(vocab={"a": 0, "b": 1}, **UNKNOWN["a"]))
+    with pytest.raises(ValueError, match=r"with none of .*; name one with --separator"):
+        LibraryTokenizer(made.to_str())
+    assert LibraryTokenizer(made.to_str(), separator="b").separator == 1
+    with pytest.raises(ValueError, match="got 'c', which this tokenizer has not"):
+        LibraryTokenizer(made.to_str(), separator="c")
+
+
+def test_half_of_a_pair_is_refused() -> None:
+    with pytest.raises(ValueError, match="half of a surrogate pair at character 1"):
+        like_gpt2().encode("a\ud800")
