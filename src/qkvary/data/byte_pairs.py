@@ -76,7 +76,7 @@ class BytePairTokenizer:
         have come out if one had stopped there.
 
         Raises:
-            ValueError: if there are fewer tokens than bytes and a separator, or more than there are.
+            ValueError: if that is less than bytes and a separator, or more than there are.
         """
         if not 257 <= vocabulary <= self.vocabulary:
             raise ValueError(
