@@ -16,6 +16,7 @@ from qkvary.costs.formats import Dtype
 from qkvary.costs.macs import attention_projection_macs_per_token, decode_macs, score_macs
 from qkvary.costs.network import network_costs
 from qkvary.costs.parameters import ParameterCount, attention_parameters
+from qkvary.costs.training import training_macs_per_token
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
 from qkvary.nn.encoder import Encoder
@@ -80,6 +81,18 @@ def test_language_models(label: str) -> None:
     cache = KVCache(config.layers)
     model(TOKENS, cache=cache)
     assert cache.nbytes == costs.cache_bytes_per_sequence
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_training_steps(label: str) -> None:
+    model = LanguageModel(make_language_model_config(label))
+    with FlopCounterMode(display=False) as counter:
+        model(TOKENS, targets=TOKENS).backward()
+    tokens = TOKENS.shape[1]
+    macs = training_macs_per_token(as_model(model.config), tokens=tokens, pairs="square")
+    found, expected = counter.get_total_flops(), round(2 * macs * tokens)
+    # The sinusoids of "+" are constants, of which no gradient is asked.
+    assert 0.995 * expected < found < expected if "+" in label else found == expected
 
 
 @pytest.mark.parametrize("label", LABELS)

@@ -20,6 +20,7 @@ from qkvary.costs.training import (
     activation_numbers,
     crossing_numbers,
     plan_training,
+    training_macs_per_token,
 )
 from tests.costs.toy_models import (
     ALL_KINDS,
@@ -117,6 +118,15 @@ def test_checkpointing_trades_memory_for_a_second_forward_pass() -> None:
     assert again.macs_per_token * 3 == whole.macs_per_token * 4
     assert whole.tokens_per_second is not None
     assert again.tokens_per_second == pytest.approx(0.75 * whole.tokens_per_second)
+
+
+@given(model=st.sampled_from(ALL_KINDS), tokens=st.integers(1, 50))
+def test_what_the_model_asks_for_is_what_a_plan_counts(model: Model, tokens: int) -> None:
+    found = training_macs_per_token(model, tokens=tokens)
+    assert found == plan(model, tokens=tokens).macs_per_token
+    assert found <= plan(model, tokens=tokens, checkpointing=True).macs_per_token
+    assert found <= training_macs_per_token(model, tokens=tokens, pairs="square")
+    assert found * tokens == pytest.approx(3 * forward_macs(model, tokens=tokens).total)
 
 
 def test_checkpointing_one_block_saves_nothing() -> None:

@@ -21,7 +21,7 @@ from qkvary.arch.blocks import (
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.sharing import IDENTITY
 from qkvary.costs.devices import Device
-from qkvary.costs.macs import TRAINING_FACTOR, count_encoder_tokens, forward_macs
+from qkvary.costs.macs import TRAINING_FACTOR, Pairs, count_encoder_tokens, forward_macs
 from qkvary.costs.parameters import model_parameters
 
 Precision = Literal["mixed", "fp32"]
@@ -96,9 +96,8 @@ def plan_training(
         encoder_tokens=encoder_tokens,
     )
     free = int(device.memory_bytes * (1 - reserve)) - state
-    forward = forward_macs(model, tokens=tokens, encoder_tokens=encoder_tokens).total / tokens
-    again = 1 if checkpointing else 0
-    per_token = forward * (TRAINING_FACTOR + again)
+    per_token = training_macs_per_token(model, tokens=tokens, encoder_tokens=encoder_tokens)
+    per_token += per_token / TRAINING_FACTOR if checkpointing else 0.0
     rate = device.flops_per_second_16_bit
     return TrainingPlan(
         tokens=tokens,
@@ -110,6 +109,29 @@ def plan_training(
         macs_per_token=per_token,
         tokens_per_second=None if rate is None else utilization * rate / (2 * per_token),
     )
+
+
+def training_macs_per_token(
+    model: Model,
+    *,
+    tokens: int,
+    pairs: Pairs = "visible",
+    encoder_tokens: int | None = None,
+) -> float:
+    """Products of a forward and a backward pass over one sequence, by its tokens.
+
+    What the model asks for, whatever a machine does: pairs that a mask hides and blocks that are
+    computed again do not count. The utilisation of a device (MFU) is therefore twice this, times
+    tokens per second, over the operations per second of its data sheet.
+
+    Args:
+        model: Any model.
+        tokens: Tokens of a sequence; of a model with an encoder, the decoder's.
+        pairs: Which pairs of tokens are counted; ``square`` is what an explicit kernel computes.
+        encoder_tokens: See :func:`plan_training`.
+    """
+    forward = forward_macs(model, tokens=tokens, pairs=pairs, encoder_tokens=encoder_tokens)
+    return TRAINING_FACTOR * forward.total / tokens
 
 
 def activation_bytes(
