@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import socket
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import qkvary
-from qkvary.storage.errors import BusyError
+from qkvary.storage import locks
+from qkvary.storage.errors import BusyError, ResourceError
 from qkvary.storage.locks import OwnerLock, is_held, read_owner
 
 HOLDER = """
@@ -142,3 +144,12 @@ def test_a_leftover_lock_file_means_nothing(tmp_path: Path) -> None:
     owner = read_owner(path)
     assert owner
     assert owner.pid == os.getpid()
+
+
+def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_descriptor: int, _kind: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    with pytest.raises(ResourceError, match=r"cannot write .*run\.lock: No locks available"):
+        OwnerLock(tmp_path / "run.lock")

@@ -54,14 +54,14 @@ class OwnerLock:
             raise
 
     def _take(self) -> None:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        with writing(self.path):
+            is_mine = self._try()
+        if not is_mine:
             owner = read_owner(self.path)
             raise BusyError(
                 f"{self.path.parent} is in use by {owner or 'a process that is just starting'}; "
                 "wait for it or stop it"
-            ) from None
+            )
         owner = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -70,6 +70,13 @@ class OwnerLock:
         with writing(self.path):
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, encode(owner).encode(), 0)
+
+    def _try(self) -> bool:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def release(self) -> None:
         """Let others have it."""
