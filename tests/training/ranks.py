@@ -23,13 +23,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from qkvary.storage.errors import QkvaryError
-from qkvary.storage.journal import SilentJournal
-from qkvary.training import loop, parallel
+from qkvary.training import parallel
 from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
+from qkvary.training.optimizers import make_optimizer
 from qkvary.training.parallel import join_processes
+from qkvary.training.processes import Processes
 from tests.training.small_language import SmallLanguage, small_run
 
 
@@ -65,7 +67,8 @@ def work(order: dict[str, Any], rank: int) -> None:
             stop=stop,
             on_event=lambda event: warnings.extend([event.warning] if event.warning else []),
             checkpoint_seconds=order.get("checkpoint_seconds", 1e9),
-            sample=lambda model: str(model.embedding.sum().item()),
+            # Only the first process is asked, and only it need know.
+            sample=(lambda model: str(model.embedding.sum().item())) if rank == 0 else None,
             distribution=distribution,
         )
     if order.get("keep_weights") and rank == 0:
@@ -138,14 +141,20 @@ def serve(answer: Callable[[str], object]) -> None:
 
 
 def warm_up() -> None:
-    """Import now what torch imports on first use, so that it is there before the first fork."""
-    import torch.distributed._composable.fsdp
-    import torch.distributed.tensor
-
-    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], fused=True)
+    """Do now what torch does on first use, so that no rank has to: shard and train a network."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    run = small_run(steps=1)
+    distribution = parallel.Sharded(Processes(0, 2), "cpu")
+    model = SmallLanguage().build(run.network, 0).double()
+    placed = distribution.place(model, "full")
+    optimizer = make_optimizer(model, run.network, run.training.optimizer)
+    tokens = torch.zeros(1, 2, dtype=torch.int64)
+    with distribution.adding_up(placed, last=True):
+        placed(tokens, targets=tokens).backward()
+    torch.nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, torch.ones(()), foreach=True)
     optimizer.step()
-    assert dist.is_available()
-    assert loop.SilentJournal is SilentJournal
+    distribution.digest(model, optimizer)
+    dist.destroy_process_group()
 
 
 def main() -> None:

@@ -96,12 +96,12 @@ def small_network(label: str = "Q-K=V", **network: Any) -> LanguageModelConfig:
 
 
 def small_run(
-    *, steps: int = 11, dtype: str = "float64", clip: float | None = 0.3, **training: Any
+    *, steps: int = 9, dtype: str = "float64", clip: float | None = 0.3, **training: Any
 ) -> RunConfig:
     fields: dict[str, Any] = {
         "batch_size": BATCH,
-        "micro_batch_size": 2,
-        "evaluate_every": 5,
+        "micro_batch_size": 3,
+        "evaluate_every": 7,
         "log_every": 1,
         **training,
     }

@@ -151,6 +151,8 @@ class _Loop:
         self.last_norm = math.nan
         self.resume()
         self.guards = Guards(run.training.guards, self.state.guards)
+        # To bring a network together takes all processes, whoever wants to see it.
+        self.is_sampled = self.anybody(watchers.sample is not None)
 
     # ---- where it stands
 
@@ -348,10 +350,10 @@ class _Loop:
         state.validation = self.evaluate("validation")
         self.watch.lap("evaluation")
         self.log("validation", seconds=state.seconds["training"], **state.validation)
-        if self.watchers.sample is not None:
+        if self.is_sampled:
             self.placed.eval()
             network = self.whole()
-            if self.is_writer:
+            if self.is_writer and self.watchers.sample is not None:
                 self.log("sample", text=self.watchers.sample(network))
             self.placed.train()
         if training.solve_threshold is None or state.steps_to_solve is not None:

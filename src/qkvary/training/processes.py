@@ -7,6 +7,7 @@ and JSON. Knows neither networks nor checkpoints.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -30,6 +31,10 @@ GRACE_SECONDS = 20.0
 """How long a process has to end by itself when what started it is gone."""
 WATCH_SECONDS = 1.0
 """Between two looks at whether what started a process is still there."""
+
+_LOST = re.compile(r"connect|peer|time[d ]*out|broken pipe", re.IGNORECASE)
+"""What gloo says when another process is gone, and not when it was called wrongly."""
+_WHERE = re.compile(r"^\[[^]]*\] *")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,9 +190,10 @@ def _named_losses() -> Generator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
+        is_lost = "gloo" in str(error) and _LOST.search(str(error))
+        if not isinstance(error, dist.DistError) and not is_lost:
             raise
-        reason = str(error).strip().splitlines()[0]
+        reason = _WHERE.sub("", str(error).strip()).splitlines()[0].partition(". ")[0]
         raise ResourceError(
             "another process of this run is gone or does not answer; start all of them again, and "
             f"they go on from the newest checkpoint ({reason})"

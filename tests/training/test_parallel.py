@@ -1,0 +1,267 @@
+"""Several processes train what one would: E12, E13, T7, and any number after any other."""
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tests.storage.quick_disk import quick_folder
+from tests.training.rank_server import Ended, RankServer
+
+STRATEGIES = ("ddp", "fsdp")
+TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
+quick_path = pytest.fixture(quick_folder)
+quick_module_path = pytest.fixture(quick_folder, scope="module")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RankServer]:
+    running = RankServer()
+    yield running
+    assert running.close() == ""
+
+
+class References:
+    """Runs that nothing disturbed, each of them made once."""
+
+    def __init__(self, server: RankServer, directory: Path) -> None:
+        def make(ranks: int, order: str) -> Ended:
+            path = directory / str(len(list(directory.iterdir())))
+            return server.run(path, ranks, keep_weights=True, **json.loads(order))
+
+        self._make = cache(make)
+
+    def alone(self, **run: Any) -> Ended:
+        """A run in one process."""
+        return self._make(1, json.dumps({"run": run}))
+
+    def together(self, ranks: int, strategy: str, **run: Any) -> Ended:
+        """A run in several processes."""
+        return self._make(ranks, json.dumps({"strategy": strategy, "run": run}))
+
+
+@pytest.fixture(scope="module")
+def references(server: RankServer, quick_module_path: Path) -> References:
+    return References(server, quick_module_path)
+
+
+def weights(ended: Ended) -> dict[str, Tensor]:
+    return load_file(ended.directory / "weights.safetensors")
+
+
+def difference(left: Ended, right: Ended) -> float:
+    """The largest difference of losses and weights, relative to their size."""
+    ours, theirs = weights(left), weights(right)
+    assert ours.keys() == theirs.keys()
+    apart = [
+        ((ours[name] - theirs[name]).abs().max() / theirs[name].abs().max()).item() for name in ours
+    ]
+    pairs = zip(left.losses, right.losses, strict=True)
+    return max(*apart, *(abs(a - b) / abs(b) for a, b in pairs))
+
+
+def check_equal(references: References, ranks: int, strategy: str, **run: Any) -> float:
+    """E12: losses and weights are those of one process."""
+    together, one = references.together(ranks, strategy, **run), references.alone(**run)
+    assert together.sha, "all processes have the same weights"
+    scores = [found["metrics"]["test_loss"] for found in together.found]
+    assert len(set(scores)) == 1
+    tolerance = TOLERANCE[run.get("dtype", "float64")]
+    assert scores[0] == pytest.approx(one.found[0]["metrics"]["test_loss"], rel=tolerance)
+    said = [float(event["text"]) for event in together.log("sample")]
+    expected = [float(event["text"]) for event in one.log("sample")]
+    assert said == pytest.approx(expected, rel=10 * tolerance)
+    found = difference(together, one)
+    assert found <= tolerance
+    return found
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_two_processes_train_what_one_does(
+    references: References, strategy: str, dtype: str
+) -> None:
+    check_equal(references, 2, strategy, dtype=dtype)
+
+
+def test_what_a_clip_does_is_seen(references: References) -> None:
+    """The runs above are clipped: without, other losses come out."""
+    without, usual = references.alone(clip=None), references.alone(dtype="float64")
+    assert without.losses[-1] != pytest.approx(usual.losses[-1], rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_many_steps_of_many_processes_are_those_of_one(
+    references: References, strategy: str, dtype: str, ranks: int
+) -> None:
+    found = check_equal(references, ranks, strategy, dtype=dtype, steps=200)
+    print(f"E12 {strategy} {ranks} {dtype}: {found:.2g}")  # noqa: T201
+
+
+def test_a_mean_for_each_process_is_noticed(
+    server: RankServer, references: References, quick_path: Path
+) -> None:
+    """The mutant of E12: who has few targets weighs as much as who has many."""
+    together = server.run(quick_path, 2, keep_weights=True, mutant="own_mean")
+    assert set(together.codes) == {0}
+    assert difference(together, references.alone(dtype="float64")) > 1e-4
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_blocks_that_are_computed_again_and_bfloat16(references: References, strategy: str) -> None:
+    run = {"dtype": "float32", "precision": "bf16", "recompute_blocks": True}
+    together, one = references.together(2, strategy, **run), references.alone(**run)
+    assert together.losses == pytest.approx(one.losses, rel=1e-2)
+    assert together.losses != references.alone(dtype="float32").losses
+    assert together.found[0]["metrics"]["test_loss"] == pytest.approx(
+        one.found[0]["metrics"]["test_loss"], rel=1e-2
+    )
+    assert {tensor.dtype for tensor in weights(together).values()} == {torch.float32}
+
+
+def check_repeats(
+    server: RankServer, references: References, path: Path, ranks: int, strategy: str
+) -> None:
+    """E13, and resuming: what is repeated, and stopped on the way, gives the same bits."""
+    reference = references.together(ranks, strategy, dtype="float64")
+    order: dict[str, Any] = {"strategy": strategy, "stop_after": 4, "stop_rank": ranks - 1}
+    stopped = server.run(path, ranks, **order)
+    assert {found["status"] for found in stopped.found} == {"stopped"}
+    resumed = server.run(path, ranks, strategy=strategy)
+    assert resumed.sha == reference.sha
+    assert resumed.losses == reference.losses
+    (event,) = resumed.log("resumed")
+    assert (event["step"], event["processes"]) == (4, ranks)
+
+
+@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 3), ("fsdp", 2)])
+def test_a_run_that_is_stopped_goes_on_with_the_same_bits(
+    server: RankServer, references: References, quick_path: Path, strategy: str, ranks: int
+) -> None:
+    check_repeats(server, references, quick_path, ranks, strategy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_number_of_processes_goes_on_with_the_same_bits(
+    server: RankServer, references: References, quick_path: Path, strategy: str, ranks: int
+) -> None:
+    check_repeats(server, references, quick_path, ranks, strategy)
+
+
+def test_what_gloo_adds_in_another_order_is_noticed(server: RankServer, quick_path: Path) -> None:
+    """The mutant of the above: three processes whose gradients torch adds up by itself."""
+    order = {"strategy": "ddp", "mutant": "no_hook", "run": {"dtype": "float32"}}
+    reference = server.run(quick_path / "reference", 3, **order)
+    server.run(quick_path / "stopped", 3, stop_after=4, **order)
+    assert server.run(quick_path / "stopped", 3, **order).sha != reference.sha
+
+
+def check_changes(
+    server: RankServer, references: References, path: Path, plan: list[tuple[int, str]]
+) -> None:
+    """Processes of one kind and number go on where those of another stopped."""
+    for number, (ranks, strategy) in enumerate(plan, start=1):
+        order: dict[str, Any] = {"strategy": strategy, "keep_weights": True}
+        stop = 2 if number < len(plan) else None
+        ended = server.run(path, ranks, stop_after=stop, **order)
+    assert {found["status"] for found in ended.found} == {"done"}
+    assert difference(ended, references.alone(dtype="float64")) <= 1e-12
+    resumed = [(event["step"], event["processes"]) for event in ended.log("resumed")]
+    assert resumed == [(2 * number, ranks) for number, (ranks, _) in enumerate(plan) if number]
+
+
+def test_the_number_of_processes_may_change(
+    server: RankServer, references: References, quick_path: Path
+) -> None:
+    plan = [(1, "ddp"), (2, "fsdp"), (3, "ddp"), (1, "ddp")]
+    check_changes(server, references, quick_path, plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_one_two_three_and_one_process(
+    server: RankServer, references: References, quick_path: Path, strategy: str
+) -> None:
+    check_changes(server, references, quick_path, [(ranks, strategy) for ranks in (1, 2, 3, 1)])
+
+
+@pytest.mark.parametrize(("strategy", "poison"), [("ddp", "loss"), ("fsdp", "gradient")])
+def test_what_is_not_finite_in_one_process_stops_all_before_the_update(
+    server: RankServer, quick_path: Path, strategy: str, poison: str
+) -> None:
+    """T7, with the last row of the batch, which the second process has."""
+    task = {"poison": poison, "poison_step": 3, "poison_row": 11}
+    ended = server.run(quick_path / "poisoned", 2, strategy=strategy, task=task)
+    assert {found["status"] for found in ended.found} == {"diverged"}
+    for found in ended.found:
+        assert ("loss nan" if poison == "loss" else "gradient norm") in found["message"]
+        assert "at step 3" in found["message"]
+    assert [event["step"] for event in ended.log("diverged")] == [3]
+    sound = server.run(quick_path / "sound", 2, strategy=strategy, stop_after=3)
+    assert ended.sha == sound.sha, "the last good weights were kept"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_each_process_may_be_the_one_that_is_not_finite(
+    server: RankServer, quick_path: Path, strategy: str, ranks: int
+) -> None:
+    for step in (0, 1, 5, 8):
+        sound = server.run(quick_path / f"{step}", ranks, strategy=strategy, stop_after=step)
+        for rank in range(ranks):
+            task = {"poison": "loss", "poison_step": step, "poison_row": 12 // ranks * rank}
+            path = quick_path / f"{step}-{rank}"
+            ended = server.run(path, ranks, strategy=strategy, task=task)
+            assert {found["status"] for found in ended.found} == {"diverged"}
+            assert ended.sha == sound.sha
+
+
+def test_a_batch_that_cannot_be_shared_evenly_is_refused(
+    server: RankServer, quick_path: Path
+) -> None:
+    ended = server.run(quick_path, 5)
+    assert ended.codes == (2, 2, 2, 2, 2)
+    assert "expected a batch size that 5 processes share evenly, got 12" in ended.printed[0]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_damaged_checkpoint_is_passed_over_by_all(
+    server: RankServer, references: References, quick_path: Path, strategy: str
+) -> None:
+    """The file that is damaged is read by one process only, where they share the tensors."""
+    for _ in range(2):
+        server.run(quick_path, 2, strategy=strategy, stop_after=3)
+    newest = quick_path / "checkpoints" / "step-000000000006"
+    name = "weights-00002-of-00002" if strategy == "fsdp" else "weights"
+    file = newest / f"{name}.safetensors"
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    ended = server.run(quick_path, 2, strategy=strategy)
+    assert ended.sha == references.together(2, strategy, dtype="float64").sha
+    first, second = ended.found
+    assert second["warnings"] == [], "one process says it"
+    (warning,) = first["warnings"]
+    assert "checkpoint of step 6 is damaged" in warning
+    assert f"{name}.safetensors was changed" in warning
+    assert [event["step"] for event in ended.log("resumed")] == [3]
+
+
+def test_another_run_in_the_folder_is_refused_by_all(server: RankServer, quick_path: Path) -> None:
+    server.run(quick_path, 2, stop_after=3)
+    ended = server.run(quick_path, 2, run={"clip": 0.7})
+    assert ended.codes == (2, 2)
+    assert all("belongs to another run" in printed for printed in ended.printed)

@@ -1,0 +1,238 @@
+"""T13: whatever dies, everybody is gone soon, and a restart ends as if nothing had happened."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.storage.damage import trials
+from tests.storage.quick_disk import quick_folder
+from tests.training.rank_server import ENVIRONMENT, ROOT, Ended, RankServer
+
+GONE_SECONDS = 30.0
+MARK = "QKVARY_TEST_RUN"
+quick_path = pytest.fixture(quick_folder)
+quick_module_path = pytest.fixture(quick_folder, scope="module")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RankServer]:
+    running = RankServer()
+    yield running
+    assert running.close() == ""
+
+
+@pytest.fixture(scope="module")
+def reference(server: RankServer, quick_module_path: Path) -> Callable[[int, str], Ended]:
+    """What comes out where nothing dies."""
+    made: dict[tuple[int, str], Ended] = {}
+
+    def make(ranks: int, strategy: str) -> Ended:
+        if (ranks, strategy) not in made:
+            path = quick_module_path / f"{strategy}-{ranks}"
+            made[ranks, strategy] = server.run(path, ranks, strategy=strategy)
+        return made[ranks, strategy]
+
+    return make
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = GONE_SECONDS) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
+
+
+def has_checkpoint(directory: Path) -> bool:
+    return any(directory.glob("checkpoints/step-*"))
+
+
+def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+PACED: dict[str, Any] = {"checkpoint_seconds": 0.0, "pace": 0.02}
+
+
+@pytest.mark.parametrize(("strategy", "victims"), [("ddp", [1]), ("fsdp", [0]), ("ddp", [0, 1])])
+def test_who_loses_another_process_ends(
+    server: RankServer,
+    reference: Callable[[int, str], Ended],
+    quick_path: Path,
+    strategy: str,
+    victims: list[int],
+) -> None:
+    """Nobody has to end them: without torchrun there is nobody."""
+    pids = server.start(quick_path, 2, strategy=strategy, **PACED)
+    wait_until(lambda: has_checkpoint(quick_path))
+    start = time.monotonic()
+    kill([pids[victim] for victim in victims])
+    ended = server.wait(quick_path)
+    assert time.monotonic() - start < GONE_SECONDS
+    for rank, code in enumerate(ended.codes):
+        assert code == (-signal.SIGKILL if rank in victims else 4)
+        if rank not in victims:
+            assert "ResourceError: another process of this run is gone" in ended.printed[rank]
+    again = server.run(quick_path, 2, strategy=strategy)
+    assert again.sha == reference(2, strategy).sha
+    assert again.losses == reference(2, strategy).losses
+
+
+def kill_at_random(
+    server: RankServer, expected: Ended, path: Path, seed: int, ranks: int, strategy: str
+) -> int:
+    """Kill some ranks of a run, at any moment, a few times; return how often somebody died."""
+    generator = random.Random(seed)
+    died = 0
+    for _ in range(generator.randint(1, 3)):
+        pids = server.start(path, ranks, strategy=strategy, checkpoint_seconds=0.0, pace=0.01)
+        time.sleep(generator.uniform(0, 0.8))
+        kill(generator.sample(pids, generator.randint(1, ranks)))
+        codes = server.wait(path).codes
+        assert set(codes) <= {0, 4, -signal.SIGKILL}
+        died += -signal.SIGKILL in codes
+    again = server.run(path, ranks, strategy=strategy)
+    assert again.sha == expected.sha, f"seed {seed}"
+    assert again.losses == expected.losses
+    assert not list(path.rglob(".tmp-*"))
+    return died
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_killed_at_any_moment(
+    server: RankServer,
+    reference: Callable[[int, str], Ended],
+    quick_path: Path,
+    strategy: str,
+    ranks: int,
+) -> None:
+    count = trials("RANK_KILLS", 20)
+    expected = reference(ranks, strategy)
+    died = [
+        kill_at_random(server, expected, quick_path / str(seed), seed, ranks, strategy)
+        for seed in range(count)
+    ]
+    assert sum(died) >= count / 2
+
+
+def test_one_that_is_told_to_stop_stops_all_with_one_checkpoint(
+    server: RankServer, reference: Callable[[int, str], Ended], quick_path: Path
+) -> None:
+    pids = server.start(quick_path, 2, strategy="fsdp", pace=0.05)
+    wait_until(lambda: b'"train"' in journal(quick_path))
+    kill([pids[1]], signal.SIGTERM)
+    stopped = server.wait(quick_path)
+    first, second = stopped.found
+    assert first["status"] == second["status"] == "stopped"
+    assert first["metrics"]["steps"] == second["metrics"]["steps"]
+    (folder,) = (quick_path / "checkpoints").iterdir()
+    assert int(folder.name.removeprefix("step-")) == first["metrics"]["steps"] < 9
+    again = server.run(quick_path, 2, strategy="fsdp")
+    assert again.sha == reference(2, "fsdp").sha
+
+
+def journal(directory: Path) -> bytes:
+    path = directory / "metrics.jsonl"
+    return path.read_bytes() if path.exists() else b""
+
+
+def test_one_that_hangs_is_given_up(server: RankServer, quick_path: Path) -> None:
+    order = {"sleep_after": 2, "sleep_rank": 1, "sleep_seconds": 2.0, "patience": 0.5}
+    ended = server.run(quick_path, 2, **order)
+    assert ended.codes == (4, 4)
+    assert "gone or does not answer" in ended.printed[0]
+
+
+# ---- under torchrun
+
+
+class Launched:
+    """A run that torchrun started."""
+
+    def __init__(self, directory: Path, ranks: int, **order: Any) -> None:
+        self.directory, self.mark = directory, uuid.uuid4().hex
+        for path in directory.glob("pid-*"):
+            path.unlink()
+        program = ["-m", "tests.training.ranks", json.dumps({"directory": str(directory), **order})]
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        self.agent = subprocess.Popen(
+            [sys.executable, *launcher, *program],
+            cwd=ROOT,
+            env={**ENVIRONMENT, MARK: self.mark, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def ranks(self) -> list[int]:
+        return [int(path.read_text()) for path in sorted(self.directory.glob("pid-*"))]
+
+    def living(self) -> list[int]:
+        """Every process that this run started, wherever it stands by now."""
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self.owns(pid)]
+
+    def owns(self, pid: int) -> bool:
+        try:
+            place = Path("/proc") / str(pid)
+            is_dead = (place / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            return (
+                not is_dead and f"{MARK}={self.mark}".encode() in (place / "environ").read_bytes()
+            )
+        except OSError:
+            return False
+
+    def end(self, victims: str) -> None:
+        """Kill, and see everybody gone."""
+        wait_until(lambda: has_checkpoint(self.directory), 120.0)
+        ranks = self.ranks()
+        pids = {"agent": [self.agent.pid], "one": ranks[:1], "all": ranks}[victims]
+        assert len(self.living()) >= 1 + len(ranks)
+        kill(pids)
+        wait_until(lambda: not self.living())
+        assert self.agent.wait(GONE_SECONDS) != 0
+
+
+@pytest.mark.timeout(240)
+def test_without_torchrun_nobody_stays_behind(
+    server: RankServer, reference: Callable[[int, str], Ended], quick_path: Path
+) -> None:
+    """The ranks see that what started them is gone, and stop with a checkpoint."""
+    launched = Launched(quick_path, 2, strategy="ddp", checkpoint_seconds=0.0, pace=0.4)
+    launched.end("agent")
+    again = server.run(quick_path, 2)
+    assert again.sha == reference(2, "ddp").sha
+    assert again.losses == reference(2, "ddp").losses
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("victims", ["agent", "one", "all"])
+@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 2), ("fsdp", 2), ("ddp", 4), ("fsdp", 4)])
+def test_torchrun_and_all_that_it_started_are_gone(
+    server: RankServer,
+    reference: Callable[[int, str], Ended],
+    quick_path: Path,
+    strategy: str,
+    ranks: int,
+    victims: str,
+) -> None:
+    launched = Launched(quick_path, ranks, strategy=strategy, checkpoint_seconds=0.0, pace=0.4)
+    launched.end(victims)
+    again = server.run(quick_path, ranks, strategy=strategy)
+    assert again.sha == reference(ranks, strategy).sha
+    assert again.losses == reference(ranks, strategy).losses
