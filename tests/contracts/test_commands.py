@@ -89,6 +89,8 @@ CALLS: dict[str, list[str]] = {
     "data prepare": ["{text}", "--tokenizer", "bytes", "--out", "{pages}/prepared"],
     "data show": ["{prepared}"],
     "doctor": ["--out", "{runs}"],
+    "evaluate": ["{model}", "--data", "{text}", "--tokens", "50", "--out", "{pages}/figures.json"],
+    "export": ["{model}", "--out", "{pages}/exported"],
     "generate": ["{model}", "the", "--tokens", "5"],
     "plan": ["300M", "--gpu", "a100-40gb", "--context", "32k", "--users", "100"],
     "published": ["table-7"],

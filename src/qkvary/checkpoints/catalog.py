@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from qkvary.storage.errors import UsageError
-from qkvary.storage.manifest import MANIFEST_NAME
+from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
+
+EXPORT_KIND = "transformers export"
+"""What the manifest of a folder says that was written for transformers."""
 
 _FOLDER = Path(__file__).parent / "conversions"
 
@@ -50,6 +53,15 @@ def load_conversion(name: str) -> Conversion:
     return cast("Conversion", import_module(f"qkvary.checkpoints.conversions.{name}"))
 
 
+def is_export(path: Path) -> bool:
+    """Whether a folder with a manifest was written for transformers.
+
+    Raises:
+        DamagedError: if the manifest is none.
+    """
+    return read_manifest(path).about.get("kind") == EXPORT_KIND
+
+
 def load_checkpoint(path: Path) -> LoadedModel:
     """Read a language model and its tokenizer, whatever the format.
 
@@ -66,7 +78,7 @@ def load_checkpoint(path: Path) -> LoadedModel:
     """
     if not path.exists():
         raise UsageError(f"expected a checkpoint, got {path}, where there is nothing")
-    if (path / MANIFEST_NAME).is_file():
+    if (path / MANIFEST_NAME).is_file() and not is_export(path):
         return import_module("qkvary.checkpoints.models").load_model(path)
     found = [load_conversion(name) for name in conversion_names()]
     for conversion in found:

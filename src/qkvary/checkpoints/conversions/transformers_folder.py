@@ -1,19 +1,26 @@
 """Our own networks as ``save_pretrained`` of transformers writes them, read without transformers.
 
 One file of weights with the network's names behind ``network.``, and a ``config.json`` that holds
-the network's configuration. The folder has no tokenizer of ours.
+the network's configuration. What ``qkvary export`` wrote has our tokenizer too, and a manifest with
+which files are compared.
 """
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 from qkvary.checkpoints.models import LoadedModel, make_loaded, parse_config, parse_weights
 from qkvary.data.model_configs import parse_config as parse_object
+from qkvary.data.tokenizers import Tokenizer, make_tokenizer
 from qkvary.storage.errors import DamagedError, NewerFormatError
-from qkvary.storage.reading import LARGEST_SIDE_FILE, read_file
+from qkvary.storage.jsonvalues import decode
+from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
+from qkvary.storage.reading import LARGEST_SIDE_FILE, LARGEST_WEIGHTS, read_file
 
 FORMAT = "a network of ours that transformers saved (model.safetensors, and its config.json)"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+OWN_TOKENIZER = "qkvary_tokenizer.json"
+"""Our description of the tokenizer; transformers has its own beside it."""
 NETWORK_FORMAT = 1
 PREFIX = "network."
 
@@ -40,7 +47,8 @@ def load(path: Path) -> LoadedModel:
     folder = path.parent if path.name == WEIGHTS else path
     where = folder / CONFIG
     try:
-        fields = parse_object(read_file(where, limit=LARGEST_SIDE_FILE), str(where))
+        data = _read(folder, CONFIG, limit=LARGEST_SIDE_FILE)
+        fields = parse_object(data, str(where))
     except DamagedError:
         raise
     except ValueError as error:
@@ -50,8 +58,26 @@ def load(path: Path) -> LoadedModel:
         raise NewerFormatError(
             f"{where} has network_format {version!r}, this qkvary reads {NETWORK_FORMAT}"
         )
-    weights = parse_weights(read_file(folder / WEIGHTS), str(folder / WEIGHTS))
+    weights = parse_weights(_read(folder, WEIGHTS), str(folder / WEIGHTS))
     network = json.dumps(fields.get("network")).encode()
     config = parse_config(network, where, tensors=len(weights))
     named = {name.removeprefix(PREFIX): tensor for name, tensor in weights.items()}
-    return make_loaded(config, named, None, str(folder / WEIGHTS))
+    return make_loaded(config, named, _read_tokenizer(folder), str(folder / WEIGHTS))
+
+
+def _read(folder: Path, name: str, *, limit: int = LARGEST_WEIGHTS) -> bytes:
+    """The bytes of a file, compared with the manifest where there is one."""
+    if (folder / MANIFEST_NAME).is_file():
+        return read_manifest(folder).read(folder, name)
+    return read_file(folder / name, limit=limit)
+
+
+def _read_tokenizer(folder: Path) -> Tokenizer | None:
+    path = folder / OWN_TOKENIZER
+    if not path.is_file():
+        return None
+    data = _read(folder, OWN_TOKENIZER, limit=LARGEST_SIDE_FILE)
+    try:
+        return make_tokenizer(cast("dict[str, Any]", decode(data)))
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise DamagedError(f"{path} is no tokenizer: {error}") from None

@@ -1,0 +1,186 @@
+"""Our tokenizers as those of the ``tokenizers`` library, which transformers runs.
+
+Tokens are the same for every text, but for three things that are said as notes: the letters of a
+special token inside of a text are that token there; runs of one character whose pieces overlap may
+be cut elsewhere; and a text that ours refuse may be refused later, or in other words.
+"""
+
+from typing import NamedTuple
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as LibraryModel
+
+from qkvary.data.byte_pairs import BytePairTokenizer, byte_letters
+from qkvary.data.library_tokenizers import LibraryTokenizer
+from qkvary.data.tokenizers import (
+    CONTROL_TOKENS,
+    DOCUMENT_END,
+    ByteTokenizer,
+    CharacterTokenizer,
+    PieceTokenizer,
+    Tokenizer,
+)
+from qkvary.storage.errors import UsageError
+
+_UNKNOWN, _BEGIN, _END = "<unk>", "<s>", "</s>"
+
+
+class FastTokenizer(NamedTuple):
+    """A tokenizer for transformers."""
+
+    library: LibraryModel
+    """What encodes and decodes."""
+    beginning: str | None
+    """The token that begins a text, by its name."""
+    end: str | None
+    """The token that ends one."""
+    notes: tuple[str, ...]
+    """What is not the same, a sentence each."""
+
+
+def convert_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
+    """The same tokenizer for transformers.
+
+    Raises:
+        UsageError: if the library cannot express it.
+    """
+    if isinstance(tokenizer, CharacterTokenizer):
+        return _convert_characters(tokenizer)
+    if isinstance(tokenizer, ByteTokenizer):
+        return _convert_bytes(tokenizer)
+    if isinstance(tokenizer, BytePairTokenizer):
+        return _convert_byte_pairs(tokenizer)
+    if isinstance(tokenizer, PieceTokenizer):
+        return _convert_pieces(tokenizer)
+    if isinstance(tokenizer, LibraryTokenizer):
+        content = tokenizer.describe()
+        library = LibraryModel.from_str(content["content"])
+        return FastTokenizer(library, None, content["separator"], ())
+    raise UsageError(f"expected a tokenizer of ours, got {type(tokenizer).__name__}")
+
+
+def _convert_characters(tokenizer: CharacterTokenizer) -> FastTokenizer:
+    numbers = {letter: number for number, letter in enumerate(tokenizer.alphabet)}
+    library = LibraryModel(models.WordLevel(numbers))
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    library.decoder = decoders.Fuse()
+    return _add_end(library, tokenizer)
+
+
+def _convert_bytes(tokenizer: ByteTokenizer) -> FastTokenizer:
+    library = LibraryModel(models.BPE(vocab=byte_letters(), merges=[]))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    library.decoder = decoders.ByteLevel()
+    return _add_end(library, tokenizer)
+
+
+def _convert_byte_pairs(tokenizer: BytePairTokenizer) -> FastTokenizer:
+    lines: str = tokenizer.describe()["merges"]
+    pairs = (line.rstrip("\r").partition(" ") for line in lines.split("\n") if line)
+    merges = [(first, second) for first, _, second in pairs]
+    numbers = tokenizer.numbers()
+    del numbers[DOCUMENT_END]
+    library = LibraryModel(models.BPE(vocab=numbers, merges=merges))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    return _add_end(library, tokenizer)
+
+
+def _add_end(library: LibraryModel, tokenizer: Tokenizer) -> FastTokenizer:
+    if tokenizer.separator is None:
+        return FastTokenizer(library, None, None, ())
+    library.add_special_tokens([AddedToken(DOCUMENT_END, special=True, normalized=False)])
+    return FastTokenizer(library, None, DOCUMENT_END, (_say_special(DOCUMENT_END),))
+
+
+def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
+    numbers = _number_pieces(tokenizer)
+    library = LibraryModel(
+        models.BPE(
+            vocab=numbers,
+            merges=_list_merges(tokenizer),
+            unk_token=_UNKNOWN,
+            byte_fallback=True,
+        )
+    )
+    first = normalizers.Prepend(" ")
+    if tokenizer.joins_spaces:
+        joined = [
+            normalizers.Replace(Regex(" +"), " "),
+            normalizers.Replace(Regex("^ | $"), ""),
+        ]
+        library.normalizer = normalizers.Sequence([*joined, first])
+    else:
+        library.normalizer = first
+    library.decoder = decoders.Sequence(
+        [decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    names = [_UNKNOWN, _BEGIN, _END]
+    library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    library.post_processor = processors.TemplateProcessing(
+        single=f"{_BEGIN} $A",
+        pair=f"{_BEGIN} $A {_BEGIN} $B",
+        special_tokens=[(_BEGIN, tokenizer.beginning or 0)],
+    )
+    notes = [_say_special(*names)]
+    overlapping = _count_overlapping(tokenizer)
+    if overlapping:
+        notes.append(
+            f"{overlapping} pieces overlap with themselves: runs of them may be cut elsewhere"
+        )
+    return FastTokenizer(library, _BEGIN, _END, tuple(notes))
+
+
+def _number_pieces(tokenizer: PieceTokenizer) -> dict[str, int]:
+    """Names of tokens as the library has them, spaces as they are."""
+    names = {_UNKNOWN: 0, _BEGIN: 1, _END: 2}
+    for token, piece in enumerate(tokenizer.pieces[CONTROL_TOKENS:], start=CONTROL_TOKENS):
+        try:
+            # Of equal pieces ours finds the first; the others stand for nothing here.
+            name = piece.decode("utf-8")
+        except UnicodeDecodeError:
+            raise UsageError(
+                f"expected pieces of whole characters, got {piece!r} as token {token}"
+            ) from None
+        names.setdefault(name if name not in names else f"<{token}>", token)
+    return names
+
+
+def _list_merges(tokenizer: PieceTokenizer) -> list[tuple[str, str]]:
+    """Every way to put a piece together from two others, the highest score first."""
+    found = _found(tokenizer)
+    merges = [
+        (-tokenizer.scores[token], token, place, piece[:place], piece[place:])
+        for piece, token in found.items()
+        for place in range(1, len(piece))
+        if piece[:place] in found and piece[place:] in found
+    ]
+    return [(first.decode(), second.decode()) for *_, first, second in sorted(merges)]
+
+
+def _found(tokenizer: PieceTokenizer) -> dict[bytes, int]:
+    """The pieces that are found in texts."""
+    found: dict[bytes, int] = {}
+    for token, piece in enumerate(tokenizer.pieces[CONTROL_TOKENS:], start=CONTROL_TOKENS):
+        if not (len(piece) == 6 and piece.startswith(b"<0x")):
+            found.setdefault(piece, token)
+    return found
+
+
+def _count_overlapping(tokenizer: PieceTokenizer) -> int:
+    """Pieces that three neighbours could become in two ways."""
+    found = _found(tokenizer)
+
+    def splits(piece: bytes) -> list[tuple[bytes, bytes]]:
+        parts = ((piece[:place], piece[place:]) for place in range(1, len(piece)))
+        return [part for part in parts if part[0] in found and part[1] in found]
+
+    def overlaps(piece: bytes) -> bool:
+        parts = splits(piece)
+        return any(second == first for _, second in parts for first, _ in parts)
+
+    return sum(overlaps(piece) for piece in found)
+
+
+def _say_special(*names: str) -> str:
+    return f"{', '.join(names)} inside of a text is that token; ours reads its letters"

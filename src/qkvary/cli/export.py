@@ -1,0 +1,60 @@
+"""Write a language model for transformers: its own class, or stock GPT-2 or Llama."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.huggingface.catalog import load_export_folder
+from qkvary.cli._options import Json
+from qkvary.cli._output import console, print_json, printable
+
+Checkpoint = Annotated[
+    Path, Parameter(help="A folder or file: our own, a llama2.c .bin, or a character model.")
+]
+Out = Annotated[Path, Parameter(name="--out", help="The folder to be written.")]
+To = Annotated[
+    Literal["transformers", "gpt2", "llama"],
+    Parameter(
+        name="--to",
+        help="transformers keeps what is shared; gpt2 and llama (networks that rotate) copy it, "
+        "for any engine.",
+    ),
+]
+
+
+def command(
+    checkpoint: Checkpoint, /, *, out: Out, to: To = "transformers", json_output: Json = False
+) -> None:
+    """Write a language model for transformers: its own class, or stock GPT-2 or Llama.
+
+    The logits stay, rounding apart. What an architecture cannot express is refused, and what it
+    loses is said: stock ones keep copies of what is shared.
+    """
+    export_folder = load_export_folder()
+    exported = export_folder(load_checkpoint(checkpoint), out, to=to)
+    if json_output:
+        print_json(
+            {
+                "checkpoint": checkpoint,
+                "out": out,
+                "to": to,
+                "architecture": exported.architecture,
+                "files": exported.files,
+                "notes": exported.notes,
+            }
+        )
+        return
+    screen = console()
+    size = sum(exported.files.values())
+    screen.print(
+        Text(
+            printable(
+                f"{out}: {exported.architecture}, {len(exported.files)} files, {size:,} bytes"
+            )
+        )
+    )
+    for note in exported.notes:
+        screen.print(Text(printable(f"- {note}"), style="dim"))

@@ -1,0 +1,111 @@
+"""The same tokens, whoever encodes."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkvary.checkpoints.huggingface.fast_tokenizers import convert_tokenizer
+from qkvary.data.byte_pairs import BytePairTokenizer
+from qkvary.data.library_tokenizers import LibraryTokenizer
+from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceTokenizer, Tokenizer
+from qkvary.storage.errors import UsageError
+from tests.checkpoints.published_models import DATA
+from tests.data.merged import merges_of
+from tests.reference import llama2c
+
+ALPHABET = "abcxyz ,.é€\n"
+PIECES = llama2c.make_pieces(llama2c.SIZES["vocab_size"])
+TOKENIZERS: dict[str, Tokenizer] = {
+    "characters": CharacterTokenizer(ALPHABET),
+    "characters and end": CharacterTokenizer(ALPHABET, has_separator=True),
+    "bytes": ByteTokenizer(),
+    "bytes and end": ByteTokenizer(has_separator=True),
+    "byte pairs": BytePairTokenizer(merges_of("stand-in")),
+    "pieces": PieceTokenizer(*PIECES),
+    "pieces, joined spaces": PieceTokenizer(*PIECES, joins_spaces=True),
+}
+TEXTS = st.text(
+    st.one_of(
+        st.sampled_from("etaoinhsr  .,<>\n\t"),
+        st.characters(exclude_categories=["Cs"]),
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize("name", [one for one in TOKENIZERS if "characters" not in one])
+@given(text=TEXTS)
+def test_any_text_has_the_same_tokens(name: str, text: str) -> None:
+    ours = TOKENIZERS[name]
+    assert convert_tokenizer(ours).library.encode(text).ids == ours.encode(text)
+
+
+@pytest.mark.parametrize("name", ["characters", "characters and end"])
+@given(text=st.text(st.sampled_from(ALPHABET), max_size=40))
+def test_a_text_of_the_alphabet_has_the_same_tokens(name: str, text: str) -> None:
+    ours, library = TOKENIZERS[name], convert_tokenizer(TOKENIZERS[name]).library
+    assert library.encode(text).ids == ours.encode(text)
+    assert library.decode(ours.encode(text)) == text
+
+
+@pytest.mark.parametrize("name", [one for one in TOKENIZERS if "characters" not in one])
+@given(text=st.text(st.sampled_from("etaoin hsré€,."), min_size=1, max_size=40))
+def test_tokens_become_the_text_again(name: str, text: str) -> None:
+    ours, library = TOKENIZERS[name], convert_tokenizer(TOKENIZERS[name]).library
+    if "joined" in name:
+        text = " ".join(text.split()) or "a"
+    assert library.decode(ours.encode(text)) == text
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_special_tokens_keep_their_numbers(name: str) -> None:
+    ours, fast = TOKENIZERS[name], convert_tokenizer(TOKENIZERS[name])
+    assert (fast.end is None) == (ours.separator is None)
+    if fast.end is not None:
+        assert fast.library.token_to_id(fast.end) == ours.separator
+        assert any("inside of a text is that token" in note for note in fast.notes)
+    if fast.beginning is not None:
+        assert fast.library.token_to_id(fast.beginning) == ours.beginning
+    assert fast.library.get_vocab_size(with_added_tokens=True) == ours.vocabulary
+
+
+def test_a_tokenizer_of_the_library_is_itself() -> None:
+    content = convert_tokenizer(TOKENIZERS["byte pairs"]).library.to_str()
+    ours = LibraryTokenizer(content)
+    again = convert_tokenizer(ours)
+    assert json.loads(again.library.to_str())["model"] == json.loads(content)["model"]
+    assert again.library.encode("the rain").ids == ours.encode("the rain")
+    assert again.end == "<|endoftext|>"
+
+
+def test_pieces_that_overlap_with_themselves_are_counted() -> None:
+    pieces, scores = [list(part) for part in PIECES]
+    pieces[-3:] = [b"aa", b"aaa", b"unused"]
+    (_, note) = convert_tokenizer(PieceTokenizer(pieces, scores)).notes
+    assert note.startswith("2 pieces overlap with themselves")
+    assert len(convert_tokenizer(TOKENIZERS["pieces"]).notes) == 1
+
+
+def test_what_the_library_cannot_express_is_refused() -> None:
+    pieces, scores = [list(part) for part in PIECES]
+    pieces[-1] = b"\xff\xfe"
+    with pytest.raises(UsageError, match="expected pieces of whole characters"):
+        convert_tokenizer(PieceTokenizer(pieces, scores))
+    with pytest.raises(UsageError, match="expected a tokenizer of ours, got str"):
+        convert_tokenizer("no tokenizer")  # type: ignore[arg-type]
+
+
+def test_published_texts_have_the_same_tokens() -> None:
+    if DATA is None:
+        return
+    merges = (DATA / "gpt2_bpe" / "vocab.bpe").read_text("utf-8")
+    text = (DATA / "tinyshakespeare" / "input.txt").read_text("utf-8")[:50_000]
+    samples = json.loads((DATA / "gpt2_bpe" / "reference.json").read_text("utf-8"))["samples"]
+    ours = BytePairTokenizer(merges)
+    library = convert_tokenizer(ours).library
+    assert library.encode(text).ids == ours.encode(text)
+    for sample in samples:
+        if "<|endoftext|>" not in sample["text"]:
+            assert library.encode(sample["text"]).ids == sample["ids"]

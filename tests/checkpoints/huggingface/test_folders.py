@@ -1,0 +1,168 @@
+"""A folder that ``from_pretrained`` loads: the same tensors, the same logits, the same tokens."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.huggingface.causal import QKVForCausalLM, register
+from qkvary.checkpoints.huggingface.folders import export_folder
+from qkvary.checkpoints.models import LoadedModel, save_model
+from qkvary.data.byte_pairs import BytePairTokenizer
+from qkvary.data.tokenizers import ByteTokenizer
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import DamagedError, UsageError
+from tests.contracts.variant_cases import make_language_model_config, randomize
+from tests.data.merged import merges_of
+from tests.reference import char_gpt, llama2c
+
+TOKENS = torch.tensor([[1, 5, 9, 3, 7, 11, 2], [4, 4, 8, 0, 12, 6, 10]])
+
+
+@pytest.fixture(autouse=True)
+def without_bars() -> None:
+    logging.disable_progress_bar()
+    register()
+
+
+def make_loaded(label: str = "Q-K=V", **fields: object) -> LoadedModel:
+    network = LanguageModel(make_language_model_config(label, **fields)).eval()
+    randomize(network, seed=17)
+    return LoadedModel(network, None)
+
+
+@pytest.mark.parametrize(
+    ("label", "fields"),
+    [
+        ("Q-K=V", {}),
+        ("I-K-V", {"positions": "learned", "tied_head": False, "head_bias": True}),
+        ("(Q=K-V)+", {"positions": "sinusoidal"}),
+        ("Q-K=V@rotary", {}),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_our_own_class_has_the_same_tensors(
+    tmp_path: Path, label: str, fields: dict[str, object], dtype: torch.dtype
+) -> None:
+    loaded = make_loaded(label, **fields)
+    loaded.network.to(dtype)
+    found = export_folder(loaded, tmp_path / "out")
+    assert found.architecture == "QKVForCausalLM"
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert isinstance(model, QKVForCausalLM)
+    own = loaded.network.state_dict()
+    assert model.network.state_dict().keys() == own.keys()
+    for name, tensor in model.network.state_dict().items():
+        assert torch.equal(tensor, own[name]), name
+        assert tensor.dtype == dtype
+    assert torch.equal(model(TOKENS).logits, loaded.network(TOKENS))
+    again = load_checkpoint(tmp_path / "out")
+    assert again.network.config == loaded.network.config
+    assert torch.equal(again.network(TOKENS), loaded.network(TOKENS))
+    assert again.tokenizer is None
+
+
+def test_it_is_what_transformers_would_have_written(tmp_path: Path) -> None:
+    loaded = make_loaded()
+    export_folder(loaded, tmp_path / "ours")
+    QKVForCausalLM.wrap(loaded.network).save_pretrained(tmp_path / "theirs")
+    ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("ours", "theirs"))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    configs = [
+        json.loads((tmp_path / name / "config.json").read_text("utf-8"))
+        for name in ("ours", "theirs")
+    ]
+    assert configs[0] == configs[1]
+
+
+@pytest.mark.parametrize("positions", ["learned", "none"])
+def test_stock_gpt2_has_the_same_logits(tmp_path: Path, positions: str) -> None:
+    config = make_language_model_config("Q-K=V", positions=positions)
+    config = dataclasses.replace(
+        config, block=dataclasses.replace(config.block, activation="gelu", norm_placement="pre")
+    )
+    network = LanguageModel(config).double().eval()
+    randomize(network, seed=3)
+    found = export_folder(LoadedModel(network, None), tmp_path / "out", to="gpt2")
+    assert found.architecture == "GPT2LMHeadModel"
+    assert any("cache" in note for note in found.notes)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float64)
+    assert type(model).__name__ == found.architecture
+    torch.testing.assert_close(model(TOKENS).logits, network(TOKENS), rtol=1e-10, atol=1e-10)
+    with pytest.raises(UsageError, match="expected --to gpt2 for this network, which does not rot"):
+        export_folder(LoadedModel(network, None), tmp_path / "out", to="llama")
+
+
+def test_a_published_model_is_llama_with_its_tokenizer(tmp_path: Path) -> None:
+    llama2c.write_stand_in(tmp_path / "model")
+    loaded = load_checkpoint(tmp_path / "model")
+    export_folder(loaded, tmp_path / "out", to="llama")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    encoded = tokenizer(llama2c.TEXTS[0], return_tensors="pt").input_ids
+    assert encoded[0].tolist() == loaded.tokenizer.encode(llama2c.TEXTS[0])
+    torch.testing.assert_close(model(encoded).logits, loaded.network(encoded), rtol=0, atol=1e-4)
+    assert tokenizer.decode(encoded[0], skip_special_tokens=True) == llama2c.TEXTS[0]
+    assert (model.config.bos_token_id, model.generation_config.eos_token_id) == (1, [1, 2])
+    with pytest.raises(UsageError, match="expected --to llama for this network, which rotates"):
+        export_folder(loaded, tmp_path / "other", to="gpt2")
+    assert not (tmp_path / "other").exists()
+
+
+def test_what_no_stock_architecture_has_is_refused(tmp_path: Path) -> None:
+    char_gpt.write_stand_in(tmp_path / "model")
+    with pytest.raises(UsageError, match="expected a network that GPT-2 can express, got norms"):
+        export_folder(load_checkpoint(tmp_path / "model"), tmp_path / "out", to="gpt2")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), BytePairTokenizer(merges_of("stand-in"))])
+def test_tokenizers_come_along(
+    tmp_path: Path, tokenizer: ByteTokenizer | BytePairTokenizer
+) -> None:
+    config = dataclasses.replace(
+        make_language_model_config("Q-K=V"), vocabulary=tokenizer.vocabulary
+    )
+    network = LanguageModel(config).eval()
+    export_folder(LoadedModel(network, tokenizer), tmp_path / "out")
+    again = load_checkpoint(tmp_path / "out")
+    assert again.tokenizer.describe() == tokenizer.describe()
+    fast = AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = "the rain, é€"
+    assert fast(text).input_ids == tokenizer.encode(text)
+    assert fast.eos_token_id == tokenizer.separator
+    assert fast.model_max_length == config.max_tokens
+
+
+def test_only_exports_are_replaced(tmp_path: Path) -> None:
+    export_folder(make_loaded(), tmp_path / "out")
+    export_folder(make_loaded("I-K=V"), tmp_path / "out")
+    assert load_checkpoint(tmp_path / "out").network.config == make_loaded("I-K=V").network.config
+    save_model(tmp_path / "model", make_loaded().network)
+    for name in ("model", "empty", "file"):
+        if name == "empty":
+            (tmp_path / name).mkdir()
+        if name == "file":
+            (tmp_path / name).write_text("a", "utf-8")
+        with pytest.raises(UsageError, match=f"{name} is no export of this program"):
+            export_folder(make_loaded(), tmp_path / name)
+    assert load_checkpoint(tmp_path / "model").network.config == make_loaded().network.config
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "qkvary_tokenizer.json"])
+def test_a_changed_file_is_noticed(tmp_path: Path, name: str) -> None:
+    config = dataclasses.replace(make_language_model_config("Q-K=V"), vocabulary=256)
+    loaded = LoadedModel(LanguageModel(config).eval(), ByteTokenizer())
+    export_folder(loaded, tmp_path / "out")
+    data = bytearray((tmp_path / "out" / name).read_bytes())
+    data[-2] ^= 1
+    (tmp_path / "out" / name).write_bytes(data)
+    with pytest.raises(DamagedError, match="was changed"):
+        load_checkpoint(tmp_path / "out")

@@ -1,0 +1,67 @@
+"""``qkvary export``: what is said, and what the folder is good for."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qkvary.cli.main import main
+from tests.reference import char_gpt, llama2c
+
+
+def test_an_export_answers_like_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llama2c.write_stand_in(tmp_path / "model")
+    assert main(["export", str(tmp_path / "model"), "--out", str(tmp_path / "new" / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "QKVForCausalLM, 6 files" in printed
+    assert "register() has to be called before loading" in printed
+    texts: list[str] = []
+    for path in (tmp_path / "model", tmp_path / "new" / "out"):
+        assert main(["generate", str(path), "the", "--tokens", "9", "--kernel", "layer"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+
+
+def test_an_export_is_one_json_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    llama2c.write_stand_in(tmp_path / "model")
+    call = ["export", str(tmp_path / "model"), "--out", str(tmp_path / "out"), "--to", "llama"]
+    assert main([*call, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["architecture"] == "LlamaForCausalLM"
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
+    del sizes["MANIFEST.json"]
+    assert found["files"] == sizes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{llama}", "--out", "{out}", "--to", "gpt2"], "expected --to llama for this network"),
+        (["{characters}", "--out", "{out}", "--to", "gpt2"], "that GPT-2 can express, got norms"),
+        (["{llama}", "--out", "{characters}"], "it is not overwritten"),
+        (["{out}", "--out", "{out}"], "expected a checkpoint"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(
+    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llama2c.write_stand_in(tmp_path / "llama")
+    char_gpt.write_stand_in(tmp_path / "characters")
+    places = {name: str(tmp_path / name) for name in ("llama", "characters", "out")}
+    assert main(["export", *(one.format(**places) for one in arguments)]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert len(printed.err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_exports_need_transformers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qkvary.checkpoints.huggingface.catalog.find_spec", lambda _: None)
+    assert main(["export", "anything", "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == (
+        "qkvary: transformers is not installed: pip install 'qkvary[hf]' brings it\n"
+    )
