@@ -100,7 +100,7 @@ def run_rank(order: dict[str, Any], rank: int) -> int:
     except QkvaryError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return error.exit_code
-    except BaseException:
+    except BaseException:  # noqa: BLE001  the exit code says it
         traceback.print_exc()
         return 1
     return 0

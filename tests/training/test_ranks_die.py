@@ -184,7 +184,8 @@ class Launched:
 
     def living(self) -> list[int]:
         """Every process that this run started, wherever it stands by now."""
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self.owns(pid)]
+        names = [path.name for path in Path("/proc").iterdir()]
+        return [int(name) for name in names if name.isdecimal() and self.owns(int(name))]
 
     def owns(self, pid: int) -> bool:
         try:

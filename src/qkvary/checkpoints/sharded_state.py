@@ -121,25 +121,47 @@ class Reader:
     def _read_shards(
         self, folder: Path, manifest: Manifest, kind: Kind, note: _Note
     ) -> dict[str, Tensor]:
-        pieces: dict[str, list[Tensor]] = {name: [] for name in note.rows[kind]}
+        listed = note.rows[kind]
+        wanted = {name: self.wanted(kind, name, sum(counts)) for name, counts in listed.items()}
+        pieces: dict[str, list[Tensor]] = {name: [] for name in listed}
         for number in range(note.count):
-            parts = {
-                name: _part(counts, number, self.wanted(kind, name, sum(counts)))
-                for name, counts in note.rows[kind].items()
-            }
-            if not any(parts.values()) and number % self.count != self.number:
-                continue
-            name = _shard_file(kind, number, note.count)
-            with manifest.open(folder, name) as file:
-                read = read_tensors(file, lambda entry, parts=parts: parts[entry.name])
-            if {name: len(tensor) for name, tensor in read.items()} != {
-                name: len(part) for name, part in parts.items()
-            }:
-                raise DamagedError(f"{folder / name} does not hold the rows that are listed")
-            for tensor_name, tensor in read.items():
-                if len(tensor):
-                    pieces[tensor_name].append(tensor)
-        return {name: _joined(pieces.pop(name)) for name in note.rows[kind]}
+            shard = _Shard(
+                name=_shard_file(kind, number, note.count),
+                rows={name: counts[number] for name, counts in listed.items()},
+                wanted={name: _part(listed[name], number, wanted[name]) for name in listed},
+            )
+            if any(shard.wanted.values()) or number % self.count == self.number:
+                for name, tensor in shard.read(folder, manifest).items():
+                    pieces[name].append(tensor)
+        return {name: _joined(pieces.pop(name)) for name in listed}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shard:
+    """The file of one process."""
+
+    name: str
+    rows: Mapping[str, int]
+    """How many rows of each tensor it has."""
+    wanted: Mapping[str, range]
+    """Which of them are wanted."""
+
+    def read(self, folder: Path, manifest: Manifest) -> dict[str, Tensor]:
+        with manifest.open(folder, self.name) as file:
+            tensors = read_tensors(file, lambda entry: self._choose(folder, entry))
+        if {name: tensor.shape[:1] for name, tensor in tensors.items()} != {
+            name: (len(rows),) for name, rows in self.wanted.items()
+        }:
+            raise self._unlike_list(folder)
+        return {name: tensor for name, tensor in tensors.items() if len(tensor)}
+
+    def _choose(self, folder: Path, entry: Entry) -> range:
+        if entry.shape[0] != self.rows.get(entry.name):
+            raise self._unlike_list(folder)
+        return self.wanted[entry.name]
+
+    def _unlike_list(self, folder: Path) -> DamagedError:
+        return DamagedError(f"{folder / self.name} does not hold the rows that are listed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +181,9 @@ def _parse_note(manifest: Manifest) -> _Note:
 
 def _part(counts: Sequence[int], number: int, wanted: range) -> range:
     """Which rows of file ``number`` are among the wanted ones of the whole tensor."""
-    first = sum(counts[:number])
-    start, stop = max(wanted.start, first), min(wanted.stop, first + counts[number])
-    return range(start - first, max(start, stop) - first)
+    first, rows = sum(counts[:number]), counts[number]
+    start = min(max(wanted.start - first, 0), rows)
+    return range(start, max(start, min(wanted.stop - first, rows)))
 
 
 def _joined(pieces: list[Tensor]) -> Tensor:

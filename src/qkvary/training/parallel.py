@@ -418,8 +418,10 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 def _parameter_of(name: str, parameters: Sequence[Tensor]) -> Tensor | None:
     """The parameter that a tensor of the optimizer belongs to, by its name."""
-    number = int(name.partition(".")[0])
-    return parameters[number] if number < len(parameters) else None
+    number, _, _ = name.partition(".")
+    # A damaged file is asked about before its digest is known: it may hold any names.
+    known = number.isdecimal() and int(number) < len(parameters)
+    return parameters[int(number)] if known else None
 
 
 def _write(folder: Path, contents: Mapping[str, Contents]) -> dict[str, JsonValue]:

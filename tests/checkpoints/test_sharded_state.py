@@ -1,0 +1,214 @@
+"""Rows that many wrote, read by any number of others; and no damage to them is silent."""
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkvary.checkpoints.sharded_state import (
+    KINDS,
+    Kind,
+    Reader,
+    Tensors,
+    row_counts,
+    shard_contents,
+    shards_note,
+    whole_contents,
+)
+from qkvary.checkpoints.training_state import load_training_state, read_state, state_sha256
+from qkvary.storage.errors import DamagedError
+from qkvary.storage.manifest import MANIFEST_NAME, CheckedFile, Manifest, read_manifest
+from qkvary.storage.rotation import (
+    filling_step,
+    keep_newest,
+    step_folder,
+    write_checked,
+    write_manifest,
+)
+from tests.storage.damage import DAMAGES, trials
+
+SHAPES = {"a": (11, 3), "b": (7,), "one": (1, 5), "wide": (2, 13)}
+
+
+def rows_of(rows: int, number: int, count: int) -> range:
+    """As processes share rows: whole shares first, so that the last ones may have none."""
+    share = -(-rows // count)
+    return range(min(rows, number * share), min(rows, (number + 1) * share))
+
+
+def tensors(step: int) -> dict[Kind, dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(step)
+    made = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+    moments = {f"{n}.exp_avg": tensor * 0.1 for n, tensor in enumerate(made.values())}
+    counts = {f"{n}.step": torch.tensor(float(step)) for n in range(len(made))}
+    return {"weights": {**made, "scale": torch.tensor(2.5)}, "optimizer": {**moments, **counts}}
+
+
+def save(directory: Path, step: int, count: int) -> None:
+    """Write a checkpoint as ``count`` processes do."""
+    every: list[Tensors] = [
+        {
+            kind: {
+                name: tensor[rows.start : rows.stop]
+                for name, tensor in tensors(step)[kind].items()
+                if tensor.ndim
+                for rows in [rows_of(len(tensor), number, count)]
+            }
+            for kind in KINDS
+        }
+        for number in range(count)
+    ]
+    single: Tensors = {
+        kind: {name: tensor for name, tensor in tensors(step)[kind].items() if not tensor.ndim}
+        for kind in KINDS
+    }
+    with filling_step(directory, step, 0) as folder:
+        entries = write_checked(folder, whole_contents(single))
+        for number, mine in enumerate(every):
+            entries |= write_checked(folder, shard_contents(mine, number=number, count=count))
+        note = shards_note([row_counts(mine) for mine in every])
+        write_manifest(folder, step, entries, {"loss": float("nan"), **note})
+    keep_newest(directory)
+
+
+def reader(number: int, count: int) -> Reader:
+    return Reader(
+        number=number,
+        count=count,
+        wanted=lambda _kind, _name, rows: rows_of(rows, number, count),
+    )
+
+
+def read(directory: Path, step: int, count: int) -> list[dict[Kind, dict[str, Tensor]]]:
+    folder = step_folder(directory, step)
+    return [reader(number, count).read(folder, read_manifest(folder)) for number in range(count)]
+
+
+@pytest.mark.parametrize("writers", [1, 2, 3, 4, 8, 13])
+@pytest.mark.parametrize("readers", [1, 2, 3, 5, 8])
+def test_any_number_reads_what_any_number_wrote(tmp_path: Path, writers: int, readers: int) -> None:
+    save(tmp_path, 3, writers)
+    found = read(tmp_path, 3, readers)
+    for kind, expected in tensors(3).items():
+        for name, tensor in expected.items():
+            for number, mine in enumerate(found):
+                assert mine[kind].keys() == expected.keys()
+                if not tensor.ndim:
+                    assert torch.equal(mine[kind][name], tensor)
+                    continue
+                rows = rows_of(len(tensor), number, readers)
+                part = tensor[rows.start : rows.stop]
+                assert mine[kind][name].numel() == part.numel()
+                if len(part):
+                    assert torch.equal(mine[kind][name], part)
+
+
+def test_one_process_has_all_of_it(tmp_path: Path) -> None:
+    save(tmp_path, 3, 3)
+    state = load_training_state(tmp_path, accept=lambda _about: None, report=pytest.fail)
+    assert state
+    assert state.step == 3
+    expected = tensors(3)
+    assert state_sha256(state.weights, state.optimizer) == state_sha256(
+        expected["weights"], expected["optimizer"]
+    )
+
+
+def test_a_reader_opens_the_files_that_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many readers as writers: each its own files, and the small ones of whole tensors."""
+    save(tmp_path, 3, 4)
+    opened: list[str] = []
+    real = Manifest.open
+
+    def watched(manifest: Manifest, directory: Path, name: str) -> object:
+        opened.append(name)
+        return real(manifest, directory, name)
+
+    monkeypatch.setattr(Manifest, "open", watched)
+    for number in range(4):
+        opened.clear()
+        folder = step_folder(tmp_path, 3)
+        reader(number, 4).read(folder, read_manifest(folder))
+        shards = [f"{kind}-{number + 1:05d}-of-00004.safetensors" for kind in KINDS]
+        assert sorted(opened) == sorted([f"{kind}.safetensors" for kind in KINDS] + shards)
+
+
+def test_files_of_no_use_to_anybody_are_checked_by_somebody(tmp_path: Path) -> None:
+    """Of 13 writers the last two had no rows at all."""
+    save(tmp_path, 3, 13)
+    path = step_folder(tmp_path, 3) / "weights-00013-of-00013.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(DamagedError, match=path.name):
+        read(tmp_path, 3, 3)
+
+
+def silent(tmp_path: Path, count: int, wanted: Callable[[str], bool] = lambda _name: True) -> int:
+    """How many damages to a checkpoint of three no reader of some number noticed."""
+    save(tmp_path / "sound", 3, 3)
+    save(tmp_path / "sound", 5, 3)
+    unnoticed = 0
+    for seed in range(count):
+        folder = tmp_path / "damaged"
+        shutil.copytree(tmp_path / "sound", folder)
+        generator = random.Random(seed)
+        files = [path for path in sorted(step_folder(folder, 5).iterdir()) if wanted(path.name)]
+        DAMAGES[seed % len(DAMAGES)](generator.choice(files), generator)
+        try:
+            found = read(folder, 5, 1 + seed % 4)
+            unnoticed += 1
+            assert found
+        except DamagedError:
+            before = read(folder, 3, 1 + seed % 4)
+            assert torch.equal(before[0]["weights"]["scale"], tensors(3)["weights"]["scale"])
+        shutil.rmtree(folder)
+    return unnoticed
+
+
+def test_no_damage_is_silent(tmp_path: Path) -> None:
+    assert silent(tmp_path, trials("DAMAGES", 200)) == 0
+
+
+@pytest.mark.slow
+def test_none_of_a_thousand_damages_is_silent(tmp_path: Path) -> None:
+    assert silent(tmp_path, 1000) == 0
+
+
+def test_without_digests_damage_would_be_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CheckedFile, "finish", lambda file: file.skip(file.left))
+    assert silent(tmp_path, 50, lambda name: name != MANIFEST_NAME) > 0
+
+
+def test_rows_that_are_not_the_listed_ones_are_refused(tmp_path: Path) -> None:
+    """A manifest that is sound by itself, but says something else than the files."""
+    save(tmp_path, 3, 2)
+    folder = step_folder(tmp_path, 3)
+    manifest = read_manifest(folder)
+    about = {**manifest.about}
+    note = about["shards"]
+    assert isinstance(note, dict)
+    note["rows"]["weights"]["b"] = [3, 4]  # type: ignore[index, call-overload]
+    with pytest.raises(DamagedError, match=r"weights-00001-of-00002.*rows"):
+        Reader().read(folder, Manifest(files=manifest.files, about=about))
+
+
+def test_the_newest_sound_one_is_read(tmp_path: Path) -> None:
+    save(tmp_path, 3, 2)
+    save(tmp_path, 5, 3)
+    (step_folder(tmp_path, 5) / "optimizer-00002-of-00003.safetensors").unlink()
+    reported: list[str] = []
+    state = load_training_state(tmp_path, accept=lambda _about: None, report=reported.append)
+    assert state
+    assert state.step == 3
+    assert len(reported) == 1
+    assert "optimizer-00002-of-00003.safetensors cannot be read" in reported[0]
+    with pytest.raises(DamagedError):
+        read_state(tmp_path, 5, accept=lambda _about: None)

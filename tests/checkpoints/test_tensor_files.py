@@ -1,0 +1,134 @@
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from qkvary.checkpoints.tensor_files import Entry, contents_of, read_tensors
+from qkvary.storage.errors import DamagedError
+from qkvary.storage.manifest import FileEntry, Manifest
+
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
+
+
+def some_tensors() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        f"{dtype}".removeprefix("torch."): torch.randint(0, 2, (5, 3), generator=generator).to(
+            dtype
+        )
+        for dtype in DTYPES
+    }
+    turned = torch.randn(7, 5, generator=generator).T
+    return tensors | {
+        "turned": turned,
+        "number": torch.tensor(3.5),
+        "none": torch.empty(0, 11),
+        "no columns": torch.empty(3, 0),
+        'a "name" é': torch.arange(13),
+    }
+
+
+def bytes_of(tensors: dict[str, Tensor]) -> bytes:
+    contents = contents_of(tensors)
+    data = b"".join(contents.blocks)
+    assert len(data) == contents.size
+    return data
+
+
+def every_row(entry: Entry) -> range:
+    return range(entry.shape[0])
+
+
+def read(folder: Path, data: bytes, rows: object = None) -> dict[str, Tensor]:
+    (folder / "a.safetensors").write_bytes(data)
+    manifest = Manifest(files={"a.safetensors": FileEntry.of(data)}, about={})
+    with manifest.open(folder, "a.safetensors") as file:
+        return read_tensors(file, rows or every_row)  # type: ignore[arg-type]
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype
+        assert found[name].shape == tensor.shape
+        assert torch.equal(found[name], tensor)
+
+
+def test_the_library_reads_what_was_written() -> None:
+    assert_same(load(bytes_of(some_tensors())), some_tensors())
+
+
+def test_what_the_library_wrote_is_read(tmp_path: Path) -> None:
+    tensors = {name: tensor.contiguous() for name, tensor in some_tensors().items()}
+    assert_same(read(tmp_path, save(tensors, metadata={"a": "note"})), tensors)
+    assert_same(read(tmp_path, bytes_of(tensors)), tensors)
+    assert read(tmp_path, bytes_of({})) == {}
+
+
+def test_some_rows_are_read(tmp_path: Path) -> None:
+    tensors = some_tensors()
+    generator = random.Random(0)
+    for _ in range(23):
+        first = generator.randrange(3)
+        rows = range(first, generator.randrange(first, 4))
+
+        def chosen(entry: Entry, rows: range = rows) -> range:
+            return rows if entry.shape[0] >= 3 else range(0)
+
+        found = read(tmp_path, bytes_of(tensors), chosen)
+        for name, tensor in tensors.items():
+            part = tensor[rows.start : rows.stop] if name not in ("number", "none") else tensor
+            assert torch.equal(found[name], part), name
+
+
+def test_rows_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DamagedError, match="holds 3 rows of a, not 5"):
+        read(tmp_path, bytes_of({"a": torch.zeros(3)}), lambda _entry: range(5))
+
+
+def with_header(header: object, data: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"short",
+        b"\xff" * 8,
+        (10**9).to_bytes(8, "little") + b"{}",
+        (2).to_bytes(8, "little") + b"[]",
+        (2).to_bytes(8, "little") + b"{]",
+        (2**16).to_bytes(8, "little") + b"[" * 2**16,
+        with_header({"a": 3}),
+        with_header({"a": {"dtype": "F32", "shape": [1]}}),
+        with_header({"a": {"dtype": "F31", "shape": [1], "data_offsets": [0, 4]}}, b"0000"),
+        with_header({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, b"0000"),
+        with_header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, b"00000"),
+        with_header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, b"000"),
+        with_header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [1, 5]}}, b"00000"),
+        with_header({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, -4]}}),
+        with_header({"a": {"dtype": "F32", "shape": [10**18], "data_offsets": [0, 4 * 10**18]}}),
+        with_header({"a": {"dtype": "F32", "shape": ["1"], "data_offsets": [0, 4]}}, b"0000"),
+        with_header({"a": {"dtype": "F32", "shape": 1, "data_offsets": [0, 4]}}, b"0000"),
+    ],
+)
+def test_what_is_no_such_file_is_refused(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(DamagedError, match=r"a\.safetensors"):
+        read(tmp_path, data)
