@@ -16,9 +16,11 @@ from qkvary.storage.durable import (
     atomic_write_dir,
     atomic_write_file,
     clean_leftovers,
+    filling,
     make_directory,
     remove_dir,
     remove_file,
+    write_new_file,
 )
 from qkvary.storage.errors import ResourceError, UnsafeError
 
@@ -242,3 +244,27 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
 def test_a_plain_write_would_show_half_a_file(tmp_path: Path) -> None:
     """The mutant: writing in place."""
     assert readers_see(tmp_path, "path.write_bytes(data)") - {40000, 50000}
+
+
+def test_a_folder_that_several_fill(tmp_path: Path) -> None:
+    with filling(tmp_path / "d") as folder:
+        assert not (tmp_path / "d").exists()
+        write_new_file(folder / "a", [b"one ", memoryview(b"two")], 7)
+        with pytest.raises(ResourceError, match="File exists"):
+            write_new_file(folder / "a", [b"again"], 5)
+    assert (tmp_path / "d" / "a").read_bytes() == b"one two"
+    assert names(tmp_path) == ["d"]
+
+
+def test_nothing_is_left_of_a_folder_that_was_not_filled(tmp_path: Path) -> None:
+    atomic_write_dir(tmp_path / "d", {"a": b"before"})
+
+    def interrupted() -> None:
+        with filling(tmp_path / "d") as folder:
+            write_new_file(folder / "a", [b"after"], 5)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert (tmp_path / "d" / "a").read_bytes() == b"before"
+    assert names(tmp_path) == ["d"]

@@ -113,3 +113,47 @@ def test_missing_entries_are_named(folder: Path) -> None:
         read_manifest(folder, required=("absent.txt",))
     with pytest.raises(DamagedError, match="does not list other"):
         read_manifest(folder).read(folder, "other")
+
+
+def test_a_file_is_read_in_pieces(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    data = FILES["weights.bin"]
+    with manifest.open(folder, "weights.bin") as file:
+        assert file.take(7) == data[:7]
+        file.skip(3)
+        part = bytearray(11)
+        file.fill(memoryview(part))
+        assert part == data[10:21]
+        assert file.left == len(data) - 21
+        file.finish()
+    manifest.check(folder)
+    manifest.check(folder, ["notes.txt"])
+
+
+def test_no_more_is_read_than_there_is(folder: Path) -> None:
+    with read_manifest(folder).open(folder, "notes.txt") as file:
+        for size in (9, -1, 2**60):
+            with pytest.raises(DamagedError, match=r"notes\.txt ends before its time"):
+                file.take(size)
+        with pytest.raises(DamagedError, match=r"notes\.txt ends before its time"):
+            file.skip(9)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["weights.bin", "notes.txt"])
+def test_every_damage_is_noticed_piece_by_piece(folder: Path, damage: object, name: str) -> None:
+    for seed in range(9):
+        for path, data in before(folder).items():
+            path.write_bytes(data)
+        damage(folder / name, random.Random(seed))  # type: ignore[operator]
+        with pytest.raises(DamagedError) as caught:
+            read_manifest(folder).check(folder)
+        assert str(folder) in str(caught.value)
+
+
+def test_a_file_that_is_not_listed_is_not_opened(folder: Path) -> None:
+    with (
+        pytest.raises(DamagedError, match="does not list other"),
+        read_manifest(folder).open(folder, "other"),
+    ):
+        pass

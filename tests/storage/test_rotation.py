@@ -1,16 +1,25 @@
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from qkvary.storage import rotation
 from qkvary.storage.durable import remove_dir
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.manifest import MANIFEST_NAME
 from qkvary.storage.rotation import (
+    Contents,
     Stored,
+    filling_step,
+    find_newest,
+    keep_from,
+    keep_newest,
     load_newest,
     load_stored,
     save_stored,
     stored_steps,
+    write_checked,
+    write_manifest,
 )
 from tests.storage.test_manifest import write_version
 
@@ -114,3 +123,49 @@ def test_what_a_killed_purge_left_is_removed_later(folder: Path) -> None:
     assert stored_steps(folder) == (17, 3, 2)
     newest(folder)
     assert stored_steps(folder) == (17, 3)
+
+
+def fill(folder: Path, step: int) -> None:
+    with filling_step(folder, step, 22) as place:
+        contents = Contents(size=11, blocks=[b"all ", b"of it: ", b""])
+        entries = write_checked(place, {"b.bin": contents})
+        entries |= write_checked(place, {"a.bin": Contents(size=1, blocks=[bytes([step])])})
+        write_manifest(place, step, entries, {"note": "filled"})
+    keep_newest(folder)
+
+
+def test_a_checkpoint_that_several_fill(folder: Path) -> None:
+    fill(folder, 17)
+    assert stored_steps(folder) == (17, 13)
+    found = load_stored(folder, 17)
+    assert found.files == {"a.bin": bytes([17]), "b.bin": b"all of it: "}
+    assert found.about == {"note": "filled", "step": 17}
+
+
+def test_what_does_not_arrive_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(path: Path, blocks: Iterable[bytes], _size: int) -> None:
+        path.write_bytes(b"".join(blocks)[:-1])
+
+    monkeypatch.setattr(rotation, "write_new_file", half)
+    with pytest.raises(DamagedError, match=r"b\.bin has 10 bytes instead of 11"):
+        fill(folder, 17)
+    assert stored_steps(folder) == (13, 7)
+    assert not list(folder.glob(".tmp-*"))
+
+
+def test_the_first_that_can_be_read_is_found(folder: Path) -> None:
+    asked: list[int] = []
+
+    def read(step: int) -> str:
+        asked.append(step)
+        if step > 7:
+            raise DamagedError("not this one")
+        return f"step {step}"
+
+    reported: list[str] = []
+    assert find_newest(folder, (13, 7, 3), read=read, report=reported.append) == "step 7"
+    assert asked == [13, 7]
+    assert reported == ["checkpoint of step 13 is damaged: not this one"]
+    assert stored_steps(folder) == (13, 7), "who looks does not remove"
+    keep_from(folder, 7)
+    assert stored_steps(folder) == (7,)
