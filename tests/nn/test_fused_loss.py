@@ -1,5 +1,6 @@
 """The fused loss is ``cross_entropy(linear(...))``, and never holds all logits."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from qkvary.nn.fused_loss import (
     linear_token_losses,
 )
 from qkvary.nn.language_model import LanguageModel
+from tests.conftest import ROOT, Runner
 from tests.contracts.variant_cases import distance, make_language_model_config, randomize
 
 TOKENS, WIDTH, VOCABULARY = 23, 7, 37
@@ -335,3 +337,30 @@ def test_the_loss_of_a_language_model_is_a_call_of_the_module() -> None:
     model.register_forward_hook(after)
     model(tokens, targets=targets).backward()
     assert seen == ["before", "after 0"]
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("autocast", [True, False])
+@pytest.mark.parametrize("again", [True, False])
+def test_compiled_as_one_graph(autocast: bool, again: bool, run_python: Runner) -> None:
+    """In a process of its own: the compiler does not read annotations that are executed."""
+    code = "from tests.nn.test_fused_loss import compare_compiled; compare_compiled({}, {})"
+    # It makes an autograd function where torch says that one should not.
+    env = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTHONWARNINGS": "default"}
+    result = run_python(["-c", code.format(autocast, again)], env=env)
+    assert result.returncode == 0, result.stderr
+
+
+def compare_compiled(autocast: bool, again: bool) -> None:
+    torch.set_num_threads(1)
+    model = LanguageModel(make_language_model_config("Q-K=V", head_bias=True)).train()
+    randomize(model, seed=5)
+    model.stack.recompute_blocks = again
+    tokens, targets = draw_batch(model)
+    found: list[list[Tensor]] = []
+    for network in (model, torch.compile(model, fullgraph=True)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = network(tokens, targets=targets)
+        found.append([loss.detach(), *gradients(loss, model.parameters())])
+    gate = 5e-2 if autocast else 1e-5
+    assert all(distance(one, other) < gate for one, other in zip(*found, strict=True))

@@ -20,8 +20,8 @@ IGNORED = -100
 
 CHUNK_LOGITS = {"cpu": 3 * 2**22}
 """Logits of one chunk by kind of device, as measured (docs/decisions/0011)."""
-CHUNK_LOGITS_ELSEWHERE = 2**28
-"""On devices that are not listed."""
+CHUNK_LOGITS_ELSEWHERE = 2**27
+"""Where nothing was measured: half a gigabyte in float32, so that a GPU has enough to do."""
 CHUNK_MULTIPLE = 64
 """Chunks are multiples of this many tokens, which matrix products like."""
 ROWS_TOGETHER = 8192

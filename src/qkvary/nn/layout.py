@@ -104,6 +104,9 @@ class Layout:
         self, *, causal: bool, window: int | None
     ) -> Bool[Tensor, "batch 1 queries keys"] | None:
         """Who may not see whom; ``None`` if everybody sees everybody."""
+        if torch.compiler.is_compiling():
+            # The compiler finds what is equal itself, and a recomputed block must not take notes.
+            return self._find_blocked(causal=causal, window=window)
         key = (causal, window)
         if key not in self._blocked:
             self._blocked[key] = self._find_blocked(causal=causal, window=window)
@@ -117,12 +120,18 @@ class Layout:
         Half the lowest number of the type: a score cannot take the sum beyond it, and in single
         precision is too small to change it. So rows without any visible key get no NaN.
         """
+        if torch.compiler.is_compiling():
+            return self._find_penalty(causal=causal, window=window, dtype=dtype)
         key = (causal, window, dtype)
         if key not in self._penalties:
-            blocked = self.blocked(causal=causal, window=window)
-            lowest = torch.finfo(dtype).min / 2
-            self._penalties[key] = None if blocked is None else blocked.to(dtype) * lowest
+            self._penalties[key] = self._find_penalty(causal=causal, window=window, dtype=dtype)
         return self._penalties[key]
+
+    def _find_penalty(
+        self, *, causal: bool, window: int | None, dtype: torch.dtype
+    ) -> Tensor | None:
+        blocked = self.blocked(causal=causal, window=window)
+        return None if blocked is None else blocked.to(dtype) * (torch.finfo(dtype).min / 2)
 
     def _find_blocked(self, *, causal: bool, window: int | None) -> Tensor | None:
         nobody = self.attention_mask is None and self.document_ids is None
