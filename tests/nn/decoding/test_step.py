@@ -1,7 +1,9 @@
 """A step as one call gives what the network gives, for everything that it takes."""
 
 import copy
+import ctypes
 import itertools
+import sys
 
 import pytest
 import torch
@@ -12,15 +14,19 @@ from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.nn.cache import KVCache
-from qkvary.nn.decoding import native, step
+from qkvary.nn.decoding import build, native, step
+from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import randomize
-from tests.nn.decoding.cases import GATES, distance
+from tests.nn.decoding.cases import GATES, distance, draw
 
 PROMPT, NEW, VOCABULARY, LONGEST = 5, 4, 23, 17
 FLOAT32 = 1e-5
 """Of RELIABILITY 3.2, E1."""
+
+OWN_MEMORY = ("-Wl,-Bsymbolic",) if sys.platform == "linux" else ()
+"""A library asks its own operator for memory, whatever others brought along."""
 
 PLAIN = [
     "QKV",
@@ -325,6 +331,99 @@ def test_what_a_step_does_not_take() -> None:
         assert not step.takes(taken, cache), options
     assert not step.takes(make("QKV").train(), new_cache(taken, "sources"))
     assert not step.takes(make("QKV", dtype=torch.float64), new_cache(taken, "sources"))
+
+
+def test_hooks_are_called_by_layers_and_not_skipped() -> None:
+    model = make("Q-K=V")
+    cache = new_cache(model, "sources")
+    attention = model.stack.blocks[1].attention
+    everywhere = torch.nn.modules.module
+    for register in (
+        model.register_forward_hook,
+        attention.o_proj.register_forward_pre_hook,
+        everywhere.register_module_forward_hook,
+        everywhere.register_module_forward_pre_hook,
+    ):
+        hook = register(lambda *_: None)
+        assert not step.takes(model, cache)
+        hook.remove()
+        assert step.takes(model, cache)
+    attention.forward = attention.forward
+    assert not step.takes(model, cache)
+    del attention.forward
+    assert step.takes(model, cache)
+
+
+FAILING = """
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+static thread_local bool counts = false;
+static int64_t left = -1;
+
+extern "C" void fail_after(int64_t requests) { left = requests, counts = requests >= 0; }
+
+void *operator new(std::size_t size) {
+  if (left >= 0 && counts && left-- == 0) throw std::bad_alloc();
+  if (void *place = std::malloc(size ? size : 1)) return place;
+  throw std::bad_alloc();
+}
+void operator delete(void *place) noexcept { std::free(place); }
+void operator delete(void *place, std::size_t) noexcept { std::free(place); }
+
+#include "SOURCE"
+"""
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The library with a memory that gives nothing from some request on, to whoever said so."""
+    source = tmp_path_factory.mktemp("failing") / "failing.cpp"
+    source.write_text(FAILING.replace("SOURCE", str(native.SOURCES[0])), "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "FLAGS", (*build.FLAGS[1:], "-O0", *OWN_MEMORY))
+        patch.setattr(native, "SOURCES", (source, *native.SOURCES))
+        loaded = native.library.__wrapped__()
+    assert loaded is not None
+    return loaded
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_memory_that_is_full_is_an_error_and_not_the_end(
+    failing: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    """Wherever it is full: in threads that begin, in a plan, in its scratch, in a merge."""
+    monkeypatch.setattr(native, "library", lambda: failing)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    model = make("Q-K=V", d_model=64)
+    tokens = texts(2)
+    key, query = draw(1, 2, 3000, 64, seed=1), draw(1, 4, 1, 64, seed=2)
+    attended = decode_attention(query, key, key, scale=0.1, kernel="native")
+
+    def use() -> Tensor:
+        cache = new_cache(model, "sources")
+        model(tokens[:, :PROMPT], cache=cache)
+        take = NativeStep(model, cache)
+        failing.fail_after(requests)
+        try:
+            return take(tokens[:, PROMPT], None)
+        except MemoryError:
+            assert cache.length == PROMPT
+            raise
+
+    requests = -1
+    expected, failures = use(), 0
+    for requests in range(40):
+        for call in (use, lambda: decode_attention(query, key, key, scale=0.1, kernel="native")):
+            failing.fail_after(requests)
+            try:
+                assert torch.equal(call(), expected if call is use else attended)
+            except MemoryError as error:
+                failures += "no room for the partial results of" in str(error)
+            failing.fail_after(-1)
+    assert failures >= 2
 
 
 def test_without_a_compiler_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

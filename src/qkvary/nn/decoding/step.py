@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.modules import module
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import IDENTITY, Source
@@ -31,6 +32,11 @@ SOURCES: tuple[Source, ...] = ("q", "k", "v", IDENTITY)
 QUERY_FORMS = {"plain": 0, "residual": 1, "residual-gelu": 2}
 ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
+"""Where torch keeps what is called with every module."""
+OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "forward")
+"""Where a module keeps what is called with it, or instead of its class's own."""
 
 _int64, _pointer = ctypes.c_int64, ctypes.c_void_p
 
@@ -105,11 +111,20 @@ def takes(model: LanguageModel, cache: KVCache) -> bool:
     parameters = list(model.parameters())
     return (
         not model.training
+        and not _is_watched(model)
         and weight.device.type == "cpu"
         and weight.dtype in DTYPES
         and all(part.dtype == weight.dtype and part.is_contiguous() for part in parameters)
         and all(_takes_layer(layer) for layer in cache.layers)
         and library() is not None
+    )
+
+
+def _is_watched(model: nn.Module) -> bool:
+    """Whether somebody waits for calls of modules, which one call of a library would skip."""
+    # Torch has no function that tells.
+    return any(vars(module).get(name) for name in GLOBAL_HOOKS) or any(
+        vars(part).get(name) for part in model.modules() for name in OWN_HOOKS
     )
 
 

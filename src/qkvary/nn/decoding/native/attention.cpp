@@ -564,14 +564,14 @@ int64_t qkvary_decode(const Call *call) {
         Scratch scratch(plan.sizes);
         plan.work(scratch);
         done = true;
-      } catch (const std::bad_alloc &) {
+      } catch (const std::exception &) {
         // The threads that have room take the tasks of those that have not.
       }
     });
     if (!done) return 1;
     plan.finish();
     return 0;
-  } catch (const std::bad_alloc &) {
+  } catch (const std::exception &) {
     return 1;
   }
 }

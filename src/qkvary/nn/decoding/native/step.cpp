@@ -370,7 +370,7 @@ class Walk {
       try {
         Scratch scratch(plan_->sizes);
         plan_->work(scratch);
-      } catch (const std::bad_alloc &) {
+      } catch (const std::exception &) {
         failed_ = true;
       }
     }
@@ -403,7 +403,7 @@ class Walk {
     call_.threads = step_.threads;
     try {
       plan_.emplace(call_);
-    } catch (const std::bad_alloc &) {
+    } catch (const std::exception &) {
       failed_ = true;
     }
   }
@@ -449,9 +449,10 @@ int64_t walk(const Step &given, Buffers &buffers) {
     found->run(thread);
   };
   try {
+    others.reserve(given.threads);
     for (int64_t i = 1; i < given.threads; ++i) others.emplace_back(wait, i);
-  } catch (const std::system_error &) {
-    // Those that came share the work.
+  } catch (const std::exception &) {
+    // Those that came share the work: there was no room for more, or the system gave none.
   }
   step.threads = static_cast<int64_t>(others.size()) + 1;
   Meeting meeting(step.threads);
@@ -478,7 +479,7 @@ int64_t qkvary_step(const Step *step) {
     if (step->storage == FLOAT32) return walk<float>(*step, buffers);
     if (step->storage == BFLOAT16) return walk<Bfloat16>(*step, buffers);
     return walk<Float16>(*step, buffers);
-  } catch (const std::bad_alloc &) {
+  } catch (const std::exception &) {
     return 1;
   }
 }

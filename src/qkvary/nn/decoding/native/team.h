@@ -5,8 +5,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -59,7 +59,7 @@ class Team {
     try {
       for (; members_ < threads; ++members_)
         std::thread(&Team::serve, this, members_, round_.load()).detach();
-    } catch (const std::system_error &) {
+    } catch (const std::exception &) {
       // Those that there are do the work of those that there are not.
     }
     return threads < members_ ? threads : members_;
@@ -82,17 +82,19 @@ class Team {
 };
 
 // The team of this process; it is never taken down, since its threads wait in it. A fork takes no
-// threads along.
+// threads along, so that who was forked makes a team of its own when it needs one.
 inline Team &team() {
   static std::atomic<Team *> current{nullptr};
-  static std::once_flag once;
-  std::call_once(once, [] {
-    current = new Team;
 #if defined(__unix__) || defined(__APPLE__)
-    pthread_atfork(nullptr, nullptr, [] { current = new Team; });
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { current = nullptr; }); });
 #endif
-  });
-  return *current;
+  Team *known = current.load();
+  if (known) return *known;
+  Team *made = new Team;
+  if (current.compare_exchange_strong(known, made)) return *made;
+  delete made;
+  return *known;
 }
 
 }  // namespace
