@@ -15,6 +15,7 @@ from qkvary.checkpoints.models import save_model
 from qkvary.cli.generate import _Teller
 from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
+from qkvary.nn.decoding import native
 from qkvary.nn.language_model import LanguageModel
 from tests.checkpoints.published_models import KINDS, find_model, read_reference
 from tests.contracts.variant_cases import make_language_model_config, randomize
@@ -213,6 +214,33 @@ def test_bad_input_is_one_sentence_and_nothing_else(
     assert found.out == ""
     assert len(found.err.splitlines()) == 1
     assert message in found.err
+
+
+def test_a_kernel_that_there_is_not_is_refused_before_the_prompt_is_shown(
+    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QKVARY_DECODE_KERNEL", "junk")
+    assert main(["generate", str(places / "own"), "a"]) == 2
+    found = capsys.readouterr()
+    assert found.out == ""
+    (said,) = found.err.splitlines()
+    assert "expected a kernel for decoding in QKVARY_DECODE_KERNEL, got 'junk'; choices: " in said
+
+
+@pytest.mark.parametrize("kernel", ["auto", "native", "layer"])
+def test_who_waits_for_kernels_to_be_built_is_told(
+    places: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kernel: str,
+) -> None:
+    monkeypatch.delenv("QKVARY_DECODE_KERNEL", raising=False)
+    monkeypatch.setattr(native, "notice", lambda: "building \x1b[1mthem")
+    typed = ["generate", str(places / "own"), "a", "--tokens", "1", "--kernel", kernel]
+    assert main(typed) == 0
+    told = capsys.readouterr().err
+    assert ("building" in told) == (kernel != "layer")
+    assert "\x1b" not in told
 
 
 def test_a_damaged_checkpoint_has_an_exit_code_of_its_own(

@@ -151,7 +151,7 @@ def test_the_environment_pins(monkeypatch: pytest.MonkeyPatch) -> None:
     take, _ = take_steps("auto", 2)
     assert take.chosen == {64: "layer"}
     monkeypatch.setenv(choice.VARIABLE, "quick")
-    with pytest.raises(ValueError, match="expected a kernel for decoding, got 'quick'; choices: "):
+    with pytest.raises(ValueError, match="QKVARY_DECODE_KERNEL, got 'quick'; choices: "):
         take_steps("auto", 1)
 
 

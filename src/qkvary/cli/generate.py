@@ -15,10 +15,11 @@ from qkvary.cli._options import Json, parse_count
 from qkvary.cli._output import console, print_json, printable, table
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.catalog import (
+    load_build_notice,
     load_make_cache,
+    load_pinned,
     load_search,
     load_stream,
-    load_will_build,
 )
 from qkvary.inference.requests import (
     Completion,
@@ -174,9 +175,15 @@ class Caching:
         return lambda tokens: make(loaded.network, tokens, **choices)
 
     def announce(self) -> None:
-        """Say why the first token takes its time, where it does."""
-        if self.kernel in ("auto", "native") and load_will_build()():
-            console(sys.stderr).print("building the native kernels, once for this machine")
+        """Say why the first token takes its time, where it does.
+
+        Raises:
+            ValueError: for a kernel that there is not, in the environment.
+        """
+        kernel = load_pinned()(self.kernel)
+        said = load_build_notice()() if kernel in ("auto", "native") else None
+        if said is not None:
+            console(sys.stderr).print(printable(said), markup=False, soft_wrap=True)
 
 
 DEFAULT_CHOOSING = Choosing()

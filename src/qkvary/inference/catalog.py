@@ -32,10 +32,15 @@ def load_make_cache() -> Callable[..., KVCache]:
     return cast("Callable[..., KVCache]", import_module("qkvary.inference.decoding").make_cache)
 
 
-def load_will_build() -> Callable[[], bool]:
-    """``native.will_build``: whether the first step has to build the native kernels."""
+def load_build_notice() -> Callable[[], str | None]:
+    """``native.notice``: what to say where the first step has to build the native kernels."""
     module = import_module("qkvary.nn.decoding.native")
-    return cast("Callable[[], bool]", module.will_build)
+    return cast("Callable[[], str | None]", module.notice)
+
+
+def load_pinned() -> Callable[[str], str]:
+    """``choice.pinned``: the kernel that is meant, by an option or by the environment."""
+    return cast("Callable[[str], str]", import_module("qkvary.nn.decoding.choice").pinned)
 
 
 def has_transformers() -> bool:

@@ -1,5 +1,7 @@
 """Libraries are built once a machine; no compiler is normal, and a broken one is told once."""
 
+import ctypes
+import functools
 import platform
 import warnings
 from pathlib import Path
@@ -87,10 +89,55 @@ def test_a_folder_that_cannot_be_looked_into_is_as_if_there_were_none(
     source: Path, compiler: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QKVARY_CACHE", "a" * 5000)
-    build.will_build([source])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert build.load([source]) is None
+    assert build.will_build([source])
+    assert not kept.can_keep()
+    assert build.build([source]) is None
+
+
+@pytest.mark.parametrize("place", ["file/below", None])
+def test_what_cannot_be_kept_is_built_for_the_process_alone(
+    source: Path, compiler: Path, monkeypatch: pytest.MonkeyPatch, place: str | None
+) -> None:
+    (source.parent / "file").touch()
+    if place is None:
+        monkeypatch.setattr(build, "kept_folder", lambda: None)
+        monkeypatch.setattr(kept, "kept_folder", lambda: None)
+    else:
+        monkeypatch.setenv("QKVARY_CACHE", str(source.parent / place))
+    loaded: list[Path] = []
+
+    class Library(ctypes.CDLL):
+        def __init__(self, name: str) -> None:
+            loaded.append(Path(name))
+            assert loaded[0].read_text("utf-8") == GOOD
+
+    monkeypatch.setattr(ctypes, "CDLL", Library)
+    assert not kept.can_keep()
+    assert build.will_build([source])
+    assert build.load([source]) is not None
+    assert len(compiler.read_text("utf-8").splitlines()) == 2
+    assert not loaded[0].parent.exists()
+
+
+def test_who_waits_is_told_once_and_whether_it_is_for_good(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    @functools.cache
+    def library() -> None:
+        return None
+
+    monkeypatch.setattr(native, "library", library)
+    monkeypatch.setattr(build, "find_compiler", lambda: None)
+    assert native.notice() is None
+    monkeypatch.setattr(build, "find_compiler", lambda: "c++")
+    assert native.notice() == "building the native kernels, once for this machine"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "file"))
+    place = tmp_path / "file" / "decoding"
+    said = f"building the native kernels for this run alone: {place} cannot be written"
+    assert native.notice() == said
+    library()
+    assert native.notice() is None
 
 
 def test_another_source_header_or_version_is_another_library(
@@ -127,14 +174,13 @@ def test_a_compiler_that_cannot_be_started_is_told(
     source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(build, "find_compiler", lambda: str(tmp_path / "gone"))
-    assert build.load([source]) is None
+    with pytest.warns(UserWarning, match="goes without its native kernel: .*gone"):
+        assert build.load([source]) is None
 
 
-def test_no_compiler_or_no_folder_is_normal(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_compiler_is_normal(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        monkeypatch.setattr(build, "kept_folder", lambda: None)
-        assert build.load([source]) is None
         monkeypatch.setattr(build, "find_compiler", lambda: None)
         assert build.load([source]) is None
 

@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,9 +58,9 @@ def build(sources: Sequence[Path]) -> Path | None:
 
 
 def will_build(sources: Sequence[Path]) -> bool:
-    """Whether ``build`` would have to compile, which takes a while."""
+    """Whether ``load`` would have to compile, which takes a while."""
     path = _path(sources)
-    return path is not None and not _is_whole(path)
+    return find_compiler() is not None and (path is None or not _is_whole(path))
 
 
 def _path(sources: Sequence[Path]) -> Path | None:
@@ -87,13 +88,27 @@ def _digest(path: Path) -> str:
 
 
 def load(sources: Sequence[Path]) -> ctypes.CDLL | None:
-    """Build and load; a failure is told once and is like a missing compiler."""
+    """Build and load; a failure is told once and is like a missing compiler.
+
+    Where the library cannot be kept, it is built for this process alone.
+    """
     try:
         library = build(sources)
-        return None if library is None else ctypes.CDLL(str(library))
+        if library is not None:
+            return ctypes.CDLL(str(library))
+        compiler = find_compiler()
+        return None if compiler is None else _load_unkept(compiler, sources[0])
     except (BuildError, OSError) as error:
         warnings.warn(f"decoding goes without its native kernel: {error}", stacklevel=2)
         return None
+
+
+def _load_unkept(compiler: str, source: Path) -> ctypes.CDLL:
+    # What is loaded stays when its file goes, where the system lets go of it.
+    with tempfile.TemporaryDirectory(prefix="qkvary-", ignore_cleanup_errors=True) as room:
+        made = Path(room) / f"{source.stem}.so"
+        _compile(compiler, source, made)
+        return ctypes.CDLL(str(made))
 
 
 def _compile(compiler: str, source: Path, target: Path) -> None:

@@ -110,7 +110,8 @@ def pinned(kernel: str) -> str:
     name = kernel if kernel != "auto" else os.environ.get(VARIABLE) or "auto"
     if name not in KERNELS and name not in ("auto", LAYER):
         choices = ", ".join(("auto", LAYER, *KERNELS))
-        raise ValueError(f"expected a kernel for decoding, got {name!r}; choices: {choices}")
+        place = f" in {VARIABLE}" if kernel == "auto" else ""
+        raise ValueError(f"expected a kernel for decoding{place}, got {name!r}; choices: {choices}")
     return name
 
 

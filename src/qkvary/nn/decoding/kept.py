@@ -21,6 +21,19 @@ def kept_folder() -> Path | None:
         return None
 
 
+def can_keep() -> bool:
+    """Whether the folder can be written, which is tried."""
+    folder = kept_folder()
+    if folder is None:
+        return False
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-"):
+            return True
+    except OSError:
+        return False
+
+
 def keep(name: str, make: Callable[[Path], None]) -> Path | None:
     """Let ``make`` write a file and put it in the folder when it is complete.
 

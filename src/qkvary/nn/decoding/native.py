@@ -16,6 +16,7 @@ from torch import Tensor
 
 from qkvary.nn.decoding import build
 from qkvary.nn.decoding.build import load
+from qkvary.nn.decoding.kept import can_keep, kept_folder
 from qkvary.nn.decoding.problem import Decoding
 from qkvary.nn.decoding.rotation import PERIOD, KeyRotation, far_table, near_table, turn_back
 
@@ -103,9 +104,14 @@ def library() -> ctypes.CDLL | None:
     return loaded if loaded.qkvary_call_size() == ctypes.sizeof(Call) else None
 
 
-def will_build() -> bool:
-    """Whether the first use has to build the kernels, which takes a while."""
-    return build.will_build(SOURCES)
+def notice() -> str | None:
+    """What to say before the first use, where that has to build the kernels and takes a while."""
+    if library.cache_info().currsize or not build.will_build(SOURCES):
+        return None
+    if can_keep():
+        return "building the native kernels, once for this machine"
+    place = kept_folder() or "a folder for caches"
+    return f"building the native kernels for this run alone: {place} cannot be written"
 
 
 def takes(problem: Decoding) -> bool:
