@@ -7,6 +7,7 @@ the products elsewhere. With ``--device cuda`` a batch of 16 on a GPU, for the k
 """
 
 import ctypes
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,6 +237,8 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if options.device != "cpu":
+        if not torch.cuda.is_available():
+            sys.exit(f"{NAME}: expected a GPU for --device {options.device}, got a machine without")
         for case in CASES:
             measure_on_gpu(case, effort, context, options.device)
         return

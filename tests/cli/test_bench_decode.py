@@ -9,8 +9,10 @@ import pytest
 from qkvary.cli import _bench_decode
 from qkvary.cli.main import main
 from qkvary.inference import catalog
+from qkvary.storage.errors import UsageError
 from qkvary.studies import decode_measurements
 from qkvary.studies.decode_records import DecodeQuestion, DecodeRecord, from_json, to_json
+from qkvary.studies.reports.decode_writing import check_target
 from tests.conftest import Runner
 from tests.reference import llama2c
 from tests.studies.made_up_decoding import make_record
@@ -195,6 +197,88 @@ def test_nonsense_is_refused_in_a_sentence(
     said = capsys.readouterr().err.splitlines()
     assert said[-1].startswith("qkvary: ")
     assert message in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("out", "code", "message"),
+    [
+        ("file/below", 2, "expected --out with a folder, or a file in one, got "),
+        ("file/below/one.json", 2, "/file, a file"),
+        ("file", 2, "/file, a file"),
+        ("folder.html", 2, "expected --out with a file, got the folder "),
+        ("/proc/one.json", 4, "cannot write /proc"),
+        ("n" * 300, 4, "File name too long"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_before_anything_is_measured(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: Asked,
+    capsys: pytest.CaptureFixture[str],
+    out: str,
+    code: int,
+    message: str,
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.html").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "decode", "--out", str(tmp_path / out)]) == code
+    assert message in capsys.readouterr().err
+    assert asked == []
+
+
+def test_a_place_that_can_be_is_not_made_before(tmp_path: Path) -> None:
+    check_target(tmp_path / "one" / "two")
+    check_target(tmp_path / "one" / "two.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_page_needs_is_asked_for_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked
+) -> None:
+    monkeypatch.setattr("qkvary.studies.reports.decode_writing.load_decode_page", _without_jinja)
+    assert main(["bench", "decode", "--out", str(tmp_path / "folder")]) == 2
+    assert main(["bench", "decode", "--out", str(tmp_path / "one.html")]) == 2
+    assert asked == []
+    assert main(["bench", "decode", "--out", str(tmp_path / "one.json")]) == 0
+
+
+def _without_jinja() -> None:
+    raise UsageError("expected jinja2 for a page, got an installation without it")
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (
+            ["--variant", "QKV", "QKV@w8", "--storage", "int8-g64,int8-b32"],
+            "expected blocks and residual that fit a window of 8 tokens, got blocks of 32",
+        ),
+        (["--device", "cuda:77"], "expected a device that this machine has, got 'cuda:77'"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_the_rest_is(
+    typed: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def measure(*_: object, **__: object) -> None:
+        raise AssertionError("something was measured")
+
+    monkeypatch.setattr(decode_measurements, "answer_with_cache", measure)
+    assert main(["bench", "decode", *SMALL, *typed]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert message in said
+
+
+def test_a_kernel_that_there_is_not_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QKVARY_DECODE_KERNEL", "junk")
+    assert main(["bench", "decode", *SMALL]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "expected a kernel for decoding in QKVARY_DECODE_KERNEL, got 'junk'" in said
 
 
 def test_sizes_and_contexts_of_a_checkpoint_are_its_own(

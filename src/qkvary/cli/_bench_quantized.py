@@ -73,7 +73,7 @@ def command(
     network, tokenizer = load_checkpoint(checkpoint)
     if tokenizer is None:
         raise UsageError(f"expected a checkpoint with a tokenizer, got {checkpoint} without one")
-    encoded = encode_documents(tokenizer, text.read_text("utf-8"))
+    encoded = encode_documents(tokenizer, _read(text))
     contexts = _choose_contexts(context, network.config.max_tokens)
     rows = list(
         load_measure_text()(
@@ -92,6 +92,21 @@ def command(
         )
         return
     _print(rows)
+
+
+def _read(path: Path) -> str:
+    """A text.
+
+    Raises:
+        UsageError: for a file that holds no text.
+    """
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"expected --text with a file in UTF-8, got {path}, which is none at byte "
+            f"{error.start:,}"
+        ) from None
 
 
 def describe(row: "Measured") -> dict[str, Any]:

@@ -14,6 +14,7 @@ from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_scale_measurement
 from qkvary.studies.environment import machine
 from qkvary.studies.reports.catalog import load_scale_figure
+from qkvary.studies.reports.decode_writing import check_folder
 from qkvary.studies.reports.scale_page import scale_files, times
 from qkvary.studies.runner import RunnerOptions, run_study
 from qkvary.studies.scale_records import ScaleStudy
@@ -56,6 +57,9 @@ def command(
         raise UsageError(f"expected at least 1 window, got {windows}")
     if not all(setting.keep_networks for setting in chosen.settings):
         raise UsageError(f"expected a study that keeps its networks, got {chosen.name}")
+    # Before hours of training: what only the end needs.
+    draw = load_scale_figure()
+    check_folder(to, "--to")
     runs = run_study(chosen, store, RunnerOptions(workers=workers), console=screen)
     if runs.exit_code or runs.missing or runs.failed or runs.diverged:
         raise UsageError(
@@ -65,7 +69,7 @@ def command(
     made = _measure(chosen, store, windows, tell=lambda text: screen.print(text, markup=False))
     files = {
         **scale_files(made),
-        **{f"{FOLDER}/{name}": data for name, data in load_scale_figure()(made, ["svg"]).items()},
+        **{f"{FOLDER}/{name}": data for name, data in draw(made, ["svg"]).items()},
     }
     for name, data in files.items():
         make_directory((to / name).parent)

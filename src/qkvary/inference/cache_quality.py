@@ -6,6 +6,7 @@ Knows networks, caches and tokens. Does not know studies, files or what is print
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -121,11 +122,19 @@ def measure_text(
         most_tokens: Tokens that are decoded at most with each, at least one window.
 
     Raises:
-        ValueError: if a window is longer than the text or the network.
+        ValueError: if a window is longer than the text or the network, or a block does not fit a
+            window of the network; before anything is measured.
     """
-    for context in contexts:
-        most = max(1, most_tokens // context)
-        meter = QualityMeter(model, cut_windows(tokens, context=context, most=most))
+    cut = [
+        cut_windows(tokens, context=context, most=max(1, most_tokens // max(1, context)))
+        for context in contexts
+    ]
+    for context, options in product(contexts, ways):
+        KVCache(model.config.layers, max_tokens=context, options=options)
+    for windows in cut:
+        _check_length(model, windows)
+    for windows in cut:
+        meter = QualityMeter(model, windows)
         for options in ways:
             yield Measured(options=options, quality=meter.measure(options))
 
@@ -147,6 +156,12 @@ def cut_windows(tokens: Sequence[int], *, context: int, most: int) -> Int[Tensor
     return flat.unfold(0, context + 1, context)
 
 
+def _check_length(model: LanguageModel, windows: Tensor) -> None:
+    limit = model.config.max_tokens
+    if windows.shape[1] - 1 > limit:
+        raise ValueError(f"expected windows of at most {limit} tokens, got {windows.shape[1] - 1}")
+
+
 class QualityMeter:
     """Measures storages of one network on one text; what is without rounding is computed once."""
 
@@ -162,11 +177,7 @@ class QualityMeter:
         """
         if model.training:
             raise ValueError("expected a model in evaluation mode, got one that is training")
-        limit = model.config.max_tokens
-        if windows.shape[1] - 1 > limit:
-            raise ValueError(
-                f"expected windows of at most {limit} tokens, got {windows.shape[1] - 1}"
-            )
+        _check_length(model, windows)
         self._model = model
         self._parts = windows.to(model.embedding.device).split(ROWS_AT_ONCE)
         with torch.inference_mode():

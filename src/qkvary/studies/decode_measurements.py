@@ -31,12 +31,15 @@ from qkvary.inference.measuring import (
     usual_options,
 )
 from qkvary.inference.peak_memory import MemoryJob, NetworkSource, measure_apart
-from qkvary.nn.decoding.choice import chosen
+from qkvary.nn.cache import KVCache
+from qkvary.nn.decoding.choice import chosen, pinned
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import ResourceError
 from qkvary.studies.decode_comparisons import name_place
 from qkvary.studies.decode_networks import (
+    Sizes,
     cache_formula_bytes,
+    make_network,
     mean_step_bytes,
     name_variant,
     shares_key_and_value,
@@ -94,8 +97,19 @@ def measure(question: DecodeQuestion, *, command: str, tell: Tell) -> DecodeReco
 
     Raises:
         UsageError: if there is no such device.
+        ValueError: if a kernel is pinned that there is not, or a cache does not fit a network.
     """
+    _check_machine(question)
     return _Measurement(question, tell).run(command)
+
+
+def _check_machine(question: DecodeQuestion) -> None:
+    """Refuse at once what a network of any size would be made for in vain."""
+    pinned("auto")
+    smallest = make_network("QKV", Sizes(d_model=8, num_layers=1, num_heads=1, vocabulary=2))
+    NetworkSource(
+        config=smallest, seed=0, checkpoint=None, dtype="float32", device=question.effort.device
+    ).load()
 
 
 class _Measurement:
@@ -207,6 +221,9 @@ class _Measurement:
         """The caches that are asked for, of this network, each once."""
         usual = usual_options(model)
         chosen = dict.fromkeys(choice.resolve(usual) for choice in self.question.caches)
+        for options in chosen:
+            # Refuses blocks that a window would cut, before anything is measured.
+            KVCache(model.config.layers, max_tokens=max(self.question.contexts), options=options)
         return self.caches.setdefault(name_variant(model.config), tuple(chosen))
 
     def _contend_stock(

@@ -1,9 +1,10 @@
 """Writes a measurement of decoding: the record, a page, a README, each file whole or not at all."""
 
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.durable import atomic_write_file, make_directory, writing
 from qkvary.storage.errors import UsageError
 from qkvary.studies.decode_records import DecodeRecord, to_json
 from qkvary.studies.reports.catalog import load_decode_page
@@ -58,13 +59,44 @@ def write_decode(record: DecodeRecord, target: Path) -> tuple[Path, ...]:
 
 
 def check_target(target: Path) -> None:
-    """Refuse a file that would be of no kind.
+    """Refuse what could not be written, before anything is measured for it.
 
     Raises:
-        UsageError: for an ending that there is no file of.
+        UsageError: for an ending that there is no file of, a place inside a file, or if what a page
+            needs is not installed.
+        ResourceError: if the place cannot be written.
     """
     if target.suffix and target.suffix not in _MAKERS and not target.is_dir():
         raise UsageError(
             f"expected --out with a folder, or a file that ends in {', '.join(_MAKERS)}, got "
             f"{target}"
         )
+    if target.suffix not in _MAKERS:
+        check_folder(target, "--out")
+    elif target.is_dir():
+        raise UsageError(f"expected --out with a file, got the folder {target}")
+    else:
+        check_folder(target.parent, "--out")
+    if target.suffix not in (".json", ".md"):
+        load_decode_page()
+
+
+def check_folder(folder: Path, option: str) -> None:
+    """Refuse a folder that could not be written, or made; it is not made yet.
+
+    Args:
+        folder: Where files will be.
+        option: Of the command, for the message.
+
+    Raises:
+        UsageError: if it is a file, or inside of one.
+        ResourceError: if it cannot be written.
+    """
+    with writing(folder):
+        there = next(
+            place for place in (folder.absolute(), *folder.absolute().parents) if place.exists()
+        )
+        if there.is_dir():
+            with tempfile.TemporaryFile(dir=there):
+                return
+    raise UsageError(f"expected {option} with a folder, or a file in one, got {there}, a file")
