@@ -151,7 +151,7 @@ def print_case(
 def versions() -> dict[str, str]:
     """Of what is measured and what it is measured against, as far as installed."""
     found = {"python": platform.python_version()}
-    for name in ("qkvary", "torch", "x-transformers"):
+    for name in ("qkvary", "torch", "transformers", "x-transformers"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
