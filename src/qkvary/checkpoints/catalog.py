@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from qkvary.storage.errors import UsageError
 from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
+from qkvary.storage.reading import refuse_pickles
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
@@ -84,6 +85,7 @@ def load_checkpoint(path: Path) -> LoadedModel:
     for conversion in found:
         if conversion.recognises(path):
             return conversion.load(path)
+    refuse_pickles(path)
     known = "; ".join(conversion.FORMAT for conversion in found)
     raise UsageError(
         f"expected a checkpoint of a known format, got {path}; choices: a folder that save_model "

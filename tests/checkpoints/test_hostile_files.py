@@ -1,0 +1,267 @@
+"""C1 and C2: nothing is unpickled, and no name in a file leads out of its folder.
+
+A hook of the interpreter watches while each file is offered: whatever is executed, imported for it,
+or opened elsewhere is seen, also where the error that follows is the right one.
+"""
+
+import io
+import json
+import os
+import pickle  # noqa: TID251 - to be refused
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.models import save_model
+from qkvary.checkpoints.training_state import load_training_state
+from qkvary.data.prepared import open_prepared
+from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError
+from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
+from tests.checkpoints.test_models import CHARACTERS, make_model
+from tests.tasks.tiny_networks import tiny_set
+
+_watch: dict[str, Any] = {"on": False, "events": []}
+RUNNING = ("subprocess.Popen", "os.system", "os.exec", "socket.connect", "pickle.find_class")
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if _watch["on"] and event in (*RUNNING, "open"):
+        _watch["events"].append((event, arguments[0] if arguments else None))
+
+
+sys.addaudithook(_hook)
+
+
+@contextmanager
+def watched() -> Iterator[list[tuple[str, Any]]]:
+    _watch["events"] = []
+    _watch["on"] = True
+    try:
+        yield _watch["events"]
+    finally:
+        _watch["on"] = False
+
+
+class Canary:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return os.mkdir, (str(self.path),)
+
+
+def archive(data: bytes, kind: str) -> bytes:
+    file = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(file, "w") as packed:
+            packed.writestr("archive/data.pkl", data)
+            packed.writestr("archive/version", "3")
+        return file.getvalue()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        entry = tarfile.TarInfo("pickle")
+        entry.size = len(data)
+        tar.addfile(entry, io.BytesIO(data))
+    return file.getvalue()
+
+
+def pickles(canary: Path) -> dict[str, bytes]:
+    """The same harm in every wrapping that frameworks have read."""
+    object_array = np.empty(1, dtype=object)
+    object_array[0] = Canary(canary)
+    numpy_file, torch_zip, torch_old = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.save(numpy_file, object_array, allow_pickle=True)
+    torch.save({"weight": Canary(canary)}, torch_zip)  # noqa: TID251
+    torch.save({"weight": Canary(canary)}, torch_old, _use_new_zipfile_serialization=False)  # noqa: TID251
+    plain = {
+        f"protocol {number}": pickle.dumps(Canary(canary), protocol=number) for number in range(6)
+    }
+    return {
+        **plain,
+        "zip": archive(plain["protocol 4"], "zip"),
+        "tar": archive(plain["protocol 2"], "tar"),
+        "numpy": numpy_file.getvalue(),
+        "torch": torch_zip.getvalue(),
+        "old torch": torch_old.getvalue(),
+    }
+
+
+KINDS = (
+    *(f"protocol {number}" for number in range(6)),
+    "zip",
+    "tar",
+    "numpy",
+    "torch",
+    "old torch",
+)
+NAMES = (
+    "model.pt",
+    "model.pth",
+    "last.ckpt",
+    "model.pkl",
+    "pytorch_model.bin",
+    "weights.npy",
+    "__0_0.distcp",
+    ".metadata",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pickle_is_refused_for_safety(kind: str, name: str, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / name).write_bytes(pickles(canary)[kind])
+    for path in (folder / name, folder):
+        with watched() as events, pytest.raises(UnsafeError, match="is a pickle, which runs"):
+            load_checkpoint(path)
+        assert not [event for event in events if event[0] in RUNNING]
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_pickle_in_a_folder_of_ours_is_refused(kind: str, name: str, tmp_path: Path) -> None:
+    canary, folder = tmp_path / "canary", tmp_path / "model"
+    save_model(folder, make_model(), CHARACTERS)
+    put(folder, name, pickles(canary)[kind])
+    with watched() as events, pytest.raises((DamagedError, UnsafeError)):
+        load_checkpoint(folder)
+    assert not [event for event in events if event[0] in RUNNING]
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pickle_among_stories_is_refused(kind: str, tmp_path: Path) -> None:
+    """A folder as llama2.c has it, whose weights are something else."""
+    canary = tmp_path / "canary"
+    folder = tmp_path / "stories260K"
+    folder.mkdir()
+    (folder / "stories260K.bin").write_bytes(pickles(canary)[kind])
+    (folder / "config.json").write_text("{}")
+    with watched() as events, pytest.raises(QkvaryError):
+        load_checkpoint(folder)
+    assert not [event for event in events if event[0] in RUNNING]
+    assert not canary.exists()
+
+
+def put(folder: Path, name: str, data: bytes) -> None:
+    """Replace a file and let the manifest agree."""
+    manifest = json.loads((folder / MANIFEST_NAME).read_text())
+    files = {key: FileEntry(**entry) for key, entry in manifest["files"].items()}
+    (folder / name).write_bytes(data)
+    files[name] = FileEntry.of(data)
+    (folder / MANIFEST_NAME).write_bytes(Manifest(files=files, about=manifest["about"]).to_json())
+
+
+ESCAPES = (
+    "../secret",
+    "../../secret",
+    "/etc/hostname",
+    "~/secret",
+    "a/../../secret",
+    "..",
+    ".",
+    "",
+    "%2e%2e/secret",
+    "..\\secret",
+    "\\\\host\\share",
+    "secret\0.safetensors",
+    "model.safetensors/",
+    "./model.safetensors",
+    "C:secret",
+    "model\n.safetensors",
+)
+
+
+def listed(folder: Path, name: str, old: str) -> None:
+    """Let the manifest call a file otherwise."""
+    manifest = json.loads((folder / MANIFEST_NAME).read_text())
+    files = {key: FileEntry(**entry) for key, entry in manifest["files"].items()}
+    files[name] = files.pop(old)
+    (folder / MANIFEST_NAME).write_bytes(Manifest(files=files, about=manifest["about"]).to_json())
+
+
+def opened_outside(events: list[tuple[str, Any]], folder: Path) -> list[str]:
+    paths = [
+        os.fspath(path)
+        for event, path in events
+        if event == "open" and not isinstance(path, int | bytes)
+    ]
+    inside = (str(folder), sys.prefix, str(Path(__file__).resolve().parents[2]))
+    return [path for path in paths if isinstance(path, str) and not path.startswith(inside)]
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_no_name_in_a_manifest_leads_out_of_its_folder(name: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    folder = tmp_path / "model"
+    save_model(folder, make_model(), CHARACTERS)
+    listed(folder, name, "model.safetensors")
+    with watched() as events, pytest.raises(UnsafeError):
+        load_checkpoint(folder)
+    assert opened_outside(events, folder) == []
+
+
+@pytest.mark.parametrize("target", ["../secret", "/etc/hostname", "../model/config.json"])
+def test_a_link_out_of_the_folder_is_not_followed(target: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    folder = tmp_path / "model"
+    save_model(folder, make_model(), CHARACTERS)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to(target)
+    with watched() as events, pytest.raises((UnsafeError, DamagedError)):
+        load_checkpoint(folder)
+    assert opened_outside(events, folder) == []
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_no_name_in_a_prepared_set_leads_out_of_its_folder(name: str, tmp_path: Path) -> None:
+    source = tiny_set().path
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for file in source.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    listed(folder, name, "train-00000.bin")
+    with watched() as events, pytest.raises(UnsafeError):
+        open_prepared(folder)
+    assert opened_outside(events, folder) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_state_that_became_a_pickle_is_refused(kind: str, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    folder = tmp_path / "checkpoints" / "step-000000000003"
+    folder.mkdir(parents=True)
+    data = pickles(canary)[kind]
+    files = dict.fromkeys(("weights.safetensors", "optimizer.safetensors"), data)
+    for name in files:
+        (folder / name).write_bytes(data)
+    entries = {name: FileEntry.of(data) for name in files}
+    manifest = Manifest(files=entries, about={"step": 3})
+    (folder / MANIFEST_NAME).write_bytes(manifest.to_json())
+    with watched() as events, pytest.raises(DamagedError, match="every checkpoint"):
+        load_training_state(folder.parent, accept=lambda _about: None, report=lambda _text: None)
+    assert not [event for event in events if event[0] in RUNNING]
+    assert not canary.exists()
+
+
+def test_the_watch_sees_what_it_should(tmp_path: Path) -> None:
+    data = pickles(tmp_path / "canary")["protocol 4"]
+    with watched() as events:
+        pickle.loads(data)  # noqa: S301
+        (tmp_path / "elsewhere").write_bytes(b"")
+    assert [event for event in events if event[0] == "pickle.find_class"]
+    assert opened_outside(events, tmp_path / "model") == [str(tmp_path / "elsewhere")]
+    assert (tmp_path / "canary").is_dir()
