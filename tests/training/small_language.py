@@ -31,11 +31,8 @@ class SmallLanguage:
     higher_is_better = False
     tokenizer = None
 
-    def __init__(
-        self, *, poison: str = "", poison_step: int = -1, poison_row: int = 0, slow: int = -1
-    ) -> None:
+    def __init__(self, *, poison: str = "", poison_step: int = -1, poison_row: int = 0) -> None:
         self.poison, self.poison_step, self.poison_row = poison, poison_step, poison_row
-        self.slow_rank = slow
         self.data_fingerprint = small_run().task.data_fingerprint
 
     def build(self, network: NetworkConfig, seed: int) -> LanguageModel:
@@ -53,15 +50,17 @@ class SmallLanguage:
         ignored = torch.arange(CONTEXT) >= lengths
         targets = tokens[:, 1:].masked_fill(ignored, IGNORED)
         first, last, _ = rows.indices(batch_size)
-        self.is_poisoned = step == self.poison_step and first <= self.poison_row < last
-        return Batch(tokens[rows, :-1], targets[rows])
+        is_poisoned = step == self.poison_step and first <= self.poison_row < last
+        # Nobody masks documents here: the place serves for what the loss has to know.
+        return Batch(tokens[rows, :-1], targets[rows], torch.tensor(is_poisoned))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         assert model.training
         loss = model(batch.inputs, targets=batch.targets) / max(1, batch.counted)
-        if self.is_poisoned and self.poison == "loss":
+        is_poisoned = batch.documents is not None and bool(batch.documents)
+        if is_poisoned and self.poison == "loss":
             return loss * float("nan")
-        if self.is_poisoned and self.poison == "gradient":
+        if is_poisoned and self.poison == "gradient":
             # A finite loss whose gradient is not: sqrt at 0.
             return loss + torch.sqrt(loss * 0)
         return loss

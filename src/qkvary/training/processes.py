@@ -6,6 +6,7 @@ and JSON. Knows neither networks nor checkpoints.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -158,17 +159,22 @@ def joined(
             timeout=timedelta(seconds=patience_seconds),
             device_id=None if kind == "cpu" else torch.device(kind, place.local_rank),
         )
+        _keep_forever(dist.group.WORLD)
         with _watched_launcher():
-            try:
-                yield Processes(place.rank, place.size)
-                # Nobody closes a connection that another one still reads from.
-                dist.barrier()
-            finally:
-                # After an error NCCL could wait for those who will not come; the process ends.
-                if kind == "cpu":
-                    dist.destroy_process_group()
-            if kind != "cpu":
-                dist.destroy_process_group()
+            yield Processes(place.rank, place.size)
+            # Nobody closes a connection that another one still reads from.
+            dist.barrier()
+        dist.destroy_process_group()
+
+
+def _keep_forever(group: object) -> None:
+    """Let a group live as long as the process.
+
+    Its destructor waits for its threads while it holds the interpreter's lock; a thread that wants
+    this lock to give a tensor back then waits for it, for ever. Seen with gloo where another
+    process was killed.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def _choose_device(kind: str, place: Place) -> None:
