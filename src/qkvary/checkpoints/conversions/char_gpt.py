@@ -77,6 +77,11 @@ def load(path: Path) -> LoadedModel:
         raise DamagedError(f"{where} cannot be used: {error}") from None
     tensors = parse_weights(read_file(folder / WEIGHTS), str(folder / WEIGHTS))
     network = read_config(config, where, most_layers=len(tensors))
+    if tokenizer.vocabulary != network.vocabulary:
+        raise DamagedError(
+            f"{where} has a vocabulary of {network.vocabulary}, but its tokenizer one of "
+            f"{tokenizer.vocabulary}"
+        )
     weights = _rename(tensors, network.num_layers)
     return make_loaded(network, weights, tokenizer, str(folder / WEIGHTS))
 
