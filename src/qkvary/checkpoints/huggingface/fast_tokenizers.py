@@ -107,7 +107,8 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
     if tokenizer.joins_spaces:
         joined = [
             normalizers.Replace(Regex(" +"), " "),
-            normalizers.Replace(Regex("^ | $"), ""),
+            # Not ^ and $, which are ends of lines here.
+            normalizers.Replace(Regex(r"\A | \z"), ""),
         ]
         library.normalizer = normalizers.Sequence([*joined, first])
     else:
