@@ -201,14 +201,17 @@ inline Vec silu(Vec x) {
   return x * (x > 0.0f ? all(1.0f) : small) / (1.0f + small);
 }
 
-// An activation of n numbers, which may be read and written up to a vector further.
+// An activation of n numbers, each with another beside it. What follows them is another thread's.
 template <class F>
-inline void each(float *x, int64_t n, F function) {
-  for (int64_t c = 0; c < n; c += W) {
-    Vec v = function(load(x + c), c);
-    if (n - c >= W) store(x + c, v);
-    else std::memcpy(x + c, &v, 4 * (n - c));
-  }
+inline void each(float *x, const float *beside, int64_t n, F function) {
+  int64_t c = 0;
+  for (; c + W <= n; c += W) store(x + c, function(load(x + c), load(beside + c)));
+  if (c == n) return;
+  Vec own = {}, other = {};
+  std::memcpy(&own, x + c, 4 * (n - c));
+  std::memcpy(&other, beside + c, 4 * (n - c));
+  own = function(own, other);
+  std::memcpy(x + c, &own, 4 * (n - c));
 }
 
 // Turns the trailing channels of a head; the first half of them pairs with the second.
@@ -339,10 +342,10 @@ class Walk {
     const Share own(layer.up.width, thread, step_.threads);
     for (int64_t row = 0; row < rows_; ++row) {
       const int64_t at = row * layer.up.width + own.first;
-      const float *gate = to_.gate + at;
-      each(to_.inner + at, own.last - own.first, [&](Vec v, int64_t c) {
+      const float *beside = (layer.gate.weight ? to_.gate : to_.inner) + at;
+      each(to_.inner + at, beside, own.last - own.first, [&](Vec v, Vec gate) {
         if (layer.activation == 0) return v > 0.0f ? v : Vec{};
-        return layer.activation == 1 ? gelu(v) : v * silu(load(gate + c));
+        return layer.activation == 1 ? gelu(v) : v * silu(gate);
       });
     }
     meet();
@@ -391,8 +394,7 @@ class Walk {
       float *query = to_.query + row * layer.queries * dim;
       std::copy(from, from + layer.queries * dim, query);
       if (layer.residual)
-        each(query, layer.queries * dim, [&](Vec v, int64_t c) {
-          const Vec own = load(x + row * layer.queries * dim + c);
+        each(query, x + row * layer.queries * dim, layer.queries * dim, [&](Vec v, Vec own) {
           return (layer.residual == 2 ? gelu(v) : v) + own;
         });
       const int64_t at = layer.turns_by_index ? step_.index : step_.position[row];
