@@ -41,7 +41,8 @@ NAMES = [*KINDS, "bytes", "characters", "like gpt2", "with spaces"]
 def test_a_document_that_is_cut_has_the_tokens_of_the_whole(name: str, text: str) -> None:
     tokenizer = every()[name]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cut_text, "__defaults__", (3,))
+        patch.setattr(encoding, "PIECE_CHARACTERS", 3)
+        patch.setattr(encoding, "LIBRARY_CHARACTERS", 3)
         (found,) = Encoder(tokenizer).encode([Document(text, "here")])
     assert found.tokens.tolist() == [*tokenizer.encode(text), tokenizer.separator]
     assert found.text_bytes == len(text.encode())
@@ -60,7 +61,8 @@ def test_cuts_are_before_spaces_behind_something_else(text: str, length: int) ->
 
 def test_a_text_without_a_space_for_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "LONGEST_UNBROKEN", 1000)
-    monkeypatch.setattr(cut_text, "__defaults__", (10,))
+    monkeypatch.setattr(encoding, "PIECE_CHARACTERS", 10)
+    monkeypatch.setattr(encoding, "LIBRARY_CHARACTERS", 10)
     for name in ("stand-in", "like gpt2", "with spaces"):
         with pytest.raises(UsageError, match=r"^book:3: expected .* 1,000 characters"):
             Encoder(every()[name]).encode([Document("x" * 1500, "book:3")])
@@ -96,7 +98,7 @@ def test_a_token_outside_of_the_vocabulary_is_never_stored() -> None:
         Encoder(Wrong(has_separator=True)).encode([Document("az", "book:3")])
     monkeypatched = encoding.Encoder(Wide(has_separator=True))
     monkeypatched._tokens = lambda text: np.array(Wide().encode(text))
-    (found,) = monkeypatched.encode([Document("az", "book:3")])
+    (found, _) = monkeypatched.encode([Document("az", "book:3"), Document("b", "book:4")])
     assert found.tokens.tolist() == [65_536 + 97, 65_536 + 122, 256]
 
 
@@ -112,3 +114,9 @@ def test_a_digest_is_the_beginning_of_the_sha256() -> None:
 def test_a_tokenizer_without_a_separator_is_refused() -> None:
     with pytest.raises(UsageError, match="expected a tokenizer with a separator"):
         Encoder(ByteTokenizer())
+
+
+@given(text=st.text(alphabet=" \n\t\x1c\u00a0aé"))
+def test_spaces_at_the_ends_are_no_part_of_a_digest(text: str) -> None:
+    expected = hashlib.sha256(text.strip().encode()).hexdigest()[:16]
+    assert digest_of(text) == int(expected, 16)

@@ -59,7 +59,7 @@ def parts(generator: random.Random) -> Nasty:
 
 
 def half_a_mark(generator: random.Random) -> Nasty:
-    text = "<|endoftext|" + letters(generator) + "<|endoftext"
+    text = "<|endoftext|x" + letters(generator) + "<|endoftext"
     return "a.txt", text.encode(), [text]
 
 

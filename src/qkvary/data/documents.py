@@ -63,6 +63,11 @@ class DocumentSource(Protocol):
         ...
 
 
+def is_blank(text: str) -> bool:
+    """Whether a text has no letter; it is not copied to find out."""
+    return not text or text.isspace()
+
+
 def kind_of(path: Path) -> str | None:
     """What a file is, by its name; ``None`` for none of ``KINDS``."""
     plain = Path(path.stem) if path.suffix.lower() == ".gz" else path
@@ -96,7 +101,7 @@ class FileDocuments:
                 if number == first and count <= skipped:
                     continue
                 self.place = (number, count)
-                if document.text.strip():
+                if not is_blank(document.text):
                     yield document
 
     def position(self) -> JsonValue:
@@ -171,12 +176,13 @@ def _open(path: Path) -> _Bytes:
 
 def read_text(file: _Bytes, path: Path) -> Iterator[Document]:
     """The documents of a text file; those between marks without spaces at their ends."""
-    waiting, line, marked = file.chunk().removeprefix(_BOM), 1, False
-    ended = not waiting
+    # What was used up is deleted in front, which costs nothing, and nothing is looked at twice.
+    waiting = bytearray(file.chunk().removeprefix(_BOM))
+    line, marked, looked, ended = 1, False, 0, not waiting
     while waiting or not ended:
-        place = waiting.find(_MARK, 0, SECTION_BYTES + len(_MARK))
+        place = waiting.find(_MARK, looked, SECTION_BYTES + len(_MARK))
         if place >= 0:
-            data, used, marked = waiting[:place], place + len(_MARK), True
+            end, used, marked = place, place + len(_MARK), True
         elif len(waiting) > SECTION_BYTES + len(_MARK):
             used = waiting.rfind(b"\n", 0, SECTION_BYTES) + 1
             if not used:
@@ -184,23 +190,27 @@ def read_text(file: _Bytes, path: Path) -> Iterator[Document]:
                     f"{path}:{line}: expected lines of at most {SECTION_BYTES:,} bytes, got a "
                     "longer one"
                 )
-            data = waiting[:used]
+            end = used
         elif not ended:
+            looked = max(0, len(waiting) - len(_MARK) + 1)
             more = file.chunk()
             ended = not more
             waiting += more
             continue
         else:
-            data, used = waiting, len(waiting)
-        text = _decode(data, path, line)
+            end = used = len(waiting)
+        text = _decode(waiting, end, path, line)
         yield Document(text.strip() if marked else text, f"{path}:{line}")
-        line += waiting.count(b"\n", 0, used)
-        waiting = waiting[used:]
+        if not ended or used < len(waiting):
+            line += waiting.count(b"\n", 0, used)
+        del waiting[:used]
+        looked = 0
 
 
-def _decode(data: bytes, path: Path, line: int) -> str:
+def _decode(data: bytearray, end: int, path: Path, line: int) -> str:
     try:
-        return data.decode("utf-8")
+        with memoryview(data) as whole, whole[:end] as part:
+            return str(part, "utf-8")
     except UnicodeDecodeError as error:
         at = line + data.count(b"\n", 0, error.start)
         raise UsageError(
@@ -265,7 +275,7 @@ class TextPart:
         if position is None:
             text = self.text()
             part = text[int(self.start * len(text)) : int(self.end * len(text))]
-            if part.strip():
+            if not is_blank(part):
                 yield Document(part, self.where)
 
     def position(self) -> JsonValue:

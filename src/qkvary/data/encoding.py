@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +21,17 @@ from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
 from qkvary.storage.errors import UsageError
 
 Tokens = NDArray[Any]
-PIECE_CHARACTERS = 2**16
+PIECE_CHARACTERS = 2**20
 """How long the pieces of a long document are, at least."""
+LIBRARY_CHARACTERS = 2**16
+"""The same for the ``tokenizers`` library, which takes longer for a letter of a longer text."""
 LONGEST_UNBROKEN = 2**24
 """Characters without a space that a tokenizer is given at once."""
 # Only these two are spaces to every library; what stands before them is none to any.
 _BREAK = re.compile(r"(?<=\S)[ \n]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedDocument:
+class EncodedDocument(NamedTuple):
     """One document as tokens."""
 
     tokens: Tokens
@@ -44,7 +44,23 @@ class EncodedDocument:
 
 def digest_of(text: str) -> int:
     """The first 8 bytes of the sha256 of a text, without spaces at its ends."""
-    return int.from_bytes(hashlib.sha256(text.strip().encode()).digest()[:8], "big")
+    return _digest(_inner(text, text.encode()))
+
+
+def _inner(text: str, data: bytes) -> bytes | memoryview:
+    """The bytes of a text without the spaces at its ends, copied only where they must be."""
+    if not text.isascii():
+        return text.strip().encode() if text[:1].isspace() or text[-1:].isspace() else data
+    start, end = 0, len(text)
+    while end and text[end - 1].isspace():
+        end -= 1
+    while start < end and text[start].isspace():
+        start += 1
+    return memoryview(data)[start:end]
+
+
+def _digest(data: bytes | memoryview) -> int:
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
 
 
 def token_width(vocabulary: int) -> int:
@@ -63,7 +79,7 @@ class Encoder:
         """
         if tokenizer.separator is None:
             raise UsageError("expected a tokenizer with a separator, got one without")
-        self._separator = tokenizer.separator
+        self._end = np.array([tokenizer.separator], dtype=np.uint32)
         self._vocabulary = tokenizer.vocabulary
         self._kind = np.dtype(f"<u{token_width(tokenizer.vocabulary)}")
         self._tokens = _fastest(tokenizer)
@@ -74,28 +90,40 @@ class Encoder:
         Raises:
             UsageError: if one has no tokens; the message says where it is.
         """
-        return [self._encode(document) for document in documents]
+        parts: list[Tokens] = []
+        for document in documents:
+            try:
+                parts += self._tokens(document.text), self._end
+            except ValueError as error:
+                raise UsageError(f"{document.where}: {error}") from None
+        # One array for all, because an array costs more than the tokens of a short document.
+        together = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        if together.size and int(together.max()) >= self._vocabulary:
+            self._refuse(documents, parts)
+        return self._divide(documents, parts, together.astype(self._kind))
 
-    def _encode(self, document: Document) -> EncodedDocument:
-        try:
-            found = self._tokens(document.text)
-        except ValueError as error:
-            raise UsageError(f"{document.where}: {error}") from None
-        if found.size and int(found.max()) >= self._vocabulary:
-            raise UsageError(
-                f"{document.where}: expected tokens below {self._vocabulary}, got {found.max()}"
-            )
-        tokens = np.empty(found.size + 1, dtype=self._kind)
-        tokens[:-1] = found
-        tokens[-1] = self._separator
-        return EncodedDocument(
-            tokens=tokens,
-            text_bytes=len(document.text.encode()),
-            digest=digest_of(document.text),
-        )
+    def _divide(
+        self, documents: Sequence[Document], parts: Sequence[Tokens], together: Tokens
+    ) -> list[EncodedDocument]:
+        found: list[EncodedDocument] = []
+        start = 0
+        for document, part in zip(documents, parts[::2], strict=True):
+            end = start + len(part) + 1
+            data = document.text.encode()
+            digest = _digest(_inner(document.text, data))
+            found.append(EncodedDocument(together[start:end], len(data), digest))
+            start = end
+        return found
+
+    def _refuse(self, documents: Sequence[Document], parts: Sequence[Tokens]) -> None:
+        for document, part in zip(documents, parts[::2], strict=True):
+            if part.size and part.max() >= self._vocabulary:
+                raise UsageError(
+                    f"{document.where}: expected tokens below {self._vocabulary}, got {part.max()}"
+                )
 
 
-def cut_text(text: str, length: int = PIECE_CHARACTERS) -> Iterator[str]:
+def cut_text(text: str, length: int) -> Iterator[str]:
     """Cut a text before spaces that stand behind something else, into pieces of about a length.
 
     Raises:
@@ -118,9 +146,14 @@ def cut_text(text: str, length: int = PIECE_CHARACTERS) -> Iterator[str]:
 def _fastest(tokenizer: Tokenizer) -> Callable[[str], Tokens]:
     if isinstance(tokenizer, BytePairTokenizer):
         encoding = tokenizer.encoding
-        return lambda text: _joined(
-            [encoding.encode_to_numpy(part, disallowed_special=()) for part in cut_text(text)]
-        )
+
+        def encode(text: str) -> Tokens:
+            if len(text) <= PIECE_CHARACTERS:
+                return encoding.encode_to_numpy(text, disallowed_special=())
+            pieces = cut_text(text, PIECE_CHARACTERS)
+            return _joined([encoding.encode_to_numpy(one, disallowed_special=()) for one in pieces])
+
+        return encode
     if isinstance(tokenizer, ByteTokenizer):
         return lambda text: np.frombuffer(text.encode(), dtype=np.uint8)
     if isinstance(tokenizer, CharacterTokenizer):
@@ -133,7 +166,7 @@ def _fastest(tokenizer: Tokenizer) -> Callable[[str], Tokens]:
 def _by_library(tokenizer: LibraryTokenizer) -> Callable[[str], Tokens]:
     def encode(text: str) -> Tokens:
         if tokenizer.cuts_at_spaces:
-            parts = list(cut_text(text))
+            parts = list(cut_text(text, LIBRARY_CHARACTERS))
         elif len(text) > LONGEST_UNBROKEN:
             raise ValueError(
                 f"expected a document of at most {LONGEST_UNBROKEN:,} characters for this "

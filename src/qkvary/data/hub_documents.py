@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from qkvary.data.documents import Document, checked_document
+from qkvary.data.documents import Document, checked_document, is_blank
 from qkvary.data.downloads import DownloadError
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
@@ -89,7 +89,7 @@ class HubDocuments:
                     "name the text with --field"
                 )
             document = checked_document(row[self.field], where, self.field)
-            if document.text.strip():
+            if not is_blank(document.text):
                 yield document
 
 

@@ -167,7 +167,7 @@ class Workplace:
                 ) from None
             for name, entry in portion.files.items():
                 file = self.folder / name
-                if not file.is_file() or file.stat().st_size != entry.size:
+                if not file.is_file() or FileEntry.of(file.read_bytes()) != entry:
                     raise DamagedError(
                         f"{file} is not what was written; remove the folder to prepare it again"
                     )

@@ -119,7 +119,8 @@ def prepare(
         workplace.clear()
     finally:
         workplace.release()
-    return open_prepared(folder)
+    # Portions of earlier starts were compared when they were found; those of this one are sound.
+    return open_prepared(folder, verify=finished is not None, tokenizer=tokenizer)
 
 
 def _plan(

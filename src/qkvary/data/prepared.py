@@ -181,12 +181,15 @@ def is_prepared(path: Path) -> bool:
     return (path / MANIFEST_NAME).is_file() and (path / TOKENIZER_FILE).is_file()
 
 
-def open_prepared(path: Path, *, verify: bool = True) -> PreparedData:
+def open_prepared(
+    path: Path, *, verify: bool = True, tokenizer: Tokenizer | None = None
+) -> PreparedData:
     """Open a set: every file is compared with the manifest, once for as long as it is unchanged.
 
     Args:
         path: The folder.
         verify: Whether the sha256 of files is compared; sizes always are.
+        tokenizer: That of the set, for a caller who has it already: it takes a moment to make.
 
     Raises:
         UsageError: if there is no such folder, or preparing was not finished.
@@ -208,7 +211,7 @@ def open_prepared(path: Path, *, verify: bool = True) -> PreparedData:
     for name in manifest.files:
         verify_file(path, name, manifest, blocks=BLOCKS_FILE, by_digest=verify)
     try:
-        return _assemble(path, manifest, about)
+        return _assemble(path, manifest, about, tokenizer)
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedError(f"{path} does not fit together: {error}") from None
 
@@ -223,9 +226,12 @@ def _explain_missing(path: Path) -> str:
     return f"expected prepared documents in {path}, got a folder without a {MANIFEST_NAME}"
 
 
-def _assemble(path: Path, manifest: Manifest, about: Mapping[str, Any]) -> PreparedData:
-    data = manifest.read(path, TOKENIZER_FILE)
-    tokenizer = make_tokenizer(cast("dict[str, Any]", decode(data)))
+def _assemble(
+    path: Path, manifest: Manifest, about: Mapping[str, Any], tokenizer: Tokenizer | None
+) -> PreparedData:
+    if tokenizer is None:
+        data = manifest.read(path, TOKENIZER_FILE)
+        tokenizer = make_tokenizer(cast("dict[str, Any]", decode(data)))
     if tokenizer.separator is None:
         raise ValueError("its tokenizer has no separator")
     splits: dict[str, TokenSplit] = {}
