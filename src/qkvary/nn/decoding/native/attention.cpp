@@ -533,7 +533,8 @@ struct Plan {
     for (int64_t head = 0; head < call.batch * call.groups; ++head) {
       const int64_t first = head * call.rows * call.value.dim;
       const Partial *own = parts.data() + head * blocks;
-      if (call.narrow) merge(call, sizes, own, blocks, static_cast<Bfloat16 *>(call.output) + first);
+      auto *narrow = static_cast<Bfloat16 *>(call.output);
+      if (call.narrow) merge(call, sizes, own, blocks, narrow + first);
       else merge(call, sizes, own, blocks, static_cast<float *>(call.output) + first);
     }
   }

@@ -73,8 +73,8 @@ template <int R, int G, int T>
       store(scores + g * block + i * W, sum_lanes<C>(sums + g * T + i * C));
 }
 
-// The same of any number of vectors of tokens. As many sums as the registers hold wait for each other
-// the least.
+// The same of any number of vectors of tokens. As many sums as the registers hold wait for each
+// other the least.
 template <int R, int G>
 [[gnu::noinline]] void score(float *scores, const float *query, const char *keys, int64_t stride,
                              int64_t width, int64_t tokens, Ahead &fetched) {
@@ -87,15 +87,15 @@ template <int R, int G>
       score_tokens<R, G, MORE>(scores + t * R, tokens * R, query, keys + t * stride, stride, width,
                                ahead, lines * MORE / T);
   for (; t < tokens; t += T)
-    score_tokens<R, G, T>(scores + t * R, tokens * R, query, keys + t * stride, stride, width, ahead,
-                          lines);
+    score_tokens<R, G, T>(scores + t * R, tokens * R, query, keys + t * stride, stride, width,
+                          ahead, lines);
   fetched = ahead;
 }
 
 // The same for one row of N vectors, token by token: memory is read in its order.
 template <int N, class S>
-[[gnu::noinline]] void score_row(float *scores, const float *query, const char *keys, int64_t stride, int64_t tokens,
-              Ahead &fetched) {
+[[gnu::noinline]] void score_row(float *scores, const float *query, const char *keys,
+                                 int64_t stride, int64_t tokens, Ahead &fetched) {
   Ahead ahead = fetched;
   const int64_t lines = ahead.share(tokens);
   Vec q[N];
@@ -117,8 +117,9 @@ template <int N, class S>
 
 // Adds weighted values to the outputs of Q rows; `weights` are laid out as scores are.
 template <int R, int Q, int N, class S>
-[[gnu::noinline]] void mix(float *outputs, int64_t output_stride, const float *weights, const char *values,
-         int64_t stride, int64_t tokens, Ahead &fetched, int64_t lines) {
+[[gnu::noinline]] void mix(float *outputs, int64_t output_stride, const float *weights,
+                           const char *values, int64_t stride, int64_t tokens, Ahead &fetched,
+                           int64_t lines) {
   constexpr int C = W / R, U = MIX_TOKENS, SUMS = std::max(1, MIX_ROWS / Q);
   Ahead ahead = fetched;
   Vec sums[SUMS * Q * N];

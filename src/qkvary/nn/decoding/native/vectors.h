@@ -299,7 +299,7 @@ inline Vec largest_far_lane(Vec v) {
   return v;
 }
 
-// 2^x for x <= 127 to two units in the last place, and 0 below 2^-126; NaN stays NaN.
+// 2^x for x <= 127 to three units in the last place, and 0 below 2^-126; NaN stays NaN.
 inline Vec power_of_two(Vec x) {
   const Vec bounded = larger(all(-127.0f), x);
   // The lowest bits become the exponent of the power; -127 has the bits of zero.
