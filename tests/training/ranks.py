@@ -55,9 +55,8 @@ def work(order: dict[str, Any], rank: int) -> None:
 
     task = SmallLanguage(**order.get("task", {}))
     warnings: list[str] = []
-    joined = join_processes(
-        order.get("strategy", "ddp"), "cpu", patience_seconds=order.get("patience", 60.0)
-    )
+    patience = order.get("patience", 60.0)
+    joined = join_processes(order.get("strategy", "ddp"), run.device, patience_seconds=patience)
     with joined as distribution:
         mutate(order.get("mutant", ""), distribution)
         outcome = train(
@@ -72,7 +71,7 @@ def work(order: dict[str, Any], rank: int) -> None:
             distribution=distribution,
         )
     if order.get("keep_weights") and rank == 0:
-        weights = {name: w.clone() for name, w in outcome.network.state_dict().items()}
+        weights = {name: w.cpu().clone() for name, w in outcome.network.state_dict().items()}
         save_file(weights, directory / "weights.safetensors")
     found = {
         "status": outcome.status,

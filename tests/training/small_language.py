@@ -71,13 +71,15 @@ class SmallLanguage:
         share = EVALUATED // ranks.size
         rows = slice(ranks.rank * share, (ranks.rank + 1) * share)
         batch = self.batch(10**6 + (split == "test"), EVALUATED, 0, rows)
-        nats = model(batch.inputs, targets=batch.targets).item()
+        device = next(model.parameters()).device
+        nats = model(batch.inputs.to(device), targets=batch.targets.to(device)).item()
         nats, counted = ranks.add([nats, float(batch.counted)])
         return {"loss": nats / counted}
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         assert isinstance(model, LanguageModel)
-        maps = model.attention_maps(self.batch(10**6, 1, 0).inputs)[0]
+        inputs = self.batch(10**6, 1, 0).inputs.to(model.embedding.device)
+        maps = model.attention_maps(inputs)[0]
         tokens = tuple(str(token) for token in range(CONTEXT))
         return AttentionExample(maps=maps, tokens=tokens, targets=(None,) * CONTEXT)
 
@@ -95,7 +97,12 @@ def small_network(label: str = "Q-K=V", **network: Any) -> LanguageModelConfig:
 
 
 def small_run(
-    *, steps: int = 9, dtype: str = "float64", clip: float | None = 0.3, **training: Any
+    *,
+    steps: int = 9,
+    dtype: str = "float64",
+    device: str = "cpu",
+    clip: float | None = 0.3,
+    **training: Any,
 ) -> RunConfig:
     fields: dict[str, Any] = {
         "batch_size": BATCH,
@@ -116,5 +123,6 @@ def small_run(
             **fields,
         ),
         seed=5,
+        device=device,
         dtype=dtype,  # type: ignore[arg-type]
     )

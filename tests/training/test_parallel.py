@@ -230,6 +230,25 @@ def test_each_process_may_be_the_one_that_is_not_finite(
             assert ended.sha == sound.sha
 
 
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_two_gpus_train_what_one_does(
+    server: RankServer, references: References, quick_path: Path, strategy: str
+) -> None:
+    """NCCL: to a tolerance, as nobody promises in which order it adds."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("this machine does not have two GPUs")
+    run = {"device": "cuda", "dtype": "float64", "steps": 50}
+    together, one = references.together(2, strategy, **run), references.alone(**run)
+    assert together.sha
+    assert difference(together, one) <= 1e-10
+    path = quick_path / "run"
+    server.run(path, 2, strategy=strategy, run=run, stop_after=20)
+    ended = server.run(path, 1, run=run, keep_weights=True)
+    assert difference(ended, one) <= 1e-10
+
+
 def test_a_batch_that_cannot_be_shared_evenly_is_refused(
     server: RankServer, quick_path: Path
 ) -> None:

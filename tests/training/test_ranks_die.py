@@ -97,7 +97,8 @@ def kill_at_random(
     generator = random.Random(seed)
     died = 0
     for _ in range(generator.randint(1, 3)):
-        pids = server.start(path, ranks, strategy=strategy, checkpoint_seconds=0.0, pace=0.01)
+        order = {"checkpoint_seconds": 0.0, "pace": 0.01, "patience": 10.0}
+        pids = server.start(path, ranks, strategy=strategy, **order)
         time.sleep(generator.uniform(0, 0.8))
         kill(generator.sample(pids, generator.randint(1, ranks)))
         codes = server.wait(path).codes

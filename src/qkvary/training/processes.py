@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from qkvary.storage import errors
 from qkvary.storage.errors import QkvaryError, ResourceError, UsageError
@@ -28,6 +29,8 @@ from qkvary.storage.jsonvalues import JsonValue, decode, encode
 
 PATIENCE_SECONDS = 600.0
 """How long a process waits for the others in one call before it gives them up."""
+MEETING_SECONDS = 10.0
+"""How long processes that are all there have to connect."""
 GRACE_SECONDS = 20.0
 """How long a process has to end by itself when what started it is gone."""
 WATCH_SECONDS = 1.0
@@ -150,21 +153,33 @@ def joined(
     """
     kind = torch.device(device).type
     _choose_device(kind, place)
-    backend = "gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl"
     with _named_losses():
-        dist.init_process_group(
-            backend,
-            rank=place.rank,
-            world_size=place.size,
-            timeout=timedelta(seconds=patience_seconds),
-            device_id=None if kind == "cpu" else torch.device(kind, place.local_rank),
-        )
-        _keep_forever(dist.group.WORLD)
         with _watched_launcher():
+            _meet(place, kind, timedelta(seconds=patience_seconds))
             yield Processes(place.rank, place.size)
             # Nobody closes a connection that another one still reads from.
             dist.barrier()
         dist.destroy_process_group()
+
+
+def _meet(place: Place, kind: str, patience: timedelta) -> None:
+    store, _, _ = next(rendezvous("env://", place.rank, place.size, timeout=patience))
+    names = [f"process {rank} is there" for rank in range(place.size)]
+    store.set(names[place.rank], "")
+    store.wait(names, patience)
+    # All are there. Gloo waits for each that died since, one after the other.
+    meeting = patience if kind == "cuda" else min(patience, timedelta(seconds=MEETING_SECONDS))
+    dist.init_process_group(
+        "gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl",
+        store=store,
+        rank=place.rank,
+        world_size=place.size,
+        timeout=meeting,
+        device_id=None if kind == "cpu" else torch.device(kind, place.local_rank),
+    )
+    group = dist.group.WORLD
+    _keep_forever(group)
+    dist.distributed_c10d._set_pg_timeout(patience, group)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def _keep_forever(group: object) -> None:
