@@ -25,7 +25,8 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from qkvary.storage.errors import QkvaryError
+from qkvary.storage.errors import QkvaryError, ResourceError
+from qkvary.storage.manifest import FileEntry
 from qkvary.training import parallel
 from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
@@ -84,12 +85,18 @@ def work(order: dict[str, Any], rank: int) -> None:
 
 
 def mutate(name: str, distribution: Distribution) -> None:
-    """Make a mutant: what must be noticed."""
+    """Make a mutant, or a fault: what must be noticed."""
     if name == "no_hook":
         parallel.DistributedDataParallel.register_comm_hook = lambda *_: None
+    elif name == "full_disk" and distribution.rank == 1:
+        parallel.write_checked = no_space
     elif name == "own_mean":
         # The usual mistake: every rank normalises by its own count.
         distribution.add = lambda values: [v * distribution.size for v in values]  # type: ignore[method-assign]
+
+
+def no_space(folder: Path, _files: object) -> dict[str, FileEntry]:
+    raise ResourceError(f"cannot write {folder}: No space left on device")
 
 
 def run_rank(order: dict[str, Any], rank: int) -> int:

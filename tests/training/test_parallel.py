@@ -279,6 +279,23 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(
     assert [event["step"] for event in ended.log("resumed")] == [3]
 
 
+def test_a_disk_that_is_full_for_one_process_ends_all(
+    server: RankServer, references: References, quick_path: Path
+) -> None:
+    order = {"strategy": "fsdp"}
+    server.run(quick_path, 2, stop_after=3, **order)
+    ended = server.run(quick_path, 2, stop_after=3, mutant="full_disk", **order)
+    assert ended.codes == (4, 4)
+    assert "process 1: cannot write" in ended.printed[0]
+    assert "No space left on device" in ended.printed[1]
+    folders = [path.name for path in (quick_path / "checkpoints").iterdir()]
+    assert folders == ["step-000000000003"]
+    assert (
+        server.run(quick_path, 2, **order).sha
+        == references.together(2, "fsdp", dtype="float64").sha
+    )
+
+
 def test_another_run_in_the_folder_is_refused_by_all(server: RankServer, quick_path: Path) -> None:
     server.run(quick_path, 2, stop_after=3)
     ended = server.run(quick_path, 2, run={"clip": 0.7})
