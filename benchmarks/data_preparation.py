@@ -60,10 +60,10 @@ def count_merges(source: Source) -> BytePairTokenizer:
 
 
 def compare_preparing(
-    source: Source, tokenizer: BytePairTokenizer, folder: Path, effort: Effort, case: str
+    name: str, tokenizer: BytePairTokenizer, folder: Path, effort: Effort, case: str
 ) -> PreparedData:
     """Print what preparing takes over what the tokenizer alone takes."""
-    texts = [document.text for document in source.documents()]
+    texts = [document.text for document in open_source(name).documents()]
     encoding = tokenizer.encoding
     out = folder / "set"
     size = sum(len(text.encode()) for text in texts)
@@ -74,7 +74,8 @@ def compare_preparing(
 
     def prepared() -> PreparedData:
         shutil.rmtree(out, ignore_errors=True)
-        return prepare(source, tokenizer, out, tokenizer_name="own", settings=Settings(workers=1))
+        settings = Settings(workers=1)
+        return prepare(open_source(name), tokenizer, out, tokenizer_name="own", settings=settings)
 
     calls: dict[str, Callable[[], object]] = {"tokenizer": alone, "preparing": prepared}
     for clock, what in ((time.process_time, "CPU seconds"), (time.perf_counter, "on the clock")):
@@ -136,13 +137,14 @@ def main() -> None:
     torch.manual_seed(0)
     root = data_root()
     if not is_quick and root is not None and (root / "english_novels").is_dir():
-        source, tokenizer = open_source("english-novels"), load_gpt2()
+        name, tokenizer = "english-novels", load_gpt2()
         case = "English novels, GPT-2's merges"
     else:
-        source = open_source("tiny-shakespeare")
-        tokenizer, case = count_merges(source), "Shakespeare, merges counted in it"
+        name = "tiny-shakespeare"
+        tokenizer = count_merges(open_source(name))
+        case = "Shakespeare, merges counted in it"
     with tempfile.TemporaryDirectory() as folder:
-        data = compare_preparing(source, tokenizer, Path(folder), effort, case)
+        data = compare_preparing(name, tokenizer, Path(folder), effort, case)
         compare_loading(
             data, QUICK if is_quick else FULL_LOADING, QUICK_BATCH if is_quick else BATCH
         )

@@ -173,7 +173,8 @@ def _from_hub(reference: str, choices: Choices, corpus: Corpus | None = None) ->
         )
         return Stream(documents=documents, split=split, max_tokens=max_tokens)
 
-    streams = [stream("train", "train" if named else None, choices.max_tokens)]
+    most = choices.max_tokens or (corpus.max_tokens if corpus else None)
+    streams = [stream("train", "train" if named else None, most)]
     if named and corpus:
         streams.append(stream(named, "validation", corpus.validation_tokens))
     share = choices.held_out or (corpus.share if corpus else HUB_SHARE)

@@ -57,6 +57,25 @@ def find_prepared(reference: str) -> Path:
     )
 
 
+def ensure_prepared(reference: str) -> Path:
+    """The folder of a prepared set; a corpus that has a name is prepared where it is not yet.
+
+    Args:
+        reference: As of :func:`find_prepared`.
+
+    Raises:
+        UsageError: if there is no such set, and no such corpus.
+        QkvaryError: as :func:`prepare_corpus`.
+    """
+    name, _, tokenizer = reference.partition("/")
+    if Path(reference).expanduser().exists() or name not in CORPORA:
+        return find_prepared(reference)
+    tokenizer = tokenizer or DEFAULT_TOKENIZER
+    folder = default_folder(name, plain_name(tokenizer))
+    # A set that is complete does not need its corpus any more.
+    return folder if is_prepared(folder) else prepare_corpus(name, tokenizer).path
+
+
 def prepare_corpus(
     name: str,
     tokenizer: str = DEFAULT_TOKENIZER,

@@ -20,7 +20,7 @@ from qkvary.storage.jsonvalues import JsonValue
 
 SHARE = 0.05
 """Held out where nobody says otherwise."""
-EXACT_BYTES = 2**24
+EXACT_BYTES = 2**26
 """Up to so many bytes together, files are told apart by what is in them."""
 SPLIT_NAMES = {
     "train": "train",

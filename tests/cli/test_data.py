@@ -1,0 +1,130 @@
+"""What a person sees of preparing: figures, a line of progress, and where an error lies."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import qkvary
+from qkvary.cli._data_prepare import ProgressLine, describe_progress
+from qkvary.cli.main import main
+from qkvary.data.preparation import Progress
+from qkvary.data.prepared import open_prepared
+from tests.data.small_sets import made_up
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "stories"
+    folder.mkdir()
+    (folder / "all.txt").write_text("<|endoftext|>".join(made_up(40, seed=1)), "utf-8")
+    return folder
+
+
+def test_a_set_is_shown_and_found_again(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "prepare", str(texts), "--tokenizer", "bytes"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    for part in (
+        "stories: ",
+        "tokenizer bytes: 257 tokens, 256 behind each document",
+        "tokens per byte",
+        "held out: 0.05 of the documents, by smallest sha256",
+        "equal documents across splits: 0 of validation in train",
+    ):
+        assert part in printed.out
+    assert main(["data", "show", "stories/bytes", "--document", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(printed.out)
+    assert "document 3 of train begins:\nx" in shown
+    assert main(["data", "show", str(tmp_path / "cache/data/stories-bytes"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["splits"]["train"]["documents"] == 38
+    assert document["splits"]["train"]["tokens_per_byte"] == 1.0
+    assert document["sample"].startswith("x")
+    assert main(["data", "show", "stories/bytes", "--document", "38"]) == 2
+    assert "expected a document from 0 to 37, got 38" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere.txt"], "hf:owner/name or the name of a corpus, got 'nowhere.txt'; choices:"),
+        (["{texts}", "--workers", "0"], "expected at least one worker, got 0"),
+        (["{texts}", "--max-tokens", "0"], "expected at least 1, got 0"),
+        (["{texts}", "--held-out", "2"], "expected a share between 0 and 1 to hold out, got 2.0"),
+        (["{texts}", "--tokenizer", "nothing"], "expected a tokenizer, got 'nothing'"),
+        (["{texts}", "--tokenizer", "bytes", "--out", "{texts}"], "expected an empty folder"),
+        (["hf:a"], "expected hf:owner/name"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    texts: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "prepare", *(word.format(texts=texts) for word in words)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert message in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_progress_says_how_far_how_fast_and_how_long() -> None:
+    progress = Progress(documents=1200, tokens=50_000, text_bytes=5_000_000, total_bytes=20_000_000)
+    assert describe_progress(progress, 2.0) == (
+        "25%, 1,200 documents, 50,000 tokens, 2.5 MB/s, 6 s left"
+    )
+    progress.resumed_bytes = 5_000_000
+    progress.total_bytes = None
+    assert describe_progress(progress, 2.0) == "1,200 documents, 50,000 tokens, 0.0 MB/s"
+
+
+def test_a_terminal_has_one_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 0.1, 0.3, 0.35, 0.6])
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    stream = io.StringIO()
+    line = ProgressLine(Console(file=stream, force_terminal=True, width=50, color_system=None))
+    for documents in (1, 2, 3, 4):
+        line.show(Progress(documents=documents))
+    line.end()
+    drawn = stream.getvalue().split("\r")
+    assert [text.split(",")[0] for text in drawn[:-1]] == ["2 documents", "4 documents"]
+    assert drawn[-1] == "\n"
+
+
+def test_ctrl_c_leaves_what_is_done_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    text = "<|endoftext|>".join(f"{number} " + "word " * 200 for number in range(40_000))
+    (tmp_path / "long.txt").write_text(text, "utf-8")
+    words = ["data", "prepare", str(tmp_path / "long.txt"), "--tokenizer", "bytes", "--workers"]
+    command = "from qkvary.cli.main import run; run()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", command, *words, "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(qkvary.__file__).parents[1])},
+    )
+    place = tmp_path / "cache" / "data" / "long-bytes"
+    while process.poll() is None and not list(place.glob("portion-*.json")):
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    printed, error = process.communicate()
+    assert (process.returncode, printed) == (130, "")
+    assert "interrupted; the same command goes on where it stopped" in error
+    assert not (place / "MANIFEST.json").exists()
+    assert main([*words, "1"]) == 0
+    capsys.readouterr()
+    data = open_prepared(place)
+    assert sum(split.documents for split in data.splits.values()) == 40_000

@@ -1,0 +1,178 @@
+"""Documents of the hub, by the library itself on files of this machine, and by a stand-in of it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from qkvary.data.corpora import CORPORA, open_source
+from qkvary.data.downloads import DownloadError
+from qkvary.data.hub_documents import HubDocuments, parse_hub
+from qkvary.data.preparation import Settings, prepare
+from qkvary.data.sources import Choices
+from qkvary.storage.errors import UsageError
+from tests.data.small_sets import BYTES, made_up
+
+TEXTS = made_up(23, seed=6)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The library reads two files in place of whatever repository it is asked for."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    files = []
+    for number, part in enumerate((TEXTS[:9], TEXTS[9:])):
+        files.append(str(tmp_path / f"{number}.jsonl"))
+        lines = [json.dumps({"text": text, "meta": number}) for text in [*part, " "]]
+        Path(files[-1]).write_text("\n".join(lines), "utf-8")
+    calls: list[dict[str, Any]] = []
+    load = datasets.load_dataset
+
+    def stand_in(repository: str, configuration: str | None, **named: Any) -> Any:
+        calls.append({"repository": repository, "configuration": configuration, **named})
+        found = files if named["split"] == "train" else files[:1]
+        return load("json", data_files=found, split="train", streaming=named["streaming"])
+
+    monkeypatch.setattr(datasets, "load_dataset", stand_in)
+    return calls
+
+
+def make(**named: Any) -> HubDocuments:
+    return HubDocuments(repository="someone/texts", split="train", **named)
+
+
+def test_documents_stream(hub: list[dict[str, Any]]) -> None:
+    found = list(make(configuration="small", revision="abc").read())
+    assert [document.text for document in found] == TEXTS
+    assert found[9].where == "hf:someone/texts (train), row 11"
+    assert hub == [
+        {
+            "repository": "someone/texts",
+            "configuration": "small",
+            "split": "train",
+            "revision": "abc",
+            "streaming": True,
+        }
+    ]
+
+
+def test_reading_goes_on_behind_any_document(hub: list[dict[str, Any]]) -> None:
+    source = make()
+    whole = [(document, json.dumps(source.position())) for document in source.read()]
+    for number in (0, 7, 8, 9, 10, 21, 22):
+        rest = list(make().read(json.loads(whole[number][1])))
+        assert rest == [document for document, _ in whole[number + 1 :]]
+    assert len(hub) == 8
+
+
+@pytest.mark.parametrize("after", [1, 5, 9])
+def test_a_stream_that_was_interrupted_goes_on(
+    hub: list[dict[str, Any]], tmp_path: Path, after: int
+) -> None:
+    calls = iter(range(after))
+
+    def interrupt(_progress: object) -> None:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+
+    source = open_source("hf:someone/texts", Choices(held_out=0.3))
+    settings = Settings(workers=1, portions=(40, 90), block_bytes=16, report=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(source, BYTES, tmp_path / "set", tokenizer_name="bytes", settings=settings)
+    settings = Settings(workers=1, portions=(40, 90), block_bytes=16)
+    again = open_source("hf:someone/texts", Choices(held_out=0.3))
+    data = prepare(again, BYTES, tmp_path / "set", tokenizer_name="bytes", settings=settings)
+    whole = prepare(again, BYTES, tmp_path / "whole", tokenizer_name="bytes", settings=settings)
+    assert data.fingerprint == whole.fingerprint
+    assert sum(split.documents for split in data.splits.values()) == len(TEXTS)
+    # Texts are taken as they stand, spaces at their ends included.
+    tokens = sum(len(text.encode()) + 1 for text in TEXTS)
+    assert sum(split.tokens for split in data.splits.values()) == tokens
+
+
+def test_a_corpus_of_the_hub_has_the_sizes_of_its_paper(
+    hub: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    source = open_source("slimpajama")
+    limits = {stream.split: stream.max_tokens for stream in source.streams}
+    assert limits == {"train": 10_000_000_000, "validation": 10_000_000}
+    data = prepare(source, BYTES, tmp_path / "set", tokenizer_name="bytes")
+    assert data.splits["validation"].documents == 9
+    assert {call["repository"] for call in hub} == {"cerebras/SlimPajama-627B"}
+    assert {call["split"] for call in hub} == {"train", "validation"}
+    share = open_source("openwebtext").rule
+    assert share is not None
+    assert share.share == CORPORA["openwebtext"].share == 0.0005
+    assert open_source("fineweb").files == {
+        "hub": "HuggingFaceFW/fineweb",
+        "configuration": "sample-10BT",
+        "revision": None,
+    }
+
+
+class Rows:
+    """A stand-in for a stream."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Any]:
+        for row in self.rows:
+            if isinstance(row, Exception):
+                raise row
+            yield row
+
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        ([{"text": "x"}, {"text": None}], UsageError, "row 2: expected text in 'text', got a None"),
+        ([{"content": "x"}], UsageError, "row 1: expected the column 'text', got content"),
+        ([ConnectionError("no route\nmore")], DownloadError, "cannot read hf:someone/texts: no r"),
+        ([ValueError("config is missing")], DownloadError, "config is missing"),
+        ([FileNotFoundError("Dataset 'x' doesn't exist")], UsageError, "doesn't exist"),
+    ],
+)
+def test_what_goes_wrong_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, rows: list[Any], error: type[Exception], message: str
+) -> None:
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_given, **_named: Rows(rows))
+    with pytest.raises(error) as caught:
+        list(make().read())
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_the_real_library_says_it_in_a_line_offline() -> None:
+    with pytest.raises((DownloadError, UsageError), match="someone/texts"):
+        list(make().read())
+
+
+@pytest.mark.parametrize(
+    ("reference", "parts"),
+    [
+        ("a/b", ("a/b", None, None)),
+        ("a/b:c-1", ("a/b", "c-1", None)),
+        ("a/b:c@v1.0", ("a/b", "c", "v1.0")),
+        ("a/b@refs/convert/parquet", ("a/b", None, "refs/convert/parquet")),
+    ],
+)
+def test_references(reference: str, parts: tuple[str, str | None, str | None]) -> None:
+    assert parse_hub(reference) == parts
+
+
+@pytest.mark.parametrize("reference", ["", "a", "a/b/c", "../x", "a/..", "a/b:", "a b/c"])
+def test_references_that_are_none(reference: str) -> None:
+    with pytest.raises(UsageError, match="expected hf:owner/name"):
+        parse_hub(reference)
+
+
+def test_a_file_for_validation_does_not_fit_a_stream() -> None:
+    with pytest.raises(UsageError, match="take --held-out"):
+        open_source("hf:a/b", Choices(validation=Path("x")))

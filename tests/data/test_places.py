@@ -1,0 +1,249 @@
+"""Sources, corpora and prepared sets by name: what is found, and what is said where nothing is."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from qkvary.data import tokenizer_files
+from qkvary.data.corpora import CORPORA, open_source
+from qkvary.data.downloads import DownloadError
+from qkvary.data.places import default_folder, ensure_prepared, find_prepared, prepare_corpus
+from qkvary.data.prepared import PreparedData, open_prepared
+from qkvary.data.shakespeare import load_shakespeare
+from qkvary.data.sources import Choices
+from qkvary.data.tokenizer_files import load_gpt2, load_tokenizer, name_tokenizer
+from qkvary.storage.errors import DamagedError, UsageError
+from tests.data.merged import KINDS, merges_of
+from tests.data.small_sets import made_up
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache and a data root of their own, and no net."""
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("QKVARY_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return tmp_path / "cache"
+
+
+def write_novels(root: Path) -> None:
+    for number, split in enumerate(("train", "valid", "test")):
+        folder = root / "english_novels" / split
+        folder.mkdir(parents=True)
+        for name, text in zip("ab", made_up(2, seed=number), strict=True):
+            (folder / f"{name}.txt").write_text(text, "utf-8")
+        (folder / "notes.pdf").write_bytes(b"\xff")
+
+
+def counts(data: PreparedData) -> dict[str, int]:
+    return {name: split.documents for name, split in data.splits.items()}
+
+
+def test_a_corpus_is_prepared_when_it_is_first_asked_for(tmp_path: Path, cache: Path) -> None:
+    write_novels(tmp_path / "data")
+    with pytest.raises(UsageError, match="run `qkvary data prepare english-novels --tokenizer byt"):
+        find_prepared("english-novels/bytes")
+    place = ensure_prepared("english-novels/bytes")
+    assert place == cache / "data" / "english-novels-bytes"
+    assert find_prepared("english-novels/bytes") == place
+    assert find_prepared(str(place)) == place
+    assert counts(open_prepared(place)) == {"train": 2, "validation": 2, "test": 2}
+    # A set that is complete needs its corpus no more.
+    for path in (tmp_path / "data").rglob("*.txt"):
+        path.unlink()
+    assert ensure_prepared("english-novels/bytes") == place
+
+
+def test_a_corpus_that_is_nowhere(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="put it at english_novels below QKVARY_DATA"):
+        open_source("english-novels")
+    with pytest.raises(UsageError, match="did you mean tinystories"):
+        open_source("tinystory")
+    with pytest.raises(UsageError, match="expected a prepared set, got nothing/bytes"):
+        find_prepared("nothing/bytes")
+    (tmp_path / "book.txt").write_text("x")
+    with pytest.raises(UsageError, match=r"run `qkvary data prepare .*book\.txt` and"):
+        ensure_prepared(str(tmp_path / "book.txt"))
+
+
+def test_tiny_shakespeare_is_cut_where_everybody_cuts_it() -> None:
+    data = prepare_corpus("tiny-shakespeare", "characters")
+    train, held_out = load_shakespeare().split(0.9)
+    for name, codes in (("train", train), ("validation", held_out)):
+        split = data.splits[name]
+        assert split.documents == 1
+        assert split.read(0, split.tokens)[:-1].tolist() == codes.tolist()
+    assert data.vocabulary == 66
+    with pytest.raises(UsageError, match="comes split"):
+        open_source("tiny-shakespeare", Choices(validation=Path("x")))
+
+
+def test_every_corpus_says_what_it_is() -> None:
+    for name, corpus in CORPORA.items():
+        assert corpus.name == name
+        assert corpus.about
+        assert corpus.licence
+        assert corpus.local or corpus.hub or name == "tiny-shakespeare"
+
+
+def prepare(tmp_path: Path, texts: dict[str, str], **choices: object) -> PreparedData:
+    folder = tmp_path / "texts"
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, "utf-8")
+    return prepare_corpus(str(folder), "bytes", choices=Choices(**choices))  # type: ignore[arg-type]
+
+
+def test_one_text_is_cut_by_position(tmp_path: Path) -> None:
+    data = prepare(tmp_path, {"book.txt": "0123456789" * 10, "blank.txt": " \n"})
+    assert data.splits["train"].read(0, 96).tolist() == [*(b"0123456789" * 10)[:95], 256]
+    assert data.splits["validation"].read(0, 6).tolist() == [*b"56789", 256]
+    assert data.about["plan"]["source"]["held_out"] is None
+    again = prepare_corpus(
+        str(tmp_path / "texts" / "book.txt"), "bytes", choices=Choices(held_out=0.3)
+    )
+    assert again.splits["train"].text_bytes == 70
+    assert again.name == "book"
+
+
+@pytest.mark.parametrize(("count", "held_out"), [(2, 1), (3, 1), (30, 2), (100, 5)])
+def test_a_share_of_few_documents_is_met_exactly(tmp_path: Path, count: int, held_out: int) -> None:
+    text = "<|endoftext|>".join(f"document {number}" for number in range(count))
+    data = prepare(tmp_path, {"all.txt": text})
+    assert counts(data) == {"train": count - held_out, "validation": held_out}
+
+
+def test_which_documents_are_held_out_depends_on_each_alone(tmp_path: Path) -> None:
+    texts = [f"document {number}" for number in range(2000)]
+
+    def held_out(name: str, chosen: list[str]) -> set[int]:
+        data = prepare(
+            tmp_path / name, {"all.txt": "<|endoftext|>".join(chosen)}, held_out=0.1, name=name
+        )
+        found = set(data.splits["validation"].document_digests.tolist())
+        assert found.isdisjoint(data.splits["train"].document_digests.tolist())
+        return found
+
+    whole = held_out("whole", texts)
+    assert 150 < len(whole) < 250
+    # In another order, with others among them, and twice, they fall on the same side.
+    assert held_out("twice", [*reversed(texts), *texts[:50]]) == whole
+    assert held_out("more", [*texts, *(f"another {number}" for number in range(50))]) >= whole
+
+
+def test_a_named_file_is_for_validation(tmp_path: Path) -> None:
+    (tmp_path / "held.txt").write_text("held out", "utf-8")
+    data = prepare(tmp_path, {"a.txt": "a", "b.txt": "b"}, validation=tmp_path / "held.txt")
+    assert counts(data) == {"train": 2, "validation": 1}
+
+
+@pytest.mark.parametrize(
+    ("texts", "choices", "message"),
+    [
+        ({"a.txt": "a", "b.txt": "b"}, {"held_out": 1.5}, "a share between 0 and 1"),
+        ({"a.txt": "a"}, {"held_out": 0.0}, "a share between 0 and 1"),
+        ({"a.txt": "a"}, {"max_tokens": 0}, "at least one token"),
+        ({"a.txt": " "}, {}, "expected more than one document to hold some out, got 0"),
+        ({"a.jsonl": '{"text": "x"}'}, {}, "say which are for validation with --validation"),
+        ({"a.pdf": "x"}, {}, "expected files of .txt, .text, .jsonl"),
+        ({"a.txt": "a"}, {"validation": Path("nowhere")}, "got nowhere, which is none"),
+        (
+            {"train.txt": "a", "valid.txt": "b"},
+            {"held_out": 0.1},
+            "comes split: there is nothing to hold out",
+        ),
+        (
+            {"train.txt": "a", "valid.txt": "b", "val.txt": "c"},
+            {},
+            "has two entries for validation: valid.txt is one too many",
+        ),
+    ],
+)
+def test_choices_that_do_not_fit(
+    tmp_path: Path, texts: dict[str, str], choices: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        prepare(tmp_path, texts, **choices)
+    assert message in str(caught.value)
+
+
+def test_a_text_that_was_changed_is_another_source(tmp_path: Path) -> None:
+    prepare(tmp_path, {"a.txt": "one", "b.txt": "two"})
+    with pytest.raises(UsageError, match="holds a set with another source: give another --out"):
+        prepare(tmp_path, {"a.txt": "six", "b.txt": "two"})
+
+
+def test_names_of_folders(cache: Path, tmp_path: Path) -> None:
+    assert default_folder("my text", "gpt2") == cache / "data" / "my-text-gpt2"
+    assert name_tokenizer("bytes") == "bytes"
+    assert name_tokenizer(str(tmp_path / "llama" / "tokenizer.json")) == "llama"
+    assert name_tokenizer(str(tmp_path / "../x/llama.json")) == "llama"
+    with pytest.raises(UsageError, match="expected a name with letters or digits"):
+        default_folder("../..", "gpt2")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gpt2_is_found_here_in_the_cache_or_in_the_net(
+    kind: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = merges_of(kind).encode()
+    monkeypatch.setattr(tokenizer_files, "MERGES_SHA256", hashlib.sha256(data).hexdigest())
+    with pytest.raises(UsageError, match="HF_HUB_OFFLINE is set: put its"):
+        load_gpt2()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setattr(tokenizer_files, "fetch", lambda _url, *, limit: b"another file"[:limit])
+    with pytest.raises(DownloadError, match="its sha256 is another one"):
+        load_gpt2()
+    assert not (cache / "gpt2_bpe").exists()
+    monkeypatch.setattr(tokenizer_files, "fetch", lambda _url, *, limit: data[:limit])
+    loaded = load_gpt2()
+    monkeypatch.setattr(tokenizer_files, "fetch", None)
+    assert load_gpt2().describe() == loaded.describe()
+    (tmp_path / "data" / "gpt2_bpe").mkdir(parents=True)
+    (tmp_path / "data" / "gpt2_bpe" / "merges.txt").write_bytes(b"x")
+    with pytest.raises(DamagedError, match=r"merges\.txt is not GPT-2's list of merges"):
+        load_gpt2()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "expected a tokenizer.json, or a merges.txt or vocab.bpe"),
+        ({"merges.txt": "a b c"}, "expected two pieces to be joined in merge 1"),
+        ({"merges.txt": "t h", "vocab.json": '{"th": 0}'}, "does not number the merges of merges"),
+        ({"vocab.bpe": "t h", "encoder.json": "{"}, "expected JSON in"),
+        ({"merges.txt": b"\xff"}, "expected UTF-8 in"),
+    ],
+)
+def test_folders_without_a_tokenizer(
+    tmp_path: Path, content: dict[str, str | bytes], message: str
+) -> None:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    for name, data in content.items():
+        (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
+    with pytest.raises(UsageError) as caught:
+        load_tokenizer(str(folder))
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_folder_with_merges_and_numbers(tmp_path: Path) -> None:
+    (tmp_path / "merges.txt").write_text(merges_of("stand-in"), "utf-8")
+    made = load_tokenizer(str(tmp_path))
+    numbers = {**made.numbers()}  # type: ignore[attr-defined]
+    (tmp_path / "vocab.json").write_text(json.dumps(numbers), "utf-8")
+    assert load_tokenizer(str(tmp_path)).describe() == made.describe()
+    assert load_tokenizer(str(tmp_path / "merges.txt")).describe() == made.describe()
+
+
+def test_what_a_set_carries_is_a_tokenizer_file(tmp_path: Path) -> None:
+    data = prepare(tmp_path, {"a.txt": "one", "b.txt": "two"})
+    again = load_tokenizer(str(data.path / "tokenizer.json"))
+    assert again.describe() == data.tokenizer.describe()
+    with pytest.raises(UsageError, match="expected a tokenizer, got 'gpt3'"):
+        load_tokenizer("gpt3")
+    with pytest.raises(UsageError, match="bytes has a separator of its own"):
+        load_tokenizer("bytes", separator="x")
