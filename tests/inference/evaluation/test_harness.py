@@ -12,7 +12,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.inference.evaluation.answers import FIVE
-from qkvary.inference.evaluation.harness import ask, make_task
+from qkvary.inference.evaluation.harness import NetworkLM, ask, make_task
 from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
@@ -94,18 +94,27 @@ def test_questions_are_those_of_lm_eval_on_the_fields_of_the_hub(folder: Path, n
         assert ours.doc_to_target(mine) == stock.doc_to_target(other)
 
 
-@pytest.mark.parametrize("name", ["hellaswag", "piqa", "winogrande"])
+OWN_WORDS = {
+    "hellaswag": lambda row: row["query"],
+    "piqa": lambda row: row["goal"],
+    "winogrande": lambda row: row["sentence"].partition("_")[2],
+    "lambada": lambda row: row["text"][:30],
+}
+
+
+@pytest.mark.parametrize("name", OWN_WORDS)
 def test_a_question_is_never_its_own_example(folder: Path, name: str) -> None:
-    """With as many examples as there are others, each must be exactly the others."""
-    asked = make_task(name, folder, fewshot=2)
-    task, documents = asked.task, list(asked.task.eval_docs)
+    """With as many examples as there are others, each of them is there, and it itself once."""
+    others = len(FILES[LOCAL_TASKS[name].evaluated]) - 1
+    task = make_task(name, folder, fewshot=others).task
+    documents, words = list(task.eval_docs), OWN_WORDS[name]
     for _ in range(5):
         for document in documents:
-            found = task.sampler.sample(n=2, eval_doc=document)
-            assert sorted(map(repr, found)) == sorted(
-                repr(other) for other in documents if other != document
+            prompt = task.fewshot_context(document, others)
+            whole = (
+                f"{prompt[0]} {task.doc_to_target(document)}" if name == "winogrande" else prompt
             )
-            task.fewshot_context(document, 2)
+            assert [whole.count(words(one)) for one in documents] == [1] * len(documents)
 
 
 def test_examples_come_from_the_other_file(folder: Path) -> None:
@@ -187,6 +196,15 @@ def test_answers_longer_than_the_network_are_refused(folder: Path) -> None:
     model = byte_network("QKV@rotary", max_tokens=9).eval()
     with pytest.raises(UsageError, match="expected answers of 1 to 9 tokens for this network"):
         ask(model, ByteTokenizer(), ["piqa"], folder=folder, fewshot=0)
+
+
+def test_what_just_fits_is_not_cut() -> None:
+    lm = NetworkLM(byte_network("QKV@rotary", max_tokens=9).eval(), ByteTokenizer(), batch_size=2)
+    fits, lost = (("", ""), [1] * 7, [2, 3, 4]), (("", ""), [1] * 8, [2, 3, 4])
+    lm._loglikelihood_tokens([fits, fits], disable_tqdm=True)
+    assert lm.cut_share == 0.0
+    lm._loglikelihood_tokens([fits, lost, fits, fits], disable_tqdm=True)
+    assert lm.cut_share == 0.25
 
 
 @pytest.fixture(autouse=True)

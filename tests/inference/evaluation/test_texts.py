@@ -53,6 +53,15 @@ def test_documents_are_begun_or_ended_but_not_both() -> None:
     assert not make_text(ByteTokenizer(), TEXTS).is_mark().any()
 
 
+def test_a_mark_has_no_bytes_whatever_it_is_spelled_as() -> None:
+    class Spelled(ByteTokenizer):
+        def piece(self, token: int, *, after: int | None = None) -> bytes:
+            return b"</s>" if token == self.separator else super().piece(token, after=after)
+
+    text = make_text(Spelled(has_separator=True), TEXTS)
+    assert text.count_bytes(everything(text)) == len("".join(TEXTS).encode())
+
+
 def test_joined_documents_are_one_span() -> None:
     text = make_text(ByteTokenizer(), TEXTS)
     assert text.spans(joined=True).tolist() == [[0, len(text.tokens)]]
