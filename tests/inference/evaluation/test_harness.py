@@ -98,7 +98,7 @@ OWN_WORDS = {
     "hellaswag": lambda row: row["query"],
     "piqa": lambda row: row["goal"],
     "winogrande": lambda row: row["sentence"].partition("_")[2],
-    "lambada": lambda row: row["text"][:30],
+    "lambada": lambda row: row["text"][:15],
 }
 
 
