@@ -16,6 +16,8 @@ MODULES = (
     "qkvary.cli.main",
     "qkvary.data.downloads",
     "qkvary.data.model_configs",
+    "qkvary.data.places",
+    "qkvary.data.rows",
     "qkvary.data.tokenizers",
     "qkvary.checkpoints.catalog",
     "qkvary.checkpoints.huggingface.catalog",
