@@ -99,6 +99,10 @@ CALLS: dict[str, list[str]] = {
     "status": ["{study}", "--out", "{runs}"],
     "studies": [],
     "study": ["{study}", "--out", "{runs}", "--workers", "1"],
+    "train": [
+        *("lm-10m", "--data", "{prepared}", "--out", "{runs}", "--context", "8", "--steps", "2"),
+        *("--batch-size", "2", "--validation-tokens", "20", "--test-tokens", "20"),
+    ],
     "variants": [],
 }
 WITHOUT_FIGURES = {"completion"}

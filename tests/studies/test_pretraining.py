@@ -5,8 +5,15 @@ import pytest
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import UsageError
-from qkvary.studies.pretraining import VALIDATION_TOKENS, DataChoice, Wishes, plan_training
+from qkvary.studies.pretraining import (
+    VALIDATION_TOKENS,
+    DataChoice,
+    ExecutionWishes,
+    Wishes,
+    plan_training,
+)
 from qkvary.tasks.config import LanguageTaskConfig
+from qkvary.training.config import ExecutionConfig
 from qkvary.training.presets import find_preset, preset_names
 
 DATA = DataChoice(
@@ -46,7 +53,6 @@ def test_a_shorter_run_has_a_shorter_warm_up_and_more_frequent_validations() -> 
 def test_wishes_reach_the_run() -> None:
     wishes = Wishes(
         batch_size=24,
-        micro_batch_size=3,
         context=128,
         learning_rate=0.5,
         evaluate_every=7,
@@ -54,18 +60,20 @@ def test_wishes_reach_the_run() -> None:
         test_tokens=77,
         protocol="packed",
         document_mask=True,
-        precision="full",
-        compile=True,
-        recompute_blocks=True,
+        execution=ExecutionWishes(
+            micro_batch_size=3, precision="full", compile=True, recompute_blocks=True
+        ),
     )
     (cell,) = plan_training(find_preset("lm-300m"), DATA, wishes=wishes, device="cuda:1").cells()
     run = cell.run
     assert isinstance(run.task, LanguageTaskConfig)
     assert isinstance(run.network, LanguageModelConfig)
     training, task = run.training, run.task
-    assert (training.batch_size, training.micro_batch_size) == (24, 3)
+    assert training.batch_size == 24
+    assert training.execution == ExecutionConfig(
+        micro_batch_size=3, precision="full", compile=True, recompute_blocks=True
+    )
     assert (training.optimizer.learning_rate, training.evaluate_every) == (0.5, 7)
-    assert (training.precision, training.compile, training.recompute_blocks) == ("full", True, True)
     assert (task.context, run.network.max_tokens) == (128, 128)
     assert (task.validation_tokens, task.test_tokens) == (99, 77)
     assert (task.protocol, task.document_mask, run.device) == ("packed", True, "cuda:1")
@@ -73,16 +81,19 @@ def test_wishes_reach_the_run() -> None:
 
 def test_a_compiled_preset_may_be_left_uncompiled() -> None:
     preset = find_preset("gpt2-124m")
-    assert preset.training.compile
-    (cell,) = plan_training(preset, DATA, wishes=Wishes(compile=False)).cells()
-    assert not cell.run.training.compile
+    assert preset.training.execution.compile
+    (cell,) = plan_training(
+        preset, DATA, wishes=Wishes(execution=ExecutionWishes(compile=False))
+    ).cells()
+    assert not cell.run.training.execution.compile
 
 
 def test_a_smaller_batch_lowers_the_rows_at_once() -> None:
     (cell,) = plan_training(find_preset("lm-300m"), DATA, wishes=Wishes(batch_size=4)).cells()
-    assert cell.run.training.micro_batch_size == 4
+    assert cell.run.training.execution.micro_batch_size == 4
+    wishes = Wishes(batch_size=4, execution=ExecutionWishes(micro_batch_size=5))
     with pytest.raises(UsageError, match="a micro-batch of at most the 4 rows of a step, got 5"):
-        plan_training(find_preset("lm-300m"), DATA, wishes=Wishes(batch_size=4, micro_batch_size=5))
+        plan_training(find_preset("lm-300m"), DATA, wishes=wishes)
 
 
 def test_several_variants_are_a_study_with_the_first_as_its_baseline() -> None:

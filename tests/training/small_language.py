@@ -19,7 +19,14 @@ from qkvary.tasks.contract import (
     Ranks,
     Split,
 )
-from qkvary.training.config import OptimizerConfig, RunConfig, ScheduleConfig, TrainingConfig
+from qkvary.training.config import (
+    ExecutionConfig,
+    OptimizerConfig,
+    Precision,
+    RunConfig,
+    ScheduleConfig,
+    TrainingConfig,
+)
 
 VOCABULARY, CONTEXT, BATCH, EVALUATED = 13, 7, 12, 24
 
@@ -102,15 +109,20 @@ def small_run(
     dtype: str = "float64",
     device: str = "cpu",
     clip: float | None = 0.3,
+    micro_batch_size: int | None = 3,
+    precision: Precision = "full",
+    recompute_blocks: bool = False,
     **training: Any,
 ) -> RunConfig:
     fields: dict[str, Any] = {
         "batch_size": BATCH,
-        "micro_batch_size": 3,
         "evaluate_every": 7,
         "log_every": 1,
         **training,
     }
+    execution = ExecutionConfig(
+        micro_batch_size=micro_batch_size, precision=precision, recompute_blocks=recompute_blocks
+    )
     return RunConfig(
         task=SequenceTaskConfig(name="sub", length=CONTEXT, vocabulary=VOCABULARY),
         network=small_network(),
@@ -120,6 +132,7 @@ def small_run(
                 name="adamw", learning_rate=0.01, weight_decay=0.1, gradient_clip=clip
             ),
             schedule=ScheduleConfig(name="cosine", warmup_steps=3),
+            execution=execution,
             **fields,
         ),
         seed=5,

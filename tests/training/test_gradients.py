@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from qkvary.storage.errors import UsageError
 from qkvary.tasks.contract import EVERY_ROW, IGNORED, Batch
-from qkvary.training.config import RunConfig
+from qkvary.training.config import ExecutionConfig, RunConfig
 from qkvary.training.distribution import Alone
 from qkvary.training.gradients import Gradients
 from qkvary.training.loop import train
@@ -39,7 +39,7 @@ class UnevenTask(ToyTask):
 
 
 def uneven_run(micro: int | None, dtype: str = "float64") -> RunConfig:
-    run = toy_run(micro_batch_size=micro)
+    run = toy_run(execution=ExecutionConfig(micro_batch_size=micro))
     training = dataclasses.replace(run.training, batch_size=BATCH)
     return dataclasses.replace(run, training=training, dtype=dtype)  # type: ignore[arg-type]
 
@@ -110,7 +110,7 @@ def test_autocast_is_around_the_network() -> None:
             return F.cross_entropy(logits.float().flatten(0, 1), batch.targets.flatten())
 
     for precision in ("bf16", "full"):
-        task, run = Watching(), toy_run(precision=precision)
+        task, run = Watching(), toy_run(execution=ExecutionConfig(precision=precision))
         model = task.build(run.network, 3).train()
         Gradients(run, task, model, Alone()).find(0)
         assert all(parameter.dtype == torch.float32 for parameter in model.parameters())

@@ -156,9 +156,9 @@ def test_steps_and_tokens(
         tokens_per_step,
         tokens,
     )
-    assert (training.batch_size, training.micro_batch_size) == (rows, micro)
+    assert (training.batch_size, training.execution.micro_batch_size) == (rows, micro)
     assert training.evaluate_every == evaluate_every
-    assert training.precision == "bf16"
+    assert training.execution.precision == "bf16"
     assert (training.optimizer.name, training.optimizer.betas) == ("adamw", (0.9, 0.95))
     assert (training.optimizer.weight_decay, training.optimizer.gradient_clip) == (0.1, 1.0)
 
@@ -214,8 +214,8 @@ def test_protocols() -> None:
 def test_rows_of_a_step_divide_among_the_devices_that_were_used() -> None:
     for name, devices, parts in (("lm-300m", 8, 24), ("lm-1.2b", 8, 36), ("gpt2-124m", 1, 40)):
         training: TrainingConfig = find_preset(name).training
-        assert training.micro_batch_size is not None
-        assert training.batch_size == devices * parts * training.micro_batch_size
+        assert training.execution.micro_batch_size is not None
+        assert training.batch_size == devices * parts * training.execution.micro_batch_size
 
 
 # ---- variants

@@ -1,10 +1,10 @@
-import importlib.util
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from qkvary.storage.errors import UsageError
+from qkvary.training import catalog
 from qkvary.training.loop import train
 from qkvary.training.tensorboard import TensorBoardLog
 from tests.training.test_loop import after, log
@@ -36,7 +36,7 @@ def test_the_copy_shows_what_the_log_has_also_after_a_stop(tmp_path: Path) -> No
 def test_without_tensorboard_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(catalog, "find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"pip install 'qkvary\[track\]'"):
         TensorBoardLog(tmp_path)
 

@@ -43,7 +43,7 @@ from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_processes, load_together
 from qkvary.studies.messages import Job
-from qkvary.studies.pretraining import DataChoice, Wishes, plan_training
+from qkvary.studies.pretraining import DataChoice, ExecutionWishes, Wishes, plan_training
 from qkvary.studies.reports.terminal import print_summary
 from qkvary.studies.reports.writing import FORMATS, write_report
 from qkvary.studies.store import Store
@@ -82,13 +82,6 @@ DryRun = Annotated[
 ]
 
 
-Strategy = Annotated[
-    Literal["ddp", "fsdp"],
-    Parameter(
-        name="--strategy",
-        help="Under torchrun: ddp gives every process the whole network, fsdp a share of it.",
-    ),
-]
 COLUMNS = (
     ("variant", "left"),
     ("seed", "right"),
@@ -149,10 +142,6 @@ class Changes:
     batch_size: Annotated[
         int | None, _count("--batch-size", "Rows of a step, over all processes.")
     ] = None
-    micro_batch_size: Annotated[
-        int | None,
-        _count("--micro-batch-size", "Rows that go through the network at once, in each process."),
-    ] = None
     context: Annotated[int | None, _count("--context", "Tokens of a row: 256, 1k.")] = None
     learning_rate: Annotated[
         float | None, Parameter(name="--learning-rate", help="The peak of the learning rate.")
@@ -174,6 +163,17 @@ class Changes:
         bool,
         Parameter(name="--document-mask", negative=(), help="Tokens see their own document only."),
     ] = False
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Computing:
+    """How steps are computed."""
+
+    micro_batch_size: Annotated[
+        int | None,
+        _count("--micro-batch-size", "Rows that go through the network at once, in each process."),
+    ] = None
     precision: Annotated[
         Precision | None,
         Parameter(name="--precision", help="full, or bf16: products in bfloat16."),
@@ -183,19 +183,19 @@ class Changes:
         Parameter(name="--compile", help="Let torch compile the network, or not."),
     ] = None
     recompute_blocks: Annotated[
-        bool,
+        bool | None,
         Parameter(
             name="--recompute-blocks",
             negative=(),
             help="Compute blocks again for their gradient: less memory, a third more work.",
         ),
-    ] = False
+    ] = None
 
 
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
-    """What is shown and kept on the way."""
+class Running:
+    """What is shown and kept on the way, and how processes share the work."""
 
     sample: Annotated[
         str | None,
@@ -208,11 +208,19 @@ class Watch:
     checkpoint_seconds: Annotated[
         float, Parameter(name="--checkpoint-seconds", help="Seconds between two checkpoints.")
     ] = 60.0
+    strategy: Annotated[
+        Literal["ddp", "fsdp"],
+        Parameter(
+            name="--strategy",
+            help="Under torchrun: ddp gives every process the whole network, fsdp a share of it.",
+        ),
+    ] = "ddp"
 
 
 OWN_CORPUS = Corpus()
 NO_CHANGES = Changes()
-DEFAULT_WATCH = Watch()
+AS_THE_PRESET = Computing()
+DEFAULT_RUNNING = Running()
 
 
 def command(
@@ -222,10 +230,10 @@ def command(
     corpus: Corpus = OWN_CORPUS,
     variants: Variants = (),
     changes: Changes = NO_CHANGES,
+    computing: Computing = AS_THE_PRESET,
     where: Where = DEFAULT_WHERE,
-    watch: Watch = DEFAULT_WATCH,
+    running: Running = DEFAULT_RUNNING,
     out: Out = DEFAULT_OUT,
-    strategy: Strategy = "ddp",
     dry_run: DryRun = False,
     json_output: Json = False,
 ) -> int:
@@ -236,7 +244,7 @@ def command(
     """
     chosen = find_preset(preset)
     check_device(where.device)
-    with load_processes().join_processes(strategy, where.device) as distribution:
+    with load_processes().join_processes(running.strategy, where.device) as distribution:
         prepared = _prepare(chosen, corpus, distribution)
         study = plan_training(
             chosen,
@@ -248,7 +256,10 @@ def command(
             ),
             variants=variants,
             seeds=(0,) if where.seeds is None else parse_seeds(where.seeds),
-            wishes=Wishes(**dataclasses.asdict(changes)),
+            wishes=Wishes(
+                **dataclasses.asdict(changes),
+                execution=ExecutionWishes(**dataclasses.asdict(computing)),
+            ),
             device=where.device,
             dtype=where.dtype,
         )
@@ -256,7 +267,7 @@ def command(
         if dry_run:
             _print_plan(study, store, json_output=json_output)
             return 0
-        code = _train(study, store, watch, distribution, quiet=json_output)
+        code = _train(study, store, running, distribution, quiet=json_output)
         if distribution.rank:
             return code
     if code in (0, *ENDED_BADLY):
@@ -287,12 +298,12 @@ def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> Pr
 
 
 def _train(
-    study: Study, store: Store, watch: Watch, distribution: "Distribution", *, quiet: bool
+    study: Study, store: Store, running: Running, distribution: "Distribution", *, quiet: bool
 ) -> int:
     """Make what is not made yet; return the exit code."""
     together = load_together()
     cells = study.cells()
-    job = Job(store=store.path, cells=cells, checkpoint_seconds=watch.checkpoint_seconds)
+    job = Job(store=store.path, cells=cells, checkpoint_seconds=running.checkpoint_seconds)
     if distribution.rank:
         stopping = threading.Event()
         with _signals(stopping.set):
@@ -300,7 +311,7 @@ def _train(
         return 0
     display = TrainingDisplay(console(sys.stderr), cells, quiet=quiet)
     watching = together.Watching(
-        tell=display.tell, on_log=display.log, prompt=watch.sample, board=watch.tensorboard
+        tell=display.tell, on_log=display.log, prompt=running.sample, board=running.tensorboard
     )
     worker = together.start_worker(job, distribution, watching)
     with _signals(worker.stop) as received:

@@ -6,6 +6,7 @@ compared the same way.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,13 +14,48 @@ from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
-from qkvary.training.config import Precision, TrainingConfig
+from qkvary.training.config import ExecutionConfig, Precision, TrainingConfig
 from qkvary.training.presets import Preset
 
 VALIDATIONS = 20
 """Validations of a run whose preset is cut short."""
 VALIDATION_TOKENS = 65_536
 """Tokens of a validation during training; the test at the end scores every token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionWishes:
+    """What is to be different in how steps are computed; None leaves it."""
+
+    micro_batch_size: int | None = None
+    """Rows that go through the network at once."""
+    precision: Precision | None = None
+    """Of products."""
+    compile: bool | None = None
+    """Whether torch compiles the network."""
+    recompute_blocks: bool | None = None
+    """Whether blocks are computed again for their gradient."""
+
+    def change(self, execution: ExecutionConfig, batch_size: int) -> ExecutionConfig:
+        """Return what is wished for.
+
+        Args:
+            execution: Of the preset.
+            batch_size: Rows of a step, of which no part has more.
+
+        Raises:
+            UsageError: if a part is to have more rows than a step.
+        """
+        if self.micro_batch_size is not None and self.micro_batch_size > batch_size:
+            raise UsageError(
+                f"expected a micro-batch of at most the {batch_size:,} rows of a step, got "
+                f"{self.micro_batch_size:,}"
+            )
+        names = (field.name for field in dataclasses.fields(self))
+        wished = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        changed = replace(execution, **wished)
+        micro = changed.micro_batch_size
+        return replace(changed, micro_batch_size=None if micro is None else min(micro, batch_size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +66,6 @@ class Wishes:
     """Optimizer steps; warm-up and validations are shortened with them."""
     batch_size: int | None = None
     """Rows of a step, over all processes."""
-    micro_batch_size: int | None = None
-    """Rows that go through the network at once."""
     context: int | None = None
     """Tokens of a row."""
     learning_rate: float | None = None
@@ -46,12 +80,8 @@ class Wishes:
     """How rows are made of documents."""
     document_mask: bool = False
     """Whether tokens see their own document only."""
-    precision: Precision | None = None
-    """Of products."""
-    compile: bool | None = None
-    """Whether torch compiles the network."""
-    recompute_blocks: bool = False
-    """Whether blocks are computed again for their gradient."""
+    execution: ExecutionWishes = ExecutionWishes()
+    """How steps are computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,24 +173,15 @@ def _training(training: TrainingConfig, wishes: Wishes) -> TrainingConfig:
     every = min(training.evaluate_every, max(1, steps // VALIDATIONS))
     rate = wishes.learning_rate or training.optimizer.learning_rate
     batch = wishes.batch_size or training.batch_size
-    micro = wishes.micro_batch_size or training.micro_batch_size
-    if wishes.micro_batch_size is not None and wishes.micro_batch_size > batch:
-        raise UsageError(
-            f"expected a micro-batch of at most the {batch:,} rows of a step, got "
-            f"{wishes.micro_batch_size:,}"
-        )
     return replace(
         training,
         steps=steps,
         batch_size=batch,
-        micro_batch_size=None if micro is None else min(micro, batch),
         schedule=replace(schedule, warmup_steps=warmup),
         optimizer=replace(training.optimizer, learning_rate=rate),
         evaluate_every=wishes.evaluate_every or (every if short else training.evaluate_every),
         log_every=min(training.log_every, max(1, steps // 100)) if short else training.log_every,
-        precision=wishes.precision or training.precision,
-        compile=training.compile if wishes.compile is None else wishes.compile,
-        recompute_blocks=wishes.recompute_blocks or training.recompute_blocks,
+        execution=wishes.execution.change(training.execution, batch),
     )
 
 

@@ -129,13 +129,9 @@ class GuardConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingConfig:
-    """Everything about training that is not the task or the network."""
+class ExecutionConfig:
+    """How a step is computed: what changes time, memory and last bits, not what is learned."""
 
-    steps: int
-    """Optimizer steps of a complete run."""
-    batch_size: int
-    """Examples in one step, over all processes."""
     micro_batch_size: int | None = None
     """Examples that go through the network at once; None for all that a process has of a step.
     Gradients of the parts are added up, each weighted by its targets that count."""
@@ -145,6 +141,23 @@ class TrainingConfig:
     """Whether torch compiles the network."""
     recompute_blocks: bool = False
     """Keep each block's input only and compute the block again for its gradient."""
+
+    def __post_init__(self) -> None:
+        _choice("precision", self.precision, get_args(Precision))
+        if self.micro_batch_size is not None and self.micro_batch_size < 1:
+            raise ValueError(
+                f"micro_batch_size must be at least 1 or None, got {self.micro_batch_size}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingConfig:
+    """Everything about training that is not the task or the network."""
+
+    steps: int
+    """Optimizer steps of a complete run."""
+    batch_size: int
+    """Examples in one step, over all processes."""
     optimizer: OptimizerConfig
     """How gradients move the weights."""
     schedule: ScheduleConfig = ScheduleConfig()
@@ -159,13 +172,10 @@ class TrainingConfig:
     """End the run at the evaluation that first finds the task solved."""
     guards: GuardConfig = GuardConfig()
     """What becomes of steps that look wrong."""
+    execution: ExecutionConfig = ExecutionConfig()
+    """How a step is computed."""
 
     def __post_init__(self) -> None:
-        _choice("precision", self.precision, get_args(Precision))
-        if self.micro_batch_size is not None and self.micro_batch_size < 1:
-            raise ValueError(
-                f"micro_batch_size must be at least 1 or None, got {self.micro_batch_size}"
-            )
         for name in ("steps", "batch_size", "evaluate_every", "log_every"):
             value: int = getattr(self, name)
             if value < 1:

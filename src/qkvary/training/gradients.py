@@ -51,7 +51,7 @@ class Gradients:
                 f"expected a batch size that {size} processes share evenly, got {whole}"
             )
         self.share = whole // size
-        self.part = min(run.training.micro_batch_size or self.share, self.share)
+        self.part = min(run.training.execution.micro_batch_size or self.share, self.share)
 
     def find(self, step: int) -> float:
         """Leave the gradient of a step in the parameters, and return its loss."""
@@ -73,7 +73,7 @@ class Gradients:
 
     def precision(self) -> AbstractContextManager[object]:
         """Around everything that runs the network."""
-        if self.run.training.precision == "full":
+        if self.run.training.execution.precision == "full":
             return nullcontext()
         return torch.autocast(torch.device(self.run.device).type, torch.bfloat16)
 

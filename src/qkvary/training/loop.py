@@ -165,12 +165,12 @@ class _Loop:
         return self.task.build(run.network, run.seed).to(run.device, _DTYPES[run.dtype])
 
     def place(self) -> nn.Module:
-        training = self.run.training
+        execution = self.run.training.execution
         for module in self.model.modules():
             if isinstance(module, Stack):
-                module.recompute_blocks = training.recompute_blocks
-        placed = self.distribution.place(self.model, training.precision)
-        if training.compile:
+                module.recompute_blocks = execution.recompute_blocks
+        placed = self.distribution.place(self.model, execution.precision)
+        if execution.compile:
             placed.compile()
         return placed
 

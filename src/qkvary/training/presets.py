@@ -15,7 +15,13 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.published_networks import gpt_124m, gpt_300m, gpt_1200m, modern_network
 from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
-from qkvary.training.config import GuardConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
+from qkvary.training.config import (
+    ExecutionConfig,
+    GuardConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainingConfig,
+)
 
 VOCABULARY_MULTIPLE = 64
 """Vocabularies are padded to a multiple of this, as both papers pad GPT-2's 50,257 to 50,304."""
@@ -184,8 +190,7 @@ def _published_training(
     return TrainingConfig(
         steps=steps,
         batch_size=rows,
-        micro_batch_size=micro,
-        precision="bf16",
+        execution=ExecutionConfig(micro_batch_size=micro, precision="bf16"),
         optimizer=OptimizerConfig(
             name="adamw",
             learning_rate=rate,
@@ -240,9 +245,7 @@ def _paper_1() -> tuple[Preset, ...]:
 _GPT2_TRAINING = TrainingConfig(
     steps=105_000,
     batch_size=12 * 40,
-    micro_batch_size=12,
-    precision="bf16",
-    compile=True,
+    execution=ExecutionConfig(micro_batch_size=12, precision="bf16", compile=True),
     optimizer=OptimizerConfig(
         name="adamw",
         learning_rate=6e-4,
@@ -356,8 +359,9 @@ def _modern(
         training=TrainingConfig(
             steps=steps,
             batch_size=rows,
-            micro_batch_size=micro,
-            precision="full" if tokenizer == "bytes" else "bf16",
+            execution=ExecutionConfig(
+                micro_batch_size=micro, precision="full" if tokenizer == "bytes" else "bf16"
+            ),
             optimizer=OptimizerConfig(
                 name="adamw",
                 learning_rate=rate,

@@ -5,14 +5,12 @@ The journal is what a run goes on from and what a report reads; this is for watc
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
+from qkvary.training.catalog import load_tensorboard
 
 NOT_CURVES = ("event", "step")
 
@@ -26,8 +24,7 @@ class TensorBoardLog:
         Raises:
             UsageError: if TensorBoard is not installed.
         """
-        if importlib.util.find_spec("tensorboard") is None:
-            raise UsageError("tensorboard is not installed: pip install 'qkvary[track]' brings it")
+        self._board = load_tensorboard()
         self._directory = directory
         self._writer: Any = None
 
@@ -35,8 +32,7 @@ class TensorBoardLog:
         """Take one entry of the log; what an earlier, killed process wrote behind it is hidden."""
         step = entry["step"]
         if self._writer is None:
-            board = importlib.import_module("torch.utils.tensorboard")
-            self._writer = board.SummaryWriter(str(self._directory), purge_step=step)
+            self._writer = self._board.SummaryWriter(str(self._directory), purge_step=step)
         for name, value in entry.items():
             if name in NOT_CURVES:
                 continue
