@@ -10,6 +10,7 @@ The step beside it is the smallest that anybody trains here: d_model 256, 4 laye
 batch 8, a vocabulary of 512, float32, one thread.
 """
 
+import json
 import shutil
 import tempfile
 import time
@@ -41,6 +42,8 @@ MOST_OF_STEP = 0.01
 COUNTED_VOCABULARY = 5000
 D_MODEL, HEADS, LAYERS, D_FF, VOCABULARY = 256, 4, 4, 1024, 512
 CONTEXT, BATCH, QUICK_BATCH = 256, 8, 1
+SHORT_CHARACTERS = 4000
+"""About what a page of the web has."""
 STEPS = 1000
 """Different batches that are loaded, one after the other."""
 
@@ -90,6 +93,14 @@ def compare_preparing(
             text_bytes=size,
         )
     return prepared()
+
+
+def write_lines(name: str, path: Path) -> None:
+    """The text of a corpus as many short documents, one a line."""
+    text = "".join(document.text for document in open_source(name).documents())
+    starts = range(0, len(text), SHORT_CHARACTERS)
+    lines = [json.dumps({"text": text[start : start + SHORT_CHARACTERS]}) for start in starts]
+    path.write_text("\n".join(lines), "utf-8")
 
 
 def compare_loading(data: PreparedData, effort: Effort, batch_size: int) -> None:
@@ -144,6 +155,10 @@ def main() -> None:
         tokenizer = count_merges(open_source(name))
         case = "Shakespeare, merges counted in it"
     with tempfile.TemporaryDirectory() as folder:
+        lines = Path(folder) / "lines.jsonl"
+        write_lines(name, lines)
+        short = f"{case}, JSON lines of {SHORT_CHARACTERS:,} characters"
+        compare_preparing(str(lines), tokenizer, Path(folder), effort, short)
         data = compare_preparing(name, tokenizer, Path(folder), effort, case)
         compare_loading(
             data, QUICK if is_quick else FULL_LOADING, QUICK_BATCH if is_quick else BATCH

@@ -28,6 +28,7 @@ LARGEST_RATIO = 200
 """How many times its size a compressed file may unpack to, beyond ``FREE_BYTES``."""
 FREE_BYTES = 2**26
 _CHUNK = 2**20
+_DECODER = json.JSONDecoder()
 _MARK = DOCUMENT_END.encode()
 _BOM = b"\xef\xbb\xbf"
 
@@ -133,7 +134,7 @@ class FileDocuments:
                 raise UsageError(f"{where}: expected at most {LARGEST_LINE:,} bytes, got more")
             if number == 1:
                 line = line.removeprefix(_BOM)
-            if line.strip():
+            if not line.isspace():
                 yield checked_document(_parse_line(line, where, self.field), where, self.field)
 
 
@@ -221,7 +222,7 @@ def _decode(data: bytearray, end: int, path: Path, line: int) -> str:
 
 def _parse_line(line: bytes, where: str, field: str) -> Any:
     try:
-        entry = json.loads(line)
+        entry = _DECODER.decode(line.decode("utf-8"))
     except UnicodeDecodeError:
         raise UsageError(f"{where}: expected UTF-8, got other bytes") from None
     except (ValueError, RecursionError) as error:
@@ -245,7 +246,9 @@ def checked_document(value: Any, where: str, field: str) -> Document:
     if not isinstance(value, str):
         raise UsageError(f"{where}: expected text in {field!r}, got a {type(value).__name__}")
     try:
-        value.encode()
+        # Half of a pair is never ASCII, and most texts are.
+        if not value.isascii():
+            value.encode()
     except UnicodeEncodeError as error:
         raise UsageError(
             f"{where}: expected text, got half of a surrogate pair at character {error.start}"
