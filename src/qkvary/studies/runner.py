@@ -19,6 +19,7 @@ from types import FrameType
 from rich.console import Console
 
 from qkvary.storage.errors import BusyError, NewerFormatError, ResourceError
+from qkvary.studies.data_sets import prepare_sets
 from qkvary.studies.estimates import TimeEstimate
 from qkvary.studies.live import Display, LiveDisplay, PlainDisplay, Scene, SilentDisplay, WorkerLine
 from qkvary.studies.messages import Job, News
@@ -170,6 +171,7 @@ class _Runner:
         except NewerFormatError as error:
             self.give_up(error.exit_code, str(error))
         else:
+            prepare_sets(self.left.values(), self.note)
             self.supervise()
         return self.summary()
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import LanguageModelConfig, NetworkConfig
+from qkvary.data.places import find_prepared
 from qkvary.data.prepared import PreparedData, TokenSplit, open_prepared
 from qkvary.data.rows import PackedRows, PaddedRows, Rows, rows_of_step
 from qkvary.data.tokenizers import Tokenizer
@@ -290,7 +291,8 @@ def _exponential(loss: float) -> float:
 
 
 def _open(config: LanguageTaskConfig) -> PreparedData:
-    data = open_prepared(Path(config.data))
+    path = Path(config.data)
+    data = open_prepared(path if path.exists() else find_prepared(config.data))
     if data.fingerprint != config.data_sha256:
         raise DamagedError(
             f"expected the prepared set {config.data_sha256[:12]} in {config.data}, got "

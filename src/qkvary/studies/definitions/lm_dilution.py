@@ -1,0 +1,62 @@
+"""Padding in the loss: what paper 1 prints beside what a real token costs."""
+
+from qkvary.studies.small_language_models import (
+    describe_scale,
+    small_network,
+    small_training,
+    stories,
+)
+from qkvary.studies.study import Setting, Study
+from qkvary.tasks.config import Protocol
+
+STEPS = 450
+SHARES = {256: 88, 512: 53, 1024: 28}
+"""Percent of real tokens in rows of so many, one story each (the stories that are scored)."""
+PACKED = 512
+
+
+def _setting(name: str, metric: str, *, context: int, protocol: Protocol) -> Setting:
+    return Setting(
+        name=name,
+        task=stories(context=context, protocol=protocol),
+        network=small_network(context=context),
+        training=small_training(steps=STEPS, context=context),
+        table=name,
+        metric=metric,
+    )
+
+
+STUDY = Study(
+    name="lm-dilution",
+    question="How much of what sharing costs is left in a loss that counts padding?",
+    description=(
+        "Short stories, one in each row as in paper 1, padded with the separator up to 256, 512 or "
+        f"1,024 tokens: {SHARES[256]}, {SHARES[512]} and {SHARES[1024]} % of what the loss counts "
+        "is real. Each network is scored twice on the same rows, by real tokens and as printed "
+        "there, with the padding. Beside them networks that were trained on stories without "
+        "padding, one after the other in rows of 512, scored by real tokens of stories in rows of "
+        "their own. Every step has as many positions."
+    ),
+    settings=(
+        *(
+            _setting(f"{share} % real, {words}", metric, context=context, protocol="padded-paper")
+            for context, share in SHARES.items()
+            for words, metric in (("real tokens", "document_loss"), ("as printed", "paper_loss"))
+        ),
+        _setting("no padding", "document_loss", context=PACKED, protocol="packed"),
+    ),
+    variants=("QKV", "Q-K=V", "Q-MQA"),
+    limits=(
+        (
+            "A padded row has fewer real tokens, so that networks of different tables have seen "
+            "different amounts of text; within a table all have seen the same. 2,188 stories are "
+            "little: some are seen again, more often where rows are long."
+        ),
+        (
+            "The share of real tokens in paper 1's rows is not known. By the mean length of its "
+            "documents it is at most about 53 %."
+        ),
+        describe_scale(networks=12, seeds=5, presets=("lm-30m", "lm-300m")),
+    ),
+    seeds=(0, 1, 2, 3, 4),
+)

@@ -1,0 +1,99 @@
+"""Rotary positions where the value reads the key: three meanings, and how much of a head turns."""
+
+from qkvary.arch.attention import PositionConfig, ValueRope
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.studies.small_language_models import (
+    POSITIONS_PER_STEP,
+    describe_scale,
+    novels,
+    small_network,
+    small_training,
+)
+from qkvary.studies.study import Crossing, Setting, Study
+
+CONTEXT = 128
+STEPS = 650
+HEADS = 4
+FRACTIONS = {"a quarter": 0.25, "half": 0.5, "all": 1.0}
+MEANINGS: tuple[ValueRope, ...] = ("none", "counter", "rotated")
+LEARNED = "learned positions"
+
+
+NONE, COUNTER, ROTATED = MEANINGS
+SHARED, APART = "Q-K=V@rotary", "QKV@rotary"
+
+
+def _name(part: str, meaning: str) -> str:
+    return f"{part} rotates, {meaning}"
+
+
+def _setting(name: str, network: LanguageModelConfig, variants: tuple[str, ...]) -> Setting:
+    return Setting(
+        name=name,
+        task=novels(context=CONTEXT),
+        network=network,
+        training=small_training(steps=STEPS, context=CONTEXT),
+        table=name,
+        variants=variants,
+    )
+
+
+def _rotary(part: str, meaning: ValueRope) -> Setting:
+    position = PositionConfig(rotary_fraction=FRACTIONS[part], value_rope=meaning)
+    network = small_network(context=CONTEXT, num_heads=HEADS, positions="none", position=position)
+    # Where key and value are apart, what the value would be does not matter: once is enough.
+    variants = (APART, SHARED) if meaning == COUNTER else (SHARED,)
+    return _setting(_name(part, meaning), network, variants)
+
+
+def _against(part: str, meaning: str, other: str, reference: str = SHARED) -> Crossing:
+    return Crossing(
+        variant=SHARED,
+        setting=_name(part, meaning),
+        reference=reference,
+        reference_setting=_name(part, other),
+    )
+
+
+STUDY = Study(
+    name="lm-rotary",
+    question="With rotary positions, what should the value be where it reads the key?",
+    description=(
+        "English novels, rows of 128 of GPT-2's first 4,096 tokens; 3 layers of 128 channels and 4 "
+        "heads of 32, of which a quarter, half or all rotate. Where the value reads the key's "
+        "projection it is the key before its rotation (none), the rotated key with the output "
+        "rotated back (counter), or the rotated key as it is (rotated, which depends on where in "
+        "the text one is). Beside them learned positions, where the question does not arise."
+    ),
+    settings=(
+        *(_rotary(part, meaning) for part in FRACTIONS for meaning in (COUNTER, NONE, ROTATED)),
+        _setting(LEARNED, small_network(context=CONTEXT, num_heads=HEADS), ("QKV", "Q-K=V")),
+    ),
+    variants=(APART, SHARED, "QKV", "Q-K=V"),
+    baseline=APART,
+    contrasts=(("Q-K=V", "QKV"),),
+    crossings=(
+        *(_against(part, NONE, COUNTER) for part in FRACTIONS),
+        *(_against(part, ROTATED, COUNTER) for part in FRACTIONS),
+        *(_against(part, NONE, COUNTER, APART) for part in FRACTIONS),
+        *(_against(part, ROTATED, COUNTER, APART) for part in FRACTIONS),
+        Crossing(
+            variant=APART,
+            setting=_name("half", COUNTER),
+            reference="QKV",
+            reference_setting=LEARNED,
+        ),
+    ),
+    limits=(
+        (
+            f"Small networks after {STEPS * POSITIONS_PER_STEP:,} tokens, with rows of {CONTEXT}: "
+            "which meaning learns faster, not which is better in the end, and nothing about long texts."
+        ),
+        (
+            "All rows begin at position 0, so that a network may learn where it is from rotated "
+            "values. What happens beyond the positions it was trained on is not asked here."
+        ),
+        describe_scale(networks=14, seeds=5, presets=("lm-30m", "lm-124m", "lm-350m")),
+    ),
+    seeds=(0, 1, 2, 3, 4),
+)

@@ -1,0 +1,200 @@
+"""The studies of small language models compare what their pages say, and run."""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.costs.network import Costs, network_costs
+from qkvary.data.places import prepare_corpus
+from qkvary.data.prepared import PreparedData
+from qkvary.studies import data_sets
+from qkvary.studies.data_sets import prepare_sets
+from qkvary.studies.definitions.lm_dilution import STUDY as DILUTION
+from qkvary.studies.definitions.lm_rotary import STUDY as ROTARY
+from qkvary.studies.definitions.lm_small import STUDY as SMALL
+from qkvary.studies.small_language_models import VOCABULARY, describe_scale
+from qkvary.studies.study import Cell, Study
+from qkvary.tasks.catalog import load_task
+from qkvary.tasks.config import LanguageTaskConfig
+from qkvary.training.loop import train
+from tests.data.small_sets import made_up, make_set
+
+STUDIES = (SMALL, DILUTION, ROTARY)
+DATA = os.environ.get("QKVARY_DATA")
+
+
+def first_cells(study: Study) -> dict[tuple[str, str], Cell]:
+    return {(c.setting, c.variant): c for c in study.cells() if c.seed == study.seeds[0]}
+
+
+def costs(cell: Cell) -> Costs:
+    return network_costs(cell.run.network, length=cell.run.task.sequence_length)
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
+def test_all_learn_the_same_way_from_one_set(study: Study) -> None:
+    cells = study.cells()
+    assert study.seeds == (0, 1, 2, 3, 4)
+    tasks = [cell.run.task for cell in cells]
+    assert len({(task.data, task.data_sha256) for task in tasks}) == 1  # type: ignore[union-attr]
+    for cell in cells:
+        network, training = cell.run.network, cell.run.training
+        assert isinstance(network, LanguageModelConfig)
+        assert network.vocabulary == VOCABULARY
+        assert training.batch_size * cell.run.task.sequence_length == 1_024
+        assert (training.optimizer.decay, training.optimizer.betas) == ("all", (0.9, 0.95))
+    assert len({cell.run.training.steps for cell in cells}) == 1
+    assert len(study.limits) == 3
+    assert "on one NVIDIA H100" in study.limits[-1]
+
+
+def test_small_has_every_sharing_of_table_4_and_its_equals() -> None:
+    cells = first_cells(SMALL)
+    assert len({cell.run_key for cell in cells.values()}) == 15
+    table_4 = {"QKV", "Q-K=V", "Q=K-V", "Q=K=V", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA"}
+    assert {label for setting, label in cells if setting == "novels"} == table_4 | {
+        *("I-K-V", "I-K=V"),
+        *("GQA-8", "GQA-2"),
+    }
+    found = {key: costs(cell) for key, cell in cells.items()}
+    for shared, apart in (("Q-K=V", "GQA-8"), ("Q-GQA-4", "GQA-2")):
+        ours, theirs = found["novels", shared], found["novels", apart]
+        assert ours.cache_bytes_per_token == theirs.cache_bytes_per_token
+        assert (shared, apart) in SMALL.contrasts
+    fine, single = found["32 heads", "MQA"], found["novels", "Q-MQA"]
+    assert fine.cache_bytes_per_token == single.cache_bytes_per_token
+    assert abs(fine.parameters.total - single.parameters.total) <= 3 * 16
+    whole = found["novels", "QKV"].parameters.total
+    for label in ("Q-K=V", "I-K=V"):
+        # A channel of three feed-forward networks has 3 x 257 parameters.
+        assert abs(found["equal parameters", label].parameters.total - whole) <= 3 * 257 / 2
+    for reference in (*SMALL.contrasts, *SMALL.crossings):
+        assert reference
+
+
+def test_dilution_scores_the_same_networks_twice() -> None:
+    cells = first_cells(DILUTION)
+    assert len({cell.run_key for cell in cells.values()}) == 12
+    by_table = {setting.name: setting for setting in DILUTION.settings}
+    assert [setting.metric for setting in by_table.values()] == [
+        *("document_loss", "paper_loss") * 3,
+        "document_loss",
+    ]
+    for share in ("88", "53", "28"):
+        real = cells[f"{share} % real, real tokens", "Q-K=V"]
+        printed = cells[f"{share} % real, as printed", "Q-K=V"]
+        assert real.run_key == printed.run_key
+    assert by_table["no padding"].task.protocol == "packed"  # type: ignore[union-attr]
+
+
+def test_rotary_has_every_meaning_and_its_baselines_once() -> None:
+    cells = first_cells(ROTARY)
+    assert len({cell.run_key for cell in cells.values()}) == len(cells) == 14
+    sizes = {
+        (cell.variant, cell.run.network.layers[0].position.rotary_fraction,
+         cell.run.network.layers[0].position.value_rope)
+        for (setting, _), cell in cells.items()
+        if setting != "learned positions"
+    }  # fmt: skip
+    shared = {size for size in sizes if size[0] == "Q-K=V@rotary"}
+    assert len(shared) == 9
+    assert {size[1] for size in sizes - shared} == {0.25, 0.5, 1.0}
+    for cell in cells.values():
+        learned = cell.setting == "learned positions"
+        assert cell.run.network.positions == ("learned" if learned else "none")  # type: ignore[union-attr]
+        assert cell.run.network.layers[0].size_per_head == 32
+
+
+def test_what_usual_sizes_would_take() -> None:
+    said = describe_scale(networks=2, seeds=3, presets=("lm-124m", "lm-300m"))
+    assert said.startswith("What the same 2 networks with 3 seeds would take")
+    hours = [float(part.split()[1]) for part in said.split("reach: ")[1].split("; ")]
+    # 6 N D plus attention, at 40 % of 989.5 TFLOPS.
+    assert hours[0] == pytest.approx(6 * 123.6e6 * 2.475e9 / 0.4 / 989.5e12 / 3600, rel=0.2)
+    assert hours[1] == pytest.approx(6 * 305.5e6 * 10e9 / 0.4 / 989.5e12 / 3600, rel=0.2)
+
+
+# ---- data
+
+
+@pytest.fixture(name="stand_in", scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    return make_set(tmp_path_factory.mktemp("stand-in"), made_up(900, 1), made_up(60, 2))
+
+
+def shortened(cell: Cell, data: PreparedData) -> Cell:
+    task, training = cell.run.task, cell.run.training
+    assert isinstance(task, LanguageTaskConfig)
+    task = dataclasses.replace(
+        task,
+        data=str(data.path),
+        data_sha256=data.fingerprint,
+        validation_tokens=70,
+        test_tokens=70,
+        evaluation_batch_size=1,
+    )
+    schedule = dataclasses.replace(training.schedule, warmup_steps=1)
+    training = dataclasses.replace(training, steps=1, schedule=schedule)
+    return dataclasses.replace(
+        cell, run=dataclasses.replace(cell.run, task=task, training=training)
+    )
+
+
+def one_of_each_setting() -> Iterator[Cell]:
+    """The last variant of every setting, which shares the most."""
+    for study in STUDIES:
+        last = {setting: cell for (setting, _), cell in first_cells(study).items()}
+        yield from {cell.run_key: cell for cell in last.values()}.values()
+
+
+@pytest.mark.filterwarnings("ignore:value_rope 'rotated' gives outputs that change")
+@pytest.mark.parametrize("cell", list(one_of_each_setting()), ids=lambda cell: cell.title)
+def test_a_step_of_every_setting(cell: Cell, stand_in: PreparedData, tmp_path: Path) -> None:
+    run = shortened(cell, stand_in).run
+    outcome = train(run, load_task(run.task), tmp_path)
+    assert outcome.status == "done"
+    for score in ("loss", "document_loss", "paper_loss", "real_share"):
+        assert outcome.metrics[f"test_{score}"] is not None
+
+
+def test_what_runs_read_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[str] = []
+    monkeypatch.setattr(data_sets, "ensure_prepared", prepared.append)
+    monkeypatch.setenv("QKVARY_CACHE", str(Path(os.devnull) / "none"))
+    told: list[str] = []
+    prepare_sets((*SMALL.cells(), *DILUTION.cells(), *ROTARY.cells()), told.append)
+    assert prepared == ["english-novels/gpt2-4096", "tinystories/gpt2-4096"]
+    assert told == [f"preparing {name}" for name in prepared]
+
+
+def test_what_is_prepared_is_left_alone(
+    stand_in: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_sets, "ensure_prepared", None)
+    prepare_sets([shortened(SMALL.cells()[0], stand_in)], pytest.fail)
+
+
+FINGERPRINTS = {
+    "tinystories": DILUTION.settings[0].task.data_fingerprint,
+    "english-novels": SMALL.settings[0].task.data_fingerprint,
+}
+
+
+def check_fingerprint(corpus: str, folder: Path) -> None:
+    assert len(FINGERPRINTS[corpus]) == 64
+    if DATA is not None:
+        data = prepare_corpus(corpus, f"gpt2-{VOCABULARY}", out=folder)
+        assert data.fingerprint == FINGERPRINTS[corpus]
+
+
+def test_stories_are_those_that_runs_are_named_after(tmp_path: Path) -> None:
+    check_fingerprint("tinystories", tmp_path)
+
+
+@pytest.mark.slow
+def test_novels_are_those_that_runs_are_named_after(tmp_path: Path) -> None:
+    check_fingerprint("english-novels", tmp_path)
