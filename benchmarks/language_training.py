@@ -4,7 +4,8 @@ d_model 256, 4 layers, 4 heads, 1,024 channels inside, 256 tokens, batch 8, floa
 step is everything: the loss, its gradients, their norm and clipping, fused AdamW. The script is
 what one writes down first: scores of all pairs with a mask, all logits, one call of the loss.
 Transformers is its ``GPT2LMHeadModel`` with SDPA, and left out where it is not installed. All three
-start from the same weights, and have to agree on the loss.
+start from the same weights, and have to agree on the loss. Each has a process of its own, and they
+take turns; ours keeps freed memory there, as processes that train do.
 
 Beside the default, which computes what float32 says, are the ways that round products to bfloat16
 or let torch compile the step; they are compared with the default.
@@ -15,9 +16,9 @@ added to it after everything was imported.
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,9 +29,11 @@ from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.inference.catalog import has_transformers, load_stock
 from qkvary.nn.language_model import LanguageModel
+from qkvary.training.allocator import keep_freed_memory
 from qkvary.training.config import OptimizerConfig
 from qkvary.training.optimizers import make_optimizer
-from timing.interleaved import Effort, Ratio, Timing, print_case, read_effort, take_turns
+from timing.apart import Apart, clock_of, serve
+from timing.interleaved import Effort, Ratio, Timing, print_case, read_quick, take_turns
 from timing.memory import measure_apart, tell_peak
 
 NAME = "language_training"
@@ -42,7 +45,7 @@ CONTEXT, BATCH = 256, 8
 SMALL, LARGE = 512, 50_304
 QUICK_BATCH = 1
 SHARING = ("Q-K=V", "Q=K-V", "Q=K=V", "GQA-2", "MQA", "Q-MQA", "I-K-V", "I-K=V")
-QUICK_WAYS = ("bf16",)
+OTHERS = ("script", "transformers")
 WAYS = ("bf16", "bf16 products", "compiled", "compiled bf16")
 """Autocast; float32 whose products are taken in bfloat16 (``set_float32_matmul_precision``); and
 ``torch.compile`` with and without autocast."""
@@ -52,8 +55,8 @@ NOT_SLOWER = 1.0
 MOST_MEMORY = 0.6
 OPTIMIZER = OptimizerConfig(name="adamw", learning_rate=1e-4, weight_decay=0.1, gradient_clip=1.0)
 MEMORY_STEPS = 3
-MEMORY = "--memory-of"
-"""What a process is told that only measures memory."""
+TURNS, MEMORY = "--turns-of", "--memory-of"
+"""What other processes are told to do."""
 SEED = 0
 
 
@@ -135,6 +138,11 @@ class Sizes:
 
     vocabulary: int
     batch: int
+
+    @property
+    def told(self) -> tuple[str, str]:
+        """As another process is told."""
+        return str(self.vocabulary), str(self.batch)
 
     def draw(self) -> tuple[Tensor, Tensor]:
         """Inputs and targets."""
@@ -238,51 +246,14 @@ def make_transformers(sizes: Sizes) -> Step:
     return make_step(stock, loss, plain_adamw(stock))
 
 
-def make_steps(sizes: Sizes, labels: tuple[str, ...], ways: tuple[str, ...]) -> dict[str, Step]:
-    """All that take turns."""
-    steps: dict[str, Step] = {"QKV": make_ours("QKV", sizes), "script": make_script(sizes)}
-    if has_transformers():
-        steps["transformers"] = make_transformers(sizes)
-    losses = {name: step() for name, step in steps.items()}
-    if max(losses.values()) - min(losses.values()) > 1e-4:
-        raise RuntimeError(f"expected the same loss of all, got {losses}")
-    steps |= {label: make_ours(label, sizes) for label in labels}
-    return steps | {way: make_ours("QKV", sizes, way) for way in ways}
-
-
-# ---- cases
-
-
-def compare(timing: Timing, sizes: Sizes, labels: tuple[str, ...], ways: tuple[str, ...]) -> None:
-    """Print what takes how much longer."""
-    tokens = sizes.batch * CONTEXT
-    speeds = {name: round(tokens / seconds, 1) for name, seconds in timing.medians.items()}
-
-    def tell(name: str, other: str, goal: float, better: Literal["higher", "lower"]) -> None:
-        print_case(
-            NAME,
-            f"{name} over {other}: vocabulary {sizes.vocabulary}",
-            timing.ratio(name, other),
-            goal=goal,
-            better=better,
-            timing=timing,
-            tokens_per_second=speeds,
-        )
-
-    tell("script", "QKV", LEAST_OVER_SCRIPT[sizes.vocabulary], "higher")
-    if "transformers" in speeds:
-        tell("transformers", "QKV", NOT_SLOWER, "higher")
-    for label in labels:
-        tell(label, "QKV", NOT_SLOWER, "lower")
-    for way in ways:
-        tell("QKV", way, LEAST_OF_WAYS, "higher")
-
-
 def make_named(name: str, sizes: Sizes) -> Step:
     """One of all."""
     if name == "script":
         return make_script(sizes)
-    return make_transformers(sizes) if name == "transformers" else make_ours(name, sizes)
+    if name == "transformers":
+        return make_transformers(sizes)
+    keep_freed_memory()
+    return make_ours("QKV", sizes, name) if name in WAYS else make_ours(name, sizes)
 
 
 def take_steps(name: str, sizes: Sizes) -> None:
@@ -292,20 +263,53 @@ def take_steps(name: str, sizes: Sizes) -> None:
         step()
 
 
-def compare_memory(sizes: Sizes) -> None:
+def time_all(sizes: Sizes, names: Sequence[str], effort: Effort) -> Timing:
+    """Let all take turns, after those that compute the same have said so."""
+    steps = {name: Apart(TURNS, name, *sizes.told) for name in names}
+    try:
+        losses = {name: steps[name]() for name in names if name in ("QKV", *OTHERS)}
+        if max(losses.values()) - min(losses.values()) > 1e-4:
+            raise RuntimeError(f"expected the same loss of all, got {losses}")
+        return take_turns(steps, effort, clock=clock_of(steps.values()))
+    finally:
+        for step in steps.values():
+            step.close()
+
+
+# ---- cases
+
+
+def compare(timing: Timing, sizes: Sizes) -> None:
+    """Print what takes how much longer."""
+    tokens = sizes.batch * CONTEXT
+    speeds = {name: round(tokens / seconds, 1) for name, seconds in timing.medians.items()}
+    for name in speeds:
+        goal = LEAST_OF_WAYS if name in WAYS else NOT_SLOWER
+        if name == "script":
+            goal = LEAST_OVER_SCRIPT[sizes.vocabulary]
+        one, other = ("QKV", name) if name in WAYS else (name, "QKV")
+        if name != "QKV":
+            print_case(
+                NAME,
+                f"{one} over {other}: vocabulary {sizes.vocabulary}",
+                timing.ratio(one, other),
+                goal=goal,
+                better="lower" if name in SHARING else "higher",
+                timing=timing,
+                tokens_per_second=speeds,
+            )
+
+
+def compare_memory(sizes: Sizes, others: Sequence[str]) -> None:
     """Print how much memory ours takes of what the others take."""
-    goals = {"script": MOST_MEMORY} | ({"transformers": NOT_SLOWER} if has_transformers() else {})
-    found = {
-        name: measure_apart([MEMORY, name, str(sizes.vocabulary), str(sizes.batch)])
-        for name in ("QKV", *goals)
-    }
-    for other, goal in goals.items():
+    found = {name: measure_apart([MEMORY, name, *sizes.told]) for name in ("QKV", *others)}
+    for other in others:
         ratio = found["QKV"].most / found[other].most
         print_case(
             NAME,
             f"peak memory of QKV over {other}: vocabulary {sizes.vocabulary}",
             Ratio(value=ratio, low=ratio, high=ratio),
-            goal=goal,
+            goal=MOST_MEMORY if other == "script" else NOT_SLOWER,
             better="lower",
             timing=Timing({name: [peak.seconds] for name, peak in found.items()}),
             process_bytes={name: peak.most for name, peak in found.items()},
@@ -314,21 +318,27 @@ def compare_memory(sizes: Sizes) -> None:
 
 
 def main() -> None:
-    """Measure both vocabularies; in a quick round one sequence of each."""
+    """Measure both vocabularies; in a quick round little of one of them."""
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
-    if MEMORY in sys.argv[1:2]:
-        name, vocabulary, batch = sys.argv[2:]
-        tell_peak(lambda: take_steps(name, Sizes(int(vocabulary), int(batch))))
+    if sys.argv[1:] and sys.argv[1] in {TURNS, MEMORY}:
+        what, name, vocabulary, batch = sys.argv[1:]
+        sizes = Sizes(int(vocabulary), int(batch))
+        if what == TURNS:
+            serve(make_named(name, sizes))
+        else:
+            tell_peak(lambda: take_steps(name, sizes))
         return
-    effort = read_effort(full=FULL, quick=QUICK)
-    quick = effort is QUICK
-    small, large = (Sizes(size, QUICK_BATCH if quick else BATCH) for size in (SMALL, LARGE))
-    ways = QUICK_WAYS if quick else WAYS
-    compare(take_turns(make_steps(small, SHARING, ways), effort), small, SHARING, ways)
-    timing = take_turns(make_steps(large, (), QUICK_WAYS), QUICK if quick else FULL_LARGE)
-    compare(timing, large, (), QUICK_WAYS)
-    compare_memory(large)
+    if read_quick():
+        quick = Sizes(SMALL, QUICK_BATCH)
+        compare(time_all(quick, ("QKV", "script", "Q-K=V"), QUICK), quick)
+        compare_memory(quick, ("script",))
+        return
+    others = tuple(name for name in OTHERS if name == "script" or has_transformers())
+    small, large = Sizes(SMALL, BATCH), Sizes(LARGE, BATCH)
+    compare(time_all(small, ("QKV", *others, *SHARING, *WAYS), FULL), small)
+    compare(time_all(large, ("QKV", *others, "bf16"), FULL_LARGE), large)
+    compare_memory(large, others)
 
 
 if __name__ == "__main__":
