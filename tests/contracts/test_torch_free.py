@@ -33,6 +33,8 @@ MODULES = (
     "qkvary.studies.study",
     "qkvary.studies.catalog",
     "qkvary.studies.records",
+    "qkvary.studies.basis_transfer",
+    "qkvary.studies.small_language_models",
     "qkvary.studies.summary",
     "qkvary.studies.analysis",
     "qkvary.studies.figures",

@@ -1,6 +1,7 @@
 """The presets are the published networks, with the published training."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from qkvary.training.config import TrainingConfig
 from qkvary.training.optimizers import weight_decays
 from qkvary.training.presets import PRESETS, Preset, find_preset, preset_names
 from qkvary.training.schedules import learning_rate
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs/guide/presets.md"
 
 # Millions of parameters, and those of attention: as printed, or recomputed with the public code
 # where nothing is printed (head sharing at 300M) or the print is wrong (QKV at 1.2B: 323).
@@ -291,6 +294,18 @@ def test_a_name_that_there_is_not(name: str, message: str) -> None:
 
 def test_names_are_read_as_they_are_typed() -> None:
     assert find_preset(" LM_300M ") is PRESETS["lm-300m"]
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=lambda preset: preset.name)
+def test_the_guide_tells_what_there_is(preset: Preset) -> None:
+    total = network_parameters(preset.network).total / 1e6
+    steps = preset.reported_step or preset.training.steps
+    row = (
+        f"| `{preset.name}` | {preset.variant} | {total:,.2f} M | {preset.context:,} | "
+        f"{preset.tokens_per_step:,} | {steps:,} | {preset.tokens / 1e9:.2f} | "
+        f"{preset.training.optimizer.learning_rate:g} | {preset.weight_decay:g} |"
+    )
+    assert row in GUIDE.read_text("utf-8")
 
 
 def test_sources_build_what_the_presets_hold() -> None:

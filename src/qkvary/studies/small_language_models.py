@@ -125,6 +125,7 @@ def describe_scale(*, networks: int, seeds: int, presets: Sequence[str]) -> str:
         )
     return (
         f"What the same {networks} networks with {seeds} seeds would take at usual sizes, on one "
-        f"{device.title} at {100 * UTILIZATION:g} % of its rate, which the smallest will not reach: "
+        f"{device.title} at {100 * UTILIZATION:g} % of its rate, which the smallest will not "
+        f"reach: "
         f"{'; '.join(parts)}."
     )

@@ -87,7 +87,8 @@ STUDY = Study(
     limits=(
         (
             f"Small networks after {STEPS * POSITIONS_PER_STEP:,} tokens, with rows of {CONTEXT}: "
-            "which meaning learns faster, not which is better in the end, and nothing about long texts."
+            "which meaning learns faster, not which is better in the end, and nothing about long "
+            "texts."
         ),
         (
             "All rows begin at position 0, so that a network may learn where it is from rotated "
