@@ -49,6 +49,7 @@ from qkvary.studies.reports.writing import FORMATS, write_report
 from qkvary.studies.store import Store
 from qkvary.studies.study import Study
 from qkvary.tasks.config import Protocol
+from qkvary.training.allocator import keep_freed_memory
 from qkvary.training.config import Precision
 from qkvary.training.presets import Preset, find_preset, preset_names
 
@@ -267,6 +268,7 @@ def command(
         if dry_run:
             _print_plan(study, store, json_output=json_output)
             return 0
+        keep_freed_memory()
         code = _train(study, store, running, distribution, quiet=json_output)
         if distribution.rank:
             return code

@@ -21,6 +21,7 @@ from qkvary.studies.workloop import Made, Surroundings, serve
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.contract import AttentionExample, Task
+from qkvary.training.allocator import keep_freed_memory
 from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
 
@@ -98,4 +99,5 @@ def make(
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     sys.exit(serve(make))
