@@ -101,7 +101,7 @@ def test_data_that_is_not_what_the_configuration_says_is_refused(
 
     cell = toy_study([7]).cells()[0]
     monkeypatch.setattr(worker, "load_task", lambda _config: Other())
-    worker._task.cache_clear()
+    worker.load_cell_task.cache_clear()
     claim = Store(tmp_path).claim(cell.run_key, {})
     assert claim
     surroundings = Surroundings(
@@ -110,7 +110,7 @@ def test_data_that_is_not_what_the_configuration_says_is_refused(
     with pytest.raises(DamagedError, match="of something else instead of"):
         worker.make(cell, claim, surroundings)
     claim.release()
-    worker._task.cache_clear()
+    worker.load_cell_task.cache_clear()
 
 
 def test_a_run_that_is_stopped_leaves_a_checkpoint_and_no_record(tmp_path: Path) -> None:

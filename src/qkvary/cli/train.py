@@ -41,7 +41,7 @@ from qkvary.data.places import prepare_corpus
 from qkvary.data.preparation import Settings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.storage.errors import UsageError
-from qkvary.studies.catalog import load_processes, load_together
+from qkvary.studies.catalog import load_processes, load_together, load_utilization
 from qkvary.studies.messages import Job
 from qkvary.studies.pretraining import DataChoice, ExecutionWishes, Wishes, plan_training
 from qkvary.studies.reports.terminal import print_summary
@@ -308,9 +308,9 @@ def _train(
     job = Job(store=store.path, cells=cells, checkpoint_seconds=running.checkpoint_seconds)
     if distribution.rank:
         stopping = threading.Event()
-        with _signals(stopping.set):
+        with _signals(stopping.set) as received:
             together.follow(job, distribution, stop=stopping.is_set)
-        return 0
+        return 128 + received[0] if received else 0
     display = TrainingDisplay(console(sys.stderr), cells, quiet=quiet)
     watching = together.Watching(
         tell=display.tell, on_log=display.log, prompt=running.sample, board=running.tensorboard
@@ -389,17 +389,22 @@ def _print_plan(study: Study, store: Store, *, json_output: bool) -> None:
 def _print_scores(screen: Console, study: Study, store: Store) -> None:
     """What each run that is done reached, by both conventions."""
     rows: list[tuple[str, ...]] = []
+    utilization = load_utilization()
     for cell in study.cells():
         record = store.record(cell.run_key)
         if record is None or record.status != "done":
             continue
         found, run = record.metrics, cell.run
         tokens = run.training.batch_size * run.task.sequence_length
-        rate = record.timing["steps_per_second"] * tokens
+        steps = record.timing["steps_per_second"]
+        flops = utilization.training_flops_per_second(run, steps)
+        peak = utilization.product_flops_per_second(run) * record.environment.get("processes", 1)
         scores = (_score(found, f"test_{name}") for name, _ in SCORES)
-        rows.append((cell.variant, str(cell.seed), *scores, f"{rate:,.0f}"))
+        speed = (f"{steps * tokens:,.0f}", f"{flops / 1e9:,.1f}", f"{flops / peak:.0%}")
+        rows.append((cell.variant, str(cell.seed), *scores, *speed))
     heads = ((head, "right") for _, head in SCORES)
-    columns = (("variant", "left"), ("seed", "right"), *heads, ("tokens/s", "right"))
+    speeds = ((head, "right") for head in ("tokens/s", "GFLOP/s", "of a large product"))
+    columns = (("variant", "left"), ("seed", "right"), *heads, *speeds)
     if rows:
         print_rows(screen, columns, rows)
 
