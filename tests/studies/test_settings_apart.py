@@ -31,14 +31,16 @@ def apart(name: str, **more: Any) -> Setting:
     return dataclasses.replace(make_setting("reverse"), name=name, **{"table": name, **more})
 
 
-def three_tables(**more: Any) -> Study:
+def three_tables(
+    *, crossing: Crossing = CROSSING, limits: tuple[str, ...] = (), **more: Any
+) -> Study:
     return make_study(
-        make_setting("reverse"),
+        dataclasses.replace(make_setting("reverse"), limits=limits),
         apart("equal", variants=("Q-K=V", "QKV"), equal_parameters=True),
         apart("seconds", metric="second", variants=("MQA", "Q-K=V")),
         variants=LABELS,
-        contrasts=(("Q-K=V", "MQA"),),
-        **{"crossings": (CROSSING,), **more},
+        contrasts=(("Q-K=V", "MQA"), crossing),
+        **more,
     )
 
 
@@ -152,11 +154,12 @@ def test_settings_that_do_not_fit_are_refused(settings: list[Setting], message: 
         ({"setting": "none"}, "'none' of a crossing is not among its settings: reverse, equal"),
         ({"variant": "I-K=V"}, "'I-K=V' of a crossing is not in the setting 'equal': QKV, Q-K=V"),
         ({"reference": "GQA-2"}, "'GQA-2' of a crossing is not in the setting 'reverse'"),
+        ({"reference_setting": "seconds"}, "one score on both sides of a crossing, got accuracy"),
     ],
 )
 def test_crossings_without_meaning_are_refused(fields: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        three_tables(crossings=(dataclasses.replace(CROSSING, **fields),))
+        three_tables(crossing=dataclasses.replace(CROSSING, **fields))
 
 
 # ---- its tables

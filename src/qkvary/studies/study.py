@@ -47,6 +47,8 @@ class Setting:
     metric: str | None = None
     """The score that the table shows, where it is not the task's own; smaller is better, or larger,
     as with that."""
+    limits: tuple[str, ...] = ()
+    """What it cannot tell: a reader finds it before all other caveats."""
 
     def __post_init__(self) -> None:
         if self.keep_networks and not isinstance(self.network, LanguageModelConfig):
@@ -153,12 +155,9 @@ class Study:
     """Where given, each variant is compared at its own best of these, chosen on validation."""
     published: tuple[str, ...] = ()
     """Names of the published tables to set beside."""
-    contrasts: tuple[tuple[str, str], ...] = ()
-    """Pairs (variant, reference) that are compared directly, besides the baseline."""
-    crossings: tuple[Crossing, ...] = ()
-    """Pairs over settings that are compared directly."""
-    limits: tuple[str, ...] = ()
-    """What a reader must know before anything else: what the study cannot tell."""
+    contrasts: tuple[tuple[str, str] | Crossing, ...] = ()
+    """What is compared directly, besides the baseline: pairs (variant, reference) in every setting
+    that has both, and pairs over settings."""
     device: str = "cpu"
     """Where all runs compute, as torch names it."""
     dtype: Literal["float32", "float64"] = "float32"
@@ -181,6 +180,21 @@ class Study:
         self._check_settings(labels)
         self._check_contrasts(labels)
         self._check_crossings()
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """The contrasts within settings."""
+        return tuple(one for one in self.contrasts if not isinstance(one, Crossing))
+
+    @property
+    def crossings(self) -> tuple[Crossing, ...]:
+        """The contrasts over settings."""
+        return tuple(one for one in self.contrasts if isinstance(one, Crossing))
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What the settings cannot tell, each sentence once."""
+        return tuple(dict.fromkeys(text for setting in self.settings for text in setting.limits))
 
     def variants_of(self, setting: Setting) -> tuple[str, ...]:
         """The canonical labels of the variants of a setting, in the order of the study's."""
@@ -230,13 +244,20 @@ class Study:
                         f"study {self.name!r}: {label!r} of a crossing is not in the setting "
                         f"{name!r}: {', '.join(there)}"
                     )
+            ours, theirs = (
+                setting.metric or setting.task.metric
+                for setting in (settings[one.setting], settings[one.reference_setting])
+            )
+            if ours != theirs:
+                raise ValueError(
+                    f"study {self.name!r}: expected one score on both sides of a crossing, got "
+                    f"{ours} and {theirs}"
+                )
 
     def _check_contrasts(self, labels: tuple[str, ...]) -> None:
-        if not self.contrasts:
+        if not self.pairs:
             return
-        pairs = [
-            tuple(spell_label(parse_variant(label)) for label in pair) for pair in self.contrasts
-        ]
+        pairs = [tuple(spell_label(parse_variant(label)) for label in pair) for pair in self.pairs]
         _unique(self.name, "contrasts", tuple(" against ".join(pair) for pair in pairs))
         for pair in pairs:
             if len(pair) != 2:

@@ -152,7 +152,7 @@ def gather(study: Study, observations: Sequence[Observation]) -> Material:
         baseline=spell_label(parse_variant(study.baseline)),
         contrasts=tuple(
             (spell_label(parse_variant(variant)), spell_label(parse_variant(reference)))
-            for variant, reference in study.contrasts
+            for variant, reference in study.pairs
         ),
         crossings=tuple(
             replace(

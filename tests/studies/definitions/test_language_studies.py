@@ -72,8 +72,6 @@ def test_small_has_every_sharing_of_table_4_and_its_equals() -> None:
     for label in ("Q-K=V", "I-K=V"):
         # A channel of three feed-forward networks has 3 x 257 parameters.
         assert abs(found["equal parameters", label].parameters.total - whole) <= 3 * 257 / 2
-    for reference in (*SMALL.contrasts, *SMALL.crossings):
-        assert reference
 
 
 def test_dilution_scores_the_same_networks_twice() -> None:

@@ -27,6 +27,20 @@ def _name(part: str, meaning: str) -> str:
     return f"{part} rotates, {meaning}"
 
 
+_LIMITS = (
+    (
+        f"Small networks after {STEPS * POSITIONS_PER_STEP:,} tokens, with rows of {CONTEXT}: "
+        "which meaning learns faster, not which is better in the end, and nothing about long "
+        "texts."
+    ),
+    (
+        "All rows begin at position 0, so that a network may learn where it is from rotated "
+        "values. What happens beyond the positions it was trained on is not asked here."
+    ),
+    describe_scale(networks=14, seeds=5, presets=("lm-30m", "lm-124m", "lm-350m")),
+)
+
+
 def _setting(name: str, network: LanguageModelConfig, variants: tuple[str, ...]) -> Setting:
     return Setting(
         name=name,
@@ -35,6 +49,7 @@ def _setting(name: str, network: LanguageModelConfig, variants: tuple[str, ...])
         training=small_training(steps=STEPS, context=CONTEXT),
         table=name,
         variants=variants,
+        limits=_LIMITS,
     )
 
 
@@ -71,8 +86,8 @@ STUDY = Study(
     ),
     variants=(APART, SHARED, "QKV", "Q-K=V"),
     baseline=APART,
-    contrasts=(("Q-K=V", "QKV"),),
-    crossings=(
+    contrasts=(
+        ("Q-K=V", "QKV"),
         *(_against(part, NONE, COUNTER) for part in FRACTIONS),
         *(_against(part, ROTATED, COUNTER) for part in FRACTIONS),
         *(_against(part, NONE, COUNTER, APART) for part in FRACTIONS),
@@ -83,18 +98,6 @@ STUDY = Study(
             reference="QKV",
             reference_setting=LEARNED,
         ),
-    ),
-    limits=(
-        (
-            f"Small networks after {STEPS * POSITIONS_PER_STEP:,} tokens, with rows of {CONTEXT}: "
-            "which meaning learns faster, not which is better in the end, and nothing about long "
-            "texts."
-        ),
-        (
-            "All rows begin at position 0, so that a network may learn where it is from rotated "
-            "values. What happens beyond the positions it was trained on is not asked here."
-        ),
-        describe_scale(networks=14, seeds=5, presets=("lm-30m", "lm-124m", "lm-350m")),
     ),
     seeds=(0, 1, 2, 3, 4),
 )

@@ -20,6 +20,22 @@ _TASK = novels(context=CONTEXT)
 _TRAINING = small_training(steps=STEPS, context=CONTEXT)
 _TOKENS = STEPS * POSITIONS_PER_STEP
 
+_LIMITS = (
+    (
+        f"These are small networks: {_COUNTS.total:,} parameters, {_COUNTS.embedding:,} of "
+        f"them the table of tokens, after {_TOKENS:,} tokens, about one a parameter, where 20 "
+        "are usual. They show which sharing learns faster at the beginning. They cannot "
+        "show what it costs a network that has learnt what it can, nor that an order which "
+        "holds here holds at a usual size."
+    ),
+    (
+        "A head has 8 channels, where those of usual networks have 64 or 128. So one KV head "
+        "keeps 16 numbers of a token, and sharing heads takes more away than at a usual size; "
+        "sharing projections does not depend on that."
+    ),
+    describe_scale(networks=15, seeds=5, presets=("lm-30m", "lm-124m", "lm-300m")),
+)
+
 STUDY = Study(
     name="lm-small",
     question="What does sharing cost a language model, beside others of the same cache or size?",
@@ -32,7 +48,7 @@ STUDY = Study(
         "Q-MQA; Q-K=V and I-K=V with their saved parameters in the feed-forward networks."
     ),
     settings=(
-        Setting(name=MAIN, task=_TASK, network=_NETWORK, training=_TRAINING),
+        Setting(name=MAIN, task=_TASK, network=_NETWORK, training=_TRAINING, limits=_LIMITS),
         Setting(
             name=EQUAL,
             task=_TASK,
@@ -71,25 +87,8 @@ STUDY = Study(
         ("Q-K=V", "MQA"),
         ("I-K=V", "Q=K=V"),
         ("I-K-V", "Q=K-V"),
-    ),
-    crossings=(
         Crossing(variant="Q-MQA", setting=MAIN, reference="MQA", reference_setting=FINE),
         Crossing(variant="Q-K=V", setting=EQUAL, reference="GQA-8", reference_setting=MAIN),
-    ),
-    limits=(
-        (
-            f"These are small networks: {_COUNTS.total:,} parameters, {_COUNTS.embedding:,} of "
-            f"them the table of tokens, after {_TOKENS:,} tokens, about one a parameter, where 20 "
-            "are usual. They show which sharing learns faster on two minutes of text. They cannot "
-            "show what it costs a network that has learnt what it can, nor that an order which "
-            "holds here holds at a usual size."
-        ),
-        (
-            "A head has 8 channels, where those of usual networks have 64 or 128. So one KV head "
-            "keeps 16 numbers of a token, and sharing heads takes more away than at a usual size; "
-            "sharing projections does not depend on that."
-        ),
-        describe_scale(networks=15, seeds=5, presets=("lm-30m", "lm-124m", "lm-300m")),
     ),
     seeds=(0, 1, 2, 3, 4),
 )
