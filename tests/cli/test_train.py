@@ -72,6 +72,10 @@ def test_a_text_becomes_a_network_that_can_be_asked(
     assert capsys.readouterr().out.startswith("the quick")
 
 
+def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return json.loads(capsys.readouterr().out)
+
+
 def test_what_is_done_is_not_done_again(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(places) == 0
     capsys.readouterr()
@@ -81,8 +85,14 @@ def test_what_is_done_is_not_done_again(places: Path, capsys: pytest.CaptureFixt
     assert "QKV@rotary" in shown.out
 
 
-def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    return json.loads(capsys.readouterr().out)
+def test_an_edited_text_is_another_run(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(places, "--dry-run", "--json") == 0
+    first = document(capsys)
+    (places / "mine.txt").write_text(TEXT.replace("fox", "dog"))
+    assert train(places, "--dry-run", "--json") == 0
+    second = document(capsys)
+    assert first["task"]["data_sha256"] != second["task"]["data_sha256"]
+    assert first["runs"][0]["directory"] != second["runs"][0]["directory"]
 
 
 def test_variants_are_compared(places: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,7 @@ from qkvary.cli._output import (
 from qkvary.cli._results import gather_results, report_folder
 from qkvary.cli._training_progress import TrainingDisplay
 from qkvary.costs.network import network_costs
+from qkvary.data.corpora import CORPORA
 from qkvary.data.places import prepare_corpus
 from qkvary.data.preparation import Settings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
@@ -287,12 +288,14 @@ def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> Pr
                 f"expected no --tokenizer with a set that is prepared, got {tokenizer} with {path}"
             )
         return open_prepared(path)
+    by_content = reference not in CORPORA
     if distribution.rank:
         distribution.add([0.0])
-        return prepare_corpus(reference, tokenizer)
+        return prepare_corpus(reference, tokenizer, by_content=by_content)
     line = ProgressLine(console(sys.stderr))
     try:
-        return prepare_corpus(reference, tokenizer, settings=Settings(report=line.show))
+        settings = Settings(report=line.show)
+        return prepare_corpus(reference, tokenizer, by_content=by_content, settings=settings)
     finally:
         line.end()
         # From here on the others find it complete.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from qkvary.data.corpora import CORPORA, open_source
 from qkvary.data.downloads import cache_directory
 from qkvary.data.preparation import Settings, prepare
 from qkvary.data.prepared import PreparedData, is_prepared
-from qkvary.data.sources import Choices
+from qkvary.data.sources import Choices, Source
 from qkvary.data.tokenizer_files import load_tokenizer, name_tokenizer, plain_name
 from qkvary.storage.errors import UsageError
+from qkvary.storage.jsonvalues import encode
 
 DEFAULT_TOKENIZER = "gpt2"
 
@@ -83,6 +85,7 @@ def prepare_corpus(
     choices: Choices | None = None,
     out: Path | None = None,
     separator: str = "",
+    by_content: bool = False,
     settings: Settings | None = None,
 ) -> PreparedData:
     """Prepare a corpus, or open the set that is there already.
@@ -93,6 +96,8 @@ def prepare_corpus(
         choices: What else is said about the documents.
         out: Where the set is to be; ``default_folder`` if nobody says.
         separator: The token behind every document, where the tokenizer's file does not say.
+        by_content: Whether the set's folder is named by the documents too, so that an edited text
+            is another set and not a mistake.
         settings: How it is done.
 
     Raises:
@@ -101,10 +106,16 @@ def prepare_corpus(
         QkvaryError: as :func:`prepare`.
     """
     source = open_source(name, choices)
+    known = f"{source.name}-{_digest(source)}" if by_content else source.name
     return prepare(
         source,
         load_tokenizer(tokenizer, documents=source.documents(), separator=separator),
-        out or default_folder(source.name, name_tokenizer(tokenizer)),
+        out or default_folder(known, name_tokenizer(tokenizer)),
         tokenizer_name=name_tokenizer(tokenizer),
         settings=settings,
     )
+
+
+def _digest(source: Source) -> str:
+    """Eight digits that change with the documents: an edited text makes another set."""
+    return hashlib.sha256(encode(source.describe()).encode()).hexdigest()[:8]
