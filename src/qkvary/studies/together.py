@@ -63,7 +63,7 @@ def start_worker(job: Job, distribution: Distribution, watching: Watching) -> Wo
 
         try:
             seen = replace(surroundings, on_log=on_log, sample=_sampler(cell, watching.prompt))
-            return make(cell, claim, seen, distribution)
+            made = make(cell, claim, seen, distribution)
         except QkvaryError:
             raise
         except Exception as error:
@@ -74,8 +74,13 @@ def start_worker(job: Job, distribution: Distribution, watching: Watching) -> Wo
         finally:
             if board is not None:
                 board.close()
+        if made is None:
+            # Another process may have been asked to stop, and not this one.
+            worker.stop()
+        return made
 
-    return Worker(job, make_together, watching.tell)
+    worker = Worker(job, make_together, watching.tell)
+    return worker
 
 
 def _sampler(cell: Cell, prompt: str | None) -> Sampler | None:
