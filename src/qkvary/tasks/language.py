@@ -292,7 +292,8 @@ def _exponential(loss: float) -> float:
 
 def _open(config: LanguageTaskConfig) -> PreparedData:
     path = Path(config.data)
-    data = open_prepared(path if path.exists() else find_prepared(config.data))
+    is_path = path.is_absolute() or path.exists()
+    data = open_prepared(path if is_path else find_prepared(config.data))
     if data.fingerprint != config.data_sha256:
         raise DamagedError(
             f"expected the prepared set {config.data_sha256[:12]} in {config.data}, got "
