@@ -36,8 +36,8 @@ def command(*, json_output: Json = False) -> None:
         screen.print(Text(study.name, style="bold"))
         screen.print(Text(f"  {study.question}"))
         parts = (
-            f"{len(study.variants)} variants x {study.settings} settings x "
-            f"{len(study.seeds)} seeds = {study.runs:,} runs; tasks: {', '.join(study.tasks)}"
+            f"{len(study.variants)} variants, {study.settings} settings, {len(study.seeds)} seeds: "
+            f"{study.runs:,} runs; tasks: {', '.join(study.tasks)}"
         )
         screen.print(Text(f"  {parts}", style="dim"))
     screen.print("\nqkvary study NAME runs one; a study of your own is a Python file, by its path")
@@ -52,6 +52,6 @@ def _describe(study: Study) -> Listed:
         settings=len(study.settings),
         variants=study.variants,
         seeds=study.seeds,
-        runs=len(study.cells()),
+        runs=len({cell.run_key for cell in study.cells()}),
         published=study.published,
     )
