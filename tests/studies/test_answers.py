@@ -54,7 +54,10 @@ def test_before_the_first_pair_there_is_no_answer() -> None:
 def test_a_study_of_the_baseline_alone_compares_nothing() -> None:
     study = make_study(variants=("QKV",))
     summary = summarise(study, make_records(study, lambda _: 0.9))
-    assert summary.answers == ("There is nothing to compare: QKV is the only variant.",)
+    assert summary.answers == (
+        "QKV has a test accuracy of 0.9000 (reverse).",
+        "There is nothing to compare: QKV is the only variant.",
+    )
 
 
 def test_failed_diverged_and_missing_runs_are_the_first_caveat() -> None:

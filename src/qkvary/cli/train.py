@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -417,17 +418,25 @@ def _score(metrics: Mapping[str, float | int | None], name: str) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
+def _typed(study: Study) -> str:
+    """What somebody typed, as far as this process knows."""
+    words = sys.argv[1:]
+    known = words[:1] == ["train"]
+    return shlex.join(["qkvary", *words]) if known else f"qkvary {study.name}"
+
+
 def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> None:
     results = gather_results(study, store)
-    files = write_report(results.summary, results.attention, report_folder(study, out), FORMATS)
+    summary = dataclasses.replace(results.summary, commands=(_typed(study),))
+    files = write_report(summary, results.attention, report_folder(study, out), FORMATS)
     networks = {cell.title: store.network(cell.run_key) for cell in study.cells()}
     if json_output:
-        print_json({"summary": results.summary, "files": files, "networks": networks})
+        print_json({"summary": summary, "files": files, "networks": networks})
         return
     screen = console()
     _print_scores(screen, study, store)
     if len(study.variants) > 1:
-        print_summary(results.summary, screen)
+        print_summary(summary, screen)
     for sentence in results.damage:
         print_error(sentence)
     screen.print(Text(printable(f"report: {files[0]}")))

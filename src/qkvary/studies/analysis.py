@@ -25,6 +25,7 @@ from qkvary.studies.observations import (
 )
 from qkvary.studies.published_comparison import compare_published
 from qkvary.studies.records import Record
+from qkvary.studies.reports.wording import typed_seeds
 from qkvary.studies.result_tables import build_duels, build_tables, headline_family
 from qkvary.studies.study import Study
 from qkvary.studies.summary import Contrast, Frontier, Method, ResultTable, Summary
@@ -81,6 +82,10 @@ def summarise(
         seeds=study.seeds,
         counts=counts,
         answers=write_answers(tables, baseline),
+        commands=tuple(
+            f"qkvary {verb} {study.name} --seeds {typed_seeds(study.seeds)}"
+            for verb in ("study", "report")
+        ),
         caveats=write_caveats(
             study.limits, counts, tables, study.seeds, learning_rates, len(environments)
         ),

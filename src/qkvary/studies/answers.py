@@ -29,13 +29,21 @@ def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ..
     headline = [table for table in tables if table.kind != "setting"]
     compared = [row.difference for table in headline for row in table.rows if row.difference]
     if not compared:
-        return (f"There is nothing to compare: {baseline} is the only variant.",)
+        alone = [text for table in headline if (text := _of_one(table, baseline))]
+        return (*alone, f"There is nothing to compare: {baseline} is the only variant.")
     if all(difference.mean is None for difference in compared):
         return (f"No pair of runs has finished, so nothing can be said about {baseline} yet.",)
     sentences = [_overview(compared, baseline)]
     sentences += [_of_table(table, baseline) for table in headline]
     sentences += [text for table in headline if (text := _of_steps(table, baseline))]
     return tuple(sentences)
+
+
+def _of_one(table: ResultTable, baseline: str) -> str:
+    """What the only variant reached, where a run of it has finished."""
+    means = [row.mean for row in table.rows if row.variant == baseline and row.mean is not None]
+    metric = table.metric.replace("_", " ")
+    return f"{baseline} has a {metric} of {means[0]:.4f} ({table.name})." if means else ""
 
 
 def write_contrast(

@@ -334,6 +334,8 @@ class Summary:
     counts: Counts
     answers: tuple[str, ...]
     """The answer first: which differences the data support, and what could not be told apart."""
+    commands: tuple[str, ...]
+    """What to type to make the runs and the report again."""
     caveats: tuple[str, ...]
     """What a reader must know before believing the answer: failed runs, one seed, open runs, ..."""
     method: Method

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.storage.errors import UsageError
 from qkvary.studies.decode_findings import find_answers, find_caveats
 from qkvary.studies.decode_records import from_json
 from qkvary.studies.reports import decode_writing, wording
@@ -59,9 +59,9 @@ def test_the_record_is_kept_whatever_stops_the_page(
     assert from_json((tmp_path / RECORD_NAME).read_bytes(), where="here") == make_record()
 
 
-def test_a_file_in_the_way_is_a_resource_error(tmp_path: Path) -> None:
+def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(ResourceError, match=r"cannot write .*out"):
+    with pytest.raises(UsageError, match=r"expected --out with a folder, .*out, a file"):
         write_decode(make_record(), tmp_path / "out")
 
 

@@ -176,7 +176,9 @@ def test_contrasts_stand_near_the_answer_with_their_correction() -> None:
     assert first[0].text == "I-K=V against Q=K=V"
     assert first[1].text.startswith("+0.")
     assert first[1].below[0].startswith("▲ [+0.")
-    assert first[1].below[1:] == ("4 of 5 pairs",)
+    detectable, pairs = first[1].below[1:]
+    assert re.fullmatch(r"detectable \d\.\d+", detectable)
+    assert pairs == "4 of 5 pairs"
     uncorrected = dataclasses.replace(
         summary, method=dataclasses.replace(summary.method, correction="none")
     )

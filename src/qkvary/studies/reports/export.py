@@ -180,8 +180,7 @@ def all_tables(summary: Summary, attention: Sequence[AttentionMaps]) -> list[Tab
 def _how_to_run_again(summary: Summary) -> list[str]:
     """The command, the seeds, the machines and the versions behind the tables."""
     escape = wording.markdown
-    command = f"qkvary study {summary.study} --seeds {wording.typed_seeds(summary.seeds)}"
-    lines = ["## Run it again", "", f"    {command}", ""]
+    lines = ["## Run it again", "", f"    {wording.clean(summary.commands[0])}", ""]
     lines += [
         "; ".join(f"{escape(key)} {escape(value)}" for key, value in machine) + "."
         for machine in summary.environments

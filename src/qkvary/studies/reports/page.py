@@ -152,7 +152,6 @@ def _view(summary: Summary, attention: Sequence[AttentionMaps]) -> Mapping[str, 
         "environments": _environments(summary),
         "digest": store_digest(summary.runs),
         "seeds_text": [str(seed) for seed in summary.seeds],
-        "seeds_typed": wording.typed_seeds(summary.seeds),
         "runs_text": f"Runs done of those planned: {contents.count_words(summary.counts)}.",
     }
 
