@@ -11,8 +11,8 @@ from qkvary.storage.errors import DamagedError, NewerFormatError
 from qkvary.storage.jsonvalues import decode, encode
 from qkvary.studies.recording import make_record
 from qkvary.studies.records import Record, from_json, to_json
-from tests.storage.test_jsonvalues import KEYS, TEXT, VALUES, same
 from tests.storage.damage import trials
+from tests.storage.test_jsonvalues import KEYS, TEXT, VALUES, same
 from tests.studies.toy_study import toy_study
 
 CELL = toy_study([5]).cells()[0]
