@@ -3,7 +3,13 @@ import dataclasses
 import pytest
 
 from qkvary.arch.canonical import from_dict, to_dict
-from qkvary.training.config import OptimizerConfig, RunConfig, ScheduleConfig, TrainingConfig
+from qkvary.training.config import (
+    ExecutionConfig,
+    OptimizerConfig,
+    RunConfig,
+    ScheduleConfig,
+    TrainingConfig,
+)
 from tests.training.toy import toy_run
 
 OPTIMIZER = OptimizerConfig(learning_rate=0.1)
@@ -67,7 +73,6 @@ def test_stopping_when_solved_needs_a_threshold() -> None:
     [
         ({"seed": -1}, "seed must lie in"),
         ({"seed": 2**63}, "seed must lie in"),
-        ({"threads": 0}, "threads must be at least 1"),
         ({"dtype": "float16"}, "unknown dtype 'float16'; choices: float32, float64"),
     ],
 )
@@ -80,7 +85,9 @@ def test_the_key_depends_on_all_that_matters() -> None:
     run = toy_run()
     changed = [
         dataclasses.replace(run, seed=4),
-        dataclasses.replace(run, threads=2),
+        dataclasses.replace(
+            run, training=dataclasses.replace(run.training, execution=ExecutionConfig(threads=2))
+        ),
         dataclasses.replace(run, dtype="float64"),
         dataclasses.replace(run, device="cuda"),
         dataclasses.replace(run, task=dataclasses.replace(run.task, length=4)),
@@ -101,3 +108,16 @@ def test_the_key_changes_with_the_numerics_version(monkeypatch: pytest.MonkeyPat
 def test_a_run_comes_back_from_plain_data() -> None:
     run = toy_run()
     assert from_dict(RunConfig, to_dict(run)) == run
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"micro_batch_size": 0}, "micro_batch_size must be at least 1 or None, got 0"),
+        ({"precision": "fp8"}, "unknown precision 'fp8'; choices: full, bf16"),
+    ],
+)
+def test_an_execution_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ExecutionConfig(**fields)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import torch
 
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import parse_journal
-from qkvary.training.config import RunConfig
+from qkvary.training.config import ExecutionConfig, RunConfig
 from qkvary.training.gradients import step_seed
 from qkvary.training.loop import Outcome, train
 from qkvary.training.progress import Event
@@ -303,7 +303,7 @@ def test_the_number_of_threads_is_put_back(tmp_path: Path) -> None:
     task = ToyTask()
     batch = task.batch
     task.batch = lambda *arguments: (seen.append(torch.get_num_threads()), batch(*arguments))[1]  # type: ignore[method-assign]
-    train(dataclasses.replace(toy_run(steps=2), threads=2), task, tmp_path)
+    train(toy_run(steps=2, execution=ExecutionConfig(threads=2)), task, tmp_path)
     assert set(seen) == {2}
     assert torch.get_num_threads() == before
 

@@ -193,6 +193,20 @@ class Computing:
             help="Compute blocks again for their gradient: less memory, a third more work.",
         ),
     ] = None
+    threads: Annotated[
+        int | None,
+        _count(
+            "--threads",
+            "Threads on a CPU; the number of processors if not given, 1 under torchrun. Another "
+            "number is another run.",
+        ),
+    ] = None
+
+    def wishes(self, device: str) -> ExecutionWishes:
+        """What this asks for on a device."""
+        alone = device == "cpu" and "WORLD_SIZE" not in os.environ
+        usual = (os.cpu_count() or 1) if alone else 1
+        return ExecutionWishes(**{**dataclasses.asdict(self), "threads": self.threads or usual})
 
 
 @Parameter(name="*")
@@ -261,7 +275,7 @@ def command(
             seeds=(0,) if where.seeds is None else parse_seeds(where.seeds),
             wishes=Wishes(
                 **dataclasses.asdict(changes),
-                execution=ExecutionWishes(**dataclasses.asdict(computing)),
+                execution=computing.wishes(where.device),
             ),
             device=where.device,
             dtype=where.dtype,

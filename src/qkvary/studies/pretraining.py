@@ -35,6 +35,8 @@ class ExecutionWishes:
     """Whether torch compiles the network."""
     recompute_blocks: bool | None = None
     """Whether blocks are computed again for their gradient."""
+    threads: int | None = None
+    """Of each process on a CPU."""
 
     def change(self, execution: ExecutionConfig, batch_size: int) -> ExecutionConfig:
         """Return what is wished for.

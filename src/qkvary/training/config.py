@@ -141,9 +141,13 @@ class ExecutionConfig:
     """Whether torch compiles the network."""
     recompute_blocks: bool = False
     """Keep each block's input only and compute the block again for its gradient."""
+    threads: int = 1
+    """Of a process on a CPU: fixed, because the order of a sum changes its last bits."""
 
     def __post_init__(self) -> None:
         _choice("precision", self.precision, get_args(Precision))
+        if self.threads < 1:
+            raise ValueError(f"threads must be at least 1, got {self.threads}")
         if self.micro_batch_size is not None and self.micro_batch_size < 1:
             raise ValueError(
                 f"micro_batch_size must be at least 1 or None, got {self.micro_batch_size}"
@@ -200,15 +204,16 @@ class RunConfig:
     """Where it computes, as torch names it."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type of the weights."""
-    threads: int = 1
-    """Threads of one run: fixed, because the order of a sum changes its last bits."""
 
     def __post_init__(self) -> None:
         _choice("dtype", self.dtype, ("float32", "float64"))
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must lie in [0, 2**63), got {self.seed}")
-        if self.threads < 1:
-            raise ValueError(f"threads must be at least 1, got {self.threads}")
+
+    @property
+    def threads(self) -> int:
+        """Threads of each process."""
+        return self.training.execution.threads
 
     def run_key(self, data_fingerprint: str | None = None) -> str:
         """Return the sha256 that names this run in a store.
