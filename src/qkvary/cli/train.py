@@ -206,7 +206,8 @@ class Computing:
         """What this asks for on a device."""
         alone = device == "cpu" and "WORLD_SIZE" not in os.environ
         usual = (os.cpu_count() or 1) if alone else 1
-        return ExecutionWishes(**{**dataclasses.asdict(self), "threads": self.threads or usual})
+        wished = ExecutionWishes(**dataclasses.asdict(self))
+        return dataclasses.replace(wished, threads=self.threads or usual)
 
 
 @Parameter(name="*")
