@@ -1,6 +1,7 @@
 """What is measured and by whom; how long it takes is nobody's business here."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,12 @@ from qkvary.inference.peak_memory import MemoryJob, MemoryReading
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.studies import decode_measurements
-from qkvary.studies.decode_measurements import MEMORY_TOKENS, NEEDS_TRANSFORMERS, measure
+from qkvary.studies.decode_measurements import (
+    MEMORY_TOKENS,
+    MEMORY_TURNS,
+    NEEDS_TRANSFORMERS,
+    measure,
+)
 from qkvary.studies.decode_networks import Sizes, cache_formula_bytes, make_network
 from qkvary.studies.decode_records import (
     STOCK_RUNNERS,
@@ -185,7 +191,8 @@ def test_memory_is_measured_of_every_case_and_of_a_long_one(
         ("Q-K=V", 64, "cache", own),
         ("Q-K=V", 64, "cache", "split"),
     ]
-    for job, row in zip(jobs, record.memory, strict=True):
+    assert all(job == jobs[index - index % MEMORY_TURNS] for index, job in enumerate(jobs))
+    for job, row in zip(jobs[::MEMORY_TURNS], record.memory, strict=True):
         assert job.cache == row.cache
         assert job.prompt_tokens + job.new_tokens == row.case.context
         assert job.network.config.max_tokens == row.case.context
@@ -200,6 +207,17 @@ def test_memory_is_measured_of_every_case_and_of_a_long_one(
                 batch=1,
                 dtype="float32",
             )
+
+
+def test_the_least_of_some_processes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    more = itertools.cycle((5, 0, 3))
+
+    def read(_job: MemoryJob) -> MemoryReading:
+        return dataclasses.replace(READING, peak_bytes=READING.peak_bytes + next(more))
+
+    monkeypatch.setattr(decode_measurements, "measure_apart", read)
+    record = answer(ask("QKV", stock=(), effort={"memory_context": 0}))
+    assert [row.answer_bytes for row in record.memory] == [700]
 
 
 def test_no_long_context_and_no_memory_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

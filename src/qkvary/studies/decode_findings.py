@@ -51,9 +51,10 @@ def find_caveats(record: DecodeRecord) -> tuple[str, ...]:
         caveats.append("Ratios go by the clock on the wall, since the work is shared.")
     if record.memory and record.memory[0].source == "VmHWM":
         caveats.append(
-            "Peaks are high-water marks of resident memory. At the peak the newest chunk of the "
-            "prompt is not stored in every layer yet, so that a difference of peaks comes out "
-            "smaller than that of the caches by up to that chunk's share."
+            "Peaks are high-water marks of resident memory, the least of three processes. At the "
+            "peak the newest chunk of the prompt is not stored in every layer yet, so that a "
+            "difference of peaks comes out smaller than that of the caches by up to that chunk's "
+            "share."
         )
     return (*caveats, *record.notes)
 
