@@ -8,6 +8,8 @@ WORKERS ?=
 TEST_ARGS ?= -n auto
 
 BIN = $(VENV)/bin
+# A comma would end an argument of a call.
+comma := ,
 UV ?= $(shell command -v uv 2>/dev/null)
 # A folder of wheels that is offered to pip is offered to uv too.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
@@ -53,7 +55,7 @@ else
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --upgrade "pip>=25.1"
 endif
-	@$(call install,-e ".[train,data]" --group test --group bench)
+	@$(call install,-e ".[train$(comma)data]" --group test --group bench)
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.setup
