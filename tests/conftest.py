@@ -16,6 +16,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Read when MKL is loaded: on some processors its results else depend on where memory begins, and
+# equal numbers in other places give other bits.
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+
 # Read when transformers is imported: nothing is looked up or reported.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"

@@ -144,7 +144,8 @@ def test_reordered_rows_go_on_as_those_they_were(options: CacheOptions) -> None:
         found = model(following, cache=cache)
         model(tokens[rows], cache=straight)
         expected = model(following, cache=straight)
-    assert torch.equal(found, expected)
+    # Not to the bit: a product of three rows may add up in another order than one of four.
+    assert (found - expected).abs().max() < 1e-12
     assert (cache.length, cache.nbytes) == (7, straight.nbytes)
 
 

@@ -27,6 +27,7 @@ from qkvary.nn.kernels import (
 )
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.positions import PlusBias, RelativeBias, Rotation, alibi_bias
+from qkvary.nn.products import Linear
 from qkvary.nn.projections import Projection, project_together, split_heads
 
 MOST_DECODED = 8
@@ -59,7 +60,7 @@ class Attention(nn.Module):
         self.k_proj = self._projection("k")
         self.v_proj = self._projection("v")
         width = config.num_heads * config.size_per_head
-        self.o_proj = nn.Linear(width, config.d_model, bias=config.out_bias)
+        self.o_proj = Linear(width, config.d_model, bias=config.out_bias)
         size = config.size_per_head
         maps = (config.num_heads, size, size) if config.variant.query_form == "map" else None
         self.query_map = None if maps is None else nn.Parameter(torch.empty(maps))

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from qkvary.arch.attention import Initialization
 from qkvary.arch.networks import BlockConfig
 from qkvary.nn.draws import Draws
+from qkvary.nn.products import Linear
 
 
 class FeedForward(nn.Module):
@@ -17,10 +18,10 @@ class FeedForward(nn.Module):
         super().__init__()
         self.config = config
         bias = config.has_feed_forward_bias
-        self.up = nn.Linear(d_model, config.d_ff, bias=bias)
+        self.up = Linear(d_model, config.d_ff, bias=bias)
         gated = config.activation == "swiglu"
-        self.gate = nn.Linear(d_model, config.d_ff, bias=bias) if gated else None
-        self.down = nn.Linear(config.d_ff, d_model, bias=bias)
+        self.gate = Linear(d_model, config.d_ff, bias=bias) if gated else None
+        self.down = Linear(config.d_ff, d_model, bias=bias)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """Apply to every token."""

@@ -15,6 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from qkvary.nn.products import goes_to_onednn, linear, multiply_transposed
+
 IGNORED = -100
 """The target of tokens that do not count, as in ``torch.nn.functional.cross_entropy``."""
 
@@ -216,7 +218,7 @@ class _Chunks:
         if narrow is not terms:
             narrow.copy_(terms)
         if self._by_features is not None:
-            self._by_features[rows] = (narrow @ self._weight) * share
+            self._by_features[rows] = linear(narrow, self._weight.t()) * share
         if self._by_weight is not None:
             self._add_by_weight(self._by_weight, narrow, (features * share).to(narrow.dtype))
         if self._by_bias is not None:
@@ -224,7 +226,9 @@ class _Chunks:
         return losses
 
     def _multiply(self, features: Tensor) -> Tensor:
-        """The logits of a chunk, where those of the chunk before were."""
+        """The logits of a chunk; where those of the chunk before were, if the product allows it."""
+        if goes_to_onednn(features, self._weight, self._bias):
+            return linear(features, self._weight, self._bias)
         if self._logits is None:
             self._logits = features.new_empty(features.shape[0], self._weight.shape[0])
         out, weight = self._logits[: features.shape[0]], self._weight.t()
@@ -241,6 +245,9 @@ class _Chunks:
         return self._wide_logits[: logits.shape[0]].copy_(logits)
 
     def _add_by_weight(self, total: Tensor, terms: Tensor, features: Tensor) -> None:
+        if goes_to_onednn(terms.t(), features.t()):
+            total += multiply_transposed(terms, features)
+            return
         if terms.dtype == total.dtype:
             # Not addmm_, which torch's flop counter does not know.
             torch.addmm(total, terms.t(), features, out=total)

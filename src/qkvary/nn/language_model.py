@@ -13,6 +13,7 @@ from qkvary.nn.draws import Draws
 from qkvary.nn.fused_loss import linear_cross_entropy
 from qkvary.nn.initialization import initialize
 from qkvary.nn.layout import AttentionMask, Layout
+from qkvary.nn.products import linear
 from qkvary.nn.stack import Stack, add_positions, check_length, make_position_embedding
 
 
@@ -136,7 +137,7 @@ class LanguageModel(nn.Module):
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
         """Logits from hidden states."""
-        return F.linear(features, self.output_weight, self.head_bias)
+        return linear(features, self.output_weight, self.head_bias)
 
     def loss_sum(
         self,

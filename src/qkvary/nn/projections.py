@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from qkvary.arch.attention import Initialization
 from qkvary.nn.draws import Draws
+from qkvary.nn.products import linear
 
 FEW_ROWS = 16
 """Tokens of a batch up to which projections are not joined where no gradient is wanted."""
@@ -39,11 +39,11 @@ class Projection(nn.Module):
 
     def narrow(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch inner"]:
         """The first half of a low-rank projection; of a full one, the input itself."""
-        return x if self.down is None else F.linear(x, self.down)
+        return x if self.down is None else linear(x, self.down)
 
     def widen(self, inner: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch width"]:
         """The rest of the projection."""
-        return F.linear(inner, self.weight, self.bias)
+        return linear(inner, self.weight, self.bias)
 
     def initialize(self, draws: Draws, name: str, init: Initialization, std: float) -> None:
         """Draw the weights; a low-rank product starts with the deviation of the full matrix."""
@@ -78,6 +78,6 @@ def project_together(
         return [projection(x) for projection in projections]
     weight = torch.cat(tuple(projection.weight for projection in full))
     biases: list[Tensor] = [projection.bias for projection in full if projection.bias is not None]
-    joined = F.linear(x, weight, torch.cat(biases) if biases else None)
+    joined = linear(x, weight, torch.cat(biases) if biases else None)
     parts = dict(zip(full, joined.split([part.width for part in full], dim=-1), strict=True))
     return [parts[part] if part in parts else part(x) for part in projections]

@@ -258,9 +258,12 @@ def test_forward_is_the_network() -> None:
     assert output.past_key_values.get_seq_length() == LENGTH
     assert torch.equal(model(ids, mask, return_dict=False)[0], expected)
     assert model(ids, mask, use_cache=False).past_key_values is None
-    assert torch.equal(model(ids, mask, logits_to_keep=2).logits, expected[:, -2:])
+    # A product of fewer rows may add up in another order.
+    few = model(ids, mask, logits_to_keep=2).logits
+    torch.testing.assert_close(few, expected[:, -2:], rtol=0, atol=1e-6)
     chosen = torch.tensor([0, 3])
-    assert torch.equal(model(ids, mask, logits_to_keep=chosen).logits, expected[:, chosen])
+    few = model(ids, mask, logits_to_keep=chosen).logits
+    torch.testing.assert_close(few, expected[:, chosen], rtol=0, atol=1e-6)
 
 
 def test_what_is_not_understood_is_refused() -> None:

@@ -1,0 +1,120 @@
+"""Products of activations with a weight in float32 on a CPU: by oneDNN where they are large.
+
+torch asks MKL for them, which runs at half a processor's rate where its maker is not MKL's
+(docs/decisions/0016). Both add up float32 numbers in float32, in another order. Everything else is
+left to torch: other types and devices, autocast, compiled code, ``torch.func``, small products, and
+everything where ``torch.backends.mkldnn.set_flags(False)`` was called.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch._C import _are_functorch_transforms_active  # pyright: ignore[reportPrivateUsage]
+from torch.utils.flop_counter import register_flop_formula
+
+LARGE = 2**23
+"""Multiply-adds from which a product goes to oneDNN: below, calling it takes what it saves."""
+
+# torch's own compiler calls it; there is none in builds without oneDNN.
+_PRODUCT: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_PLAIN = {Tensor, nn.Parameter}
+"""Subclasses of tensors, as those that are spread over processes, know torch's operations only."""
+
+
+class Linear(nn.Linear):
+    """``torch.nn.Linear`` whose product is :func:`linear`."""
+
+    def forward(
+        self,
+        input: Float[Tensor, "*batch inner"],  # noqa: A002  the name is torch's
+    ) -> Float[Tensor, "*batch width"]:
+        """``input W^T + b``."""
+        return linear(input, self.weight, self.bias)
+
+
+def linear(
+    x: Float[Tensor, "*batch inner"],
+    weight: Float[Tensor, "width inner"],
+    bias: Float[Tensor, " width"] | None = None,
+) -> Float[Tensor, "*batch width"]:
+    """``x W^T + b`` as ``torch.nn.functional.linear``, with gradients of any order."""
+    if not goes_to_onednn(x, weight, bias):
+        return F.linear(x, weight, bias)
+    if torch.is_grad_enabled():
+        return _Linear.apply(x, weight, bias)
+    return _multiply(x, weight, bias)
+
+
+def goes_to_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Whether :func:`linear` of these leaves torch's usual way."""
+    return (
+        x.numel() * weight.shape[0] >= LARGE
+        and x.dtype == weight.dtype == torch.float32
+        and x.device.type == weight.device.type == "cpu"
+        and (bias is None or bias.dtype == torch.float32)
+        and all(type(part) in _PLAIN for part in (x, weight))
+        and not torch.compiler.is_compiling()
+        and not _are_functorch_transforms_active()
+        and not torch.is_autocast_enabled("cpu")
+        and _has_onednn()
+    )
+
+
+def _has_onednn() -> bool:
+    return (
+        torch.backends.mkldnn.is_available()
+        and bool(torch.backends.mkldnn.enabled)
+        and _PRODUCT is not None
+    )
+
+
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return _PRODUCT(x, weight, bias, "none", [], None)
+
+
+class _Linear(torch.autograd.Function):
+    """The product, whose gradients are products of the same kind."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _multiply(x, weight, bias)
+
+    @staticmethod
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        (gradient,) = grad_outputs
+        x, weight = ctx.saved_tensors
+        by_x = by_weight = by_bias = None
+        if ctx.needs_input_grad[0]:
+            by_x = linear(gradient, weight.t())
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        if ctx.needs_input_grad[1]:
+            by_weight = multiply_transposed(rows, x.reshape(-1, x.shape[-1]))
+        if ctx.needs_input_grad[2]:
+            by_bias = rows.sum(0)
+        return by_x, by_weight, by_bias
+
+
+def multiply_transposed(
+    left: Float[Tensor, "rows left"], right: Float[Tensor, "rows right"]
+) -> Float[Tensor, "left right"]:
+    """``left^T right``: a sum over rows, as a weight's gradient is. May come as a transpose."""
+    # The wider factor takes the place of the weight, which oneDNN likes better.
+    if left.shape[1] > right.shape[1]:
+        return linear(right.t(), left.t()).t()
+    return linear(left.t(), right.t())
+
+
+if _PRODUCT is not None:
+
+    @register_flop_formula(_PRODUCT)
+    def _count(x: torch.Size, weight: torch.Size, *_: Any, **__: Any) -> int:
+        """What torch's counter of operations says of such a product."""
+        return 2 * x.numel() * weight[0]

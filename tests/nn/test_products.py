@@ -1,0 +1,203 @@
+"""Products through oneDNN: the values, the gradients, and what is left to torch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from qkvary.nn import products
+from qkvary.nn.fused_loss import linear_cross_entropy
+from qkvary.nn.products import LARGE, Linear, linear, multiply_transposed
+
+ROWS, INNER, WIDTH = 512, 96, 192
+
+
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+class Watch(TorchDispatchMode):
+    """Counts the products that went to oneDNN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.count += "_linear_pointwise" in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+def make(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def exact(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+
+
+def is_close(found: Tensor, wanted: Tensor) -> bool:
+    """Within what float32 sums of a few hundred products of this size may be off."""
+    return bool((found.double() - wanted).abs().max() <= 2e-6 * wanted.abs().max())
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("batch", [(ROWS,), (4, ROWS // 4), (2, 2, ROWS // 4)])
+def test_values_and_gradients_are_those_of_the_formula(
+    batch: tuple[int, ...], has_bias: bool
+) -> None:
+    x = make(*batch, INNER).requires_grad_()
+    weight = make(WIDTH, INNER, seed=1).requires_grad_()
+    bias = make(WIDTH, seed=2).requires_grad_() if has_bias else None
+    inputs = [part for part in (x, weight, bias) if part is not None]
+    direction = make(*batch, WIDTH, seed=3)
+    with Watch() as watch:
+        out = linear(x, weight, bias)
+        found = torch.autograd.grad(out, inputs, direction)
+    assert watch.count == 3
+    wanted_out = exact(x, weight, bias)
+    wanted = torch.autograd.grad(wanted_out, inputs, direction.double())
+    assert is_close(out, wanted_out)
+    assert [part.shape for part in found] == [part.shape for part in inputs]
+    assert all(is_close(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_only_wanted_gradients_are_computed() -> None:
+    x, weight = make(ROWS, INNER), make(WIDTH, INNER, seed=1).requires_grad_()
+    with Watch() as watch:
+        linear(x, weight).sum().backward()
+    assert watch.count == 2
+    with Watch() as watch, torch.no_grad():
+        linear(x, weight)
+    assert watch.count == 1
+
+
+def test_gradients_of_gradients() -> None:
+    x = make(ROWS, INNER).requires_grad_()
+    weight = make(WIDTH, INNER, seed=1).requires_grad_()
+
+    def second(function: Product, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        out = function(x, weight, None).tanh().square().sum()
+        (first,) = torch.autograd.grad(out, x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), (x, weight))
+
+    wanted = second(exact, x, weight)
+    with Watch() as watch:
+        found = second(linear, x, weight)
+    assert watch.count > 4
+    for a, b in zip(found, wanted, strict=True):
+        assert (a.double() - b).abs().max() <= 1e-5 * b.abs().max()
+
+
+@pytest.mark.parametrize(("left", "right"), [(INNER, WIDTH), (WIDTH, INNER)])
+def test_transposed(left: int, right: int) -> None:
+    a, b = make(ROWS, left), make(ROWS, right, seed=1)
+    with Watch() as watch:
+        found = multiply_transposed(a, b)
+    assert watch.count == 1
+    assert is_close(found, a.double().t() @ b.double())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_types_are_left_to_torch(dtype: torch.dtype) -> None:
+    x, weight = make(ROWS, INNER, dtype=dtype), make(WIDTH, INNER, seed=1, dtype=dtype)
+    with Watch() as watch:
+        found = linear(x, weight)
+    assert watch.count == 0
+    assert torch.equal(found, F.linear(x, weight))
+
+
+def test_what_else_is_left_to_torch() -> None:
+    x, weight = make(ROWS, INNER), make(WIDTH, INNER, seed=1)
+    few = LARGE // (INNER * WIDTH)
+    assert few < ROWS
+
+    class Spread(Tensor):
+        """As torch's tensors that are spread over processes."""
+
+    with Watch() as watch:
+        linear(x[:few], weight)
+        linear(x.as_subclass(Spread), weight)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert linear(x, weight).dtype == torch.bfloat16
+        torch.backends.mkldnn.set_flags(False)
+        try:
+            linear(x, weight)
+        finally:
+            torch.backends.mkldnn.set_flags(True)
+        assert linear(x.to("meta"), weight.to("meta")).is_meta
+    assert watch.count == 0
+    with Watch() as watch:
+        linear(x[: few + 1], weight)
+    assert watch.count == 1
+
+
+def test_a_build_of_torch_without_it_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_PRODUCT", None)
+    x, weight = make(ROWS, INNER), make(WIDTH, INNER, seed=1)
+    assert torch.equal(linear(x, weight), F.linear(x, weight))
+
+
+def test_transformed_functions_are_left_to_torch() -> None:
+    x, weight = make(3, ROWS, INNER), make(WIDTH, INNER, seed=1)
+
+    def loss(function: Product) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda weight, x: function(x, weight, None).square().sum()
+
+    with Watch() as watch:
+        found = torch.func.vmap(torch.func.grad(loss(linear)), in_dims=(None, 0))(weight, x)
+    assert watch.count == 0
+    wanted = torch.func.vmap(torch.func.grad(loss(exact)), in_dims=(None, 0))(weight, x)
+    assert is_close(found, wanted.double())
+
+
+def test_the_counter_of_operations_knows_it() -> None:
+    x, weight = make(ROWS, INNER).requires_grad_(), make(WIDTH, INNER, seed=1).requires_grad_()
+    with FlopCounterMode(display=False) as counter:
+        linear(x, weight).sum().backward()
+    assert counter.get_total_flops() == 3 * 2 * ROWS * INNER * WIDTH
+
+
+def test_where_memory_begins_does_not_change_bits() -> None:
+    weight = make(WIDTH, INNER, seed=1)
+    room = torch.empty(ROWS * INNER + 16)
+    results = set()
+    for start in range(16):
+        x = room[start : start + ROWS * INNER].view(ROWS, INNER)
+        x.copy_(make(ROWS, INNER))
+        results.add(linear(x, weight).numpy().tobytes())
+    assert len(results) == 1
+
+
+def test_the_layer_is_torchs_but_for_the_product() -> None:
+    layer = Linear(INNER, WIDTH)
+    assert isinstance(layer, torch.nn.Linear)
+    x = make(ROWS, INNER)
+    with Watch() as watch:
+        out = layer(x)
+    assert watch.count == 1
+    assert is_close(out, exact(x, layer.weight, layer.bias))
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_the_fused_loss_goes_there_too(has_bias: bool) -> None:
+    features = make(ROWS, INNER).requires_grad_()
+    head = make(WIDTH, INNER, seed=1).mul(0.1).requires_grad_()
+    bias = make(WIDTH, seed=2).requires_grad_() if has_bias else None
+    targets = torch.arange(ROWS) % WIDTH
+    inputs = [part for part in (features, head, bias) if part is not None]
+    with Watch() as watch:
+        loss = linear_cross_entropy(features, head, bias, targets)
+        found = torch.autograd.grad(loss, inputs)
+    assert watch.count == 3
+    wanted_loss = F.cross_entropy(exact(features, head, bias), targets, reduction="sum")
+    wanted = torch.autograd.grad(wanted_loss, inputs)
+    assert abs(loss.item() / wanted_loss.item() - 1) < 1e-6
+    assert all(is_close(a, b) for a, b in zip(found, wanted, strict=True))
