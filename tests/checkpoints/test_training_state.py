@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from qkvary.checkpoints.training_state import (
     save_training_state,
     state_sha256,
 )
+from qkvary.storage import rotation
+from qkvary.storage.durable import remove_dir
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.manifest import CheckedFile
-from qkvary.storage.rotation import Stored, save_stored
+from qkvary.storage.rotation import Stored, save_stored, stored_steps
 from tests.storage.damage import DAMAGES, trials
 
 
@@ -50,6 +53,82 @@ def test_a_state_comes_back_bit_by_bit(tmp_path: Path) -> None:
     for name, tensor in state(3).weights.items():
         assert torch.equal(found.weights[name], tensor)
         assert found.weights[name].dtype == tensor.dtype
+
+
+@pytest.mark.parametrize("keep", [1, 2, 5])
+def test_the_newest_are_left_and_any_of_them_can_be_gone_back_to(tmp_path: Path, keep: int) -> None:
+    for step in range(1, 8):
+        save_training_state(tmp_path, state(step), keep=keep)
+    assert stored_steps(tmp_path) == tuple(range(7, 7 - keep, -1))
+    for step in stored_steps(tmp_path)[:-1]:
+        (tmp_path / f"step-{step:012d}" / "weights.safetensors").write_bytes(b"short")
+    reported: list[str] = []
+    found = load(tmp_path, reported)
+    assert found
+    assert found.step == 8 - keep
+    assert digest(found) == digest(state(8 - keep))
+    assert len(reported) == keep - 1
+    assert stored_steps(tmp_path) == (8 - keep,)
+
+
+@pytest.mark.parametrize(("before", "behind"), [(5, 1), (5, 2), (1, 5)])
+def test_another_number_holds_from_the_next_reading_on(
+    tmp_path: Path, before: int, behind: int
+) -> None:
+    for step in range(1, 8):
+        save_training_state(tmp_path, state(step), keep=before)
+    found = load_training_state(
+        tmp_path, accept=lambda _about: None, report=pytest.fail, keep=behind
+    )
+    assert found
+    assert found.step == 7
+    left = min(before, behind)
+    assert stored_steps(tmp_path) == tuple(range(7, 7 - left, -1))
+    save_training_state(tmp_path, state(8), keep=behind)
+    assert stored_steps(tmp_path) == tuple(range(8, 8 - min(behind, left + 1), -1))
+
+
+def test_of_one_the_old_is_removed_when_the_new_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each removal the new state is durable under its name, and is what was to be written."""
+    removed: list[Path] = []
+
+    def watched(path: Path) -> None:
+        found = load_training_state(
+            shutil.copytree(tmp_path / "states", tmp_path / f"copy-{len(removed)}"),
+            accept=lambda _about: None,
+            report=pytest.fail,
+            keep=9,
+        )
+        assert found
+        assert digest(found) == digest(state(len(removed) + 2))
+        removed.append(path)
+        remove_dir(path)
+
+    monkeypatch.setattr(rotation, "remove_dir", watched)
+    for step in (1, 2, 3):
+        save_training_state(tmp_path / "states", state(step), keep=1)
+    assert [path.name for path in removed] == ["step-000000000001", "step-000000000002"]
+
+
+def test_what_was_not_read_back_removes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_training_state(tmp_path, state(1), keep=1)
+    real = rotation.write_new_file
+
+    def flipped(path: Path, blocks: Iterable[bytes | memoryview], size: int) -> None:
+        real(path, blocks, size)
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+    monkeypatch.setattr(rotation, "write_new_file", flipped)
+    with pytest.raises(DamagedError, match=r"safetensors was changed"):
+        save_training_state(tmp_path, state(2), keep=1)
+    found = load(tmp_path)
+    assert found
+    assert digest(found) == digest(state(1))
 
 
 def damaged(folder: Path, seed: int) -> str:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
 from qkvary.data.places import prepare_corpus
+from qkvary.storage import rotation
 from qkvary.training import presets
 from qkvary.training.presets import Preset
 
@@ -85,6 +87,27 @@ def test_what_is_done_is_not_done_again(places: Path, capsys: pytest.CaptureFixt
     assert "QKV@rotary" in shown.out
 
 
+def test_how_many_checkpoints_are_left_is_no_part_of_a_run(
+    places: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[tuple[int, ...]] = []
+    real = rotation.keep_newest
+
+    def watched(directory: Path, keep: int) -> None:
+        real(directory, keep)
+        kept.append(rotation.stored_steps(directory))
+
+    monkeypatch.setattr(training_state, "keep_newest", watched)
+    ended: list[tuple[str, str]] = []
+    for keep in (5, 1):
+        assert train(places, "--checkpoint-seconds", "0", "--keep", str(keep), "--json") == 0
+        (network,) = document(capsys)["networks"].values()
+        assert kept[-1] == tuple(range(12, 12 - keep, -1))
+        ended.append((network, digest(places / "runs")))
+        (places / "runs").rename(places / f"runs-{keep}")
+    assert ended[0] == ended[1], "the same key and the same numbers"
+
+
 def test_an_edited_text_is_another_run(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(places, "--dry-run", "--json") == 0
     first = document(capsys)
@@ -129,6 +152,8 @@ def test_a_prepared_set_is_taken_as_it_is(places: Path, capsys: pytest.CaptureFi
         (["--context", "none"], "lm-tiny", "expected a whole number"),
         (["--device", "toaster"], "lm-tiny", "toaster"),
         (["--learning-rate", "-1"], "lm-tiny", "learning_rate must be positive"),
+        (["--keep", "0"], "lm-tiny", "--keep: expected at least 1, got 0"),
+        (["--keep", "-1"], "lm-tiny", "expected a whole number"),
         (["--context", "100k"], "lm-tiny", "tokens for a context of 102,400"),
     ],
 )

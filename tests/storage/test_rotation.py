@@ -54,6 +54,20 @@ def test_the_newest_two_are_kept(folder: Path) -> None:
     assert reported == []
 
 
+@pytest.mark.parametrize("keep", [1, 2, 5])
+def test_as_many_as_are_asked_for_are_kept(tmp_path: Path, keep: int) -> None:
+    every = (19, 17, 13, 11, 7, 5, 3)
+    for step in reversed(every):
+        save_stored(tmp_path / "once", stored(step))
+        (tmp_path / "once" / f"step-{step:012d}").rename(tmp_path / f"step-{step:012d}")
+    keep_from(tmp_path, 17, keep)
+    assert stored_steps(tmp_path) == every[1 : 1 + keep], "newer ones are damaged, older ones old"
+    keep_newest(tmp_path, 5)
+    assert stored_steps(tmp_path) == every[1 : 1 + keep]
+    keep_newest(tmp_path, 1)
+    assert stored_steps(tmp_path) == (17,)
+
+
 def test_without_any_there_is_none(tmp_path: Path) -> None:
     assert newest(tmp_path / "absent") == (None, [])
     assert stored_steps(tmp_path / "absent") == ()

@@ -8,7 +8,8 @@ from tests.studies.toy_study import toy_study
 
 
 def test_a_job_comes_through_the_pipe(tmp_path: Path) -> None:
-    job = Job(store=tmp_path / "ä\n", cells=toy_study([1, 2]).cells(), checkpoint_seconds=0.1)
+    cells = toy_study([1, 2]).cells()
+    job = Job(store=tmp_path / "ä\n", cells=cells, checkpoint_seconds=0.1, keep=5)
     line = job.to_line()
     assert line.count(b"\n") == 1
     found = Job.from_line(line)

@@ -1,8 +1,8 @@
 """A process that has imported torch and forks a training run for each line that it reads.
 
 So a test can kill hundreds of runs without importing torch hundreds of times. A line is a JSON
-object: ``directory``, ``steps``, ``checkpoint_seconds``, ``mutant``. The answers are ``started
-PID`` and, when that process has ended, ``ended CODE``.
+object: ``directory``, ``steps``, ``checkpoint_seconds``, ``keep``, ``mutant``. The answers are
+``started PID`` and, when that process has ended, ``ended CODE``.
 """
 
 import json
@@ -32,6 +32,7 @@ def work(order: dict[str, Any]) -> None:
         ToyTask(),
         Path(order["directory"]),
         checkpoint_seconds=order["checkpoint_seconds"],
+        keep=order["keep"],
     )
     result = {"sha": outcome.state_sha256, "metrics": dict(outcome.metrics)}
     (Path(order["directory"]) / "result.json").write_text(json.dumps(result))

@@ -27,6 +27,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from qkvary.storage.errors import QkvaryError, ResourceError
 from qkvary.storage.manifest import FileEntry
+from qkvary.storage.rotation import KEEP
 from qkvary.training import parallel
 from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
@@ -67,6 +68,7 @@ def work(order: dict[str, Any], rank: int) -> None:
             stop=stop,
             on_event=lambda event: warnings.extend([event.warning] if event.warning else []),
             checkpoint_seconds=order.get("checkpoint_seconds", 1e9),
+            keep=order.get("keep", KEEP),
             # Only the first process is asked, and only it need know.
             sample=(lambda model: str(model.embedding.sum().item())) if rank == 0 else None,
             distribution=distribution,

@@ -40,11 +40,12 @@ class Killable:
             env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         )
 
-    def start(self, directory: Path, *, seconds: float, mutant: str = "") -> int:
+    def start(self, directory: Path, *, seconds: float, keep: int = 2, mutant: str = "") -> int:
         order = {
             "directory": str(directory),
             "steps": STEPS,
             "checkpoint_seconds": seconds,
+            "keep": keep,
             "mutant": mutant,
         }
         assert self.process.stdin
@@ -115,6 +116,7 @@ def killed_runs(
     kills = 0
     options: dict[str, Any] = {"seconds": generator.choice([0.0, 0.0, 0.02]), "mutant": mutant}
     for _ in range(generator.randint(1, 5)):
+        options["keep"] = generator.choice([1, 2, 5])
         code = killable.run(directory, kill_after=generator.uniform(0, seconds), **options)
         assert code in (0, -9)
         kills += code == -9

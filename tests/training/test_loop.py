@@ -11,6 +11,7 @@ import torch
 
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import parse_journal
+from qkvary.storage.rotation import stored_steps
 from qkvary.training.config import ExecutionConfig, RunConfig
 from qkvary.training.gradients import step_seed
 from qkvary.training.loop import Outcome, train
@@ -306,6 +307,42 @@ def test_the_number_of_threads_is_put_back(tmp_path: Path) -> None:
     train(toy_run(steps=2, execution=ExecutionConfig(threads=2)), task, tmp_path)
     assert set(seen) == {2}
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("keep", [1, 2, 5])
+def test_the_newest_checkpoints_are_left(
+    tmp_path: Path, keep: int, whole: tuple[Outcome, list[dict[str, Any]]]
+) -> None:
+    """How many is no part of a run; who goes on may want another number."""
+    options: dict[str, Any] = {"checkpoint_seconds": 0.0, "keep": keep}
+    train(toy_run(), ToyTask(), tmp_path, stop=after(9), **options)
+    folder = tmp_path / "checkpoints"
+    assert stored_steps(folder) == tuple(range(9, 9 - keep, -1))
+    for step in stored_steps(folder)[:-1]:
+        (folder / f"step-{step:012d}" / "weights.safetensors").write_bytes(b"short")
+    train(toy_run(), ToyTask(), tmp_path, stop=after(2), checkpoint_seconds=0.0, keep=3)
+    assert [event["step"] for event in log(tmp_path, "resumed")] == [10 - keep]
+    assert stored_steps(folder) == (12 - keep, 11 - keep, 10 - keep)
+    outcome = train(toy_run(), ToyTask(), tmp_path, **options)
+    assert stored_steps(folder) == tuple(range(40, 40 - keep, -1))
+    assert outcome.state_sha256 == whole[0].state_sha256
+    assert outcome.metrics == whole[0].metrics
+
+
+def test_a_checkpoint_that_is_there_is_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would stand under its name nowhere for a moment, and there may be no other."""
+    train(toy_run(), ToyTask(), tmp_path, stop=after(9), keep=1)
+    monkeypatch.setattr("qkvary.training.distribution.save_training_state", pytest.fail)
+    assert train(toy_run(), ToyTask(), tmp_path, stop=after(0), keep=1).status == "stopped"
+    assert stored_steps(tmp_path / "checkpoints") == (9,)
+
+
+def test_at_least_one_checkpoint_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected to keep at least 1 checkpoint, got 0"):
+        train(toy_run(), ToyTask(), tmp_path, keep=0)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_but_the_log_and_the_checkpoints_is_written(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from qkvary.storage.rotation import step_folder, stored_steps
 from tests.storage.quick_disk import quick_folder
 from tests.training.rank_server import Ended, RankServer
 
@@ -277,6 +278,27 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(
     assert "checkpoint of step 6 is damaged" in warning
     assert f"{name}.safetensors was changed" in warning
     assert [event["step"] for event in ended.log("resumed")] == [3]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_newest_checkpoints_are_left(
+    server: RankServer, references: References, quick_path: Path, strategy: str
+) -> None:
+    """Of 5 the newest two are damaged; who goes on wants 1, and at last 2."""
+    order: dict[str, Any] = {"strategy": strategy, "checkpoint_seconds": 0.0}
+    server.run(quick_path, 2, stop_after=7, keep=5, **order)
+    folder = quick_path / "checkpoints"
+    assert stored_steps(folder) == (7, 6, 5, 4, 3)
+    for step in (7, 6):
+        damaged = max(step_folder(folder, step).glob("optimizer*.safetensors"))
+        damaged.write_bytes(damaged.read_bytes()[:-1])
+    ended = server.run(quick_path, 2, stop_after=1, keep=1, **order)
+    assert len(ended.found[0]["warnings"]) == 2
+    assert [event["step"] for event in ended.log("resumed")] == [5]
+    assert stored_steps(folder) == (6,)
+    ended = server.run(quick_path, 2, **order)
+    assert stored_steps(folder) == (9, 8)
+    assert ended.sha == references.together(2, strategy, dtype="float64").sha
 
 
 def test_a_disk_that_is_full_for_one_process_ends_all(

@@ -15,6 +15,7 @@ from qkvary.checkpoints.tensor_files import tensor_bytes
 from qkvary.storage.durable import clean_leftovers
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.rotation import (
+    KEEP,
     filling_step,
     find_newest,
     keep_from,
@@ -69,8 +70,13 @@ def state_sha256(
     return digest.hexdigest()
 
 
-def save_training_state(directory: Path, state: TrainingState) -> None:
-    """Write ``state`` durably and keep the one before it.
+def save_training_state(directory: Path, state: TrainingState, *, keep: int = KEEP) -> None:
+    """Write ``state`` durably, then remove all but the newest.
+
+    Args:
+        directory: Where the states are.
+        state: The new one.
+        keep: How many are left, with the new one.
 
     Raises:
         ResourceError: if the disk is full, broken or not writable; the states before stay.
@@ -81,7 +87,7 @@ def save_training_state(directory: Path, state: TrainingState) -> None:
     with filling_step(directory, state.step, size) as folder:
         entries = write_checked(folder, files)
         write_manifest(folder, state.step, entries, state.about)
-    keep_newest(directory)
+    keep_newest(directory, keep)
 
 
 def load_training_state(
@@ -89,6 +95,7 @@ def load_training_state(
     *,
     accept: Callable[[Mapping[str, JsonValue]], None],
     report: Callable[[str], None],
+    keep: int = KEEP,
 ) -> TrainingState | None:
     """Return the newest sound state, whole, or None where there is none at all.
 
@@ -96,6 +103,7 @@ def load_training_state(
         directory: Where the states are.
         accept: Given what is not a tensor; raises ``DamagedError`` if the state is of no use.
         report: Told, in a sentence, of each damaged state that was passed over.
+        keep: How many are left, with the one that was found.
 
     Raises:
         DamagedError: if there are states and all of them are damaged.
@@ -107,7 +115,7 @@ def load_training_state(
     clean_leftovers(directory)
     state = find_newest(directory, stored_steps(directory), read=read, report=report)
     if state is not None:
-        keep_from(directory, state.step)
+        keep_from(directory, state.step, keep)
     return state
 
 

@@ -43,6 +43,7 @@ from qkvary.data.places import prepare_corpus
 from qkvary.data.preparation import Settings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.storage.errors import UsageError
+from qkvary.storage.rotation import KEEP
 from qkvary.studies.catalog import load_processes, load_together, load_utilization
 from qkvary.studies.messages import Job
 from qkvary.studies.pretraining import DataChoice, ExecutionWishes, Wishes, plan_training
@@ -226,6 +227,10 @@ class Running:
     checkpoint_seconds: Annotated[
         float, Parameter(name="--checkpoint-seconds", help="Seconds between two checkpoints.")
     ] = 60.0
+    keep: Annotated[
+        int,
+        _count("--keep", "Checkpoints that are left on the disk, the newest ones; at least 1."),
+    ] = KEEP
     strategy: Annotated[
         Literal["ddp", "fsdp"],
         Parameter(
@@ -324,7 +329,12 @@ def _train(
     """Make what is not made yet; return the exit code."""
     together = load_together()
     cells = study.cells()
-    job = Job(store=store.path, cells=cells, checkpoint_seconds=running.checkpoint_seconds)
+    job = Job(
+        store=store.path,
+        cells=cells,
+        checkpoint_seconds=running.checkpoint_seconds,
+        keep=running.keep,
+    )
     if distribution.rank:
         stopping = threading.Event()
         with _signals(stopping.set) as received:

@@ -26,7 +26,7 @@ from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, describe, read_manifest
 
 KEEP = 2
-"""How many checkpoints are kept: the newest, and one in case that it is damaged."""
+"""How many checkpoints are kept if nobody says: the newest, and one in case that it is damaged."""
 
 Found = TypeVar("Found")
 """What a checkpoint is read as."""
@@ -150,9 +150,9 @@ def write_manifest(
     write_new_file(folder / MANIFEST_NAME, [data], len(data))
 
 
-def keep_newest(directory: Path) -> None:
-    """Remove all checkpoints but the newest ``KEEP``."""
-    _remove(directory, stored_steps(directory)[KEEP:])
+def keep_newest(directory: Path, keep: int = KEEP) -> None:
+    """Remove all checkpoints but the newest ``keep``, at least 1."""
+    _remove(directory, stored_steps(directory)[keep:])
 
 
 def _remove(directory: Path, steps: Iterable[int]) -> None:
@@ -255,11 +255,11 @@ def find_newest(
     return None
 
 
-def keep_from(directory: Path, step: int) -> None:
-    """Remove all checkpoints but that of ``step`` and those right before it, up to ``KEEP``.
+def keep_from(directory: Path, step: int, keep: int = KEEP) -> None:
+    """Remove all checkpoints but that of ``step`` and those right before it, up to ``keep``.
 
     Newer ones are damaged, and a killed process did not come to remove the older ones.
     """
     steps = stored_steps(directory)
     position = steps.index(step)
-    _remove(directory, (*steps[:position], *steps[position + KEEP :]))
+    _remove(directory, (*steps[:position], *steps[position + keep :]))

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.storage.jsonvalues import decode, encode
+from qkvary.storage.rotation import KEEP
 from qkvary.studies.study import Cell
 from qkvary.training.config import RunConfig
 
@@ -29,6 +30,8 @@ class Job:
     """The runs, in the order in which they should be made."""
     checkpoint_seconds: float
     """Seconds between two checkpoints of a run."""
+    keep: int = KEEP
+    """Checkpoints of a run that are left, the newest ones."""
 
     def to_line(self) -> bytes:
         """Return the job as one line."""
@@ -42,7 +45,7 @@ class Job:
         fields = cast("dict[str, Any]", decode(line))
         store, seconds = Path(fields["store"]), float(fields["checkpoint_seconds"])
         cells = tuple(_cell(cell) for cell in fields["cells"])
-        return cls(store=store, cells=cells, checkpoint_seconds=seconds)
+        return cls(store=store, cells=cells, checkpoint_seconds=seconds, keep=int(fields["keep"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,6 +114,7 @@ def follow(job: Job, distribution: Distribution, *, stop: Callable[[], bool]) ->
             store.directory(cell.run_key),
             stop=stop,
             checkpoint_seconds=job.checkpoint_seconds,
+            keep=job.keep,
             distribution=distribution,
         )
 

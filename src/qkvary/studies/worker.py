@@ -72,6 +72,7 @@ def make(
         sample=surroundings.sample,
         distribution=distribution,
         checkpoint_seconds=surroundings.checkpoint_seconds,
+        keep=surroundings.keep,
     )
     if outcome.status == "stopped":
         return None

@@ -22,6 +22,7 @@ from typing import Any
 
 from qkvary.storage.errors import BusyError, DamagedError, QkvaryError
 from qkvary.storage.jsonvalues import JsonValue
+from qkvary.storage.rotation import KEEP
 from qkvary.studies.messages import Job, News
 from qkvary.studies.recording import make_record, run_identity
 from qkvary.studies.records import Record
@@ -47,6 +48,8 @@ class Surroundings:
     """Takes news of the run."""
     checkpoint_seconds: float
     """Seconds between two checkpoints."""
+    keep: int = KEEP
+    """Checkpoints that are left, the newest ones."""
     on_log: Callable[[Mapping[str, JsonValue]], None] = _ignore
     """Takes every entry of the run's log."""
     sample: Callable[[Any], str] | None = None
@@ -155,6 +158,7 @@ class Worker:
             stop=self._stopping.is_set,
             on_event=lambda event: self._pass_on(number, event),
             checkpoint_seconds=self._job.checkpoint_seconds,
+            keep=self._job.keep,
         )
         try:
             try:

@@ -61,8 +61,9 @@ class Distribution(Protocol):
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         about: Mapping[str, JsonValue],
+        keep: int,
     ) -> None:
-        """Write a checkpoint; a call of all processes.
+        """Write a checkpoint, then remove all but the newest ``keep``; a call of all processes.
 
         Raises:
             ResourceError: if the disk is full, broken or not writable.
@@ -77,8 +78,11 @@ class Distribution(Protocol):
         optimizer: torch.optim.Optimizer,
         accept: Callable[[Mapping[str, JsonValue]], None],
         report: Callable[[str], None],
+        keep: int,
     ) -> Mapping[str, JsonValue] | None:
         """Put back the newest sound checkpoint, whoever wrote it and with how many processes.
+
+        Of those before it, so many are left that they are ``keep`` together.
 
         Returns:
             What was noted in it, or None where there is no checkpoint at all.
@@ -132,6 +136,7 @@ class Alone:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         about: Mapping[str, JsonValue],
+        keep: int,
     ) -> None:
         """Write a checkpoint."""
         state = TrainingState(
@@ -140,7 +145,7 @@ class Alone:
             optimizer=optimizer_tensors(optimizer),
             about=about,
         )
-        save_training_state(directory, state)
+        save_training_state(directory, state, keep=keep)
 
     def load(
         self,
@@ -150,9 +155,10 @@ class Alone:
         optimizer: torch.optim.Optimizer,
         accept: Callable[[Mapping[str, JsonValue]], None],
         report: Callable[[str], None],
+        keep: int,
     ) -> Mapping[str, JsonValue] | None:
         """Put back the newest sound checkpoint."""
-        stored = load_training_state(directory, accept=accept, report=report)
+        stored = load_training_state(directory, accept=accept, report=report, keep=keep)
         if stored is None:
             return None
         model.load_state_dict(stored.weights)

@@ -25,6 +25,7 @@ from qkvary.storage.errors import DamagedError, DivergedError, UsageError
 from qkvary.storage.journal import Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
+from qkvary.storage.rotation import KEEP
 from qkvary.tasks.contract import AttentionExample, Ranks, Split, Task
 from qkvary.training.config import RunConfig
 from qkvary.training.distribution import Alone, Distribution
@@ -77,6 +78,7 @@ def train(
     on_log: Callable[[LogEntry], None] = lambda _entry: None,
     sample: Callable[[nn.Module], str] | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    keep: int = KEEP,
     distribution: Distribution | None = None,
 ) -> Outcome:
     """Train one network in ``directory``, going on where an earlier call was stopped or killed.
@@ -94,17 +96,21 @@ def train(
         sample: Asked at each validation for something that the network says, for the log. It must
             not touch the global generator's state for longer than it takes.
         checkpoint_seconds: Seconds between checkpoints.
+        keep: Checkpoints that are left, the newest ones; at least 1.
         distribution: The processes that train together; one by default.
 
     Raises:
         DamagedError: if there are checkpoints, and all of them are damaged.
         UsageError: if the folder belongs to another run.
         ResourceError: if the disk is full, broken or not writable.
+        ValueError: if no checkpoint is to be left.
     """
+    if keep < 1:
+        raise ValueError(f"expected to keep at least 1 checkpoint, got {keep}")
     threads = torch.get_num_threads()
     torch.set_num_threads(run.threads)
     watchers = _Watchers(on_event=on_event, on_log=on_log, sample=sample)
-    loop = _Loop(run, task, directory, watchers, distribution or Alone())
+    loop = _Loop(run, task, directory, watchers, distribution or Alone(), keep)
     try:
         return loop.finish(loop.advance(stop, checkpoint_seconds))
     except DivergedError as error:
@@ -133,9 +139,10 @@ class _Loop:
         directory: Path,
         watchers: _Watchers,
         distribution: Distribution,
+        keep: int,
     ) -> None:
         self.run, self.task, self.directory, self.watchers = run, task, directory, watchers
-        self.distribution = distribution
+        self.distribution, self.keep = distribution, keep
         self.key = run.run_key(task.data_fingerprint)
         self.state = RunState()
         self.watch = Stopwatch(self.state)
@@ -149,6 +156,7 @@ class _Loop:
         if self.journal.cut:
             self.warn(f"{path}: a torn last line of {self.journal.cut} bytes was cut")
         self.last_norm = math.nan
+        self.stored_step = 0
         self.resume()
         self.guards = Guards(run.training.guards, self.state.guards)
         # To bring a network together takes all processes, whoever wants to see it.
@@ -186,6 +194,7 @@ class _Loop:
             optimizer=self.optimizer,
             accept=self.accept,
             report=self.warn,
+            keep=self.keep,
         )
         if about is None:
             self.journal.rewind(FileEntry.of(b""))
@@ -193,6 +202,7 @@ class _Loop:
         stored = RunState.from_json(cast("dict[str, Any]", about["state"]))
         for field in dataclasses.fields(stored):
             setattr(self.state, field.name, getattr(stored, field.name))
+        self.stored_step = self.state.step
         self.journal.rewind(_mark(about))
         self.log(
             "resumed",
@@ -227,7 +237,9 @@ class _Loop:
             model=self.model,
             optimizer=self.optimizer,
             about=about,
+            keep=self.keep,
         )
+        self.stored_step = self.state.step
         self.watch.lap("other")
 
     def log(self, event: str, **values: JsonValue) -> None:
@@ -246,7 +258,8 @@ class _Loop:
         saved = told = time.perf_counter()
         while state.step < training.steps and not self.is_over():
             if self.anybody(stop()):
-                if state.step:
+                # Not twice: the first would be removed before the second has its name.
+                if state.step != self.stored_step:
                     self.checkpoint()
                 return False
             self.step()

@@ -107,6 +107,7 @@ class _Together:
         optimizer: torch.optim.Optimizer,
         accept: Callable[[Mapping[str, JsonValue]], None],
         report: Callable[[str], None],
+        keep: int,
     ) -> Mapping[str, JsonValue] | None:
         """Put back the newest checkpoint that every process found sound."""
         processes = self.processes
@@ -141,7 +142,7 @@ class _Together:
             return None
         self._restore(state, model, optimizer)
         step = state.step
-        processes.first(lambda: keep_from(directory, step))
+        processes.first(lambda: keep_from(directory, step, keep))
         return state.about
 
     def _reader(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Reader:
@@ -187,6 +188,7 @@ class Replicated(_Together):
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         about: Mapping[str, JsonValue],
+        keep: int,
     ) -> None:
         """Let the first process write a checkpoint."""
 
@@ -197,7 +199,7 @@ class Replicated(_Together):
                 optimizer=optimizer_tensors(optimizer),
                 about=about,
             )
-            save_training_state(directory, state)
+            save_training_state(directory, state, keep=keep)
 
         self.processes.first(write)
 
@@ -302,6 +304,7 @@ class Sharded(_Together):
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         about: Mapping[str, JsonValue],
+        keep: int,
     ) -> None:
         """Let every process write its rows; the first one makes a checkpoint of the files."""
         tensors = _tensors(model, optimizer)
@@ -323,7 +326,7 @@ class Sharded(_Together):
                 note = shards_note([counts for _, counts in answers])
                 write_manifest(folder, step, files, {**about, **note})
                 stack.close()
-                keep_newest(directory)
+                keep_newest(directory, keep)
 
             self.processes.first(finish)
 
