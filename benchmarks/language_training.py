@@ -7,8 +7,9 @@ Transformers is its ``GPT2LMHeadModel`` with SDPA, and left out where it is not 
 start from the same weights, and have to agree on the loss. Each has a process of its own, and they
 take turns; ours keeps freed memory there, as processes that train do.
 
-Beside the default, which computes what float32 says, are the ways that round products to bfloat16
-or let torch compile the step; they are compared with the default.
+Beside the default, which computes what float32 says, is the same with torch's own choice of a
+library for products; and the ways that round products to bfloat16 or let torch compile the step are
+compared with the default.
 
 The peak of memory is that of processes which do nothing else: all of the process, and what was
 added to it after everything was imported.
@@ -46,6 +47,8 @@ SMALL, LARGE = 512, 50_304
 QUICK_BATCH = 1
 SHARING = ("Q-K=V", "Q=K-V", "Q=K=V", "GQA-2", "MQA", "Q-MQA", "I-K-V", "I-K=V")
 OTHERS = ("script", "transformers")
+TORCHS_PRODUCTS = "products as torch takes them"
+"""Ours, where ``nn/products.py`` leaves all products to torch."""
 WAYS = ("bf16", "bf16 products", "compiled", "compiled bf16")
 """Autocast; float32 whose products are taken in bfloat16 (``set_float32_matmul_precision``); and
 ``torch.compile`` with and without autocast."""
@@ -253,6 +256,9 @@ def make_named(name: str, sizes: Sizes) -> Step:
     if name == "transformers":
         return make_transformers(sizes)
     keep_freed_memory()
+    if name == TORCHS_PRODUCTS:
+        torch.backends.mkldnn.set_flags(False)
+        return make_ours("QKV", sizes)
     return make_ours("QKV", sizes, name) if name in WAYS else make_ours(name, sizes)
 
 
@@ -267,7 +273,9 @@ def time_all(sizes: Sizes, names: Sequence[str], effort: Effort) -> Timing:
     """Let all take turns, after those that compute the same have said so."""
     steps = {name: Apart(TURNS, name, *sizes.told) for name in names}
     try:
-        losses = {name: steps[name]() for name in names if name in ("QKV", *OTHERS)}
+        losses = {
+            name: steps[name]() for name in names if name in ("QKV", TORCHS_PRODUCTS, *OTHERS)
+        }
         if max(losses.values()) - min(losses.values()) > 1e-4:
             raise RuntimeError(f"expected the same loss of all, got {losses}")
         return take_turns(steps, effort, clock=clock_of(steps.values()))
@@ -336,8 +344,8 @@ def main() -> None:
         return
     others = tuple(name for name in OTHERS if name == "script" or has_transformers())
     small, large = Sizes(SMALL, BATCH), Sizes(LARGE, BATCH)
-    compare(time_all(small, ("QKV", *others, *SHARING, *WAYS), FULL), small)
-    compare(time_all(large, ("QKV", *others, "bf16"), FULL_LARGE), large)
+    compare(time_all(small, ("QKV", *others, TORCHS_PRODUCTS, *SHARING, *WAYS), FULL), small)
+    compare(time_all(large, ("QKV", *others, TORCHS_PRODUCTS, "bf16"), FULL_LARGE), large)
     compare_memory(large, others)
 
 

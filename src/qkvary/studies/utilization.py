@@ -9,6 +9,7 @@ import torch
 
 from qkvary.arch.models import as_model
 from qkvary.costs.training import training_macs_per_token
+from qkvary.nn.products import linear
 from qkvary.training.config import RunConfig
 
 SIDE_ON_CPU, SIDE_ELSEWHERE = 1024, 8192
@@ -43,7 +44,7 @@ def product_flops_per_second(run: RunConfig) -> float:
         with torch.inference_mode():
             for _ in range(1 + TURNS):
                 start = perf_counter()
-                product = left @ right
+                product = linear(left, right)
                 # Waits for a device that works on its own.
                 product[0, 0].item()
                 seconds.append(perf_counter() - start)
