@@ -7,12 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from qkvary.nn import products
 from qkvary.nn.fused_loss import linear_cross_entropy
-from qkvary.nn.products import LARGE, Linear, linear, multiply_transposed
+from qkvary.nn.products import LARGE, Linear, goes_to_onednn, linear, multiply_transposed
 
 ROWS, INNER, WIDTH = 512, 96, 192
 
@@ -137,6 +138,55 @@ def test_what_else_is_left_to_torch() -> None:
     with Watch() as watch:
         linear(x[: few + 1], weight)
     assert watch.count == 1
+
+
+@pytest.mark.parametrize("bias", [make(2 * WIDTH)[::2], make(1).expand(WIDTH)])
+def test_a_bias_that_onednn_would_misread_is_left_to_torch(bias: Tensor) -> None:
+    x, weight = make(ROWS, INNER), make(WIDTH, INNER, seed=1)
+    with Watch() as watch:
+        found = linear(x, weight, bias)
+    assert watch.count == 0
+    assert is_close(found, exact(x, weight, bias))
+    loss = linear_cross_entropy(x, weight, bias, torch.arange(ROWS) % WIDTH)
+    logits = exact(x, weight, bias)
+    wanted = F.cross_entropy(logits, torch.arange(ROWS) % WIDTH, reduction="sum")
+    assert abs(loss.item() / wanted.item() - 1) < 1e-6
+
+
+def test_only_a_bias_wants_a_gradient() -> None:
+    weight, bias = make(WIDTH, INNER, seed=1), make(WIDTH, seed=2).requires_grad_()
+    with torch.inference_mode():
+        x = make(ROWS, INNER)
+    linear(x, weight, bias).sum().backward()
+    assert bias.grad is not None
+    assert torch.equal(bias.grad, torch.full((WIDTH,), float(ROWS)))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_forward_derivatives_are_left_to_torch() -> None:
+    x, weight, change = make(ROWS, INNER), make(WIDTH, INNER, seed=1), make(ROWS, INNER, seed=2)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, change)
+        for is_enabled in (True, False):
+            with torch.set_grad_enabled(is_enabled):
+                found = forward_ad.unpack_dual(linear(dual, weight)).tangent
+            assert found is not None
+            assert is_close(found, exact(change, weight, None))
+
+
+def test_traced_code_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight = make(ROWS, INNER), make(WIDTH, INNER)
+    assert goes_to_onednn(x, weight)
+    monkeypatch.setattr(torch.jit, "is_tracing", lambda: True)
+    assert not goes_to_onednn(x, weight)
+
+
+def test_wrong_shapes_are_left_for_torch_to_refuse() -> None:
+    x, weight = make(ROWS, INNER), make(WIDTH, INNER)
+    assert goes_to_onednn(x, weight, make(WIDTH))
+    assert not goes_to_onednn(make(ROWS, INNER + 1), weight)
+    assert not goes_to_onednn(x, weight, make(1))
+    assert not goes_to_onednn(x, weight[None])
 
 
 def test_a_build_of_torch_without_it_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

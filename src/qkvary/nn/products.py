@@ -2,8 +2,8 @@
 
 torch asks MKL for them, which runs at half a processor's rate where its maker is not MKL's
 (docs/decisions/0016). Both add up float32 numbers in float32, in another order. Everything else is
-left to torch: other types and devices, autocast, compiled code, ``torch.func``, small products, and
-everything where ``torch.backends.mkldnn.set_flags(False)`` was called.
+left to torch: other types and devices, autocast, compiled and traced code, ``torch.func``, forward
+derivatives, small products, and everything where ``torch.backends.mkldnn.set_flags(False)`` was called.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch._C import _are_functorch_transforms_active  # pyright: ignore[reportPrivateUsage]
+from torch.autograd.forward_ad import unpack_dual
 from torch.utils.flop_counter import register_flop_formula
 
 LARGE = 2**23
@@ -52,15 +53,20 @@ def linear(
 
 def goes_to_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     """Whether :func:`linear` of these leaves torch's usual way."""
+    parts = (x, weight) if bias is None else (x, weight, bias)
     return (
-        x.numel() * weight.shape[0] >= LARGE
-        and x.dtype == weight.dtype == torch.float32
-        and x.device.type == weight.device.type == "cpu"
-        and (bias is None or bias.dtype == torch.float32)
-        and all(type(part) in _PLAIN for part in (x, weight))
-        and not torch.compiler.is_compiling()
-        and not _are_functorch_transforms_active()
+        all(type(part) in _PLAIN for part in parts)
+        and x.numel() * weight.shape[0] >= LARGE
+        and weight.ndim == 2
+        and x.shape[-1] == weight.shape[1]
+        # oneDNN takes the numbers of a bias from where it begins, one after the other.
+        and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
+        and all(part.dtype == torch.float32 and part.device.type == "cpu" for part in parts)
         and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and not _are_functorch_transforms_active()
+        and all(unpack_dual(part).tangent is None for part in parts)
         and _has_onednn()
     )
 
@@ -82,7 +88,8 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        by_x, by_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(x if by_weight else None, weight if by_x else None)
         return _multiply(x, weight, bias)
 
     @staticmethod

@@ -173,7 +173,9 @@ def _training(training: TrainingConfig, wishes: Wishes) -> TrainingConfig:
     schedule = training.schedule
     warmup = min(schedule.warmup_steps, max(1, steps // 10)) if short else schedule.warmup_steps
     every = min(training.evaluate_every, max(1, steps // VALIDATIONS))
-    rate = wishes.learning_rate or training.optimizer.learning_rate
+    rate = wishes.learning_rate
+    if rate is None:
+        rate = training.optimizer.learning_rate
     batch = wishes.batch_size or training.batch_size
     return replace(
         training,

@@ -13,7 +13,7 @@ from qkvary.arch.canonical import identity_json
 from qkvary.arch.networks import NetworkConfig
 from qkvary.tasks.config import TaskConfig
 
-NUMERICS_VERSION = 1
+NUMERICS_VERSION = 2
 """Raised by hand when a change of the code changes the numbers of a run."""
 
 OptimizerName = Literal["adam", "adamw"]
