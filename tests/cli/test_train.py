@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import pytest
 
 from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
+from qkvary.cli.train import Corpus, _prepare
 from qkvary.data.places import prepare_corpus
 from qkvary.storage import rotation
 from qkvary.training import presets
+from qkvary.training.distribution import Alone
 from qkvary.training.presets import Preset
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -152,6 +155,7 @@ def test_a_prepared_set_is_taken_as_it_is(places: Path, capsys: pytest.CaptureFi
         (["--context", "none"], "lm-tiny", "expected a whole number"),
         (["--device", "toaster"], "lm-tiny", "toaster"),
         (["--learning-rate", "-1"], "lm-tiny", "learning_rate must be positive"),
+        (["--learning-rate", "0"], "lm-tiny", "learning_rate must be positive"),
         (["--keep", "0"], "lm-tiny", "--keep: expected at least 1, got 0"),
         (["--keep", "-1"], "lm-tiny", "expected a whole number"),
         (["--context", "100k"], "lm-tiny", "tokens for a context of 102,400"),
@@ -185,6 +189,28 @@ def test_a_loss_that_is_not_finite_exits_with_5(
     shown = capsys.readouterr()
     assert "diverged: " in shown.err
     assert "the weights before it were kept" in shown.err
+    (kept,) = (places / "runs").glob("*/*/checkpoints")
+    assert len(list(kept.iterdir())) >= 1
+    assert train(places, "--learning-rate", "1e30") == 5, "found as it was left"
+
+
+def test_other_processes_take_the_set_that_the_first_one_prepared(
+    places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preset, corpus = with_tiny()["lm-tiny"], Corpus(data=str(places / "mine.txt"))
+    first = _prepare(preset, corpus, Alone())
+
+    class Other(Alone):
+        """The second of two processes."""
+
+        rank, size = 1, 2
+
+        def first(self, work: Callable[[], Any]) -> Any:
+            del work
+            return str(first.path)
+
+    monkeypatch.setattr("qkvary.cli.train.prepare_corpus", None)
+    assert _prepare(preset, corpus, Other()).fingerprint == first.fingerprint
 
 
 SCRIPT = """

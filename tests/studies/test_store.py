@@ -306,3 +306,18 @@ def test_an_extra_file_is_nobodys_business(store: Store) -> None:
     (store.directory(KEY) / "notes.txt").write_text("mine")
     assert store.damage(KEY) is None
     assert describe({"a": b""}).files["a"].size == 0
+
+
+@pytest.mark.parametrize("status", ["done", "diverged"])
+def test_a_diverged_run_keeps_its_checkpoints(store: Store, status: Any) -> None:
+    taken = claim(store)
+    checkpoint = taken.directory / "checkpoints" / "step-000000000007"
+    checkpoint.mkdir(parents=True)
+    made = finished(CELL, "0123456789abcdef" * 4)
+    taken.finish(dataclasses.replace(made.record, status=status))
+    assert checkpoint.is_dir() == (status == "diverged")
+    assert store.is_tidy(KEY)
+    assert store.claim(KEY, IDENTITY) is None
+    assert checkpoint.is_dir() == (status == "diverged")
+    claim(store, again=True).release()
+    assert not checkpoint.exists(), "a run that is made again begins at its beginning"

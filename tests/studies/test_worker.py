@@ -11,10 +11,12 @@ import pytest
 
 from qkvary.storage.errors import DamagedError
 from qkvary.studies import worker
+from qkvary.studies.messages import Job, News
+from qkvary.studies.recording import run_identity
 from qkvary.studies.runner import RunnerOptions, run_study
 from qkvary.studies.store import Claim, Store
 from qkvary.studies.study import Study
-from qkvary.studies.workloop import Surroundings
+from qkvary.studies.workloop import Made, Surroundings, Worker
 from tests.storage.quick_disk import quick_folder
 from tests.studies.toy_study import ROOT, table, toy_study
 
@@ -23,6 +25,8 @@ quick_path = pytest.fixture(quick_folder)
 RUNNER = """
 import sys
 from pathlib import Path
+from qkvary.studies.messages import Job, News
+from qkvary.studies.recording import run_identity
 from qkvary.studies.runner import RunnerOptions, run_study
 from qkvary.studies.store import Store
 from tests.studies.toy_study import toy_study
@@ -132,3 +136,27 @@ def test_a_run_that_is_stopped_leaves_a_checkpoint_and_no_record(tmp_path: Path)
 def test_a_runner_uses_the_real_worker_unless_told_otherwise() -> None:
     assert RunnerOptions().worker_module == worker.__name__
     assert callable(run_study)
+
+
+def test_damaged_data_takes_nothing_from_a_run(tmp_path: Path) -> None:
+    """Only where every checkpoint is damaged is there nothing to lose by beginning again."""
+    study = toy_study([7], steps=160)
+    store = Store(tmp_path)
+    (cell, *_) = study.cells()
+    claim = store.claim(cell.run_key, run_identity(cell.run))
+    assert claim
+    kept = claim.directory / "checkpoints" / "step-000000000003"
+    kept.mkdir(parents=True)
+    claim.release()
+    tried: list[str] = []
+
+    def make(*_arguments: object) -> Made | None:
+        tried.append("once")
+        raise DamagedError("train-00000.bin was changed")
+
+    news: list[News] = []
+    job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1.0)
+    assert Worker(job, make, news.append).work() == 3
+    assert tried == ["once"]
+    assert kept.is_dir()
+    assert news[-1].text == "train-00000.bin was changed"

@@ -86,7 +86,8 @@ def test_the_key_depends_on_all_that_matters() -> None:
     changed = [
         dataclasses.replace(run, seed=4),
         dataclasses.replace(
-            run, training=dataclasses.replace(run.training, execution=ExecutionConfig(threads=2))
+            run,
+            training=dataclasses.replace(run.training, execution=ExecutionConfig(precision="bf16")),
         ),
         dataclasses.replace(run, dtype="float64"),
         dataclasses.replace(run, device="cuda"),
@@ -97,6 +98,13 @@ def test_the_key_depends_on_all_that_matters() -> None:
     keys = [run.run_key(), run.run_key("other data"), *(other.run_key() for other in changed)]
     assert len(set(keys)) == len(keys)
     assert run.run_key(run.task.data_fingerprint) == run.run_key() == toy_run().run_key()
+
+
+def test_the_number_of_threads_names_no_run() -> None:
+    run, threads = toy_run(), ExecutionConfig(threads=2)
+    other = dataclasses.replace(run, training=dataclasses.replace(run.training, execution=threads))
+    assert other != run
+    assert other.run_key() == run.run_key()
 
 
 def test_the_key_changes_with_the_numerics_version(monkeypatch: pytest.MonkeyPatch) -> None:

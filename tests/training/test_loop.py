@@ -12,7 +12,7 @@ import torch
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import parse_journal
 from qkvary.storage.rotation import stored_steps
-from qkvary.training.config import ExecutionConfig, RunConfig
+from qkvary.training.config import ExecutionConfig, GuardConfig, RunConfig
 from qkvary.training.gradients import step_seed
 from qkvary.training.loop import Outcome, train
 from qkvary.training.progress import Event
@@ -215,6 +215,26 @@ def test_what_is_not_finite_stops_the_run_before_the_update(
     (tmp_path / "sound").mkdir()
     sound = train(toy_run(), ToyTask(), tmp_path / "sound", stop=after(step))
     assert outcome.state_sha256 == sound.state_sha256, "the last good weights were kept"
+    assert stored_steps(tmp_path / "checkpoints")[0] == step
+    (tmp_path / "whole").mkdir()
+    whole = train(toy_run(), ToyTask(), tmp_path / "whole")
+    assert train(toy_run(), ToyTask(), tmp_path).state_sha256 == whole.state_sha256
+
+
+def test_steps_that_were_all_skipped_have_no_mean_loss(tmp_path: Path) -> None:
+    guards = GuardConfig(skip_gradient_norm=1e-9)
+    outcome = train(toy_run(log_every=1, guards=guards), ToyTask(), tmp_path)
+    assert outcome.status == "done"
+    assert len(log(tmp_path, "skipped")) == 40
+    assert log(tmp_path, "train") == []
+
+
+def test_a_run_goes_on_with_another_number_of_threads_and_says_so(tmp_path: Path) -> None:
+    train(toy_run(), ToyTask(), tmp_path, stop=after(8))
+    run = toy_run(execution=ExecutionConfig(threads=2))
+    assert train(run, ToyTask(), tmp_path).status == "done"
+    (event,) = log(tmp_path, "resumed")
+    assert (event["step"], event["threads"]) == (8, 2)
 
 
 def test_gradients_are_clipped_as_torch_does(tmp_path: Path) -> None:

@@ -85,3 +85,8 @@ def test_the_state_comes_back() -> None:
     restore_optimizer(fresh, saved)
     for name, tensor in optimizer_tensors(fresh).items():
         assert torch.equal(tensor, saved[name])
+
+
+def test_all_variants_decay_alike_where_that_is_asked_for() -> None:
+    config = dataclasses.replace(CONFIG, decay_by_variant=False)
+    assert set(weight_decays(ToyModel(0), toy_network("I-K-V"), config).values()) == {0.1}

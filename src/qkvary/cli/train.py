@@ -198,8 +198,7 @@ class Computing:
         int | None,
         _count(
             "--threads",
-            "Threads on a CPU; the number of processors if not given, 1 under torchrun. Another "
-            "number is another run.",
+            "Threads on a CPU; the number of processors if not given, 1 under torchrun.",
         ),
     ] = None
 
@@ -294,6 +293,7 @@ def command(
         code = _train(study, store, running, distribution, quiet=json_output)
         if distribution.rank:
             return code
+    code = code or _ended_before(study, store)
     if code in (0, *ENDED_BADLY):
         _conclude(study, store, out, json_output=json_output)
     return code
@@ -309,18 +309,21 @@ def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> Pr
                 f"expected no --tokenizer with a set that is prepared, got {tokenizer} with {path}"
             )
         return open_prepared(path)
-    by_content = reference not in CORPORA
-    if distribution.rank:
-        distribution.add([0.0])
-        return prepare_corpus(reference, tokenizer, by_content=by_content)
-    line = ProgressLine(console(sys.stderr))
-    try:
-        settings = Settings(report=line.show)
-        return prepare_corpus(reference, tokenizer, by_content=by_content, settings=settings)
-    finally:
-        line.end()
-        # From here on the others find it complete.
-        distribution.add([0.0])
+
+    def prepare() -> str:
+        line = ProgressLine(console(sys.stderr))
+        try:
+            prepared = prepare_corpus(
+                reference,
+                tokenizer,
+                by_content=reference not in CORPORA,
+                settings=Settings(report=line.show),
+            )
+        finally:
+            line.end()
+        return str(prepared.path)
+
+    return open_prepared(Path(distribution.first(prepare)))
 
 
 def _train(
@@ -354,6 +357,13 @@ def _train(
         print_error("stopped; the same command goes on where it stopped")
         return 128 + received[0]
     return code or display.code
+
+
+def _ended_before(study: Study, store: Store) -> int:
+    """The exit code of runs that were found ended, as it was when they ended."""
+    records = [store.record(cell.run_key) for cell in study.cells()]
+    ends = {record.status for record in records if record is not None}
+    return 5 if "diverged" in ends else 1 if "failed" in ends else 0
 
 
 @contextmanager

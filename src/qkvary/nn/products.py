@@ -3,7 +3,8 @@
 torch asks MKL for them, which runs at half a processor's rate where its maker is not MKL's
 (docs/decisions/0016). Both add up float32 numbers in float32, in another order. Everything else is
 left to torch: other types and devices, autocast, compiled and traced code, ``torch.func``, forward
-derivatives, small products, and everything where ``torch.backends.mkldnn.set_flags(False)`` was called.
+derivatives, small products, and everything where ``torch.backends.mkldnn.set_flags`` has switched
+oneDNN off.
 """
 
 from __future__ import annotations

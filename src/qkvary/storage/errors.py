@@ -31,6 +31,10 @@ class NewerFormatError(DamagedError):
     """Stored data was written by a newer qkvary: intact, but not for this one."""
 
 
+class NoneSoundError(DamagedError):
+    """Of everything that could be gone on from, nothing is as it was written."""
+
+
 class ResourceError(QkvaryError):
     """The disk is full, a folder is not writable, memory ran out."""
 

@@ -21,7 +21,7 @@ from qkvary.storage.durable import (
     remove_dir,
     write_new_file,
 )
-from qkvary.storage.errors import DamagedError, NewerFormatError, UnsafeError
+from qkvary.storage.errors import DamagedError, NewerFormatError, NoneSoundError, UnsafeError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, describe, read_manifest
 
@@ -205,7 +205,7 @@ def load_newest(
         report: Told, in a sentence, of each damaged checkpoint.
 
     Raises:
-        DamagedError: if there are checkpoints and all of them are damaged; none is removed.
+        NoneSoundError: if there are checkpoints and all of them are damaged; none is removed.
     """
 
     def read(step: int) -> Stored:
@@ -236,7 +236,7 @@ def find_newest(
         report: Told, in a sentence, of each damaged checkpoint.
 
     Raises:
-        DamagedError: if all of them are damaged.
+        NoneSoundError: if all of them are damaged.
     """
     problems: list[str] = []
     for step in steps:
@@ -248,7 +248,7 @@ def find_newest(
             problems.append(str(error))
             report(f"checkpoint of step {step} is damaged: {error}")
     if problems:
-        raise DamagedError(
+        raise NoneSoundError(
             f"every checkpoint in {directory} is damaged: {problems[0]}; "
             "remove the folder to begin this run again"
         )

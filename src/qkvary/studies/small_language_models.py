@@ -58,6 +58,8 @@ def small_network(
 def small_training(*, steps: int, context: int) -> TrainingConfig:
     """Paper 1's training (AdamW that decays everything, warm-up, a cosine to a tenth), faster.
 
+    All variants decay alike, identity queries too: published is 2^-5 for them.
+
     Args:
         steps: Of 1,024 positions each.
         context: Tokens of a row.
@@ -71,6 +73,7 @@ def small_training(*, steps: int, context: int) -> TrainingConfig:
             betas=(0.9, 0.95),
             weight_decay=0.1,
             decay="all",
+            decay_by_variant=False,
             gradient_clip=1.0,
         ),
         schedule=ScheduleConfig(name="cosine", warmup_steps=steps // 20, floor=0.1),

@@ -183,7 +183,7 @@ class Store:
             problem = self.damage(key)
             done = (directory / RECORD_NAME).exists() and problem is None
             if done and not again:
-                tidy(directory)
+                self._tidy(key)
                 lock.release()
                 return None
             return Claim(self, key, config, lock, _restore(directory, config, problem, done))
@@ -193,7 +193,16 @@ class Store:
 
     def is_tidy(self, key: str) -> bool:
         """Return whether a finished run keeps nothing that it no longer needs."""
-        return not (self.directory(key) / CHECKPOINTS_NAME).exists()
+        return self._diverged(key) or not (self.directory(key) / CHECKPOINTS_NAME).exists()
+
+    def _tidy(self, key: str) -> None:
+        if not self._diverged(key):
+            tidy(self.directory(key))
+
+    def _diverged(self, key: str) -> bool:
+        """Whether a run ended so; then the last checkpoint before it is kept, to look at."""
+        record = self.record(key)
+        return record is not None and record.status == "diverged"
 
 
 def tidy(directory: Path) -> None:
@@ -223,8 +232,9 @@ def _restore(
         # The record first: from here on the run is open, whatever happens.
         for name in (RECORD_NAME, MANIFEST_NAME, ATTENTION_NAME, JOURNAL_NAME):
             remove_file(directory / name)
-        if (directory / NETWORK_NAME).exists():
-            remove_dir(directory / NETWORK_NAME)
+        for name in (NETWORK_NAME, CHECKPOINTS_NAME) if done else (NETWORK_NAME,):
+            if (directory / name).exists():
+                remove_dir(directory / name)
     elif (directory / MANIFEST_NAME).exists():
         # Killed between the manifest and the record, or the record was taken away.
         warnings.append(f"{directory / RECORD_NAME} is missing; the run is taken up again")
@@ -289,7 +299,8 @@ class Claim:
             atomic_write_file(directory / ATTENTION_NAME, attention)
         atomic_write_file(directory / MANIFEST_NAME, describe(files).to_json())
         atomic_write_file(directory / RECORD_NAME, files[RECORD_NAME])
-        tidy(directory)
+        if record.status != "diverged":
+            tidy(directory)
         self.release()
 
     def release(self) -> None:

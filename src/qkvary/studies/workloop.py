@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from qkvary.storage.errors import BusyError, DamagedError, QkvaryError
+from qkvary.storage.errors import BusyError, NoneSoundError, QkvaryError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.rotation import KEEP
 from qkvary.studies.messages import Job, News
@@ -163,7 +163,7 @@ class Worker:
         try:
             try:
                 return self._make(cell, claim, surroundings)
-            except DamagedError as error:
+            except NoneSoundError as error:
                 self._tell(News(kind="note", cell=number, text=f"{error}; it begins again"))
                 claim.restart()
                 return self._make(cell, claim, surroundings)

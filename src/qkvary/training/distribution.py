@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,14 @@ class Distribution(Protocol):
 
     def add(self, values: Sequence[float]) -> list[float]:
         """Sum numbers over all processes; a call of all of them."""
+        ...
+
+    def first(self, work: Callable[[], JsonValue]) -> Any:
+        """Let the first process do something; return its answer to all; a call of all of them.
+
+        Raises:
+            QkvaryError: what it raised, in all of them.
+        """
         ...
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
@@ -123,6 +131,10 @@ class Alone:
     def add(self, values: Sequence[float]) -> list[float]:
         """Return the numbers as they are."""
         return list(values)
+
+    def first(self, work: Callable[[], JsonValue]) -> Any:
+        """Do it."""
+        return work()
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """The norm of all gradients together."""

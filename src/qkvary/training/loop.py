@@ -209,6 +209,7 @@ class _Loop:
             torch=torch.__version__,
             seconds=self.state.seconds["training"],
             processes=self.distribution.size,
+            threads=self.run.threads,
         )
 
     def accept(self, about: Mapping[str, JsonValue]) -> None:
@@ -274,8 +275,7 @@ class _Loop:
             if self.anybody(now - saved >= checkpoint_seconds):
                 self.checkpoint()
                 saved = time.perf_counter()
-        if state.loss_count:
-            self.log_loss()
+        self.log_loss()
         self.watch.lap("training")
         return True
 
@@ -329,6 +329,9 @@ class _Loop:
 
     def log_loss(self) -> None:
         state = self.state
+        if not state.loss_count:
+            # Every step since the last entry was skipped, and has an entry that says so.
+            return
         state.train_loss = state.loss_sum / state.loss_count
         state.loss_sum, state.loss_count = 0.0, 0
         self.watch.lap("training")
@@ -394,7 +397,8 @@ class _Loop:
         return self.distribution.whole(self.model, self.build)
 
     def diverge(self, message: str) -> Outcome:
-        self.watch.lap("training")
+        # The network as it was before the step that went wrong.
+        self.checkpoint()
         return self.outcome("diverged", message=message)
 
     def outcome(

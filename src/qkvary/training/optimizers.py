@@ -20,12 +20,16 @@ def weight_decays(
 ) -> dict[str, float]:
     """Return the weight decay of every parameter by name.
 
-    A block's parameters decay by the factor that its layer's variant asks for. What belongs to no
+    A block's parameters decay by the factor that its layer's variant asks for, where the
+    configuration lets it. What belongs to no
     block takes the factor of the layers if they agree on one, and else 1.
 
     Source: the query-identity paper trains its networks with 2^-5 instead of 0.1.
     """
-    factors = [layer.variant.weight_decay_factor for layer in network.layers]
+    factors = [
+        layer.variant.weight_decay_factor if config.decay_by_variant else 1.0
+        for layer in network.layers
+    ]
     outside = factors[0] if len(set(factors)) == 1 else 1.0
     decays: dict[str, float] = {}
     for name, parameter in model.named_parameters():

@@ -99,6 +99,10 @@ class _Together:
         """Sum numbers over all processes; everybody gets the same bits."""
         return self.processes.add(values)
 
+    def first(self, work: Callable[[], JsonValue]) -> Any:
+        """Let the first process do something; return its answer to all."""
+        return self.processes.first(work)
+
     def load(
         self,
         directory: Path,
