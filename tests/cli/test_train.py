@@ -194,6 +194,17 @@ def test_a_loss_that_is_not_finite_exits_with_5(
     assert train(places, "--learning-rate", "1e30") == 5, "found as it was left"
 
 
+def test_a_run_with_another_number_of_threads_is_pointed_to(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(places, "--threads", "2") == 0
+    assert "was begun with" not in capsys.readouterr().err
+    assert train(places, "--threads", "1") == 0
+    assert "was begun with --threads 2" in capsys.readouterr().err
+    assert train(places, "--threads", "1") == 0
+    assert "was begun with" not in capsys.readouterr().err
+
+
 def test_other_processes_take_the_set_that_the_first_one_prepared(
     places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

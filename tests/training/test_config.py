@@ -100,13 +100,6 @@ def test_the_key_depends_on_all_that_matters() -> None:
     assert run.run_key(run.task.data_fingerprint) == run.run_key() == toy_run().run_key()
 
 
-def test_the_number_of_threads_names_no_run() -> None:
-    run, threads = toy_run(), ExecutionConfig(threads=2)
-    other = dataclasses.replace(run, training=dataclasses.replace(run.training, execution=threads))
-    assert other != run
-    assert other.run_key() == run.run_key()
-
-
 def test_the_key_changes_with_the_numerics_version(monkeypatch: pytest.MonkeyPatch) -> None:
     before = toy_run().run_key()
     monkeypatch.setattr("qkvary.training.config.NUMERICS_VERSION", 999)

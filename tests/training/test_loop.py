@@ -229,14 +229,6 @@ def test_steps_that_were_all_skipped_have_no_mean_loss(tmp_path: Path) -> None:
     assert log(tmp_path, "train") == []
 
 
-def test_a_run_goes_on_with_another_number_of_threads_and_says_so(tmp_path: Path) -> None:
-    train(toy_run(), ToyTask(), tmp_path, stop=after(8))
-    run = toy_run(execution=ExecutionConfig(threads=2))
-    assert train(run, ToyTask(), tmp_path).status == "done"
-    (event,) = log(tmp_path, "resumed")
-    assert (event["step"], event["threads"]) == (8, 2)
-
-
 def test_gradients_are_clipped_as_torch_does(tmp_path: Path) -> None:
     losses: dict[float | None, list[float]] = {}
     for clip in (None, 1e9, 0.05):

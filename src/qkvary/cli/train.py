@@ -104,6 +104,8 @@ SCORES = (
     ("real_share", "share of real tokens"),
 )
 """What the test at the end finds, and what it is called."""
+MOST_THREADS = 256
+"""Up to which runs with another number of threads are looked for."""
 ENDED_BADLY = (1, 5)
 """Exit codes of runs that failed or diverged: what the others did is shown all the same."""
 
@@ -198,7 +200,8 @@ class Computing:
         int | None,
         _count(
             "--threads",
-            "Threads on a CPU; the number of processors if not given, 1 under torchrun.",
+            "Threads on a CPU; the number of processors if not given, 1 under torchrun. Another "
+            "number is another run.",
         ),
     ] = None
 
@@ -289,6 +292,8 @@ def command(
         if dry_run:
             _print_plan(study, store, json_output=json_output)
             return 0
+        if not distribution.rank:
+            _name_siblings(study, store)
         keep_freed_memory()
         code = _train(study, store, running, distribution, quiet=json_output)
         if distribution.rank:
@@ -357,6 +362,24 @@ def _train(
         print_error("stopped; the same command goes on where it stopped")
         return 128 + received[0]
     return code or display.code
+
+
+def _name_siblings(study: Study, store: Store) -> None:
+    """Tell of runs that were begun with another number of threads, which this does not go on."""
+    for cell in study.cells():
+        if store.directory(cell.run_key).exists():
+            continue
+        training = cell.run.training
+        for threads in range(1, MOST_THREADS + 1):
+            execution = dataclasses.replace(training.execution, threads=threads)
+            other = dataclasses.replace(
+                cell.run, training=dataclasses.replace(training, execution=execution)
+            )
+            if store.directory(other.run_key()).exists():
+                print_error(
+                    f"{cell.title} was begun with --threads {threads}, which goes on with it; "
+                    f"with {cell.run.threads} it begins anew"
+                )
 
 
 def _ended_before(study: Study, store: Store) -> int:

@@ -65,7 +65,7 @@ def goes_to_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> boo
         and all(part.dtype == torch.float32 and part.device.type == "cpu" for part in parts)
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
+        and not torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
         and not _are_functorch_transforms_active()
         and all(unpack_dual(part).tangent is None for part in parts)
         and _has_onednn()

@@ -6,10 +6,10 @@ Nothing here imports torch: a study is listed, keyed and reported without it.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, get_args
 
-from qkvary.arch.canonical import NAMES_NOTHING, identity_json
+from qkvary.arch.canonical import identity_json
 from qkvary.arch.networks import NetworkConfig
 from qkvary.tasks.config import TaskConfig
 
@@ -144,9 +144,8 @@ class ExecutionConfig:
     """Whether torch compiles the network."""
     recompute_blocks: bool = False
     """Keep each block's input only and compute the block again for its gradient."""
-    threads: int = field(default=1, metadata=NAMES_NOTHING)
-    """Of a process on a CPU. The order of a sum changes its last bits; so does the number of
-    processes, and a run goes on with another one of either. Its record says which."""
+    threads: int = 1
+    """Of a process on a CPU: fixed, because the order of a sum changes its last bits."""
 
     def __post_init__(self) -> None:
         _choice("precision", self.precision, get_args(Precision))

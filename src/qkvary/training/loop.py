@@ -209,7 +209,6 @@ class _Loop:
             torch=torch.__version__,
             seconds=self.state.seconds["training"],
             processes=self.distribution.size,
-            threads=self.run.threads,
         )
 
     def accept(self, about: Mapping[str, JsonValue]) -> None:
