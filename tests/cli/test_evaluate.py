@@ -10,6 +10,7 @@ import pytest
 from qkvary.checkpoints.models import save_model
 from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer
+from tests.data.small_sets import make_set
 from tests.inference.evaluation.networks import byte_network
 from tests.inference.evaluation.task_files import write_task_files
 from tests.reference import char_gpt, llama2c
@@ -111,6 +112,68 @@ def test_tasks_are_asked(places: dict[str, str], capsys: pytest.CaptureFixture[s
     assert found["tasks"]["winogrande"]["normalised"] is None
 
 
+TRAINED = (
+    "Roof shingle removal! a man is sitting on a roof: he starts pulling up roofing on a roof",
+    "how to brown sausages in a pan, and what else",
+    "Sarah was a better surgeon than Maria. So Sarah",
+)
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> str:
+    """A set with one question of HellaSwag and one of PIQA."""
+    return str(make_set(tmp_path / "trained", TRAINED).path)
+
+
+def test_questions_that_were_trained_on_are_counted(
+    places: dict[str, str],
+    trained: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    call = [places["bytes"], "--tasks", "hellaswag,piqa,winogrande", "--fewshot", "0"]
+    call += ["--task-data", places["tasks"]]
+    found = evaluate(capsys, *call, "--against", trained)
+    counted = {name: task["contamination"] for name, task in found["tasks"].items()}
+    assert {name: (one["questions"], one["shared"]) for name, one in counted.items()} == {
+        "hellaswag": (3, 1),
+        "piqa": (3, 1),
+        "winogrande": (3, 0),
+    }
+    assert counted["winogrande"]["accuracy"] == found["tasks"]["winogrande"]["accuracy"]
+    assert counted["winogrande"]["normalised"] is None
+    assert counted["piqa"]["accuracy"]["chance"] == 0.5
+    assert found["against"]["documents"] == len(TRAINED)
+    assert found["against"]["words_in_a_row"] == 13
+    (tmp_path / "data").mkdir()
+    Path(trained).rename(tmp_path / "data" / "mine-bytes")
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path))
+    again = evaluate(capsys, *call, "--against", "mine/bytes", "--limit", "1")
+    assert again["tasks"]["hellaswag"]["contamination"] == {
+        "questions": 1,
+        "shared": 1,
+        "accuracy": None,
+        "normalised": None,
+    }
+    assert again["against"]["fingerprint"] == found["against"]["fingerprint"]
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["evaluate", *call, "--against", "mine/bytes"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["hellaswag", "3", "1", "2"] in [row[:4] for row in rows]
+    assert sum(row[:2] == ["shared:", "13"] for row in rows) == 1
+
+
+def test_a_damaged_set_is_not_looked_into(
+    places: dict[str, str], trained: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(trained) / "train-00000.bin"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert main(["evaluate", places["bytes"], "--tasks", "piqa", "--against", trained]) == 3
+    assert "train-00000.bin" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -127,6 +190,9 @@ def test_tasks_are_asked(places: dict[str, str], capsys: pytest.CaptureFixture[s
         (["{learned}", "--data", "{text}", "--lengths", "9,99"], "this network learned a vector"),
         (["{bytes}", "--tasks", "mmlu", "--task-data", "{tasks}"], "expected a task, got 'mmlu'"),
         (["{bytes}", "--tasks", "piqa", "--task-data", "{text}"], "expected piqa_validation.jsonl"),
+        (["{bytes}", "--tasks", "piqa", "--against", "x"], "expected a prepared set, got x"),
+        (["{bytes}", "--tasks", "piqa", "--against", "{text}"], "expected a prepared set, got"),
+        (["{bytes}", "--data", "{text}", "--against", "x"], "expected --tasks with --against"),
         (["{bytes}", "--tasks", "piqa", "--fewshot", "-1"], "--fewshot of at least 0, got -1"),
     ],
 )

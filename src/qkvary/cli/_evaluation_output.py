@@ -127,11 +127,38 @@ def _print_tasks(screen: Console, document: Mapping[str, Any]) -> None:
         rows.append(("mean of five", "", "", *shares, ""))
     screen.print()
     print_rows(screen, columns, rows)
+    if document["against"] is not None:
+        _print_contamination(screen, tasks)
     for name, task in tasks.items():
         if task["perplexity"] is not None:
             screen.print(Text(f"{name}: perplexity of the last word {_number(task['perplexity'])}"))
     for sentence in _explain(document):
         screen.print(Text(printable(sentence), style="dim"))
+
+
+def _print_contamination(screen: Console, tasks: Mapping[str, Mapping[str, Any]]) -> None:
+    columns = (
+        ("task", "left"),
+        ("questions", "right"),
+        ("shared", "right"),
+        ("others", "right"),
+        ("accuracy %", "right"),
+        ("chance", "right"),
+        ("from chance", "right"),
+        ("by length %", "right"),
+        ("from chance ", "right"),
+    )
+    rows: list[tuple[str, ...]] = []
+    for name, task in tasks.items():
+        found = task["contamination"]
+        others = found["questions"] - found["shared"]
+        shares = ("-",) * 5
+        if found["accuracy"] is not None:
+            shares = _list_shares(found["accuracy"], found["normalised"])
+        counts = (f"{count:,}" for count in (found["questions"], found["shared"], others))
+        rows.append((name, *counts, *shares))
+    screen.print()
+    print_rows(screen, columns, rows)
 
 
 def _explain(document: Mapping[str, Any]) -> Iterator[str]:
@@ -145,6 +172,14 @@ def _explain(document: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"solved examples of {', '.join(same)} are other questions of the file that is "
             "evaluated: there is no training file"
+        )
+    against = document["against"]
+    if against is not None:
+        yield (
+            f"shared: {against['words_in_a_row']} words in a row of a question with its right "
+            f"answer, or all of a shorter one, stand in one of the "
+            f"{_many(against['documents'], 'document')} for training of {against['data']}; the "
+            "figures beside are of the other questions"
         )
     if any(task["cut_prompts"] for task in tasks.values()):
         yield "cut: prompts longer than the network reads, which lost solved examples on the left"

@@ -18,6 +18,7 @@ from qkvary.inference.evaluation.catalog import (
     load_identify,
     load_task_measures,
     load_text_measures,
+    load_training_text,
     require_lm_eval,
 )
 from qkvary.storage.durable import atomic_write_file, make_directory
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.inference.evaluation.answers import Share, TaskScore
     from qkvary.inference.evaluation.catalog import TextMeasures
+    from qkvary.inference.evaluation.contamination import TrainingText
     from qkvary.inference.evaluation.perplexity import PaperScore, TextScore
     from qkvary.inference.evaluation.texts import Text
 
@@ -135,6 +137,14 @@ class Asking:
     limit: Annotated[
         int | None, Parameter(name="--limit", help="Ask the first so many questions of each task.")
     ] = None
+    against: Annotated[
+        str | None,
+        Parameter(
+            name="--against",
+            help="A prepared set, its folder or name/tokenizer: count questions that share 13 "
+            "words in a row with what it has for training, and score the others by themselves.",
+        ),
+    ] = None
 
 
 @Parameter(name="*")
@@ -179,13 +189,14 @@ def command(
         raise UsageError("expected something to evaluate on, got neither --data nor --tasks")
     _check_numbers(reading, asking, running)
     names = _choose_tasks(asking)
+    against = None if asking.against is None else load_training_text()(asking.against)
     loaded = load_checkpoint(checkpoint).moved(running.device, running.dtype)
     document: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": running.batch_size}
     document["identity"] = load_identify()(loaded.network, loaded.tokenizer)
     if reading.data:
         document |= _read(loaded, reading, running)
     if names:
-        document |= _ask(loaded, names, asking, running)
+        document |= _ask(loaded, names, asking, running, against)
     if out is not None:
         make_directory(out.absolute().parent)
         atomic_write_file(out, to_json(document).encode())
@@ -209,6 +220,8 @@ def _check_numbers(reading: Reading, asking: Asking, running: Running) -> None:
             raise UsageError(f"expected {name} of at least 1, got {count}")
     if asking.fewshot is not None and asking.fewshot < 0:
         raise UsageError(f"expected --fewshot of at least 0, got {asking.fewshot}")
+    if asking.against is not None and asking.tasks is None:
+        raise UsageError("expected --tasks with --against: their questions are what is looked for")
 
 
 def _choose_tasks(asking: Asking) -> tuple[str, ...]:
@@ -317,13 +330,23 @@ def describe_paper(score: "PaperScore") -> dict[str, Any]:
 
 
 def _ask(
-    loaded: "LoadedModel", names: Sequence[str], asking: Asking, running: Running
+    loaded: "LoadedModel",
+    names: Sequence[str],
+    asking: Asking,
+    running: Running,
+    against: "TrainingText | None",
 ) -> dict[str, Any]:
     """Everything that is asked."""
     if loaded.tokenizer is None:
         raise UsageError("expected a checkpoint with a tokenizer, got one without")
     folder = _find_task_data(asking)
     measures = load_task_measures()
+
+    def find_shared(questions: Sequence[str]) -> Sequence[bool]:
+        assert against is not None  # noqa: S101  asked only then
+        with _watch("reading what was trained on", "tokens") as tell:
+            return against.find(questions, tell=tell)
+
     scores = measures.ask(
         loaded.network,
         loaded.tokenizer,
@@ -332,11 +355,13 @@ def _ask(
         fewshot=asking.fewshot,
         limit=asking.limit,
         batch_size=running.batch_size,
+        find_shared=None if against is None else find_shared,
     )
     mean = measures.average(scores)
     return {
         "lm_eval": measures.version,
         "limit": asking.limit,
+        "against": None if against is None else against.describe(),
         "tasks": {name: describe_task(score) for name, score in scores.items()},
         "mean_of_five": None
         if mean is None
@@ -361,10 +386,18 @@ def _find_task_data(asking: Asking) -> Path:
 
 def describe_task(score: "TaskScore") -> dict[str, Any]:
     """All figures by their names."""
+    found = score.contamination
     return {
         **dataclasses.asdict(score),
         "accuracy": describe_share(score.accuracy),
         "normalised": describe_share(score.normalised),
+        "contamination": None
+        if found is None
+        else {
+            **dataclasses.asdict(found),
+            "accuracy": describe_share(found.accuracy),
+            "normalised": describe_share(found.normalised),
+        },
     }
 
 
@@ -374,11 +407,11 @@ def describe_share(share: "Share | None") -> dict[str, Any] | None:
 
 
 @contextmanager
-def _watch(what: str) -> Generator[Callable[[int, int], None]]:
+def _watch(what: str, unit: str = "windows") -> Generator[Callable[[int, int], None]]:
     """Show somebody at a terminal how far it is."""
     screen = console(sys.stderr)
     if not screen.is_terminal:
         yield lambda _done, _total: None
         return
     with screen.status(what) as status:
-        yield lambda done, total: status.update(f"{what}: {done:,} of {total:,} windows")
+        yield lambda done, total: status.update(f"{what}: {done:,} of {total:,} {unit}")

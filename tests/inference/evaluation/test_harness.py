@@ -1,5 +1,7 @@
 """lm-eval asks our networks: its prompts, its scores, on local files; nothing is looked up."""
 
+import dataclasses
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.inference.evaluation.answers import FIVE
-from qkvary.inference.evaluation.harness import NetworkLM, ask, make_task
+from qkvary.inference.evaluation.harness import NetworkLM, ask, make_task, question_text
 from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
@@ -169,6 +171,79 @@ def test_the_first_questions_are_asked(folder: Path) -> None:
     found = ask(network(), ByteTokenizer(), ["piqa"], folder=folder, fewshot=0, limit=2)
     assert found["piqa"].documents == 2
     assert found["piqa"].shots_from is None
+
+
+QUESTIONS = {
+    "arc_easy": "What is 1 and 1? 3",
+    "arc_challenge": "What is 2 and 2? 6",
+    "hellaswag": (
+        "Roof shingle removal: A man is sitting on a roof. He starts pulling up roofing on a roof."
+    ),
+    "piqa": "dresser finish with  pin ",
+    "winogrande": "Sarah was a better surgeon than Maria so Maria got the easier cases.",
+    "lambada": "In my palm is a stone.\n\nI don't care about signs",
+}
+
+
+@pytest.mark.parametrize("name", LOCAL_TASKS)
+def test_a_question_stands_with_its_right_answer_and_without_labels(
+    folder: Path, name: str
+) -> None:
+    task = make_task(name, folder, fewshot=0).task
+    assert question_text(task, task.eval_docs[0]) == QUESTIONS[name]
+
+
+def test_questions_that_were_trained_on_are_left_out(folder: Path) -> None:
+    """Each answer by itself: of what is right among the first so many, the last."""
+    model, names = network(), ["piqa", "hellaswag", "lambada"]
+    first = [
+        ask(model, ByteTokenizer(), names, folder=folder, fewshot=0, limit=count)
+        for count in (1, 2, 3)
+    ]
+    asked: list[str] = []
+
+    def find_shared(questions: Sequence[str]) -> list[bool]:
+        asked.extend(questions)
+        return [False, True, False, True, True, True, False, True]
+
+    found = ask(model, ByteTokenizer(), names, folder=folder, fewshot=0, find_shared=find_shared)
+    assert [asked[0], asked[3], asked[6]] == [QUESTIONS[name] for name in names]
+    assert len(asked) == 8
+    for name, kept in {"piqa": [0, 2], "hellaswag": [], "lambada": [0]}.items():
+        whole, seen = first[2][name], found[name].contamination
+        assert dataclasses.replace(found[name], contamination=None) == whole
+        assert seen
+        assert (seen.questions, seen.questions - seen.shared) == (whole.documents, len(kept))
+        for metric in ("accuracy", "normalised"):
+            sums = [0.0]
+            for part in first:
+                share = getattr(part[name], metric)
+                sums.append(0.0 if share is None else share.value * part[name].documents)
+            share = getattr(seen, metric)
+            if not kept or getattr(whole, metric) is None:
+                assert share is None
+                continue
+            right = [round(sums[one + 1] - sums[one]) for one in kept]
+            assert share.value == pytest.approx(sum(right) / len(right))
+            spread = sum((one - share.value) ** 2 for one in right)
+            if len(kept) > 1:
+                assert share.error == pytest.approx((spread / 2) ** 0.5)
+            assert share.chance == (0.5 if name == "piqa" else None)
+
+
+def test_only_what_is_asked_is_looked_for(folder: Path) -> None:
+    asked: list[str] = []
+
+    def find_shared(questions: Sequence[str]) -> list[bool]:
+        asked.extend(questions)
+        return [True for _ in questions]
+
+    options: dict[str, Any] = {"folder": folder, "fewshot": 0, "limit": 2}
+    found = ask(network(), ByteTokenizer(), ["piqa"], find_shared=find_shared, **options)
+    assert len(asked) == 2
+    assert found["piqa"].contamination
+    assert found["piqa"].contamination.shared == 2
+    assert ask(network(), ByteTokenizer(), ["piqa"], **options)["piqa"].contamination is None
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,20 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Contamination:
+    """How many questions of a task stand in a training text, and how the others are answered."""
+
+    questions: int
+    """That were looked for."""
+    shared: int
+    """That share a run of words with the text."""
+    accuracy: Share | None
+    """On the others; ``None`` where there are none."""
+    normalised: Share | None
+    """The same, where the task has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskScore:
     """What a network answers on a task."""
 
@@ -54,6 +68,8 @@ class TaskScore:
     """Share of prompts that did not fit the network and lost tokens on the left."""
     version: str
     """Of the task in lm-eval."""
+    contamination: Contamination | None = None
+    """What of it was trained on, where that was looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from qkvary.data.tokenizers import Tokenizer
     from qkvary.inference.evaluation.answers import MeanScore, TaskScore
+    from qkvary.inference.evaluation.contamination import TrainingText
     from qkvary.inference.evaluation.identity import Identity
     from qkvary.inference.evaluation.lengths import LengthScore
     from qkvary.inference.evaluation.perplexity import PaperScore, TextScore
@@ -94,6 +95,11 @@ def require_lm_eval() -> None:
     """
     if find_spec("lm_eval") is None:
         raise UsageError("lm_eval is not installed: pip install 'qkvary[eval]' brings it")
+
+
+def load_training_text() -> Callable[[str], TrainingText]:
+    """``contamination.open_training_text``: where questions are looked for. Torch-free."""
+    return import_module(f"{_HERE}.contamination").open_training_text
 
 
 def load_identify() -> Callable[[LanguageModel, Tokenizer | None], Identity]:

@@ -4,12 +4,14 @@ Everything that is peculiar to lm-eval is here (docs/decisions/0014). Needs the 
 """
 
 import logging
+import re
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import version
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -24,7 +26,7 @@ from transformers import PreTrainedTokenizerFast
 
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.data.tokenizers import CharacterTokenizer, Tokenizer
-from qkvary.inference.evaluation.answers import Share, TaskScore, measure_share
+from qkvary.inference.evaluation.answers import Contamination, Share, TaskScore, measure_share
 from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, LocalRows, read_rows
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
@@ -35,6 +37,10 @@ _REMEMBERED = 64
 """Texts whose tokens are kept: every choice is asked with the same prompt."""
 _UNKNOWN = "<unk>"
 _SPLIT, _SHOTS = "evaluated", "shots"
+_LABELS = re.compile(r"^Question: |\nAnswer:(?= )")
+"""What prompts put around a question: a training text that has the question need not have it."""
+FindShared = Callable[[Sequence[str]], Sequence[bool]]
+"""Says of texts which of them share a run of words with what was trained on."""
 
 
 class Asked(NamedTuple):
@@ -131,6 +137,7 @@ def ask(
     fewshot: int | None = None,
     limit: int | None = None,
     batch_size: int = 8,
+    find_shared: FindShared | None = None,
 ) -> dict[str, TaskScore]:
     """Ask a network the questions of tasks.
 
@@ -142,6 +149,8 @@ def ask(
         fewshot: Solved examples before each question; the usual number if not given.
         limit: Questions of each task at most, the first ones.
         batch_size: Requests that are computed together.
+        find_shared: Asked once, with all questions, each with its right answer; nobody if not
+            given.
 
     Raises:
         UsageError: for an unknown task, a missing file, a tokenizer that does not know every text,
@@ -156,7 +165,39 @@ def ask(
     with _quiet():
         asked = {name: make_task(name, folder, fewshot=fewshot) for name in names}
         lm = cast("Any", NetworkLM)(model, tokenizer, batch_size=batch_size)
-        return {name: _ask_one(lm, name, one, limit) for name, one in asked.items()}
+        shared = {} if find_shared is None else _look_for(asked, limit, find_shared)
+        return {
+            name: _ask_one(lm, name, one, limit, shared.get(name)) for name, one in asked.items()
+        }
+
+
+def _look_for(
+    asked: Mapping[str, Asked], limit: int | None, find_shared: FindShared
+) -> dict[str, list[bool]]:
+    """Which questions of each task are shared, in their order."""
+    texts = {
+        name: [question_text(one.task, document) for document in [*one.task.eval_docs][:limit]]
+        for name, one in asked.items()
+    }
+    found = iter(find_shared([*chain.from_iterable(texts.values())]))
+    return {name: [next(found) for _ in questions] for name, questions in texts.items()}
+
+
+def question_text(task: Any, document: Mapping[str, Any]) -> str:
+    """A question and its right answer as lm-eval writes them, without "Question:" and "Answer:".
+
+    Args:
+        task: Of lm-eval.
+        document: One of its documents.
+    """
+    requests: Any = task.construct_requests(
+        document, task.fewshot_context(document, 0), metadata=(task.config.task, 0, 1)
+    )
+    if task.OUTPUT_TYPE == "multiple_choice":
+        # Where choices are put into the question, their number stands where the question would.
+        right = task.doc_to_text if task.multiple_input else task.doc_to_target
+        requests = requests[right(document)]
+    return _LABELS.sub("", "".join(requests.args))
 
 
 def make_task(name: str, folder: Path, *, fewshot: int | None = None) -> Asked:
@@ -210,7 +251,9 @@ def _configure(config: str, rows: LocalRows, shots: int, overrides: Mapping[str,
     return task
 
 
-def _ask_one(lm: NetworkLM, name: str, asked: Asked, limit: int | None) -> TaskScore:
+def _ask_one(
+    lm: NetworkLM, name: str, asked: Asked, limit: int | None, shared: Sequence[bool] | None
+) -> TaskScore:
     task = asked.task
     results = cast(
         "Any",
@@ -218,14 +261,23 @@ def _ask_one(lm: NetworkLM, name: str, asked: Asked, limit: int | None) -> TaskS
     )
     samples: list[dict[str, Any]] = results["samples"][name]
     has_choices = task.OUTPUT_TYPE == "multiple_choice"
-    choices = [len(task.doc_to_choice(one["doc"])) for one in samples] if has_choices else None
 
-    def measure(metric: str) -> Share | None:
-        if metric not in samples[0]:
+    def measure(metric: str, some: Sequence[dict[str, Any]]) -> Share | None:
+        if not some or metric not in some[0]:
             return None
-        return measure_share([float(one[metric]) for one in samples], choices)
+        choices = [len(task.doc_to_choice(one["doc"])) for one in some] if has_choices else None
+        return measure_share([float(one[metric]) for one in some], choices)
 
-    accuracy = measure("acc")
+    contamination = None
+    if shared is not None:
+        clean = [one for one in samples if not shared[one["doc_id"]]]
+        contamination = Contamination(
+            questions=len(samples),
+            shared=len(samples) - len(clean),
+            accuracy=measure("acc", clean),
+            normalised=measure("acc_norm", clean),
+        )
+    accuracy = measure("acc", samples)
     assert accuracy is not None  # noqa: S101  every task here has it
     return TaskScore(
         task=task.config.task,
@@ -234,10 +286,11 @@ def _ask_one(lm: NetworkLM, name: str, asked: Asked, limit: int | None) -> TaskS
         fewshot=asked.fewshot,
         shots_from=asked.rows.shots_file if asked.fewshot else None,
         accuracy=accuracy,
-        normalised=measure("acc_norm"),
+        normalised=measure("acc_norm", samples),
         perplexity=results["results"][name].get("perplexity,none"),
         cut_prompts=lm.cut_share,
         version=str(task.VERSION),
+        contamination=contamination,
     )
 
 

@@ -117,20 +117,42 @@ def wrap_tokens(
         starts: Where each begins, and the end of the last.
         separator: The token between documents.
     """
+    marks, begin = find_marks(tokenizer, separator), tokenizer.beginning
+    return Text(
+        tokens=tokens,
+        starts=np.asarray(starts, dtype=np.int64),
+        token_bytes=_measure(list_pieces(tokenizer, marks)),
+        marks=marks,
+        separator=separator,
+        beginning=begin,
+        first_bytes=None if begin is None else _measure(list_pieces(tokenizer, marks, after=begin)),
+    )
+
+
+def find_marks(tokenizer: Tokenizer, separator: int | None) -> NDArray[np.bool_]:
+    """Which tokens of the vocabulary mark beginnings and ends, and are no text."""
     marks = np.zeros(tokenizer.vocabulary, dtype=np.bool_)
     for token in (separator, tokenizer.beginning, *tokenizer.ends):
         if token is not None:
             marks[token] = True
-    begin = tokenizer.beginning
-    return Text(
-        tokens=tokens,
-        starts=np.asarray(starts, dtype=np.int64),
-        token_bytes=_measure_pieces(tokenizer, marks, after=_find_usual(tokenizer, marks)),
-        marks=marks,
-        separator=separator,
-        beginning=begin,
-        first_bytes=None if begin is None else _measure_pieces(tokenizer, marks, after=begin),
-    )
+    return marks
+
+
+def list_pieces(
+    tokenizer: Tokenizer, marks: NDArray[np.bool_], *, after: int | None = None
+) -> list[bytes]:
+    """The bytes that each token of the vocabulary adds to a text; none where it is a mark.
+
+    Args:
+        tokenizer: Whose tokens.
+        marks: Of ``find_marks``.
+        after: The token before; one in the middle of a text if not given.
+    """
+    before = _find_usual(tokenizer, marks) if after is None else after
+    return [
+        b"" if is_mark else tokenizer.piece(token, after=before)
+        for token, is_mark in enumerate(marks.tolist())
+    ]
 
 
 def _find_usual(tokenizer: Tokenizer, marks: NDArray[np.bool_]) -> int | None:
@@ -139,13 +161,8 @@ def _find_usual(tokenizer: Tokenizer, marks: NDArray[np.bool_]) -> int | None:
     return next(candidates, None)
 
 
-def _measure_pieces(
-    tokenizer: Tokenizer, marks: NDArray[np.bool_], *, after: int | None
-) -> NDArray[np.int64]:
-    tokens = range(tokenizer.vocabulary)
-    lengths = np.array([len(tokenizer.piece(one, after=after)) for one in tokens], dtype=np.int64)
-    lengths[marks] = 0
-    return lengths
+def _measure(pieces: Sequence[bytes]) -> NDArray[np.int64]:
+    return np.array([len(piece) for piece in pieces], dtype=np.int64)
 
 
 def open_split(path: Path, name: str, *, most: int | None = None) -> tuple[Tokenizer, Text]:

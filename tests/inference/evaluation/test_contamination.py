@@ -1,0 +1,262 @@
+"""Runs of words that questions share with a training text, against a plain search."""
+
+import dataclasses
+import tracemalloc
+import unicodedata
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from qkvary.data.byte_pairs import BytePairTokenizer
+from qkvary.data.prepared import PreparedData, Shard, TokenSplit, shard_files
+from qkvary.data.tokenizers import CharacterTokenizer, PieceTokenizer, Tokenizer
+from qkvary.inference.evaluation import contamination
+from qkvary.inference.evaluation.contamination import TrainingText, open_training_text, split_words
+from qkvary.storage.errors import UsageError
+from tests.data.merged import KINDS, merges_of
+from tests.data.small_sets import BYTES, make_set
+from tests.reference import llama2c
+from tests.reference.shared_runs import plain_words, shares_a_run
+
+LONG = (
+    "In the morning the old keeper of the lighthouse counted seventeen ships, and none of them "
+    "turned towards the harbour."
+)
+"""19 words."""
+
+
+def made(
+    folder: Path,
+    documents: Sequence[str],
+    *,
+    cuts: Sequence[int] = (),
+    tokenizer: Tokenizer = BYTES,
+) -> PreparedData:
+    """A training split as it lies on the disk, with a new shard at each cut; none is stripped."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shards: list[Shard] = []
+    begin, bounds = 0, sorted({0, *cuts, len(documents)})
+    for number, (first, last) in enumerate(pairwise(bounds)):
+        tokens: list[int] = []
+        starts: list[int] = []
+        for document in documents[first:last]:
+            starts.append(begin + len(tokens))
+            tokens += [*tokenizer.encode(document), tokenizer.separator or 0]
+        begin += len(tokens)
+        path, places, _ = (folder / name for name in shard_files("train", number))
+        np.array(tokens, dtype="<u2").tofile(path)
+        np.array(starts, dtype="<i8").tofile(places)
+        shards.append(Shard(path=path, tokens=len(tokens), documents=last - first))
+    split = TokenSplit(tuple(shards), text_bytes=0, token_bytes=2, where="made up")
+    return PreparedData(
+        path=folder,
+        fingerprint="",
+        tokenizer=tokenizer,
+        splits=MappingProxyType({"train": split}),
+        about={"name": "made up"},
+    )
+
+
+def find(data: PreparedData, questions: Sequence[str]) -> list[bool]:
+    return TrainingText(data).find(questions)
+
+
+SENTENCES = st.lists(
+    st.sampled_from(["a", "B", "é", "e\u0301", "d'e", "d’e", "ß", "SS", "中", "7", ".", "-"]),
+    max_size=22,
+).map(lambda parts: " ".join(parts).replace(" - ", "-"))
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    documents=st.lists(SENTENCES, min_size=1, max_size=5),
+    questions=st.lists(SENTENCES, max_size=5),
+    planted=st.integers(0, 4),
+    run=st.sampled_from([1, 2, 3, 13]),
+    block=st.sampled_from([1, 3, 50, 10_000]),
+    words=st.sampled_from([1, 5, 10_000]),
+    is_cut=st.booleans(),
+)
+def test_what_is_found_is_what_a_plain_search_finds(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    documents: list[str],
+    questions: list[str],
+    planted: int,
+    run: int,
+    block: int,
+    words: int,
+    is_cut: bool,
+) -> None:
+    asked = [*questions, f"x {documents[planted % len(documents)]} y", LONG]
+    for name, value in (("RUN", run), ("_BLOCK", block), ("_WORDS", words)):
+        monkeypatch.setattr(contamination, name, value)
+    data = made(tmp_path, documents, cuts=[len(documents) // 2] if is_cut else ())
+    assert find(data, asked) == [shares_a_run(one, documents, run) for one in asked]
+
+
+@pytest.mark.parametrize("name", ["bytes", "characters", "pieces", *KINDS])
+def test_a_planted_question_is_found_whatever_the_tokens_are(tmp_path: Path, name: str) -> None:
+    train = ["Nothing here.", f"A story. {LONG.upper()} The end.", "One two three, four five."] * 3
+    tokenizer: Tokenizer = {
+        "bytes": lambda: BYTES,
+        "characters": lambda: CharacterTokenizer(
+            "".join(sorted(set("".join(train) + "held out"))), has_separator=True
+        ),
+        "pieces": lambda: PieceTokenizer(*llama2c.make_pieces(llama2c.SIZES["vocab_size"])),
+    }.get(name, lambda: BytePairTokenizer(merges_of(name)))()
+    data = make_set(tmp_path, train, tokenizer=tokenizer)
+    assert len(list(data.path.glob("train-*.bin"))) > 3, "there are several shards"
+    words = LONG.split()
+    asked = [
+        LONG,
+        " ".join([*words[:13], *["other"] * 9]),
+        " ".join([*words[:12], *["other"] * 9]),
+        " ".join([*["other"] * 9, *words[6:]]),
+        "two: three four",
+        "two four",
+        "here one",
+        "held out",
+        "...",
+        "",
+    ]
+    expected = [True, True, False, True, True, False, False, False, False, False]
+    assert find(data, asked) == expected == [shares_a_run(one, train) for one in asked]
+
+
+@pytest.mark.parametrize("cuts", [[], [1]])
+def test_a_run_does_not_cross_documents(tmp_path: Path, cuts: list[int]) -> None:
+    """Not where both are in one shard, and not where one shard ends between them."""
+    words = LONG.split()
+    halves = [" ".join(words[:9]), " ".join(words[9:])]
+    assert find(made(tmp_path, halves, cuts=cuts), [LONG, "seventeen"]) == [False, True]
+    assert find(made(tmp_path, [LONG, "seventeen"], cuts=cuts), [LONG]) == [True]
+    assert find(made(tmp_path, ["of the", "and of"], cuts=cuts), ["the and"]) == [False]
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("DON’T stop", "don't stop"),
+        ("an \u00e9lan", "an e\u0301lan"),
+        ("the Straße", "THE STRASSE"),
+        ("ﬁve ｆｅｅｔ", "five feet"),
+        ("well - known—name", "well-known name"),
+        ("snake_case", "snake case"),
+        ("ΟΔΟΣ", "οδος"),
+        ("a\u00a0b\u2009c\x00d\u2028e", "a b c d e"),
+        ("he said 😀 so", "he said so"),
+        ("3.14 is near", "3 14 is near"),
+    ],
+)
+def test_spelling_does_not_matter(tmp_path: Path, text: str, asked: str) -> None:
+    assert find(made(tmp_path, [text]), [asked, f"{asked} z"]) == [True, False]
+    assert find(made(tmp_path, [asked]), [text]) == [True]
+    assert shares_a_run(asked, [text])
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5])
+def test_letters_of_several_bytes_may_be_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(contamination, "_BLOCK", block)
+    data = made(tmp_path, ["naïve 東京 😀 été", "b"])
+    assert find(data, ["naïve 東京 été", "naïve", "na", "été b"]) == [True, True, False, False]
+
+
+def test_bytes_that_are_no_text_separate_words(tmp_path: Path) -> None:
+    data = made(tmp_path, ["one two", "three"])
+    path = tmp_path / "train-00000.bin"
+    tokens = np.fromfile(path, dtype="<u2")
+    tokens[3], tokens[-3] = 0xE9, 0xC3
+    tokens.tofile(path)
+    assert find(data, ["one two", "one", "two three", "e three"]) == [True, True, False, False]
+
+
+def test_an_empty_split_holds_nothing(tmp_path: Path) -> None:
+    data = made(tmp_path, [])
+    assert data.splits["train"].tokens == 0
+    assert find(data, [LONG, "a", ""]) == [False, False, False]
+    assert find(data, []) == []
+
+
+def test_a_set_without_a_training_split_is_refused(tmp_path: Path) -> None:
+    data = make_set(tmp_path, ["a b c"])
+    assert open_training_text(str(data.path)).describe() == {
+        "data": str(data.path),
+        "name": "made up",
+        "fingerprint": data.fingerprint,
+        "documents": 1,
+        "tokens": 6,
+        "words_in_a_row": 13,
+    }
+    other = dataclasses.replace(data, splits={"test": data.splits["validation"]})
+    with pytest.raises(UsageError, match=r"expected a set with a training split, got .* with test"):
+        TrainingText(other)
+
+
+def test_a_text_without_spaces_is_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contamination, "_BLOCK", 64)
+    monkeypatch.setattr(contamination, "LONGEST_WORD", 100)
+    held: list[int] = []
+    real = contamination._find_cut
+    monkeypatch.setattr(
+        contamination, "_find_cut", lambda text: (held.append(len(text)), real(text))[1]
+    )
+    data = made(tmp_path, [f"before it {'x' * 5000} {LONG} {'y,' * 5000} behind it"])
+    assert find(data, [LONG, "before it", "behind it", "it behind"]) == [True, True, True, False]
+    assert max(held) <= 100 + 64
+
+
+def test_keys_that_are_equal_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words are compared: here every run has the key of every other."""
+    monkeypatch.setattr(contamination, "_SPREAD", np.uint64(0))
+    documents = ["a b c d e", "f g", LONG]
+    asked = ["b c", "c b", "f g", "g f", LONG, LONG.replace("keeper", "painter"), "e f"]
+    found = find(made(tmp_path, documents), asked)
+    assert found == [shares_a_run(one, documents) for one in asked]
+    assert set(found) == {True, False}
+
+
+def test_memory_does_not_grow_with_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contamination, "_BLOCK", 2**10)
+    monkeypatch.setattr(contamination, "_WORDS", 2**8)
+    peaks: list[int] = []
+    for times in (50, 1000):
+        data = made(tmp_path / str(times), [f"{LONG} " * times, *["a b"] * times])
+        tracemalloc.start()
+        assert find(data, [LONG, "b a"]) == [True, False]
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    # What grows is where documents begin, of which there are 950 more.
+    assert peaks[1] - peaks[0] < 4 * 8 * 950
+
+
+def test_how_far_it_is_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contamination, "_BLOCK", 10)
+    told: list[tuple[int, int]] = []
+    data = made(tmp_path, ["twelve lettr", "seven l"])
+    TrainingText(data).find(["x"], tell=lambda done, total: told.append((done, total)))
+    assert told == [(10, 21), (20, 21), (21, 21)]
+
+
+@given(st.text(max_size=40))
+def test_words_are_those_of_the_plain_way(text: str) -> None:
+    assert split_words(text) == plain_words(text).split()
+    assert split_words(unicodedata.normalize("NFD", text)) == split_words(text)
