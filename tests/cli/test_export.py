@@ -38,7 +38,11 @@ def test_an_export_is_one_json_document(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{llama}", "--out", "{out}", "--to", "gpt2"], "expected --to llama for this network"),
+        (
+            ["{llama}", "--out", "{out}", "--to", "gpt2"],
+            "expected a network that GPT-2 can express, got rotary positions; "
+            "choices: learned, sinusoidal, none; --to llama can",
+        ),
         (["{characters}", "--out", "{out}", "--to", "gpt2"], "that GPT-2 can express, got norms"),
         (["{llama}", "--out", "{characters}"], "it is not overwritten"),
         (["{out}", "--out", "{out}"], "expected a checkpoint"),

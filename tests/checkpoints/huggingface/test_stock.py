@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,8 +13,9 @@ from transformers import AutoModelForCausalLM
 from qkvary.arch.attention import PositionConfig, ScaleConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig, Positions
-from qkvary.checkpoints.huggingface.stock import export_stock
+from qkvary.checkpoints.huggingface.stock import Stock, export_stock, find_obstacle
 from qkvary.nn.language_model import LanguageModel
+from qkvary.training.presets import PRESETS, find_preset
 from tests.checkpoints.huggingface.causal_models import decode_greedily, make_network, prompt
 from tests.contracts.variant_cases import (
     GATE,
@@ -328,3 +329,38 @@ def test_what_llama_cannot_express_is_refused(name: str) -> None:
     pattern = f"^expected a network that Llama can express, got {re.escape(reason)}"
     with pytest.raises(ValueError, match=pattern):
         export_stock(network)
+
+
+@pytest.mark.parametrize(
+    ("to", "reason"),
+    [
+        ("gpt2", "GPT-2 can express, got rotary positions; choices: learned, sinusoidal, none"),
+        ("llama", "Llama can express, got keys with 20 of 40 channels rotated; choices: rotary_f"),
+    ],
+)
+def test_a_refusal_is_about_the_architecture_that_was_asked_for(to: Stock, reason: str) -> None:
+    config = find_preset("lm-10m").network
+    small = change(config, num_layers=1, vocabulary=7)
+    with pytest.raises(ValueError, match=f"^expected a network that {re.escape(reason)}"):
+        export_stock(LanguageModel(small), to)
+
+
+def test_presets_that_can_be_exported_are_those_that_the_guide_names() -> None:
+    able = {
+        to: {name for name, one in PRESETS.items() if find_obstacle(one.network, to) is None}
+        for to in get_args(Stock)
+    }
+    modern = {"lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m", "lm-1b"}
+    assert able["gpt2"] == PRESETS.keys() - modern - {"gpt2-124m-residual-gelu"}
+    assert able["llama"] == set()
+    # What the guide says to do about them.
+    for name in modern:
+        network = PRESETS[name].network
+        position = dataclasses.replace(network.layers[0].position, rotary_fraction=1.0)
+        layer = dataclasses.replace(network.layers[0], position=position)
+        assert find_obstacle(change(network, attention=layer), "llama") is None
+        shared = dataclasses.replace(layer, variant=parse_variant("Q-K=V@rotary"))
+        assert "value_rope none" in str(find_obstacle(change(network, attention=shared), "llama"))
+        plain = dataclasses.replace(position, value_rope="none")
+        shared = dataclasses.replace(shared, position=plain)
+        assert find_obstacle(change(network, attention=shared), "llama") is None

@@ -11,13 +11,13 @@ from typing import Any, Literal, NamedTuple
 
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
-from transformers import GenerationConfig, GPT2Config, PreTrainedConfig
+from transformers import GenerationConfig, PreTrainedConfig
 
 from qkvary.checkpoints.catalog import EXPORT_KIND, is_export
 from qkvary.checkpoints.conversions.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
-from qkvary.checkpoints.huggingface.stock import export_stock
+from qkvary.checkpoints.huggingface.stock import Stock, export_stock, find_obstacle
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
@@ -26,10 +26,10 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 
-Target = Literal["transformers", "gpt2", "llama"]
+Target = Stock | Literal["transformers"]
 """What a network may become: a class of ours, or an architecture that every engine knows."""
 
-_CLASSES: dict[str, str] = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
+_CLASSES: dict[Stock, str] = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
 
 
 class Exported(NamedTuple):
@@ -94,17 +94,13 @@ def _wrap(network: LanguageModel) -> _Weights:
     return _Weights(config, QKVForCausalLM.__name__, tensors, notes)
 
 
-def _translate(network: LanguageModel, to: Target) -> _Weights:
+def _translate(network: LanguageModel, to: Stock) -> _Weights:
     try:
-        stock = export_stock(network)
+        stock = export_stock(network, to)
     except ValueError as error:
-        raise UsageError(str(error)) from None
-    found: Target = "gpt2" if isinstance(stock.config, GPT2Config) else "llama"
-    if found != to:
-        raise UsageError(
-            f"expected --to {found} for this network, which "
-            f"{'rotates' if found == 'llama' else 'does not rotate'}, got {to}"
-        )
+        other: Stock = "llama" if to == "gpt2" else "gpt2"
+        able = other if find_obstacle(network.config, other) is None else "transformers"
+        raise UsageError(f"{error}; --to {able} can") from None
     tensors = dict(stock.weights)
     if stock.config.tie_word_embeddings:
         # Stored once; transformers ties it again.

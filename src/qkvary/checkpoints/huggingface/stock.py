@@ -7,7 +7,8 @@ unit matrices, low-rank products and maps are multiplied out, scales go into the
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from itertools import chain
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,9 @@ from qkvary.nn.positions import sinusoid
 from qkvary.nn.projections import Projection
 
 Weights = dict[str, Tensor]
+Stock = Literal["gpt2", "llama"]
+"""A stock architecture."""
+_TITLES: dict[Stock, str] = {"gpt2": "GPT-2", "llama": "Llama"}
 
 
 class StockModel(NamedTuple):
@@ -51,21 +55,22 @@ class _Linear(NamedTuple):
     bias: Tensor
 
 
-def export_stock(network: LanguageModel) -> StockModel:
+def export_stock(network: LanguageModel, to: Stock | None = None) -> StockModel:
     """Express a network as GPT-2, or as Llama where it rotates.
 
     Args:
         network: Any language model of ours.
+        to: Which of the two, for a caller who needs that one.
 
     Raises:
-        ValueError: if neither can express it, with the first reason.
+        ValueError: if that architecture cannot express it, with the first reason.
     """
     config = network.config
-    rotary = any(layer.variant.positions == "rotary" for layer in config.layers)
-    obstacles = _obstacles_to_llama(config) if rotary else _obstacles_to_gpt2(config)
-    name = "Llama" if rotary else "GPT-2"
-    for obstacle in (*_obstacles(config), *obstacles):
-        raise ValueError(f"expected a network that {name} can express, got {obstacle}")
+    rotary = _rotates(config)
+    chosen: Stock = to or ("llama" if rotary else "gpt2")
+    obstacle = find_obstacle(config, chosen)
+    if obstacle is not None:
+        raise ValueError(f"expected a network that {_TITLES[chosen]} can express, got {obstacle}")
     kv_heads = _count_kv_heads(config) if rotary else config.layers[0].num_heads
     make = _make_llama if rotary else _make_gpt2
     stock, weights = make(network, kv_heads)
@@ -79,6 +84,17 @@ def export_stock(network: LanguageModel) -> StockModel:
 
 def _put(value: Tensor, dtype: torch.dtype) -> Tensor:
     return value.detach().to("cpu", dtype).contiguous()
+
+
+def find_obstacle(config: LanguageModelConfig, to: Stock) -> str | None:
+    """The first reason why an architecture cannot express a network; None if it can."""
+    own = _obstacles_to_llama if to == "llama" else _obstacles_to_gpt2
+    return next(chain(_obstacles(config), own(config)), None)
+
+
+def _rotates(config: LanguageModelConfig) -> bool:
+    """Whether any layer rotates queries and keys."""
+    return any(layer.variant.positions == "rotary" for layer in config.layers)
 
 
 def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
@@ -105,6 +121,8 @@ def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
 
 def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
     layer, block = config.layers[0], config.block
+    if _rotates(config):
+        yield "rotary positions; choices: learned, sinusoidal, none"
     if block.norm != "layernorm":
         yield f"{block.norm}; choices: layernorm"
     if block.activation == "swiglu":
@@ -118,6 +136,8 @@ def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
 
 def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
     block = config.block
+    if not _rotates(config):
+        yield "positions without rotation; choices: rotary"
     for layer in config.layers:
         sharing, position, width = layer.variant.sharing, layer.position, layer.size_per_head
         if layer.variant.positions != "rotary":
