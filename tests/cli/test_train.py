@@ -129,6 +129,15 @@ def test_variants_are_compared(places: Path, capsys: pytest.CaptureFixture[str])
     assert all(Path(path).is_dir() for path in found["networks"].values())
 
 
+def test_a_share_that_is_far_from_the_one_asked_for_is_said(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (places / "mine.txt").write_text(f"{TEXT}<|endoftext|>{TEXT[:900]}")
+    assert train(places, "--dry-run") == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("qkvary: held out are ")
+
+
 def test_a_plan_trains_nothing(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(places, "--dry-run", "--json", "--variant", "MQA") == 0
     (run,) = document(capsys)["runs"]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.data import tokenizer_files
+from qkvary.cli._prepared_output import find_miss
+from qkvary.data import documents, tokenizer_files
 from qkvary.data.corpora import CORPORA, open_source
 from qkvary.data.downloads import DownloadError
 from qkvary.data.places import default_folder, ensure_prepared, find_prepared, prepare_corpus
@@ -113,6 +114,48 @@ def test_a_share_of_few_documents_is_met_exactly(tmp_path: Path, count: int, hel
     text = "<|endoftext|>".join(f"document {number}" for number in range(count))
     data = prepare(tmp_path, {"all.txt": text})
     assert counts(data) == {"train": count - held_out, "validation": held_out}
+
+
+BOOK = "".join(f"line {number} of a long book\n" for number in range(400))
+SECTION = 9_000
+
+
+def held_out_share(data: PreparedData) -> float:
+    held_out = data.splits["validation"].text_bytes
+    return held_out / (held_out + data.splits["train"].text_bytes)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.002])
+@pytest.mark.parametrize("lines", [382, 388, 395])
+def test_the_share_of_a_text_that_is_just_too_long_is_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: int, share: float
+) -> None:
+    monkeypatch.setattr(documents, "SECTION_BYTES", SECTION)
+    text = "".join(BOOK.splitlines(keepends=True)[:lines])
+    assert SECTION < len(text) < 1.1 * SECTION
+    data = prepare(tmp_path, {"book.txt": text}, held_out=share)
+    assert share / 2 <= held_out_share(data) <= 2 * share
+    assert sum(split.text_bytes for split in data.splits.values()) == len(text)
+    assert find_miss(data) is None
+
+
+def test_a_long_text_whose_share_is_met_is_cut_as_little_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "SECTION_BYTES", 520)
+    data = prepare(tmp_path, {"book.txt": BOOK})
+    assert counts(data) == {"train": 18, "validation": 1}
+    assert data.about["plan"]["source"]["files"].keys() == {"documents"}
+
+
+def test_a_share_that_cannot_be_met_is_said(tmp_path: Path) -> None:
+    texts = {f"{number}.txt": str(number) * 10 for number in range(3)}
+    data = prepare(tmp_path, texts)
+    assert counts(data) == {"train": 2, "validation": 1}
+    assert find_miss(data) == (
+        "held out are 0.33 of the text, not 0.05: documents are held out whole, and these are few "
+        "or unlike in size; --validation names others"
+    )
 
 
 def test_which_documents_are_held_out_depends_on_each_alone(tmp_path: Path) -> None:

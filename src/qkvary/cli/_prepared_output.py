@@ -7,6 +7,7 @@ from rich.text import Text
 
 from qkvary.cli._output import grouped, print_rows, printable
 from qkvary.data.prepared import PreparedData
+from qkvary.data.splits import explain_miss
 
 COLUMNS = (
     ("split", "left"),
@@ -37,8 +38,18 @@ def summarise_prepared(data: PreparedData) -> dict[str, Any]:
         "tokenizer": data.about["tokenizer"],
         "splits": splits,
         "held_out": data.about["plan"]["source"]["held_out"],
+        "warning": find_miss(data),
         "overlap": data.about["overlap"],
     }
+
+
+def find_miss(data: PreparedData) -> str | None:
+    """What is to be said where the share that is held out is far from the one asked for."""
+    rule = data.about["plan"]["source"]["held_out"]
+    if rule is None:
+        return None
+    held_out, rest = (data.splits[name].text_bytes for name in ("validation", "train"))
+    return explain_miss(rule["share"], held_out, rest)
 
 
 def print_prepared(screen: Console, data: PreparedData) -> None:
@@ -67,6 +78,8 @@ def print_prepared(screen: Console, data: PreparedData) -> None:
     ]
     print_rows(screen, COLUMNS, rows)
     screen.print(Text(_describe_split(data)))
+    if found["warning"] is not None:
+        screen.print(Text(found["warning"]))
     screen.print(Text(_describe_overlap(found["overlap"])))
     screen.print(Text(f"fingerprint {data.fingerprint}"))
 

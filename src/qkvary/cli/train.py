@@ -35,6 +35,7 @@ from qkvary.cli._output import (
     print_rows,
     printable,
 )
+from qkvary.cli._prepared_output import find_miss
 from qkvary.cli._results import gather_results, report_folder
 from qkvary.cli._training_progress import TrainingDisplay
 from qkvary.costs.network import network_costs
@@ -271,6 +272,9 @@ def command(
     check_device(where.device)
     with load_processes().join_processes(running.strategy, where.device) as distribution:
         prepared = _prepare(chosen, corpus, distribution)
+        warning = find_miss(prepared)
+        if warning is not None and not distribution.rank:
+            print_error(warning)
         study = plan_training(
             chosen,
             DataChoice(

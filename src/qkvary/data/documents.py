@@ -84,6 +84,8 @@ class FileDocuments:
     """In order."""
     field: str = "text"
     """Which entry of a line or row is the text."""
+    cuts: int = 1
+    """How many documents are made of each ``SECTION_BYTES`` of a text that is longer."""
     place: tuple[int, int] = (0, 0)
     """The file that is being read, and how many of its documents were."""
 
@@ -118,8 +120,8 @@ class FileDocuments:
             return
         try:
             with _open(path) as file:
-                reading = read_text(file, path) if kind == TEXT else self._lines(file, path)
-                yield from reading
+                is_text = kind == TEXT
+                yield from read_text(file, path, self.cuts) if is_text else self._lines(file, path)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DamagedError(f"{path} cannot be unpacked: {error}") from None
         except OSError as error:
@@ -175,23 +177,30 @@ def _open(path: Path) -> _Bytes:
     return _Bytes(path)
 
 
-def read_text(file: _Bytes, path: Path) -> Iterator[Document]:
+def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:
     """The documents of a text file; those between marks without spaces at their ends."""
-    # What was used up is deleted in front, which costs nothing, and nothing is looked at twice.
+    section = max(1, SECTION_BYTES // cuts)
+    # What was used up is deleted in front, which costs nothing, and little is looked at twice.
     waiting = bytearray(file.chunk().removeprefix(_BOM))
     line, marked, looked, ended = 1, False, 0, not waiting
+    limit, is_long = SECTION_BYTES, False
     while waiting or not ended:
-        place = waiting.find(_MARK, looked, SECTION_BYTES + len(_MARK))
+        place = waiting.find(_MARK, looked, limit + len(_MARK))
         if place >= 0:
-            end, used, marked = place, place + len(_MARK), True
-        elif len(waiting) > SECTION_BYTES + len(_MARK):
-            used = waiting.rfind(b"\n", 0, SECTION_BYTES) + 1
+            end, used, marked, is_long = place, place + len(_MARK), True, False
+        elif len(waiting) > limit + len(_MARK):
+            # A text is known to be long when so much of it waits; only then is it cut.
+            if not is_long:
+                limit, is_long = section, True
+            used = end = waiting.rfind(b"\n", 0, limit) + 1
+            if not used and limit < SECTION_BYTES:
+                limit = min(2 * limit, SECTION_BYTES)
+                continue
             if not used:
                 raise UsageError(
                     f"{path}:{line}: expected lines of at most {SECTION_BYTES:,} bytes, got a "
                     "longer one"
                 )
-            end = used
         elif not ended:
             looked = max(0, len(waiting) - len(_MARK) + 1)
             more = file.chunk()
@@ -205,7 +214,7 @@ def read_text(file: _Bytes, path: Path) -> Iterator[Document]:
         if not ended or used < len(waiting):
             line += waiting.count(b"\n", 0, used)
         del waiting[:used]
-        looked = 0
+        looked, limit = 0, section if is_long else SECTION_BYTES
 
 
 def _decode(data: bytearray, end: int, path: Path, line: int) -> str:

@@ -10,14 +10,19 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
+from qkvary.data import documents as reading
 from qkvary.data.documents import KINDS, Document, DocumentSource, FileDocuments, TextPart, kind_of
 from qkvary.data.encoding import digest_of
-from qkvary.data.splits import HeldOut, hold_out
+from qkvary.data.splits import FAR, FEW, HeldOut, hold_out, miss_of
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 
+CUTS = (1, 64, 4096)
+"""Documents that each section of a long text is cut into, until the share that is held out is met:
+64 MiB, 1 MiB, 16 KiB each."""
 SHARE = 0.05
 """Held out where nobody says otherwise."""
 EXACT_BYTES = 2**26
@@ -116,17 +121,20 @@ def find_source(path: Path, choices: Choices | None = None) -> Source:
     files = [file for some in parts.values() for file in some]
     packed = any(file.suffix.lower() == ".gz" or kind_of(file) == "parquet" for file in files)
     total = None if packed else sum(file.stat().st_size for file in files)
-    rule: HeldOut | None = None
+    rule, cuts = None, 1
     if None in parts:
         share = SHARE if chosen.held_out is None else chosen.held_out
         if not 0.0 < share < 1.0:
             raise UsageError(f"expected a share between 0 and 1 to hold out, got {share}")
-        rule = _rule(parts[None], chosen.field, share)
+        rule, cuts = _find_rule(parts[None], chosen.field, share)
         if rule is None:
             return _cut_by_position(name, parts[None], share, listed, total, chosen.max_tokens)
+    if cuts > 1:
+        # Who goes on with a set must cut it in the same places.
+        listed["cuts"] = cuts
     streams = [
         Stream(
-            documents=FileDocuments(files=some, field=chosen.field),
+            documents=FileDocuments(files=some, field=chosen.field, cuts=cuts),
             split=split,
             max_tokens=chosen.max_tokens if split in (None, "train") else None,
         )
@@ -135,9 +143,26 @@ def find_source(path: Path, choices: Choices | None = None) -> Source:
     return Source(name=name, streams=streams, rule=rule, total_bytes=total, files=listed)
 
 
-def _rule(files: Sequence[Path], entry: str, share: float) -> HeldOut | None:
-    documents = FileDocuments(files=files, field=entry)
-    return hold_out(share, (digest_of(document.text) for document in documents.read()))
+def _find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
+    """The rule, and into how many documents long texts are cut for it: as few as meet the share.
+
+    The sections of a long text are few: of two, either may hold nearly all of it.
+    """
+    tried: list[tuple[float, int, HeldOut]] = []
+    for cuts in CUTS:
+        documents = FileDocuments(files=files, field=entry, cuts=cuts).read()
+        found = [
+            (digest_of(document.text), len(document.text.encode()))
+            for document in islice(documents, FEW + 1)
+        ]
+        rule = hold_out(share, (digest for digest, _ in found))
+        if rule is None or (not tried and len(found) > FEW):
+            return rule, 1
+        tried.append((miss_of(rule, found), cuts, rule))
+        if tried[-1][0] <= FAR or sum(size for _, size in found) <= reading.SECTION_BYTES:
+            break
+    _, cuts, rule = min(tried, key=lambda one: one[:2])
+    return rule, cuts
 
 
 def _cut_by_position(

@@ -6,11 +6,14 @@ falls on the same side, however often it occurs, and more data changes nothing f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from qkvary.storage.jsonvalues import JsonValue
 
+FAR = 2.0
+"""How many times too large or too small a share of the bytes is far from the one asked for."""
 FEW = 1000
 """Up to so many documents the share is met exactly, and at least one document is held out."""
 
@@ -59,3 +62,40 @@ def hold_out(share: float, digests: Iterable[int]) -> HeldOut | None:
         return None
     count = min(max(1, round(share * len(found))), len(found) - 1)
     return HeldOut(share=share, highest=sorted(found)[count - 1])
+
+
+def miss_of(rule: HeldOut, documents: Iterable[tuple[int, int]]) -> float:
+    """How many times too large or too small the share of the bytes is that a rule holds out.
+
+    Args:
+        rule: The rule.
+        documents: Digest and bytes of each.
+    """
+    sizes = {"train": 0, "validation": 0}
+    for digest, size in documents:
+        sizes[rule.split_of(digest)] += size
+    return _miss(rule.share, sizes["validation"], sizes["train"])
+
+
+def explain_miss(share: float, held_out: int, rest: int) -> str | None:
+    """What a person should know of a share that is far from the one asked for; else ``None``.
+
+    Args:
+        share: Asked for.
+        held_out: Bytes that are for validation.
+        rest: Bytes that are not.
+    """
+    if _miss(share, held_out, rest) <= FAR:
+        return None
+    found = held_out / (held_out + rest)
+    return (
+        f"held out are {found:.2g} of the text, not {share:.2g}: documents are held out whole, and "
+        "these are few or unlike in size; --validation names others"
+    )
+
+
+def _miss(share: float, held_out: int, rest: int) -> float:
+    if not held_out:
+        return math.inf
+    found = held_out / (held_out + rest)
+    return max(found / share, share / found)
