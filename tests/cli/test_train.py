@@ -17,7 +17,11 @@ from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
 from qkvary.cli.train import Corpus, _prepare
 from qkvary.data.places import prepare_corpus
+from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage import rotation
+from qkvary.studies.pretraining import DataChoice, plan_training
+from qkvary.studies.store import Store
+from qkvary.studies.trainings import note_training
 from qkvary.training import presets
 from qkvary.training.distribution import Alone
 from qkvary.training.presets import Preset
@@ -300,3 +304,78 @@ def test_a_stopped_training_ends_as_one_that_was_not(
     _out, err = again.communicate()
     assert again.returncode == 0, err
     assert digest(places / "runs") == whole
+
+
+def test_the_page_of_a_training_can_be_made_again(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(places) == 0
+    page = places / "runs" / "reports" / "train-lm-tiny-on-mine" / "report.html"
+    expected = page.read_text()
+    page.unlink()
+    capsys.readouterr()
+    name, runs = "train lm-tiny on mine", ["--out", str(places / "runs")]
+    assert main(["report", name, *runs]) == 0
+    assert str(page) in capsys.readouterr().out
+    made = page.read_text()
+    for text in ("QKV@rotary", "12 steps of 4 rows of 16 tokens: 768 tokens"):
+        assert text in expected
+        assert text in made
+    # More of it belongs to it: one more variant, asked for later.
+    assert train(places, "--variant", "Q-K=V", "--seed", "1") == 0
+    capsys.readouterr()
+    assert main(["report", name, *runs, "--json"]) == 0
+    summary = document(capsys)["summary"]
+    assert summary["variants"] == ["QKV@rotary", "Q-K=V@rotary"]
+    assert summary["seeds"] == [0, 1]
+    assert (summary["counts"]["planned"], summary["counts"]["done"]) == (4, 2)
+    assert summary["commands"][-1] == "qkvary report 'train lm-tiny on mine'"
+    assert main(["report", name, *runs, "--seeds", "0", "--json"]) == 0
+    assert document(capsys)["summary"]["counts"]["planned"] == 2
+
+
+def test_a_training_that_is_not_done_has_a_page(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*LONG, "--variant", "QKV", "Q-K=V", "--checkpoint-seconds", "0.01")
+    stopped = started(places, "runs", *words)
+    while not list((places / "runs").glob("*/*/checkpoints/step-*/MANIFEST.json")):
+        assert stopped.poll() is None, stopped.communicate()[1]
+        time.sleep(0.005)
+    stopped.kill()
+    stopped.communicate()
+    assert main(["report", "train lm-tiny on mine", "--out", str(places / "runs"), "--json"]) == 0
+    found = document(capsys)
+    counts = found["summary"]["counts"]
+    assert (counts["planned"], counts["done"], counts["missing"]) == (2, 0, 2)
+    (steps,) = {
+        tuple(curve["steps"])
+        for curve in found["summary"]["curves"]
+        if curve["quantity"] == "train loss"
+    }
+    assert steps
+    assert "train loss" in Path(found["files"][0]).read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train lm-tiny on yours"], "got 'train lm-tiny on yours'; choices: 'train lm-tiny on mi"),
+        (["train lm-tiny on mine", "--device", "cuda"], "expected --device cpu, as 'train lm-tiny"),
+        (["train lm-tiny on mine", "--dtype", "float64"], "expected --dtype float32, as 'train"),
+        (["train lm-tiny on mine", "--seeds", "x"], "expected seeds such as"),
+        (["train lm-tiny on mine", "--device", "toaster"], "toaster"),
+    ],
+)
+def test_a_report_of_a_training_that_is_not_there_is_one_sentence(
+    places: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    study = plan_training(
+        presets.PRESETS["lm-tiny"],
+        DataChoice(name="mine", where="set", fingerprint="f" * 64, tokenizer=ByteTokenizer()),
+    )
+    note_training(Store(places / "runs"), study, "qkvary train lm-tiny")
+    assert main(["report", *words, "--out", str(places / "runs")]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert len(shown.splitlines()) == 1

@@ -85,7 +85,7 @@ def test_a_long_text_is_cut_into_smaller_documents_where_that_is_asked_for(
     monkeypatch.setattr(documents, "_CHUNK", chunk)
     short, rest = "a short one\nof two lines", "".join(f"line {number}\n" for number in range(20))
     long = rest + "x" * 40 + "\n" + rest
-    path = write(tmp_path / "a.txt", "<|endoftext|>".join([short, long, short]))
+    path = write(tmp_path / "a.txt", f"{short}<|endoftext|>{long}<|endoftext|>{short}")
     found = list(FileDocuments(files=[path], cuts=4).read())
     texts = [document.text for document in found]
     assert texts[0] == texts[-1] == short

@@ -28,7 +28,7 @@ class Results:
 
 
 def gather_results(study: Study, store: Store) -> Results:
-    """Read every run of a study that there is.
+    """Read every run of a study that there is; of those that are not done, the curves so far.
 
     Raises:
         NewerFormatError: if a newer qkvary wrote one of them.
@@ -39,8 +39,8 @@ def gather_results(study: Study, store: Store) -> Results:
     for key in dict.fromkeys(cell.run_key for cell in study.cells()):
         try:
             record = store.record(key)
+            curves[key] = store.curve(key)
             if record is not None:
-                curves[key] = store.curve(key)
                 records.append(record)
         except DamagedError as error:
             damage.append(str(error))

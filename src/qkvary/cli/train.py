@@ -52,6 +52,7 @@ from qkvary.studies.reports.terminal import print_summary
 from qkvary.studies.reports.writing import FORMATS, write_report
 from qkvary.studies.store import Store
 from qkvary.studies.study import Study
+from qkvary.studies.trainings import note_training
 from qkvary.tasks.config import Protocol
 from qkvary.training.allocator import keep_freed_memory
 from qkvary.training.config import Precision
@@ -299,6 +300,8 @@ def command(
         if not distribution.rank:
             _name_siblings(study, store)
         keep_freed_memory()
+        if not distribution.rank:
+            note_training(store, study, _typed(study))
         code = _train(study, store, running, distribution, quiet=json_output)
         if distribution.rank:
             return code

@@ -1,0 +1,118 @@
+"""Notes of trainings: what is one training, which one is meant, and what is said of a bad note."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from qkvary.data.tokenizers import ByteTokenizer
+from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
+from qkvary.storage.journal import Journal
+from qkvary.studies.pretraining import DataChoice, Wishes, plan_training
+from qkvary.studies.recording import run_identity
+from qkvary.studies.store import JOURNAL_NAME, Store
+from qkvary.studies.study import Study
+from qkvary.studies.trainings import FOLDER, find_training, list_trainings, note_training
+from qkvary.training.presets import find_preset
+
+DATA = DataChoice(name="some", where="here", fingerprint="f" * 64, tokenizer=ByteTokenizer())
+NAME = "train lm-10m on some"
+
+
+def plan(*variants: str, seeds: tuple[int, ...] = (0,), steps: int = 7) -> Study:
+    preset = find_preset("lm-10m")
+    return plan_training(preset, DATA, variants=variants, seeds=seeds, wishes=Wishes(steps=steps))
+
+
+def begin(store: Store, study: Study) -> None:
+    """Log the first step of its first run."""
+    (cell, *_) = study.cells()
+    claim = store.claim(cell.run_key, run_identity(cell.run))
+    assert claim is not None
+    journal = Journal(claim.directory / JOURNAL_NAME)
+    journal.append({"event": "train", "step": 1, "loss": 1.0, "seconds": 0.1})
+    journal.close()
+    claim.release()
+
+
+def test_a_note_gives_back_the_study(tmp_path: Path) -> None:
+    store, study = Store(tmp_path), plan("QKV", "Q-K=V", seeds=(3, 5))
+    note_training(store, study, "qkvary train lm-10m")
+    found = find_training(store, NAME)
+    assert found.study == study
+    assert found.commands == ("qkvary train lm-10m",)
+    (path,) = (tmp_path / FOLDER).iterdir()
+    before = path.read_bytes()
+    note_training(store, study, "qkvary train lm-10m --sample x")
+    assert [path.read_bytes()] == [one.read_bytes() for one in (tmp_path / FOLDER).iterdir()]
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("first", ["QKV", "I-K-V"])
+def test_more_variants_and_seeds_are_the_same_training(tmp_path: Path, first: str) -> None:
+    store = Store(tmp_path)
+    parts = (plan(first, seeds=(4,)), plan("Q-K=V", seeds=(4, 2)), plan("MQA", first, seeds=(4,)))
+    for number, study in enumerate(parts):
+        note_training(store, study, f"command {number}")
+        path = next(
+            one for one in (tmp_path / FOLDER).iterdir() if f"command {number}" in one.read_text()
+        )
+        note = json.loads(path.read_text())
+        path.write_text(json.dumps({**note, "noted": f"2030-01-0{number + 1}"}))
+    found = find_training(store, NAME)
+    assert found.study.variants == (f"{first}@rotary", "Q-K=V@rotary", "MQA@rotary")
+    assert found.study.seeds == (4, 2)
+    assert found.commands == ("command 0", "command 1", "command 2")
+    keys = {cell.run_key for cell in found.study.cells()}
+    assert all(cell.run_key in keys for study in parts for cell in study.cells())
+
+
+def test_other_runs_of_the_same_name_are_another_training(tmp_path: Path) -> None:
+    store, short, long = Store(tmp_path), plan("QKV"), plan("Q-K=V", steps=11)
+    for study in (short, long):
+        note_training(store, study, "")
+    with pytest.raises(
+        UsageError, match=r"2 trainings are called 'train lm-10m on some': name one of"
+    ) as caught:
+        find_training(store, NAME)
+    assert "(11 steps, Q-K=V@rotary)" in str(caught.value)
+    for one in list_trainings(store):
+        assert one.notes[0] in str(caught.value)
+        assert find_training(store, one.notes[0]).study == one.study
+    # Only one of them was begun: the other was refused, or is still to come.
+    begin(store, long)
+    assert find_training(store, NAME).study == long
+    begin(store, short)
+    with pytest.raises(UsageError, match="2 trainings are called"):
+        find_training(store, NAME)
+
+
+def test_no_training(tmp_path: Path) -> None:
+    store = Store(tmp_path / "none")
+    with pytest.raises(UsageError, match="got 'train x on y'; it has none: `qkvary train` makes"):
+        find_training(store, "train x on y")
+    assert list_trainings(store) == ()
+    assert not store.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"format": 2}, NewerFormatError, "has the format 2, this qkvary reads 1"),
+        ({"study": {}}, DamagedError, "is not as it was written: expected the keys"),
+        ({"noted": None, "study": {"seeds": "x"}}, DamagedError, "is not as it was written"),
+        (None, DamagedError, "is not as it was written"),
+    ],
+)
+def test_a_note_that_was_changed(
+    tmp_path: Path, change: dict[str, object] | None, error: type[Exception], message: str
+) -> None:
+    store = Store(tmp_path)
+    note_training(store, replace(plan("QKV"), name="train a"), "")
+    (path,) = (tmp_path / FOLDER).iterdir()
+    note = json.loads(path.read_text())
+    path.write_text("{" if change is None else json.dumps({**note, **change}))
+    with pytest.raises(error, match=message) as caught:
+        find_training(store, "train a")
+    assert str(path) in str(caught.value)
