@@ -36,9 +36,15 @@ _APOSTROPHES = str.maketrans("", "", "'’")
 _SPREAD, _BASE = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1342543DE82EF95)
 """Odd numbers that spread bits; whatever they do, what is found is compared word by word."""
 
+Progress = Callable[[int, int], None]
+"""Told how many tokens are read, of how many."""
 Numbers = NDArray[np.int32]
 """Words of questions, numbered from 1; 0 is any other word, or the border of a document."""
 Keys = NDArray[np.uint64]
+
+
+def _keep_quiet(_read: int, _total: int) -> None:
+    """Tell nobody."""
 
 
 def split_words(text: str) -> list[str]:
@@ -68,9 +74,7 @@ class TrainingText:
             )
         self.data, self.split = data, data.splits["train"]
 
-    def find(
-        self, questions: Sequence[str], *, tell: Callable[[int, int], None] = lambda *_: None
-    ) -> list[bool]:
+    def find(self, questions: Sequence[str], *, tell: Progress = _keep_quiet) -> list[bool]:
         """Which questions share ``RUN`` words in a row with one of the documents.
 
         A question of fewer words counts if all of them stand in a document in a row; one without
@@ -78,7 +82,7 @@ class TrainingText:
 
         Args:
             questions: Texts.
-            tell: Told now and then how many tokens are read, and of how many.
+            tell: Hears how far it is.
         """
         runs = _Runs([split_words(question) for question in questions])
         waiting: list[int] = []
@@ -102,7 +106,7 @@ class TrainingText:
             "words_in_a_row": RUN,
         }
 
-    def _parts(self, tell: Callable[[int, int], None]) -> Iterator[tuple[str, bool]]:
+    def _parts(self, tell: Progress) -> Iterator[tuple[str, bool]]:
         tokenizer = self.data.tokenizer
         pieces = list_pieces(tokenizer, find_marks(tokenizer, self.data.separator))
         return _decode(self.split, pieces, tell)
@@ -125,7 +129,7 @@ def open_training_text(reference: str) -> TrainingText:
 
 
 def _decode(
-    split: TokenSplit, pieces: Sequence[bytes], tell: Callable[[int, int], None]
+    split: TokenSplit, pieces: Sequence[bytes], tell: Progress
 ) -> Iterator[tuple[str, bool]]:
     """The documents in parts, in order, each with whether its document ends with it."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
