@@ -1,7 +1,7 @@
 from qkvary.arch.canonical import from_dict
 from qkvary.costs.network import network_costs
 from qkvary.studies.recording import make_record, run_identity
-from qkvary.training.config import RunConfig
+from qkvary.training.config import NUMERICS_VERSION, RunConfig
 from tests.studies.toy_study import toy_study
 
 CELL = toy_study([5]).cells()[1]
@@ -36,4 +36,4 @@ def test_the_identity_holds_everything_that_the_key_is_made_of() -> None:
     assert from_dict(RunConfig, identity["run"]) == CELL.run
     assert identity["run_key"] == CELL.run_key
     assert identity["data_fingerprint"] == CELL.run.task.data_fingerprint
-    assert identity["numerics_version"] == 1
+    assert identity["numerics_version"] == NUMERICS_VERSION

@@ -6,14 +6,13 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.text import Text
 
 from qkvary.cli._data_prepare import ProgressLine
@@ -29,23 +28,21 @@ from qkvary.cli._options import (
 )
 from qkvary.cli._output import (
     console,
-    grouped,
     print_error,
     print_json,
-    print_rows,
     printable,
 )
 from qkvary.cli._prepared_output import find_miss
 from qkvary.cli._results import gather_results, report_folder
+from qkvary.cli._runs_output import print_plan, print_scores
 from qkvary.cli._training_progress import TrainingDisplay
-from qkvary.costs.network import network_costs
 from qkvary.data.corpora import CORPORA
 from qkvary.data.places import prepare_corpus
 from qkvary.data.preparation import Settings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.storage.errors import UsageError
 from qkvary.storage.rotation import KEEP
-from qkvary.studies.catalog import load_processes, load_together, load_utilization
+from qkvary.studies.catalog import load_processes, load_together
 from qkvary.studies.messages import Job
 from qkvary.studies.pretraining import DataChoice, ExecutionWishes, Wishes, plan_training
 from qkvary.studies.reports.terminal import print_summary
@@ -88,24 +85,6 @@ DryRun = Annotated[
 ]
 
 
-COLUMNS = (
-    ("variant", "left"),
-    ("seed", "right"),
-    ("parameters", "right"),
-    ("cache bytes per token", "right"),
-    ("tokens", "right"),
-    ("PFLOP", "right"),
-    ("state", "left"),
-)
-SCORES = (
-    ("loss", "loss"),
-    ("perplexity", "perplexity"),
-    ("bits_per_byte", "bits per byte"),
-    ("document_loss", "loss, a document a row"),
-    ("paper_loss", "with padding, as published"),
-    ("real_share", "share of real tokens"),
-)
-"""What the test at the end finds, and what it is called."""
 MOST_THREADS = 256
 """Up to which runs with another number of threads are looked for."""
 ENDED_BADLY = (1, 5)
@@ -295,7 +274,7 @@ def command(
         )
         store = Store(out)
         if dry_run:
-            _print_plan(study, store, json_output=json_output)
+            print_plan(study, store, json_output=json_output)
             return 0
         if not distribution.rank:
             _name_siblings(study, store)
@@ -415,74 +394,6 @@ def _signals(stop: Callable[[], None]) -> Generator[list[int]]:
             signal.signal(number, handler)
 
 
-def _print_plan(study: Study, store: Store, *, json_output: bool) -> None:
-    (setting,) = study.settings
-    rows: list[dict[str, Any]] = []
-    for cell in study.cells():
-        run = cell.run
-        costs = network_costs(run.network, length=run.task.sequence_length)
-        tokens = run.training.steps * run.training.batch_size * run.task.sequence_length
-        rows.append(
-            {
-                "variant": cell.variant,
-                "seed": cell.seed,
-                "parameters": costs.parameters.total,
-                "cache_bytes_per_token": costs.cache_bytes_per_token,
-                "tokens": tokens,
-                "petaflops": 6.0 * costs.macs_per_token * tokens / 1e15,
-                "state": store.state(cell.run_key),
-                "directory": str(store.directory(cell.run_key)),
-            }
-        )
-    if json_output:
-        print_json({"study": study.name, "task": setting.task, "runs": rows})
-        return
-    screen = console()
-    screen.print(Text(printable(study.question), style="bold"))
-    screen.print(Text(printable(study.description)))
-    cells = [
-        (
-            row["variant"],
-            str(row["seed"]),
-            grouped(row["parameters"]),
-            grouped(row["cache_bytes_per_token"]),
-            grouped(row["tokens"]),
-            f"{row['petaflops']:.3g}",
-            row["state"],
-        )
-        for row in rows
-    ]
-    print_rows(screen, COLUMNS, cells)
-
-
-def _print_scores(screen: Console, study: Study, store: Store) -> None:
-    """What each run that is done reached, by both conventions."""
-    rows: list[tuple[str, ...]] = []
-    utilization = load_utilization()
-    for cell in study.cells():
-        record = store.record(cell.run_key)
-        if record is None or record.status != "done":
-            continue
-        found, run = record.metrics, cell.run
-        tokens = run.training.batch_size * run.task.sequence_length
-        steps = record.timing["steps_per_second"]
-        flops = utilization.training_flops_per_second(run, steps)
-        peak = utilization.product_flops_per_second(run) * record.environment.get("processes", 1)
-        scores = (_score(found, f"test_{name}") for name, _ in SCORES)
-        speed = (f"{steps * tokens:,.0f}", f"{flops / 1e9:,.1f}", f"{flops / peak:.0%}")
-        rows.append((cell.variant, str(cell.seed), *scores, *speed))
-    heads = ((head, "right") for _, head in SCORES)
-    speeds = ((head, "right") for head in ("tokens/s", "GFLOP/s", "of a large product"))
-    columns = (("variant", "left"), ("seed", "right"), *heads, *speeds)
-    if rows:
-        print_rows(screen, columns, rows)
-
-
-def _score(metrics: Mapping[str, float | int | None], name: str) -> str:
-    value = metrics.get(name)
-    return "" if value is None else f"{value:.4f}"
-
-
 def _typed(study: Study) -> str:
     """What somebody typed, as far as this process knows."""
     words = sys.argv[1:]
@@ -499,7 +410,7 @@ def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> No
         print_json({"summary": summary, "files": files, "networks": networks})
         return
     screen = console()
-    _print_scores(screen, study, store)
+    print_scores(screen, study, store)
     if len(study.variants) > 1:
         print_summary(summary, screen)
     for sentence in results.damage:
