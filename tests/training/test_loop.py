@@ -13,6 +13,7 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import parse_journal
 from qkvary.storage.rotation import stored_steps
 from qkvary.training.config import ExecutionConfig, GuardConfig, RunConfig
+from qkvary.training.distribution import Alone
 from qkvary.training.gradients import step_seed
 from qkvary.training.loop import Outcome, train
 from qkvary.training.progress import Event
@@ -219,6 +220,24 @@ def test_what_is_not_finite_stops_the_run_before_the_update(
     (tmp_path / "whole").mkdir()
     whole = train(toy_run(), ToyTask(), tmp_path / "whole")
     assert train(toy_run(), ToyTask(), tmp_path).state_sha256 == whole.state_sha256
+
+
+def test_a_checkpoint_is_not_written_over_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first would be gone before the second has its name."""
+    written: list[int] = []
+    save = Alone.save
+
+    def watched(self: Alone, directory: Path, **what: Any) -> None:
+        written.append(what["step"])
+        save(self, directory, **what)
+
+    monkeypatch.setattr(Alone, "save", watched)
+    outcome = train(toy_run(), ToyTask(poison_step=5), tmp_path, checkpoint_seconds=0.0, keep=1)
+    assert outcome.status == "diverged"
+    assert written == [1, 2, 3, 4, 5]
+    assert stored_steps(tmp_path / "checkpoints") == (5,)
 
 
 def test_steps_that_were_all_skipped_have_no_mean_loss(tmp_path: Path) -> None:

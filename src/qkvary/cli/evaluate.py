@@ -342,11 +342,6 @@ def _ask(
     folder = _find_task_data(asking)
     measures = load_task_measures()
 
-    def find_shared(questions: Sequence[str]) -> Sequence[bool]:
-        assert against is not None  # noqa: S101  asked only then
-        with _watch("reading what was trained on", "tokens") as tell:
-            return against.find(questions, tell=tell)
-
     scores = measures.ask(
         loaded.network,
         loaded.tokenizer,
@@ -355,7 +350,7 @@ def _ask(
         fewshot=asking.fewshot,
         limit=asking.limit,
         batch_size=running.batch_size,
-        find_shared=None if against is None else find_shared,
+        find_shared=None if against is None else _watched(against),
     )
     mean = measures.average(scores)
     return {
@@ -404,6 +399,16 @@ def describe_task(score: "TaskScore") -> dict[str, Any]:
 def describe_share(share: "Share | None") -> dict[str, Any] | None:
     """A share with its distance from guessing."""
     return None if share is None else {**dataclasses.asdict(share), "distance": share.distance}
+
+
+def _watched(against: "TrainingText") -> Callable[[Sequence[str]], Sequence[bool]]:
+    """Finds questions in a text, and says how far it is."""
+
+    def find(questions: Sequence[str]) -> Sequence[bool]:
+        with _watch("reading what was trained on", "tokens") as tell:
+            return against.find(questions, tell=tell)
+
+    return find
 
 
 @contextmanager

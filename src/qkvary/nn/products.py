@@ -66,6 +66,7 @@ def goes_to_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> boo
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+        # torch.func has no rule for the operation, and torch no public way to ask for it.
         and not _are_functorch_transforms_active()
         and all(unpack_dual(part).tangent is None for part in parts)
         and _has_onednn()

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 from qkvary.arch.canonical import identity_json
 from qkvary.arch.networks import NetworkConfig
+from qkvary.arch.variants import Variant
 from qkvary.tasks.config import TaskConfig
 
 NUMERICS_VERSION = 2
@@ -49,7 +50,7 @@ class OptimizerConfig:
     """Which parameters decay: all, or only those of two dimensions and more."""
     decay_by_variant: bool = True
     """Whether a variant's own factor of the weight decay applies, as published for identity
-    queries; without it all variants decay alike."""
+    queries (2^-5 instead of 0.1); without it all variants decay alike."""
     gradient_clip: float | None = None
     """Largest norm of all gradients together; None clips nothing."""
 
@@ -66,6 +67,11 @@ class OptimizerConfig:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
         if self.gradient_clip is not None and not self.gradient_clip > 0.0:
             raise ValueError(f"gradient_clip must be positive or None, got {self.gradient_clip}")
+
+    def decay_of(self, variant: Variant) -> float:
+        """The weight decay of a layer of a variant."""
+        factor = variant.weight_decay_factor if self.decay_by_variant else 1.0
+        return self.weight_decay * factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,7 +156,7 @@ class _Loop:
         if self.journal.cut:
             self.warn(f"{path}: a torn last line of {self.journal.cut} bytes was cut")
         self.last_norm = math.nan
-        self.stored_step = 0
+        self.stored_step: int | None = None
         self.resume()
         self.guards = Guards(run.training.guards, self.state.guards)
         # To bring a network together takes all processes, whoever wants to see it.
@@ -222,6 +222,9 @@ class _Loop:
 
     def checkpoint(self) -> None:
         self.watch.lap("training")
+        if self.state.step == self.stored_step:
+            # Not twice: the first would be removed before the second has its name.
+            return
         mark = self.journal.mark()
         about: dict[str, JsonValue] = {
             "run_key": self.key,
@@ -258,8 +261,7 @@ class _Loop:
         saved = told = time.perf_counter()
         while state.step < training.steps and not self.is_over():
             if self.anybody(stop()):
-                # Not twice: the first would be removed before the second has its name.
-                if state.step != self.stored_step:
+                if state.step:
                     self.checkpoint()
                 return False
             self.step()

@@ -20,23 +20,19 @@ def weight_decays(
 ) -> dict[str, float]:
     """Return the weight decay of every parameter by name.
 
-    A block's parameters decay by the factor that its layer's variant asks for, where the
-    configuration lets it. What belongs to no
-    block takes the factor of the layers if they agree on one, and else 1.
+    A block's parameters decay as its layer's variant asks for (``OptimizerConfig.decay_of``). What
+    belongs to no block decays like the layers if they agree, and else as configured.
 
     Source: the query-identity paper trains its networks with 2^-5 instead of 0.1.
     """
-    factors = [
-        layer.variant.weight_decay_factor if config.decay_by_variant else 1.0
-        for layer in network.layers
-    ]
-    outside = factors[0] if len(set(factors)) == 1 else 1.0
+    by_layer = [config.decay_of(layer.variant) for layer in network.layers]
+    outside = by_layer[0] if len(set(by_layer)) == 1 else config.weight_decay
     decays: dict[str, float] = {}
     for name, parameter in model.named_parameters():
         match = _BLOCK.search(name)
-        factor = factors[int(match[1])] if match else outside
+        decay = by_layer[int(match[1])] if match else outside
         exempt = config.decay == "matrices" and parameter.ndim < 2
-        decays[name] = 0.0 if exempt else config.weight_decay * factor
+        decays[name] = 0.0 if exempt else decay
     return decays
 
 

@@ -84,8 +84,7 @@ class Preset:
     @property
     def weight_decay(self) -> float:
         """What its parameters decay with, the variant's factor included."""
-        factor = self.network.layers[0].variant.weight_decay_factor
-        return self.training.optimizer.weight_decay * factor
+        return self.training.optimizer.decay_of(self.network.layers[0].variant)
 
     def with_variant(self, label: str) -> Preset:
         """The same preset with another variant: scale and weight decay follow it where it asks.
