@@ -274,7 +274,8 @@ def command(
         )
         store = Store(out)
         if dry_run:
-            print_plan(study, store, json_output=json_output)
+            if not distribution.rank:
+                print_plan(study, store, json_output=json_output)
             return 0
         if not distribution.rank:
             _name_siblings(study, store)
