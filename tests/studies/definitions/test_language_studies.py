@@ -16,7 +16,7 @@ from qkvary.studies.data_sets import prepare_sets
 from qkvary.studies.definitions.lm_dilution import STUDY as DILUTION
 from qkvary.studies.definitions.lm_rotary import STUDY as ROTARY
 from qkvary.studies.definitions.lm_small import STUDY as SMALL
-from qkvary.studies.small_language_models import VOCABULARY, describe_scale
+from qkvary.studies.small_language_models import BYTES, PIECES, describe_scale
 from qkvary.studies.study import Cell, Study
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import LanguageTaskConfig
@@ -29,6 +29,10 @@ DATA = os.environ.get("QKVARY_DATA")
 
 def first_cells(study: Study) -> dict[tuple[str, str], Cell]:
     return {(c.setting, c.variant): c for c in study.cells() if c.seed == study.seeds[0]}
+
+
+def with_rotary(*labels: str) -> set[str]:
+    return {f"{label}@rotary" for label in labels}
 
 
 def costs(cell: Cell) -> Costs:
@@ -44,34 +48,35 @@ def test_all_learn_the_same_way_from_one_set(study: Study) -> None:
     for cell in cells:
         network, training = cell.run.network, cell.run.training
         assert isinstance(network, LanguageModelConfig)
-        assert network.vocabulary == VOCABULARY
+        assert network.vocabulary == (PIECES if study is DILUTION else BYTES)
+        assert network.positions == "none"
+        assert cell.variant.endswith(("@rotary", "@alibi"))
         assert training.batch_size * cell.run.task.sequence_length == 1_024
         assert (training.optimizer.decay, training.optimizer.betas) == ("all", (0.9, 0.95))
     assert len({cell.run.training.steps for cell in cells}) == 1
-    assert len(study.limits) == 3
+    assert len(study.limits) in (3, 4)
     assert "on one NVIDIA H100" in study.limits[-1]
 
 
 def test_small_has_every_sharing_of_table_4_and_its_equals() -> None:
     cells = first_cells(SMALL)
     assert len({cell.run_key for cell in cells.values()}) == 15
-    table_4 = {"QKV", "Q-K=V", "Q=K-V", "Q=K=V", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA"}
-    assert {label for setting, label in cells if setting == "novels"} == table_4 | {
-        *("I-K-V", "I-K=V"),
-        *("GQA-8", "GQA-2"),
-    }
+    table_4 = ("QKV", "Q-K=V", "Q=K-V", "Q=K=V", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA")
+    others = ("I-K-V", "I-K=V", "GQA-8", "GQA-2")
+    found_labels = {label for setting, label in cells if setting == "novels"}
+    assert found_labels == with_rotary(*table_4, *others)
     found = {key: costs(cell) for key, cell in cells.items()}
-    for shared, apart in (("Q-K=V", "GQA-8"), ("Q-GQA-4", "GQA-2")):
+    for shared, apart in (("Q-K=V@rotary", "GQA-8@rotary"), ("Q-GQA-4@rotary", "GQA-2@rotary")):
         ours, theirs = found["novels", shared], found["novels", apart]
         assert ours.cache_bytes_per_token == theirs.cache_bytes_per_token
         assert (shared, apart) in SMALL.contrasts
-    fine, single = found["32 heads", "MQA"], found["novels", "Q-MQA"]
+    fine, single = found["32 heads", "MQA@rotary"], found["novels", "Q-MQA@rotary"]
     assert fine.cache_bytes_per_token == single.cache_bytes_per_token
-    assert abs(fine.parameters.total - single.parameters.total) <= 3 * 16
-    whole = found["novels", "QKV"].parameters.total
-    for label in ("Q-K=V", "I-K=V"):
-        # A channel of three feed-forward networks has 3 x 257 parameters.
-        assert abs(found["equal parameters", label].parameters.total - whole) <= 3 * 257 / 2
+    assert abs(fine.parameters.total - single.parameters.total) <= 2 * 16
+    whole = found["novels", "QKV@rotary"].parameters.total
+    for label in ("Q-K=V@rotary", "I-K=V@rotary"):
+        # A channel of two feed-forward networks has 2 x 513 parameters.
+        assert abs(found["equal parameters", label].parameters.total - whole) <= 2 * 513 / 2
 
 
 def test_dilution_scores_the_same_networks_twice() -> None:
@@ -83,8 +88,8 @@ def test_dilution_scores_the_same_networks_twice() -> None:
         "document_loss",
     ]
     for share in ("88", "53", "28"):
-        real = cells[f"{share} % real, real tokens", "Q-K=V"]
-        printed = cells[f"{share} % real, as printed", "Q-K=V"]
+        real = cells[f"{share} % real, real tokens", "Q-K=V@rotary"]
+        printed = cells[f"{share} % real, as printed", "Q-K=V@rotary"]
         assert real.run_key == printed.run_key
     assert by_table["no padding"].task.protocol == "packed"  # type: ignore[union-attr]
 
@@ -96,14 +101,14 @@ def test_rotary_has_every_meaning_and_its_baselines_once() -> None:
         (cell.variant, cell.run.network.layers[0].position.rotary_fraction,
          cell.run.network.layers[0].position.value_rope)
         for (setting, _), cell in cells.items()
-        if setting != "learned positions"
+        if setting != "linear biases"
     }  # fmt: skip
     shared = {size for size in sizes if size[0] == "Q-K=V@rotary"}
     assert len(shared) == 9
     assert {size[1] for size in sizes - shared} == {0.25, 0.5, 1.0}
     for cell in cells.values():
-        learned = cell.setting == "learned positions"
-        assert cell.run.network.positions == ("learned" if learned else "none")  # type: ignore[union-attr]
+        biased = cell.setting == "linear biases"
+        assert cell.variant.endswith("@alibi" if biased else "@rotary")
         assert cell.run.network.layers[0].size_per_head == 32
 
 
@@ -165,7 +170,7 @@ def test_what_runs_read_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("QKVARY_CACHE", str(Path(os.devnull) / "none"))
     told: list[str] = []
     prepare_sets((*SMALL.cells(), *DILUTION.cells(), *ROTARY.cells()), told.append)
-    assert prepared == ["english-novels/gpt2-4096", "tinystories/gpt2-4096"]
+    assert prepared == ["english-novels/bytes", "tinystories/gpt2-4096"]
     assert told == [f"preparing {name}" for name in prepared]
 
 
@@ -176,23 +181,11 @@ def test_what_is_prepared_is_left_alone(
     prepare_sets([shortened(SMALL.cells()[0], stand_in)], pytest.fail)
 
 
-FINGERPRINTS = {
-    "tinystories": DILUTION.settings[0].task.data_fingerprint,
-    "english-novels": SMALL.settings[0].task.data_fingerprint,
-}
-
-
-def check_fingerprint(corpus: str, folder: Path) -> None:
-    assert len(FINGERPRINTS[corpus]) == 64
+@pytest.mark.parametrize("study", [SMALL, DILUTION], ids=lambda study: study.name)
+def test_the_corpus_is_the_one_that_runs_are_named_after(study: Study, tmp_path: Path) -> None:
+    task = study.settings[0].task
+    assert isinstance(task, LanguageTaskConfig)
+    assert len(task.data_sha256) == 64
     if DATA is not None:
-        data = prepare_corpus(corpus, f"gpt2-{VOCABULARY}", out=folder)
-        assert data.fingerprint == FINGERPRINTS[corpus]
-
-
-def test_stories_are_those_that_runs_are_named_after(tmp_path: Path) -> None:
-    check_fingerprint("tinystories", tmp_path)
-
-
-@pytest.mark.slow
-def test_novels_are_those_that_runs_are_named_after(tmp_path: Path) -> None:
-    check_fingerprint("english-novels", tmp_path)
+        data = prepare_corpus(*task.data.split("/"), out=tmp_path)
+        assert data.fingerprint == task.data_sha256

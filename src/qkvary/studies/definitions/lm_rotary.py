@@ -1,26 +1,28 @@
 """Rotary positions where the value reads the key: three meanings, and how much of a head turns."""
 
-from qkvary.arch.attention import PositionConfig, ValueRope
+from qkvary.arch.attention import ValueRope
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.studies.small_language_models import (
     POSITIONS_PER_STEP,
     describe_scale,
     novels,
     small_network,
+    small_rotary,
     small_training,
 )
 from qkvary.studies.study import Crossing, Setting, Study
 
 CONTEXT = 128
-STEPS = 650
-HEADS = 4
+STEPS = 350
+HEADS = 8
 FRACTIONS = {"a quarter": 0.25, "half": 0.5, "all": 1.0}
 MEANINGS: tuple[ValueRope, ...] = ("none", "counter", "rotated")
-LEARNED = "learned positions"
+BIASES = "linear biases"
 
 
 NONE, COUNTER, ROTATED = MEANINGS
 SHARED, APART = "Q-K=V@rotary", "QKV@rotary"
+SHARED_BIASED, APART_BIASED = "Q-K=V@alibi", "QKV@alibi"
 
 
 def _name(part: str, meaning: str) -> str:
@@ -29,7 +31,7 @@ def _name(part: str, meaning: str) -> str:
 
 _LIMITS = (
     (
-        f"Small networks after {STEPS * POSITIONS_PER_STEP:,} tokens, with rows of {CONTEXT}: "
+        f"Small networks after {STEPS * POSITIONS_PER_STEP:,} bytes, with rows of {CONTEXT}: "
         "which meaning learns faster, not which is better in the end, and nothing about long "
         "texts."
     ),
@@ -46,7 +48,7 @@ def _setting(name: str, network: LanguageModelConfig, variants: tuple[str, ...])
         name=name,
         task=novels(context=CONTEXT),
         network=network,
-        training=small_training(steps=STEPS, context=CONTEXT),
+        training=small_training(steps=STEPS, context=CONTEXT, learning_rate=2e-3),
         table=name,
         variants=variants,
         limits=_LIMITS,
@@ -54,8 +56,8 @@ def _setting(name: str, network: LanguageModelConfig, variants: tuple[str, ...])
 
 
 def _rotary(part: str, meaning: ValueRope) -> Setting:
-    position = PositionConfig(rotary_fraction=FRACTIONS[part], value_rope=meaning)
-    network = small_network(context=CONTEXT, num_heads=HEADS, positions="none", position=position)
+    position = small_rotary(fraction=FRACTIONS[part], value=meaning)
+    network = small_network(context=CONTEXT, num_heads=HEADS, position=position)
     # Where key and value are apart, what the value would be does not matter: once is enough.
     variants = (APART, SHARED) if meaning == COUNTER else (SHARED,)
     return _setting(_name(part, meaning), network, variants)
@@ -74,29 +76,34 @@ STUDY = Study(
     name="lm-rotary",
     question="With rotary positions, what should the value be where it reads the key?",
     description=(
-        "English novels, rows of 128 of GPT-2's first 4,096 tokens; 3 layers of 128 channels and 4 "
-        "heads of 32, of which a quarter, half or all rotate. Where the value reads the key's "
+        "English novels, rows of 128 bytes; 2 layers of 256 channels and 8 heads of 32, of which a "
+        "quarter, half or all rotate (base 100). Where the value reads the key's "
         "projection it is the key before its rotation (none), the rotated key with the output "
         "rotated back (counter), or the rotated key as it is (rotated, which depends on where in "
-        "the text one is). Beside them learned positions, where the question does not arise."
+        "the text one is). Beside them biases that fall with the distance (ALiBi), where the "
+        "question does not arise."
     ),
     settings=(
         *(_rotary(part, meaning) for part in FRACTIONS for meaning in (COUNTER, NONE, ROTATED)),
-        _setting(LEARNED, small_network(context=CONTEXT, num_heads=HEADS), ("QKV", "Q-K=V")),
+        _setting(
+            BIASES,
+            small_network(context=CONTEXT, num_heads=HEADS),
+            (APART_BIASED, SHARED_BIASED),
+        ),
     ),
-    variants=(APART, SHARED, "QKV", "Q-K=V"),
+    variants=(APART, SHARED, APART_BIASED, SHARED_BIASED),
     baseline=APART,
     contrasts=(
-        ("Q-K=V", "QKV"),
+        (SHARED_BIASED, APART_BIASED),
         *(_against(part, NONE, COUNTER) for part in FRACTIONS),
         *(_against(part, ROTATED, COUNTER) for part in FRACTIONS),
         *(_against(part, NONE, COUNTER, APART) for part in FRACTIONS),
         *(_against(part, ROTATED, COUNTER, APART) for part in FRACTIONS),
         Crossing(
             variant=APART,
-            setting=_name("half", COUNTER),
-            reference="QKV",
-            reference_setting=LEARNED,
+            setting=_name("all", COUNTER),
+            reference=APART_BIASED,
+            reference_setting=BIASES,
         ),
     ),
     seeds=(0, 1, 2, 3, 4),
