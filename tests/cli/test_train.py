@@ -332,6 +332,20 @@ def test_the_page_of_a_training_can_be_made_again(
     assert summary["commands"][-1] == "qkvary report 'train lm-tiny on mine'"
     assert main(["report", name, *runs, "--seeds", "0", "--json"]) == 0
     assert document(capsys)["summary"]["counts"]["planned"] == 2
+    assert main(["status", name, *runs, "--json"]) == 0
+    counts = document(capsys)["runs"]
+    assert (counts["total"], counts["done"], counts["open"]) == (4, 2, 2)
+
+
+def test_trainings_of_one_name_do_not_write_over_each_other(places: Path) -> None:
+    assert train(places) == 0
+    page = places / "runs" / "reports" / "train-lm-tiny-on-mine" / "report.html"
+    before = page.read_bytes()
+    assert train(places, "--learning-rate", "0.5") == 0
+    assert page.read_bytes() == before
+    (other,) = set(page.parents[1].iterdir()) - {page.parent}
+    assert "lr 0.5" in (other / "report.html").read_text()
+    assert "lr 0.5" not in before.decode()
 
 
 def test_a_training_that_is_not_done_has_a_page(
@@ -375,7 +389,8 @@ def test_a_report_of_a_training_that_is_not_there_is_one_sentence(
         DataChoice(name="mine", where="set", fingerprint="f" * 64, tokenizer=ByteTokenizer()),
     )
     note_training(Store(places / "runs"), study, "qkvary train lm-tiny")
-    assert main(["report", *words, "--out", str(places / "runs")]) == 2
-    shown = capsys.readouterr().err
-    assert message in shown
-    assert len(shown.splitlines()) == 1
+    for command in ("report", "status"):
+        assert main([command, *words, "--out", str(places / "runs")]) == 2
+        shown = capsys.readouterr().err
+        assert message in shown
+        assert len(shown.splitlines()) == 1

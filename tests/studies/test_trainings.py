@@ -13,7 +13,13 @@ from qkvary.studies.pretraining import DataChoice, Wishes, plan_training
 from qkvary.studies.recording import run_identity
 from qkvary.studies.store import JOURNAL_NAME, Store
 from qkvary.studies.study import Study
-from qkvary.studies.trainings import FOLDER, find_training, list_trainings, note_training
+from qkvary.studies.trainings import (
+    FOLDER,
+    find_training,
+    list_trainings,
+    note_training,
+    page_name,
+)
 from qkvary.training.presets import find_preset
 
 DATA = DataChoice(name="some", where="here", fingerprint="f" * 64, tokenizer=ByteTokenizer())
@@ -36,6 +42,14 @@ def begin(store: Store, study: Study) -> None:
     claim.release()
 
 
+def note_on(store: Store, study: Study, day: int) -> None:
+    before = set((store.path / FOLDER).glob("*"))
+    note_training(store, study, f"command {day}")
+    (path,) = set((store.path / FOLDER).iterdir()) - before
+    note = json.loads(path.read_text())
+    path.write_text(json.dumps({**note, "noted": f"2030-01-0{day}"}))
+
+
 def test_a_note_gives_back_the_study(tmp_path: Path) -> None:
     store, study = Store(tmp_path), plan("QKV", "Q-K=V", seeds=(3, 5))
     note_training(store, study, "qkvary train lm-10m")
@@ -53,17 +67,12 @@ def test_a_note_gives_back_the_study(tmp_path: Path) -> None:
 def test_more_variants_and_seeds_are_the_same_training(tmp_path: Path, first: str) -> None:
     store = Store(tmp_path)
     parts = (plan(first, seeds=(4,)), plan("Q-K=V", seeds=(4, 2)), plan("MQA", first, seeds=(4,)))
-    for number, study in enumerate(parts):
-        note_training(store, study, f"command {number}")
-        path = next(
-            one for one in (tmp_path / FOLDER).iterdir() if f"command {number}" in one.read_text()
-        )
-        note = json.loads(path.read_text())
-        path.write_text(json.dumps({**note, "noted": f"2030-01-0{number + 1}"}))
+    for day, study in enumerate(parts, start=1):
+        note_on(store, study, day)
     found = find_training(store, NAME)
     assert found.study.variants == (f"{first}@rotary", "Q-K=V@rotary", "MQA@rotary")
     assert found.study.seeds == (4, 2)
-    assert found.commands == ("command 0", "command 1", "command 2")
+    assert found.commands == ("command 1", "command 2", "command 3")
     keys = {cell.run_key for cell in found.study.cells()}
     assert all(cell.run_key in keys for study in parts for cell in study.cells())
 
@@ -86,6 +95,24 @@ def test_other_runs_of_the_same_name_are_another_training(tmp_path: Path) -> Non
     begin(store, short)
     with pytest.raises(UsageError, match="2 trainings are called"):
         find_training(store, NAME)
+
+
+def test_a_younger_training_of_the_same_name_has_a_page_of_its_own(tmp_path: Path) -> None:
+    store, older, younger = Store(tmp_path), plan("QKV"), plan("QKV", steps=11)
+    assert page_name(store, older) == NAME
+    for day, study in enumerate((older, younger), start=1):
+        note_on(store, study, day)
+    (_, second) = list_trainings(store)
+    assert (page_name(store, older), page_name(store, younger)) == (NAME, second.notes[0])
+    # One that was refused before its first step has no page.
+    begin(store, younger)
+    assert page_name(store, younger) == NAME
+    begin(store, older)
+    assert (page_name(store, older), page_name(store, younger)) == (NAME, second.notes[0])
+    # More seeds of a training are on its page.
+    more = replace(younger, seeds=(0, 5))
+    note_on(store, more, 3)
+    assert page_name(store, more) == page_name(store, younger) == second.notes[0]
 
 
 def test_no_training(tmp_path: Path) -> None:

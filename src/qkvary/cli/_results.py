@@ -49,9 +49,9 @@ def gather_results(study: Study, store: Store) -> Results:
     return Results(summary=summary, attention=attention, damage=tuple(damage))
 
 
-def report_folder(study: Study, out: Path) -> Path:
-    """Where the report of a study goes, unless the user says otherwise."""
-    return out / "reports" / slug(study.name)
+def report_folder(name: str, out: Path) -> Path:
+    """Where the report of that name goes, unless the user says otherwise."""
+    return out / "reports" / slug(name)
 
 
 def _gather_attention(

@@ -18,6 +18,7 @@ from qkvary.cli._options import (
     complete_study,
 )
 from qkvary.cli._output import console, print_json, printable, table
+from qkvary.cli._trainings import choose_training
 from qkvary.storage.errors import DamagedError
 from qkvary.studies.store import Store
 
@@ -26,7 +27,10 @@ STATES: tuple[RunState, ...] = ("done", "failed", "diverged", "running", "open",
 
 OptionalStudy = Annotated[
     str | None,
-    Parameter(help="A study by name or path; without one, all runs.", completer=complete_study),
+    Parameter(
+        help="A study by name or path, or what qkvary train made; without one, all runs.",
+        completer=complete_study,
+    ),
 ]
 
 
@@ -58,7 +62,9 @@ def command(
     if study is None:
         planned = dict.fromkeys(store.keys(), "")
     else:
-        planned = {cell.run_key: cell.variant for cell in choose_study(study, where).cells()}
+        training = choose_training(store, study, where)
+        chosen = choose_study(study, where) if training is None else training.study
+        planned = {cell.run_key: cell.variant for cell in chosen.cells()}
     standings = [_stand(store, key, group) for key, group in planned.items()]
     counts = Counter(standing.state for standing in standings)
     if json_output:

@@ -72,7 +72,9 @@ def command(
     if ended_early and not json_output:
         return runs.exit_code
     results = gather_results(chosen, store)
-    files = write_report(results.summary, results.attention, report_folder(chosen, out), FORMATS)
+    files = write_report(
+        results.summary, results.attention, report_folder(chosen.name, out), FORMATS
+    )
     if json_output:
         print_json({"runs": runs, "summary": results.summary, "files": files})
         return runs.exit_code

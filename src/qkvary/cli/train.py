@@ -49,7 +49,7 @@ from qkvary.studies.reports.terminal import print_summary
 from qkvary.studies.reports.writing import FORMATS, write_report
 from qkvary.studies.store import Store
 from qkvary.studies.study import Study
-from qkvary.studies.trainings import note_training
+from qkvary.studies.trainings import note_training, page_name
 from qkvary.tasks.config import Protocol
 from qkvary.training.allocator import keep_freed_memory
 from qkvary.training.config import Precision
@@ -405,7 +405,8 @@ def _typed(study: Study) -> str:
 def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> None:
     results = gather_results(study, store)
     summary = dataclasses.replace(results.summary, commands=(_typed(study),))
-    files = write_report(summary, results.attention, report_folder(study, out), FORMATS)
+    folder = report_folder(page_name(store, study), out)
+    files = write_report(summary, results.attention, folder, FORMATS)
     networks = {cell.title: store.network(cell.run_key) for cell in study.cells()}
     if json_output:
         print_json({"summary": summary, "files": files, "networks": networks})

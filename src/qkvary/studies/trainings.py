@@ -112,6 +112,24 @@ def find_training(store: Store, name: str) -> Training:
     )
 
 
+def page_name(store: Store, study: Study) -> str:
+    """What the folder of a training's page is called: its name, if no older one has it.
+
+    Args:
+        store: Where its runs are.
+        study: Some or all of what was asked for, under a name of ``qkvary train``.
+
+    Raises:
+        DamagedError: if a note is not as it was written.
+    """
+    named = [one for one in list_trainings(store) if one.study.name == study.name]
+    begun = [one for one in named if _has_begun(store, one)] or named
+    own = next((one for one in named if _keys(study) <= _keys(one.study)), None)
+    if own is None or own is begun[0]:
+        return study.name
+    return own.notes[0]
+
+
 def _read(path: Path) -> tuple[str, Training]:
     """A note, and when it was written."""
     try:
