@@ -25,6 +25,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from qkvary.nn import products
 from qkvary.storage.errors import QkvaryError, ResourceError
 from qkvary.storage.manifest import FileEntry
 from qkvary.storage.rotation import KEEP
@@ -61,6 +62,7 @@ def work(order: dict[str, Any], rank: int) -> None:
     joined = join_processes(order.get("strategy", "ddp"), run.device, patience_seconds=patience)
     with joined as distribution:
         mutate(order.get("mutant", ""), distribution)
+        products.LARGE = order.get("large_product", products.LARGE)
         outcome = train(
             run,
             task,

@@ -130,6 +130,18 @@ def test_blocks_that_are_computed_again_and_bfloat16(references: References, str
     assert {tensor.dtype for tensor in weights(together).values()} == {torch.float32}
 
 
+def test_large_products_in_many_processes(
+    server: RankServer, references: References, quick_path: Path
+) -> None:
+    """Every product by oneDNN, as those of a network of usual size: under FSDP too."""
+    order = {"keep_weights": True, "run": {"dtype": "float32"}, "large_product": 0}
+    one = server.run(quick_path / "one", 1, **order)
+    assert one.losses != references.alone(dtype="float32").losses, "other sums, other last bits"
+    for strategy in STRATEGIES:
+        together = server.run(quick_path / strategy, 2, strategy=strategy, **order)
+        assert difference(together, one) <= TOLERANCE["float32"]
+
+
 def check_repeats(
     server: RankServer, references: References, path: Path, ranks: int, strategy: str
 ) -> None:
