@@ -61,7 +61,8 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def train(folder: Path, *words: str, preset: str = "lm-tiny", data: str = "mine.txt") -> int:
     out = ["--data", str(folder / data), "--out", str(folder / "runs")]
-    return main(["train", preset, *out, *TINY, *words])
+    sizes = [] if "--steps" in words else TINY
+    return main(["train", preset, *out, *sizes, *words])
 
 
 def test_a_text_becomes_a_network_that_can_be_asked(
@@ -208,15 +209,74 @@ def test_a_loss_that_is_not_finite_exits_with_5(
     assert train(places, "--learning-rate", "1e30") == 5, "found as it was left"
 
 
-def test_a_run_with_another_number_of_threads_is_pointed_to(
+def stop_early(places: Path, *words: str) -> None:
+    """Begin a training that is killed once it has a checkpoint."""
+    stopped = started(places, "runs", *words, "--checkpoint-seconds", "0.01")
+    while not list((places / "runs").glob("*/*/checkpoints/step-*/MANIFEST.json")):
+        assert stopped.poll() is None, stopped.communicate()[1]
+        time.sleep(0.005)
+    stopped.kill()
+    stopped.communicate()
+
+
+def test_a_run_that_was_begun_in_another_way_is_gone_on_with(
     places: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(places, "--threads", "2") == 0
-    assert "was begun with" not in capsys.readouterr().err
-    assert train(places, "--threads", "1") == 0
-    assert "was begun with --threads 2" in capsys.readouterr().err
-    assert train(places, "--threads", "1") == 0
-    assert "was begun with" not in capsys.readouterr().err
+    stop_early(places, *LONG, "--threads", "1", "--micro-batch-size", "4")
+    (begun,) = (places / "runs").glob("[0-9a-f][0-9a-f]/*")
+    another = (*LONG, "--threads", "2", "--micro-batch-size", "2")
+    assert train(places, *another) == 2
+    shown = capsys.readouterr().err
+    assert "was begun with --micro-batch-size 4, --threads 1, and has come to step " in shown
+    assert len(shown.splitlines()) == 1
+    assert train(places, *another, "--allow-change") == 0
+    assert "threads 2 (was 1)" in capsys.readouterr().err
+    assert list((places / "runs").glob("[0-9a-f][0-9a-f]/*")) == [begun]
+    record = json.loads((begun / "record.json").read_text())
+    changed = {"threads": [1, 2], "micro_batch_size": [4, 2]}
+    assert record["environment"]["changed"] == changed
+    events = [json.loads(line) for line in (begun / "metrics.jsonl").read_text().splitlines()]
+    (resumed,) = [event for event in events if event["event"] == "resumed"]
+    assert resumed["changed"] == changed
+    # What is done is no reason to ask: the same in another way is another run.
+    assert train(places, *another) == 0
+    assert len(list((places / "runs").glob("*/*/record.json"))) == 2
+
+
+def test_a_run_may_be_begun_anew_in_another_way(places: Path) -> None:
+    stop_early(places, *LONG, "--threads", "1")
+    assert train(places, *LONG, "--threads", "2", "--anew") == 0
+    assert len(list((places / "runs").glob("*/*/checkpoints/step-*"))) >= 1
+    assert len(list((places / "runs").glob("*/*/record.json"))) == 1
+    # Now it is that run's own command, and the other one still waits for its.
+    assert train(places, *LONG, "--threads", "2") == 0
+    assert train(places, *LONG, "--threads", "1") == 0
+    assert len(list((places / "runs").glob("*/*/record.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--sample", "the " * 50), "expected a prompt of at most the 16 tokens of a row"),
+        (("--sample", "Ω", "--tokenizer", "characters"), "Ω"),
+        (("--device", "cuda:99"), "expected a device of this machine, got 'cuda:99'"),
+    ],
+)
+def test_what_cannot_be_done_takes_nothing_from_a_run(
+    places: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    tokenizer = words[2:] if "--tokenizer" in words else ()
+    stop_early(places, *LONG, "--threads", "1", *tokenizer)
+    allowed = "--allow-change" if "--device" in words else "--threads"
+    more = (*words, allowed) if allowed == "--allow-change" else (*words, allowed, "1")
+    kept = sorted((places / "runs").glob("*/*/checkpoints/*/*"))
+    assert kept
+    assert train(places, *LONG, *more) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert "Traceback" not in shown
+    assert sorted((places / "runs").glob("*/*/checkpoints/*/*")) == kept
+    assert not list((places / "runs").glob("*/*/record.json"))
 
 
 def test_other_processes_take_the_set_that_the_first_one_prepared(

@@ -11,7 +11,7 @@ import pytest
 
 from qkvary.storage.errors import DamagedError
 from qkvary.studies import worker
-from qkvary.studies.messages import Job, News
+from qkvary.studies.messages import Job
 from qkvary.studies.recording import run_identity
 from qkvary.studies.runner import RunnerOptions, run_study
 from qkvary.studies.store import Claim, Store
@@ -25,7 +25,7 @@ quick_path = pytest.fixture(quick_folder)
 RUNNER = """
 import sys
 from pathlib import Path
-from qkvary.studies.messages import Job, News
+from qkvary.studies.messages import Job
 from qkvary.studies.recording import run_identity
 from qkvary.studies.runner import RunnerOptions, run_study
 from qkvary.studies.store import Store
@@ -47,9 +47,7 @@ def start(root: Path) -> "subprocess.Popen[bytes]":
 def in_this_process(study: Study, root: Path) -> None:
     """Make all runs without a worker process."""
     store = Store(root / "runs")
-    surroundings = Surroundings(
-        stop=lambda: False, on_event=lambda _event: None, checkpoint_seconds=1e9
-    )
+    surroundings = Surroundings(stop=lambda: False, checkpoint_seconds=1e9)
     for cell in study.cells():
         claim = store.claim(cell.run_key, {"here": True})
         assert claim
@@ -108,9 +106,7 @@ def test_data_that_is_not_what_the_configuration_says_is_refused(
     worker.load_cell_task.cache_clear()
     claim = Store(tmp_path).claim(cell.run_key, {})
     assert claim
-    surroundings = Surroundings(
-        stop=lambda: False, on_event=lambda _event: None, checkpoint_seconds=1.0
-    )
+    surroundings = Surroundings(stop=lambda: False, checkpoint_seconds=1.0)
     with pytest.raises(DamagedError, match="of something else instead of"):
         worker.make(cell, claim, surroundings)
     claim.release()
@@ -127,7 +123,7 @@ def test_a_run_that_is_stopped_leaves_a_checkpoint_and_no_record(tmp_path: Path)
 
     claim: Claim | None = Store(tmp_path).claim(cell.run_key, {})
     assert claim
-    surroundings = Surroundings(stop=stop, on_event=lambda _event: None, checkpoint_seconds=1e9)
+    surroundings = Surroundings(stop=stop, checkpoint_seconds=1e9)
     assert worker.make(cell, claim, surroundings) is None
     claim.release()
     assert newest(claim.directory / "checkpoints") == "step-000000000004"
@@ -154,9 +150,26 @@ def test_damaged_data_takes_nothing_from_a_run(tmp_path: Path) -> None:
         tried.append("once")
         raise DamagedError("train-00000.bin was changed")
 
-    news: list[News] = []
     job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1.0)
-    assert Worker(job, make, news.append).work() == 3
+    with pytest.raises(DamagedError, match=r"train-00000.bin was changed"):
+        Worker(job, make, [].append).work()
     assert tried == ["once"]
     assert kept.is_dir()
-    assert news[-1].text == "train-00000.bin was changed"
+
+
+def test_a_run_may_stay_open_whatever_it_ends_with(tmp_path: Path) -> None:
+    study = toy_study([7], steps=160)
+    (cell, *_) = study.cells()
+    kept = Store(tmp_path).directory(cell.run_key) / "checkpoints" / "step-000000000003"
+    kept.mkdir(parents=True)
+
+    def make(*_arguments: object) -> Made | None:
+        raise ZeroDivisionError("by a person's mistake")
+
+    job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1.0)
+    with pytest.raises(ZeroDivisionError):
+        Worker(job, make, [].append, records_failures=False).work()
+    assert kept.is_dir()
+    assert Store(tmp_path).state(cell.run_key) == "open"
+    Worker(job, make, [].append).work()
+    assert Store(tmp_path).state(cell.run_key) == "done"

@@ -35,6 +35,7 @@ from qkvary.training.loop import train
 from qkvary.training.optimizers import make_optimizer
 from qkvary.training.parallel import join_processes
 from qkvary.training.processes import Processes
+from qkvary.training.progress import Watchers
 from tests.training.small_language import SmallLanguage, small_run
 
 
@@ -68,11 +69,13 @@ def work(order: dict[str, Any], rank: int) -> None:
             task,
             directory,
             stop=stop,
-            on_event=lambda event: warnings.extend([event.warning] if event.warning else []),
+            watchers=Watchers(
+                on_event=lambda event: warnings.extend([event.warning] if event.warning else []),
+                # Only the first process is asked, and only it need know.
+                sample=(lambda model: str(model.embedding.sum().item())) if rank == 0 else None,
+            ),
             checkpoint_seconds=order.get("checkpoint_seconds", 1e9),
             keep=order.get("keep", KEEP),
-            # Only the first process is asked, and only it need know.
-            sample=(lambda model: str(model.embedding.sum().item())) if rank == 0 else None,
             distribution=distribution,
         )
     if order.get("keep_weights") and rank == 0:

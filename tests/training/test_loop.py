@@ -16,7 +16,7 @@ from qkvary.training.config import ExecutionConfig, GuardConfig, RunConfig
 from qkvary.training.distribution import Alone
 from qkvary.training.gradients import step_seed
 from qkvary.training.loop import Outcome, train
-from qkvary.training.progress import Event
+from qkvary.training.progress import Event, Watchers
 from tests.training.toy import ToyTask, toy_run
 
 
@@ -166,7 +166,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     newest = tmp_path / "checkpoints" / "step-000000000010" / "weights.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
     events: list[Event] = []
-    outcome = train(toy_run(), ToyTask(), tmp_path, on_event=events.append)
+    outcome = train(toy_run(), ToyTask(), tmp_path, watchers=Watchers(on_event=events.append))
     assert outcome.state_sha256 == whole[0].state_sha256
     warnings = [event.warning for event in events if event.warning]
     assert len(warnings) == 1
@@ -194,7 +194,10 @@ def test_a_torn_line_is_reported_and_cut(tmp_path: Path) -> None:
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"event":"tra')
     events: list[Event] = []
-    assert train(toy_run(), ToyTask(), tmp_path, on_event=events.append).status == "done"
+    assert (
+        train(toy_run(), ToyTask(), tmp_path, watchers=Watchers(on_event=events.append)).status
+        == "done"
+    )
     assert "a torn last line of 13 bytes was cut" in events[0].warning
 
 
@@ -318,12 +321,12 @@ def test_news_comes_at_most_four_times_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[Event] = []
-    train(toy_run(), ToyTask(), tmp_path, on_event=events.append)
+    train(toy_run(), ToyTask(), tmp_path, watchers=Watchers(on_event=events.append))
     few = len(events)
     monkeypatch.setattr("qkvary.training.loop.EVENT_SECONDS", 0.0)
     (tmp_path / "b").mkdir()
     events.clear()
-    train(toy_run(), ToyTask(), tmp_path / "b", on_event=events.append)
+    train(toy_run(), ToyTask(), tmp_path / "b", watchers=Watchers(on_event=events.append))
     assert [event.step for event in events] == list(range(1, 41))
     assert all(event.steps == 40 and event.loss for event in events)
     assert few < 40

@@ -6,6 +6,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from qkvary.storage.errors import UsageError
 from qkvary.training import catalog
 from qkvary.training.loop import train
+from qkvary.training.progress import Watchers
 from qkvary.training.tensorboard import TensorBoardLog
 from tests.training.test_loop import after, log
 from tests.training.toy import ToyTask, toy_run
@@ -22,7 +23,8 @@ def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
 def test_the_copy_shows_what_the_log_has_also_after_a_stop(tmp_path: Path) -> None:
     for stop in (after(20), after(100)):
         board = TensorBoardLog(tmp_path / "board")
-        train(toy_run(), ToyTask(), tmp_path, stop=stop, on_log=board.write, sample=lambda _n: "hm")
+        watchers = Watchers(on_log=board.write, sample=lambda _n: "hm")
+        train(toy_run(), ToyTask(), tmp_path, stop=stop, watchers=watchers)
         board.close()
     for event, name in (("train", "loss"), ("validation", "accuracy"), ("train", "gradient_norm")):
         expected = [(entry["step"], entry[name]) for entry in log(tmp_path, event)]

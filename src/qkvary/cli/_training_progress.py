@@ -39,10 +39,9 @@ class TrainingDisplay:
             self._ended(news)
         elif news.kind == "waiting":
             self._line(f"waiting for {news.text}")
-        elif news.kind in ("note", "fatal"):
+        elif news.kind == "note":
             self._clear()
             print_error(news.text)
-            self.code = news.code or self.code
 
     def log(self, _cell: Cell, entry: Mapping[str, Any]) -> None:
         """Take one entry of a run's log."""
@@ -56,7 +55,9 @@ class TrainingDisplay:
             loss, norm = entry["loss"], entry["gradient_norm"]
             self._line(f"{step}: skipped, loss {loss:.4g}, gradient norm {norm:.4g}")
         elif entry["event"] == "resumed":
-            self._line(f"goes on at {step}")
+            changed = entry.get("changed", {})
+            way = [f"{name} {now} (was {begun})" for name, (begun, now) in changed.items()]
+            self._line(", ".join([f"goes on at {step}", *way]))
 
     def close(self) -> None:
         """Leave the terminal as it was."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from rich.text import Text
 
+from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.cli._data_prepare import ProgressLine
 from qkvary.cli._models import convert_count
 from qkvary.cli._options import (
@@ -47,12 +48,13 @@ from qkvary.studies.messages import Job
 from qkvary.studies.pretraining import DataChoice, ExecutionWishes, Wishes, plan_training
 from qkvary.studies.reports.terminal import print_summary
 from qkvary.studies.reports.writing import FORMATS, write_report
+from qkvary.studies.siblings import find_sibling, in_way
 from qkvary.studies.store import Store
 from qkvary.studies.study import Study
 from qkvary.studies.trainings import note_training, page_name
 from qkvary.tasks.config import Protocol
 from qkvary.training.allocator import keep_freed_memory
-from qkvary.training.config import Precision
+from qkvary.training.config import Precision, Way
 from qkvary.training.presets import Preset, find_preset, preset_names
 
 if TYPE_CHECKING:
@@ -85,8 +87,6 @@ DryRun = Annotated[
 ]
 
 
-MOST_THREADS = 256
-"""Up to which runs with another number of threads are looked for."""
 ENDED_BADLY = (1, 5)
 """Exit codes of runs that failed or diverged: what the others did is shown all the same."""
 
@@ -214,6 +214,19 @@ class Running:
         int,
         _count("--keep", "Checkpoints that are left on the disk, the newest ones; at least 1."),
     ] = KEEP
+    allow_change: Annotated[
+        bool,
+        Parameter(
+            name="--allow-change",
+            negative=(),
+            help="Go on with runs that were begun in another way: with other threads, on another "
+            "device, with other parts of a batch.",
+        ),
+    ] = False
+    anew: Annotated[
+        bool,
+        Parameter(name="--anew", negative=(), help="Leave such runs, and begin others."),
+    ] = False
     strategy: Annotated[
         Literal["ddp", "fsdp"],
         Parameter(
@@ -277,12 +290,14 @@ def command(
             if not distribution.rank:
                 print_plan(study, store, json_output=json_output)
             return 0
-        if not distribution.rank:
-            _name_siblings(study, store)
+        asked = study.cells()[0].run.way
+        begun = distribution.first(lambda: to_dict(_begun_in_another_way(study, store, running)))
+        if begun is not None:
+            study = in_way(study, from_dict(Way, begun))
         keep_freed_memory()
         if not distribution.rank:
             note_training(store, study, _typed(study))
-        code = _train(study, store, running, distribution, quiet=json_output)
+        code = _train(study, store, running, distribution, asked, quiet=json_output)
         if distribution.rank:
             return code
     code = code or _ended_before(study, store)
@@ -319,7 +334,13 @@ def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> Pr
 
 
 def _train(
-    study: Study, store: Store, running: Running, distribution: "Distribution", *, quiet: bool
+    study: Study,
+    store: Store,
+    running: Running,
+    distribution: "Distribution",
+    way: Way,
+    *,
+    quiet: bool,
 ) -> int:
     """Make what is not made yet; return the exit code."""
     together = load_together()
@@ -333,40 +354,35 @@ def _train(
     if distribution.rank:
         stopping = threading.Event()
         with _signals(stopping.set) as received:
-            together.follow(job, distribution, stop=stopping.is_set)
+            together.follow(job, distribution, stop=stopping.is_set, way=way)
         return 128 + received[0] if received else 0
     display = TrainingDisplay(console(sys.stderr), cells, quiet=quiet)
     watching = together.Watching(
         tell=display.tell, on_log=display.log, prompt=running.sample, board=running.tensorboard
     )
-    worker = together.start_worker(job, distribution, watching)
-    with _signals(worker.stop) as received:
-        code = worker.work()
-    display.close()
-    if code == 0:
-        together.end_together(distribution)
-    if received:
+    worker = together.start_worker(job, distribution, watching, way)
+    try:
+        with _signals(worker.stop) as received:
+            worker.work()
+    finally:
+        display.close()
+    together.end_together(distribution)
+    if worker.is_stopped:
         print_error("stopped; the same command goes on where it stopped")
-        return 128 + received[0]
-    return code or display.code
+        return 128 + (received[0] if received else signal.SIGTERM)
+    return display.code
 
 
-def _name_siblings(study: Study, store: Store) -> None:
-    """Tell of runs that were begun with another number of threads, which this does not go on."""
-    for cell in study.cells():
-        if store.directory(cell.run_key).exists():
-            continue
-        training = cell.run.training
-        for threads in range(1, MOST_THREADS + 1):
-            execution = dataclasses.replace(training.execution, threads=threads)
-            other = dataclasses.replace(
-                cell.run, training=dataclasses.replace(training, execution=execution)
-            )
-            if store.directory(other.run_key()).exists():
-                print_error(
-                    f"{cell.title} was begun with --threads {threads}, which goes on with it; "
-                    f"with {cell.run.threads} it begins anew"
-                )
+def _begun_in_another_way(study: Study, store: Store, running: Running) -> Way | None:
+    """How runs were begun that are to be gone on with in another way."""
+    sibling = None if running.anew else find_sibling(store, study)
+    if sibling is not None and not running.allow_change:
+        raise UsageError(
+            f"{sibling.cell.title} was begun with {sibling.differences}, and has come to step "
+            f"{sibling.step:,}: go on with it as you ask for now (--allow-change), or begin "
+            "another run (--anew)"
+        )
+    return None if sibling is None else sibling.way
 
 
 def _ended_before(study: Study, store: Store) -> int:

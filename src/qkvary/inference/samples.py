@@ -16,22 +16,29 @@ SAMPLING = Sampling(temperature=0.8, top_k=40)
 class Sampler:
     """Lets a network continue one and the same prompt whenever it is called."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt: str = "", *, seed: int = 0) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: str = "", *, most: int | None = None, seed: int = 0
+    ) -> None:
         """Turn the prompt into tokens.
 
         Args:
             tokenizer: Of the network's tokens.
             prompt: What to continue; a new document where it is empty.
+            most: Tokens that the network reads.
             seed: Of the random numbers, which are its own.
 
         Raises:
-            ValueError: if the prompt cannot be said in the tokenizer's tokens.
+            ValueError: if the prompt cannot be said in the tokenizer's tokens, or is too long.
         """
         tokens = tuple(tokenizer.encode(prompt)) if prompt else ()
         if not tokens and tokenizer.separator is not None:
             tokens = (tokenizer.separator,)
         if not tokens:
             raise ValueError("expected a prompt, got none; no token begins a document here")
+        if most is not None and len(tokens) > most:
+            raise ValueError(
+                f"expected a prompt of at most the {most:,} tokens of a row, got {len(tokens):,}"
+            )
         self._tokenizer, self._prompt, self._seed = tokenizer, prompt, seed
         self._tokens = tokens
 

@@ -7,11 +7,12 @@ the others by number which run they make with it, and at last that there is none
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkvary.inference.samples import Sampler
-from qkvary.storage.errors import QkvaryError, UsageError
+from qkvary.storage.errors import NoneSoundError, UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.studies.messages import Job, News
 from qkvary.studies.reports.wording import slug
@@ -19,6 +20,7 @@ from qkvary.studies.store import Claim, Store
 from qkvary.studies.study import Cell
 from qkvary.studies.worker import load_cell_task, make
 from qkvary.studies.workloop import Made, Surroundings, Worker
+from qkvary.training.config import Way
 from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
 from qkvary.training.tensorboard import TensorBoardLog
@@ -40,21 +42,27 @@ class Watching:
     """Where TensorBoard finds the logs; None for nowhere."""
 
 
-def start_worker(job: Job, distribution: Distribution, watching: Watching) -> Worker:
+def start_worker(
+    job: Job, distribution: Distribution, watching: Watching, way: Way | None = None
+) -> Worker:
     """Return the worker of the first process: ``stop`` it from anywhere, ``work`` it once.
+
+    Whatever error it ends with leaves a run as it is, to be gone on with. The others notice that
+    the first process is gone.
 
     Args:
         job: The runs.
         distribution: The processes that train each of them together.
         watching: What is wanted to see.
+        way: How runs go on, where it is another way than they were begun in.
     """
     numbers = {cell.run_key: number for number, cell in enumerate(job.cells)}
 
     def make_together(cell: Cell, claim: Claim, surroundings: Surroundings) -> Made | None:
-        _announce(distribution, numbers[cell.run_key])
-        board = None
+        sampler, board = _sampler(cell, watching.prompt), None
         if watching.board is not None:
             board = TensorBoardLog(watching.board / slug(cell.title) / cell.run_key[:8])
+        _announce(distribution, numbers[cell.run_key])
 
         def on_log(entry: Mapping[str, JsonValue]) -> None:
             watching.on_log(cell, entry)
@@ -62,15 +70,9 @@ def start_worker(job: Job, distribution: Distribution, watching: Watching) -> Wo
                 board.write(entry)
 
         try:
-            seen = replace(surroundings, on_log=on_log, sample=_sampler(cell, watching.prompt))
-            made = make(cell, claim, seen, distribution)
-        except QkvaryError:
-            raise
-        except Exception as error:
-            if distribution.size == 1:
-                raise
-            # The others wait for this process: it has to end, and they with it.
-            raise QkvaryError(f"{cell.title}: {type(error).__name__}: {error}") from error
+            watchers = replace(surroundings.watchers, on_log=on_log, sample=sampler)
+            around = replace(surroundings, watchers=watchers)
+            made = make(cell, claim, around, distribution, way)
         finally:
             if board is not None:
                 board.close()
@@ -79,7 +81,7 @@ def start_worker(job: Job, distribution: Distribution, watching: Watching) -> Wo
             worker.stop()
         return made
 
-    worker = Worker(job, make_together, watching.tell)
+    worker = Worker(job, make_together, watching.tell, records_failures=False)
     return worker
 
 
@@ -89,7 +91,7 @@ def _sampler(cell: Cell, prompt: str | None) -> Sampler | None:
     tokenizer = load_cell_task(cell.run.task).tokenizer
     if tokenizer is None:
         raise UsageError(f"expected a task about text for samples, got {cell.run.task.name}")
-    return Sampler(tokenizer, prompt)
+    return Sampler(tokenizer, prompt, most=cell.run.task.sequence_length)
 
 
 def end_together(distribution: Distribution) -> None:
@@ -97,26 +99,32 @@ def end_together(distribution: Distribution) -> None:
     _announce(distribution, NO_MORE)
 
 
-def follow(job: Job, distribution: Distribution, *, stop: Callable[[], bool]) -> None:
+def follow(
+    job: Job, distribution: Distribution, *, stop: Callable[[], bool], way: Way | None = None
+) -> None:
     """Be one of the others: make each run that the first process announces, until none is left.
 
     Args:
         job: The same runs as the first process has.
         distribution: The processes that train them.
         stop: Whether this process was asked to stop; all of them then do.
+        way: As for the first process.
     """
     store = Store(job.store)
     while (number := _announce(distribution)) != NO_MORE:
         cell = job.cells[number]
-        train(
-            cell.run,
-            load_cell_task(cell.run.task),
-            store.directory(cell.run_key),
-            stop=stop,
-            checkpoint_seconds=job.checkpoint_seconds,
-            keep=job.keep,
-            distribution=distribution,
-        )
+        # The first process begins such a run again, and announces it once more.
+        with suppress(NoneSoundError):
+            train(
+                cell.run,
+                load_cell_task(cell.run.task),
+                store.directory(cell.run_key),
+                stop=stop,
+                checkpoint_seconds=job.checkpoint_seconds,
+                keep=job.keep,
+                distribution=distribution,
+                way=way,
+            )
 
 
 def _announce(distribution: Distribution, number: int | None = None) -> int:

@@ -22,6 +22,7 @@ from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.contract import AttentionExample, Task
 from qkvary.training.allocator import keep_freed_memory
+from qkvary.training.config import Way
 from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
 
@@ -59,6 +60,7 @@ def make(
     claim: Claim,
     surroundings: Surroundings,
     distribution: Distribution | None = None,
+    way: Way | None = None,
 ) -> Made | None:
     """Train the network of one run in the claimed folder; None if it was stopped."""
     started, task = now(), load_cell_task(cell.run.task)
@@ -67,13 +69,13 @@ def make(
         task,
         claim.directory,
         stop=surroundings.stop,
-        on_event=surroundings.on_event,
-        on_log=surroundings.on_log,
-        sample=surroundings.sample,
+        watchers=surroundings.watchers,
         distribution=distribution,
         checkpoint_seconds=surroundings.checkpoint_seconds,
         keep=surroundings.keep,
+        way=way,
     )
+    changed = {} if way is None else cell.run.way.differences(way)
     if outcome.status == "stopped":
         return None
     if cell.keep_network and outcome.status == "done":
@@ -88,10 +90,11 @@ def make(
         timing=outcome.timing,
         environment={
             "torch": str(torch.__version__),
-            "device": cell.run.device,
+            "device": (way or cell.run.way).device,
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "kernel": _kernel(cell),
             "processes": 1 if distribution is None else distribution.size,
+            **({"changed": changed} if changed else {}),
         },
         state_sha256=outcome.state_sha256,
     )

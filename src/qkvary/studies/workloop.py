@@ -13,29 +13,23 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from qkvary.storage.errors import BusyError, NoneSoundError, QkvaryError
-from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.rotation import KEEP
 from qkvary.studies.messages import Job, News
 from qkvary.studies.recording import make_record, run_identity
 from qkvary.studies.records import Record
 from qkvary.studies.store import Claim, Store, now
 from qkvary.studies.study import Cell
-from qkvary.training.progress import Event
+from qkvary.training.progress import NOBODY, Event, Watchers
 
 POLL_SECONDS = 0.5
 """How often a worker looks again at runs that others hold."""
-
-
-def _ignore(_entry: Mapping[str, JsonValue]) -> None:
-    """Do nothing with an entry of a log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +38,12 @@ class Surroundings:
 
     stop: Callable[[], bool]
     """Whether the run should write a checkpoint and end."""
-    on_event: Callable[[Event], None]
-    """Takes news of the run."""
     checkpoint_seconds: float
     """Seconds between two checkpoints."""
     keep: int = KEEP
     """Checkpoints that are left, the newest ones."""
-    on_log: Callable[[Mapping[str, JsonValue]], None] = _ignore
-    """Takes every entry of the run's log."""
-    sample: Callable[[Any], str] | None = None
-    """Lets the network say something at each validation."""
+    watchers: Watchers = NOBODY
+    """Who is told how the run goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +63,26 @@ Make = Callable[[Cell, Claim, Surroundings], Made | None]
 class Worker:
     """Walks the runs of one job."""
 
-    def __init__(self, job: Job, make: Make, tell: Callable[[News], None]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        make: Make,
+        tell: Callable[[News], None],
+        *,
+        records_failures: bool = True,
+    ) -> None:
+        """Be ready to work.
+
+        Args:
+            job: The runs.
+            make: Makes one of them.
+            tell: Takes news.
+            records_failures: Whether a run that ends with an error has failed, and the others are
+                made all the same. Without it the error is raised, and the run stays open with what
+                it has done so far.
+        """
         self._job, self._make, self._tell = job, make, tell
+        self._records_failures = records_failures
         self._store = Store(job.store)
         self._stopping = threading.Event()
         self._keys = [cell.run_key for cell in job.cells]
@@ -84,19 +92,23 @@ class Worker:
         """Ask for a checkpoint and an end."""
         self._stopping.set()
 
-    def work(self) -> int:
-        """Work until every run is done or ``stop`` was called; return the exit code."""
+    @property
+    def is_stopped(self) -> bool:
+        """Whether an end was asked for."""
+        return self._stopping.is_set()
+
+    def work(self) -> None:
+        """Work until every run is done or ``stop`` was called.
+
+        Raises:
+            QkvaryError: if no run can go on, for example because the disk is full.
+        """
         left = list(range(len(self._job.cells)))
-        try:
-            while left and not self._stopping.is_set():
-                before = len(left)
-                left = [number for number in left if not self._is_done(number)]
-                if left and len(left) == before and not self._stopping.is_set():
-                    self._wait(left[0])
-        except QkvaryError as error:
-            self._tell(News(kind="fatal", text=str(error), code=error.exit_code))
-            return error.exit_code
-        return 0
+        while left and not self.is_stopped:
+            before = len(left)
+            left = [number for number in left if not self._is_done(number)]
+            if left and len(left) == before and not self.is_stopped:
+                self._wait(left[0])
 
     def _wait(self, number: int) -> None:
         owner = self._store.owner(self._keys[number])
@@ -156,7 +168,7 @@ class Worker:
         cell, started = self._job.cells[number], now()
         surroundings = Surroundings(
             stop=self._stopping.is_set,
-            on_event=lambda event: self._pass_on(number, event),
+            watchers=Watchers(on_event=lambda event: self._pass_on(number, event)),
             checkpoint_seconds=self._job.checkpoint_seconds,
             keep=self._job.keep,
         )
@@ -169,7 +181,9 @@ class Worker:
                 return self._make(cell, claim, surroundings)
         except QkvaryError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a run does, the others go on
+        except Exception as error:
+            if not self._records_failures:
+                raise
             traceback.print_exc()
             record = make_record(cell, status="failed", started=started, message=_reason(error))
             return Made(record=record)
@@ -232,6 +246,11 @@ def serve(make: Make) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=listen, daemon=True).start()
     tell(News(kind="ready"))
-    code = worker.work()
+    code = 0
+    try:
+        worker.work()
+    except QkvaryError as error:
+        tell(News(kind="fatal", text=str(error), code=error.exit_code))
+        code = error.exit_code
     sys.stderr.flush()
     return 128 + signal.SIGTERM if terminated else code

@@ -5,13 +5,15 @@ Nothing here imports torch: a study is listed, keyed and reported without it.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 from qkvary.arch.canonical import identity_json
 from qkvary.arch.networks import NetworkConfig
 from qkvary.arch.variants import Variant
+from qkvary.storage.jsonvalues import JsonValue
 from qkvary.tasks.config import TaskConfig
 
 NUMERICS_VERSION = 2
@@ -164,6 +166,23 @@ class ExecutionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How and where steps are computed: what a run may go on with that was begun in another way."""
+
+    execution: ExecutionConfig
+    """How."""
+    device: str
+    """Where, as torch names it."""
+
+    def differences(self, other: Way) -> dict[str, list[JsonValue]]:
+        """What is different in another way, by its name: here and there."""
+        ours, theirs = (
+            {"device": way.device, **dataclasses.asdict(way.execution)} for way in (self, other)
+        )
+        return {name: [ours[name], theirs[name]] for name in ours if ours[name] != theirs[name]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
     """Everything about training that is not the task or the network."""
 
@@ -223,6 +242,16 @@ class RunConfig:
     def threads(self) -> int:
         """Threads of each process."""
         return self.training.execution.threads
+
+    @property
+    def way(self) -> Way:
+        """How and where it is computed."""
+        return Way(execution=self.training.execution, device=self.device)
+
+    def computed(self, way: Way) -> Self:
+        """The same run, computed in another way."""
+        training = dataclasses.replace(self.training, execution=way.execution)
+        return dataclasses.replace(self, training=training, device=way.device)
 
     def run_key(self, data_fingerprint: str | None = None) -> str:
         """Return the sha256 that names this run in a store.

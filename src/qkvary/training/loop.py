@@ -27,12 +27,13 @@ from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
 from qkvary.storage.rotation import KEEP
 from qkvary.tasks.contract import AttentionExample, Ranks, Split, Task
-from qkvary.training.config import RunConfig
+from qkvary.training.config import RunConfig, Way
 from qkvary.training.distribution import Alone, Distribution
 from qkvary.training.gradients import Gradients
 from qkvary.training.guards import Guards
+from qkvary.training.memory import is_out_of_memory, out_of_memory, require_device
 from qkvary.training.optimizers import make_optimizer, set_learning_rate
-from qkvary.training.progress import Event, RunState, Stopwatch
+from qkvary.training.progress import NOBODY, Event, RunState, Stopwatch, Watchers
 from qkvary.training.schedules import learning_rate
 
 JOURNAL_NAME = "metrics.jsonl"
@@ -74,12 +75,11 @@ def train(
     directory: Path,
     *,
     stop: Callable[[], bool] = lambda: False,
-    on_event: Callable[[Event], None] = lambda _event: None,
-    on_log: Callable[[LogEntry], None] = lambda _entry: None,
-    sample: Callable[[nn.Module], str] | None = None,
+    watchers: Watchers = NOBODY,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     keep: int = KEEP,
     distribution: Distribution | None = None,
+    way: Way | None = None,
 ) -> Outcome:
     """Train one network in ``directory``, going on where an earlier call was stopped or killed.
 
@@ -91,42 +91,40 @@ def train(
         task: The task that ``run.task`` names.
         directory: Where the log and the checkpoints are; it must exist.
         stop: Asked before each step; once it says yes, a checkpoint is written and training ends.
-        on_event: Told how it goes, at most four times a second.
-        on_log: Told every entry of the log as it is written.
-        sample: Asked at each validation for something that the network says, for the log. It must
-            not touch the global generator's state for longer than it takes.
+        watchers: Who is told how it goes.
         checkpoint_seconds: Seconds between checkpoints.
         keep: Checkpoints that are left, the newest ones; at least 1.
         distribution: The processes that train together; one by default.
+        way: How and where steps are computed from here on, where the run is not to go on as it
+            began; the log says what is different.
 
     Raises:
         DamagedError: if there are checkpoints, and all of them are damaged.
-        UsageError: if the folder belongs to another run.
-        ResourceError: if the disk is full, broken or not writable.
+        UsageError: if the folder belongs to another run, or there is no such device.
+        ResourceError: if the disk is full, broken or not writable, or memory ran out.
         ValueError: if no checkpoint is to be left.
     """
     if keep < 1:
         raise ValueError(f"expected to keep at least 1 checkpoint, got {keep}")
+    computed = run if way is None else run.computed(way)
+    require_device(computed.device)
     threads = torch.get_num_threads()
-    torch.set_num_threads(run.threads)
-    watchers = _Watchers(on_event=on_event, on_log=on_log, sample=sample)
-    loop = _Loop(run, task, directory, watchers, distribution or Alone(), keep)
+    torch.set_num_threads(computed.threads)
+    loop: _Loop | None = None
     try:
+        loop = _Loop(run, computed, task, directory, watchers, distribution or Alone(), keep)
         return loop.finish(loop.advance(stop, checkpoint_seconds))
     except DivergedError as error:
-        return loop.diverge(str(error))
+        return cast("_Loop", loop).diverge(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        step, size = loop.state.step if loop else 0, distribution.size if distribution else 1
+        raise out_of_memory(computed, step=step, processes=size) from error
     finally:
-        loop.journal.close()
+        if loop is not None:
+            loop.journal.close()
         torch.set_num_threads(threads)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Watchers:
-    """Who is told what."""
-
-    on_event: Callable[[Event], None]
-    on_log: Callable[[LogEntry], None]
-    sample: Callable[[nn.Module], str] | None
 
 
 class _Loop:
@@ -134,16 +132,18 @@ class _Loop:
 
     def __init__(
         self,
+        begun: RunConfig,
         run: RunConfig,
         task: Task,
         directory: Path,
-        watchers: _Watchers,
+        watchers: Watchers,
         distribution: Distribution,
         keep: int,
     ) -> None:
         self.run, self.task, self.directory, self.watchers = run, task, directory, watchers
         self.distribution, self.keep = distribution, keep
-        self.key = run.run_key(task.data_fingerprint)
+        self.changed = begun.way.differences(run.way)
+        self.key = begun.run_key(task.data_fingerprint)
         self.state = RunState()
         self.watch = Stopwatch(self.state)
         self.model = self.build()
@@ -209,6 +209,7 @@ class _Loop:
             torch=torch.__version__,
             seconds=self.state.seconds["training"],
             processes=self.distribution.size,
+            **({"changed": self.changed} if self.changed else {}),
         )
 
     def accept(self, about: Mapping[str, JsonValue]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from qkvary.storage.jsonvalues import JsonValue
 from qkvary.training.guards import GuardState
 
 Phase = Literal["training", "evaluation", "other"]
@@ -79,3 +80,24 @@ class Stopwatch:
         self._state.seconds[phase] += now - self._mark
         self._state.cpu_seconds += cpu - self._cpu_mark
         self._mark, self._cpu_mark = now, cpu
+
+
+def _nothing(_told: object) -> None:
+    """Do nothing with what is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watchers:
+    """Who is told what of a run, and what it is asked on the way."""
+
+    on_event: Callable[[Event], None] = _nothing
+    """Told how it goes, at most four times a second."""
+    on_log: Callable[[Mapping[str, JsonValue]], None] = _nothing
+    """Told every entry of the log as it is written."""
+    sample: Callable[[Any], str] | None = None
+    """Asked at each validation for something that the network says, for the log. It must not touch
+    the global generator's state for longer than it takes."""
+
+
+NOBODY = Watchers()
+"""Nobody is told anything."""

@@ -1,0 +1,73 @@
+"""A device that is not there, and memory that runs out: T9."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.training.gradients import Gradients
+from qkvary.training.loop import train
+from qkvary.training.memory import is_out_of_memory, require_device
+from tests.training.toy import ToyTask, toy_run
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    require_device("cpu")
+    with pytest.raises(UsageError, match=r"expected a device of this machine, got 'cuda:99'; choi"):
+        require_device("cuda:99")
+
+
+def test_a_run_on_a_gpu_that_is_not_there_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="got 'cuda:99'; choices: cpu"):
+        train(dataclasses.replace(toy_run(), device="cuda:99"), ToyTask(), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+TOO_MUCH = """
+import resource, sys, torch
+from qkvary.training.memory import is_out_of_memory
+torch.ones(1)
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]), int(sys.argv[1])))
+try:
+    torch.ones(2**34)
+except (MemoryError, RuntimeError) as error:
+    print(is_out_of_memory(error))
+"""
+
+
+def test_what_torch_says_without_memory_is_known() -> None:
+    command = [sys.executable, "-c", TOO_MUCH, str(2**34)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
+
+
+@pytest.mark.parametrize("step", [0, 1, 4, 9])
+def test_a_run_whose_memory_ran_out_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    places = [tmp_path / "whole", tmp_path / "cut"]
+    for place in places:
+        place.mkdir()
+    whole = train(toy_run(), ToyTask(), places[0])
+    usual = Gradients.find
+
+    def find(self: Gradients, now: int) -> float:
+        if now == step:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return usual(self, now)
+
+    monkeypatch.setattr(Gradients, "find", find)
+    with pytest.raises(ResourceError) as caught:
+        train(toy_run(), ToyTask(), places[1], checkpoint_seconds=0.0)
+    said, rows = str(caught.value), toy_run().training.batch_size
+    assert f"memory ran out at step {step}: {rows} rows of " in said
+    assert f"--micro-batch-size {rows // 2} or --recompute-blocks" in said
+    assert caught.value.exit_code == 4
+    monkeypatch.setattr(Gradients, "find", usual)
+    assert train(toy_run(), ToyTask(), places[1]).state_sha256 == whole.state_sha256
