@@ -1,9 +1,10 @@
 """A process that has imported torch and forks the ranks of a run for each line that it reads.
 
 So a test can train with several processes many times without importing torch as often. A line is a
-JSON object: ``ranks``, and the arguments of ``work``. The answers are ``started PID PID ...`` and,
-when all of them have ended, ``ended CODE CODE ...``. What a rank found is in ``rank-N.json`` of the
-run's folder, and what it printed in ``rank-N.txt``.
+JSON object: ``ranks``, and the arguments of ``work``; with ``command`` a rank is the command line
+instead. The answers are ``started PID PID ...`` and, when all of them have ended, ``ended CODE CODE
+...``. What a rank found is in ``rank-N.json`` of the run's folder, and what it printed in
+``rank-N.txt``.
 
 ``python -m tests.training.ranks '{...}'`` is one rank, as torchrun starts them.
 """
@@ -29,7 +30,7 @@ from qkvary.nn import products
 from qkvary.storage.errors import QkvaryError, ResourceError
 from qkvary.storage.manifest import FileEntry
 from qkvary.storage.rotation import KEEP
-from qkvary.training import parallel
+from qkvary.training import parallel, presets
 from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
 from qkvary.training.optimizers import make_optimizer
@@ -106,8 +107,20 @@ def no_space(folder: Path, _files: object) -> dict[str, FileEntry]:
     raise ResourceError(f"cannot write {folder}: No space left on device")
 
 
+def run_command(words: list[str]) -> int:
+    """The command line, as torchrun starts it, with the smallest preset of its tests."""
+    from qkvary.cli.main import main as run_main
+    from tests.cli.test_train import with_tiny
+
+    presets.PRESETS = with_tiny()
+    return run_main(words)
+
+
 def run_rank(order: dict[str, Any], rank: int) -> int:
     """The exit code of one rank."""
+    if "command" in order:
+        os.environ.update(order["environment"])
+        return run_command(order["command"])
     try:
         work(order, rank)
     except QkvaryError as error:

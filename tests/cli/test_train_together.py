@@ -1,0 +1,138 @@
+"""``qkvary train`` in several processes, as torchrun starts it: its ends, good and bad."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_train import TEXT
+from tests.storage.quick_disk import quick_folder
+from tests.training.rank_server import Ended, RankServer
+
+SIZES = ("--steps", "12", "--batch-size", "4", "--evaluate-every", "5", "--threads", "1")
+LONG = ("--steps", "90", "--batch-size", "4", "--checkpoint-seconds", "0.01", "--threads", "1")
+quick_path = pytest.fixture(quick_folder)
+
+
+@pytest.fixture(name="server", scope="module")
+def started() -> Iterator[RankServer]:
+    running = RankServer()
+    yield running
+    assert running.close() == ""
+
+
+class Folder:
+    """A text, and runs beside it."""
+
+    def __init__(self, server: RankServer, path: Path) -> None:
+        self.server, self.path, self.runs = server, path, path / "runs"
+        (path / "mine.txt").write_text(TEXT)
+
+    def start(self, ranks: int, *words: str) -> list[int]:
+        command = ["train", "lm-tiny", "--data", str(self.path / "mine.txt")]
+        environment = {"QKVARY_CACHE": str(self.path / "cache")}
+        whole = [*command, "--out", str(self.runs), *words]
+        return self.server.start(self.ranks, ranks, command=whole, environment=environment)
+
+    @property
+    def ranks(self) -> Path:
+        return self.path / "ranks"
+
+    def train(self, ranks: int, *words: str) -> Ended:
+        self.start(ranks, *words)
+        return self.server.wait(self.ranks)
+
+    def records(self) -> dict[str, dict[str, Any]]:
+        found = [json.loads(path.read_text()) for path in self.runs.glob("*/*/record.json")]
+        return {record["variant"]: record for record in found}
+
+    def checkpoints(self) -> list[Path]:
+        return list(self.runs.glob("*/*/checkpoints/step-*/MANIFEST.json"))
+
+
+@pytest.fixture
+def folder(server: RankServer, quick_path: Path) -> Folder:
+    return Folder(server, quick_path)
+
+
+@pytest.fixture(name="whole", scope="module")
+def undisturbed(server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What two processes end with that nobody stopped."""
+    whole = Folder(server, tmp_path_factory.mktemp("whole"))
+    assert whole.train(2, *LONG).codes == (0, 0)
+    return whole.records()["QKV@rotary"]["state_sha256"]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_processes_train_two_variants(folder: Folder, strategy: str) -> None:
+    words = (*SIZES, "--variant", "QKV", "Q-K=V", "--strategy", strategy, "--sample", "the ")
+    ended = folder.train(2, *words)
+    assert ended.codes == (0, 0), ended.printed
+    records = folder.records()
+    assert set(records) == {"QKV@rotary", "Q-K=V@rotary"}
+    assert [record["environment"]["processes"] for record in records.values()] == [2, 2]
+    assert "step 12: the " in ended.printed[0]
+    assert (folder.runs / "reports" / "train-lm-tiny-on-mine" / "report.html").is_file()
+    # All is done: whoever asks again is told so by any number of processes.
+    assert folder.train(1, *words).codes == (0,)
+    assert folder.records() == records
+
+
+@pytest.mark.parametrize(
+    ("words", "codes", "message"),
+    [
+        # Everybody finds this.
+        (("--batch-size", "3"), (2, 2), "3"),
+        # Only the first process is asked for samples.
+        (("--sample", "the " * 50), (2, 4), "expected a prompt of at most the 16 tokens of a row"),
+    ],
+)
+def test_an_error_ends_all_at_once(
+    folder: Folder, words: tuple[str, ...], codes: tuple[int, int], message: str
+) -> None:
+    sizes = tuple(word for word in SIZES if "--batch-size" not in words or word != "4")
+    sizes = tuple(word for word in sizes if word not in words)
+    began = time.monotonic()
+    ended = folder.train(2, *sizes, *words)
+    assert ended.codes == codes, ended.printed
+    assert message in ended.printed[0]
+    assert "Traceback" not in "".join(ended.printed)
+    # Far below the ten minutes for which processes wait for each other.
+    assert time.monotonic() - began < 120
+    assert folder.records() == {}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_process_may_be_asked_to_stop(folder: Folder, whole: str, rank: int) -> None:
+    pids = folder.start(2, *LONG)
+    while not folder.checkpoints():
+        time.sleep(0.005)
+    os.kill(pids[rank], signal.SIGTERM)
+    ended = folder.server.wait(folder.ranks)
+    assert ended.codes[0] == 143, ended.printed
+    assert ended.codes[1] in (0, 143), ended.printed
+    assert "stopped; the same command goes on" in ended.printed[0]
+    assert folder.records() == {}
+    assert not (folder.runs / "reports").exists()
+    assert folder.train(2, *LONG).codes == (0, 0)
+    assert folder.records()["QKV@rotary"]["state_sha256"] == whole
+
+
+def test_checkpoints_that_are_all_damaged_are_left_by_all(folder: Folder, whole: str) -> None:
+    pids = folder.start(2, *LONG)
+    while not folder.checkpoints():
+        time.sleep(0.005)
+    os.kill(pids[0], signal.SIGTERM)
+    folder.server.wait(folder.ranks)
+    for path in folder.runs.glob("*/*/checkpoints/step-*/*.safetensors"):
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    ended = folder.train(2, *LONG)
+    assert ended.codes == (0, 0), ended.printed
+    assert "it begins again" in ended.printed[0]
+    assert folder.records()["QKV@rotary"]["state_sha256"] == whole
