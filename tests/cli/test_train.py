@@ -209,6 +209,24 @@ def test_a_loss_that_is_not_finite_exits_with_5(
     assert train(places, "--learning-rate", "1e30") == 5, "found as it was left"
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "record.json", "network/model.safetensors"])
+def test_a_run_whose_files_are_damaged_is_made_again(
+    places: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert train(places) == 0
+    before = digest(places / "runs")
+    (path,) = (places / "runs").glob(f"*/*/{name}")
+    data = path.read_bytes()
+    path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    capsys.readouterr()
+    assert train(places) == 0
+    assert "the run is made again" in capsys.readouterr().err
+    assert path.is_file()
+    assert digest(places / "runs") == before
+    assert train(places) == 0
+    assert "made again" not in capsys.readouterr().err
+
+
 def stop_early(places: Path, *words: str) -> None:
     """Begin a training that is killed once it has a checkpoint."""
     stopped = started(places, "runs", *words, "--checkpoint-seconds", "0.01")

@@ -32,7 +32,28 @@ def test_without_wishes_a_preset_is_itself(name: str) -> None:
     assert dataclasses.replace(network, vocabulary=preset.network.vocabulary) == preset.network
     assert isinstance(task, LanguageTaskConfig)
     assert (task.data, task.data_sha256, task.protocol) == ("/here", "f" * 64, preset.protocol)
-    assert (task.context, task.validation_tokens) == (preset.context, VALIDATION_TOKENS)
+    assert task.context == preset.context
+    assert task.validation_tokens == (preset.validation_tokens or VALIDATION_TOKENS)
+
+
+def test_validations_are_the_published_ones_unless_the_preset_is_cut_short() -> None:
+    """Paper 1 scored 813 micro-batches of 6 rows, and 2,441 of 2, of 2,048 tokens."""
+    for name, tokens in (("lm-300m", 9_990_144), ("lm-1.2b", 9_998_336)):
+        for steps, expected in ((None, tokens), (100, VALIDATION_TOKENS)):
+            (cell,) = plan_training(find_preset(name), DATA, wishes=Wishes(steps=steps)).cells()
+            assert isinstance(cell.run.task, LanguageTaskConfig)
+            assert cell.run.task.validation_tokens == expected
+
+
+def test_guards_may_be_chosen() -> None:
+    preset = find_preset("lm-300m")
+    (usual,) = plan_training(preset, DATA).cells()
+    wishes = Wishes(on_nonfinite="skip", spike_guard=False)
+    (cell,) = plan_training(preset, DATA, wishes=wishes).cells()
+    guards = usual.run.training.guards
+    assert (guards.on_nonfinite, guards.spikes) == ("stop", True)
+    expected = dataclasses.replace(guards, on_nonfinite="skip", spikes=False)
+    assert cell.run.training.guards == expected
 
 
 def test_the_table_fits_the_tokenizer() -> None:

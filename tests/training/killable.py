@@ -1,10 +1,11 @@
 """A process that has imported torch and forks a training run for each line that it reads.
 
 So a test can kill hundreds of runs without importing torch hundreds of times. A line is a JSON
-object: ``directory``, ``steps``, ``checkpoint_seconds``, ``keep``, ``mutant``. The answers are
-``started PID`` and, when that process has ended, ``ended CODE``.
+object: ``directory``, ``kind``, ``steps``, ``checkpoint_seconds``, ``keep``, ``mutant``. The
+answers are ``started PID`` and, when that process has ended, ``ended CODE``.
 """
 
+import dataclasses
 import json
 import os
 import sys
@@ -14,9 +15,23 @@ from typing import Any
 
 import torch
 
+from qkvary.tasks.contract import Task
 from qkvary.training import distribution, gradients, loop
+from qkvary.training.config import RunConfig
 from qkvary.training.loop import train
+from tests.training.small_language import SmallLanguage, small_run
 from tests.training.toy import ToyTask, toy_run
+
+
+def make(kind: str, steps: int) -> tuple[RunConfig, Task]:
+    """A classifier, or a language model with dropout that takes its batches in four parts."""
+    if kind == "toy":
+        return toy_run(steps=steps), ToyTask()
+    run = small_run(steps=steps, dtype="float32", micro_batch_size=3)
+    block = dataclasses.replace(run.network.block, dropout=0.1)
+    return dataclasses.replace(
+        run, network=dataclasses.replace(run.network, block=block)
+    ), SmallLanguage()
 
 
 def work(order: dict[str, Any]) -> None:
@@ -27,9 +42,10 @@ def work(order: dict[str, Any]) -> None:
         distribution.restore_optimizer = lambda _optimizer, _tensors: None
     elif order["mutant"] == "no_rewind":
         loop.Journal.rewind = lambda _journal, _mark: None  # type: ignore[method-assign]
+    run, task = make(order["kind"], order["steps"])
     outcome = train(
-        toy_run(steps=order["steps"]),
-        ToyTask(),
+        run,
+        task,
         Path(order["directory"]),
         checkpoint_seconds=order["checkpoint_seconds"],
         keep=order["keep"],

@@ -1,4 +1,4 @@
-"""A device that is not there, and memory that runs out: T9."""
+"""A device that is not there, memory that runs out (T9), a disk that is too small (T4)."""
 
 import dataclasses
 import subprocess
@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from qkvary.arch.networks import BlockConfig
 from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.training import loop
 from qkvary.training.gradients import Gradients
 from qkvary.training.loop import train
 from qkvary.training.memory import is_out_of_memory, require_device
+from qkvary.training.progress import Event, Watchers
+from tests.training.small_language import SmallLanguage, small_run
 from tests.training.toy import ToyTask, toy_run
 
 
@@ -25,6 +29,35 @@ def test_a_run_on_a_gpu_that_is_not_there_leaves_nothing(tmp_path: Path) -> None
     with pytest.raises(UsageError, match="got 'cuda:99'; choices: cpu"):
         train(dataclasses.replace(toy_run(), device="cuda:99"), ToyTask(), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("free", "warned"), [(0, True), (10**9, False), (None, False)])
+def test_a_disk_on_which_checkpoints_will_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int | None, warned: bool
+) -> None:
+    monkeypatch.setattr(loop, "free_bytes", lambda _path: free)
+    events: list[Event] = []
+    train(toy_run(steps=2), ToyTask(), tmp_path, watchers=Watchers(on_event=events.append))
+    said = [event.warning for event in events if "two checkpoints take about" in event.warning]
+    assert len(said) == warned
+
+
+def test_what_two_checkpoints_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said beside what they take; the log and the manifests are small."""
+    monkeypatch.setattr(loop, "free_bytes", lambda _path: 0)
+    events: list[Event] = []
+    watchers = Watchers(on_event=events.append)
+    run = small_run(steps=3)
+    attention = dataclasses.replace(run.network.layers[0], d_model=64)
+    network = dataclasses.replace(run.network, attention=attention, block=BlockConfig(d_ff=256))
+    run = dataclasses.replace(run, network=network)
+    train(
+        run, SmallLanguage(), tmp_path, watchers=watchers, stop=iter([False, False, True]).__next__
+    )
+    (said,) = (event.warning for event in events if event.warning)
+    said_bytes = int(said.partition("take about ")[2].partition(":")[0].replace(",", ""))
+    taken = sum(path.stat().st_size for path in tmp_path.glob("checkpoints/*/*"))
+    assert 1.9 * taken <= said_bytes <= 2.5 * taken
 
 
 TOO_MUCH = """

@@ -46,6 +46,7 @@ from qkvary.storage.rotation import KEEP
 from qkvary.studies.catalog import load_processes, load_together
 from qkvary.studies.messages import Job
 from qkvary.studies.pretraining import DataChoice, ExecutionWishes, Wishes, plan_training
+from qkvary.studies.recording import run_identity
 from qkvary.studies.reports.terminal import print_summary
 from qkvary.studies.reports.writing import FORMATS, write_report
 from qkvary.studies.siblings import find_sibling, in_way
@@ -54,7 +55,7 @@ from qkvary.studies.study import Study
 from qkvary.studies.trainings import note_training, page_name
 from qkvary.tasks.config import Protocol
 from qkvary.training.allocator import keep_freed_memory
-from qkvary.training.config import Precision, Way
+from qkvary.training.config import OnNonfinite, Precision, Way
 from qkvary.training.presets import Preset, find_preset, preset_names
 
 if TYPE_CHECKING:
@@ -141,6 +142,19 @@ class Changes:
     ] = None
     test_tokens: Annotated[
         int | None, _count("--test-tokens", "Tokens scored at the end; all if not given.")
+    ] = None
+    on_nonfinite: Annotated[
+        OnNonfinite | None,
+        Parameter(
+            name="--on-nonfinite",
+            help="What becomes of a step whose loss or gradient is not finite: stop, or skip.",
+        ),
+    ] = None
+    spike_guard: Annotated[
+        bool | None,
+        Parameter(
+            name="--spike-guard", help="Whether a loss that stays far above what it was ends a run."
+        ),
     ] = None
     protocol: Annotated[
         Protocol | None,
@@ -356,6 +370,9 @@ def _train(
         with _signals(stopping.set) as received:
             together.follow(job, distribution, stop=stopping.is_set, way=way)
         return 128 + received[0] if received else 0
+    for cell in cells:
+        for sentence in store.mend(cell.run_key, run_identity(cell.run)):
+            print_error(f"{cell.title}: {sentence}")
     display = TrainingDisplay(console(sys.stderr), cells, quiet=quiet)
     watching = together.Watching(
         tell=display.tell, on_log=display.log, prompt=running.sample, board=running.tensorboard

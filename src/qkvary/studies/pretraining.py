@@ -14,13 +14,20 @@ from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
-from qkvary.training.config import ExecutionConfig, Precision, TrainingConfig
+from qkvary.training.config import (
+    ExecutionConfig,
+    GuardConfig,
+    OnNonfinite,
+    Precision,
+    TrainingConfig,
+)
 from qkvary.training.presets import Preset
 
 VALIDATIONS = 20
 """Validations of a run whose preset is cut short."""
 VALIDATION_TOKENS = 65_536
-"""Tokens of a validation during training; the test at the end scores every token."""
+"""Tokens of a validation, where a preset does not say how many or is cut short; the test at the end
+scores every token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +85,10 @@ class Wishes:
     """Tokens scored in each."""
     test_tokens: int | None = None
     """Tokens scored at the end; all by default."""
+    on_nonfinite: OnNonfinite | None = None
+    """What becomes of steps that are not finite."""
+    spike_guard: bool | None = None
+    """Whether a loss that stays far above what it was ends a run."""
     protocol: Protocol | None = None
     """How rows are made of documents."""
     document_mask: bool = False
@@ -158,11 +169,13 @@ def _fit(preset: Preset, data: DataChoice, wishes: Wishes) -> Preset:
 
 def _task(preset: Preset, data: DataChoice, wishes: Wishes) -> LanguageTaskConfig:
     task = preset.task(data=data.where, data_sha256=data.fingerprint)
+    whole = wishes.steps is None or wishes.steps >= preset.training.steps
+    usual = (preset.validation_tokens if whole else None) or VALIDATION_TOKENS
     return replace(
         task,
         protocol=wishes.protocol or task.protocol,
         document_mask=wishes.document_mask,
-        validation_tokens=wishes.validation_tokens or VALIDATION_TOKENS,
+        validation_tokens=wishes.validation_tokens or usual,
         test_tokens=wishes.test_tokens,
     )
 
@@ -185,8 +198,14 @@ def _training(training: TrainingConfig, wishes: Wishes) -> TrainingConfig:
         optimizer=replace(training.optimizer, learning_rate=rate),
         evaluate_every=wishes.evaluate_every or (every if short else training.evaluate_every),
         log_every=min(training.log_every, max(1, steps // 100)) if short else training.log_every,
+        guards=_guards(training.guards, wishes),
         execution=wishes.execution.change(training.execution, batch),
     )
+
+
+def _guards(guards: GuardConfig, wishes: Wishes) -> GuardConfig:
+    spikes = guards.spikes if wishes.spike_guard is None else wishes.spike_guard
+    return replace(guards, on_nonfinite=wishes.on_nonfinite or guards.on_nonfinite, spikes=spikes)
 
 
 def _describe(preset: Preset, setting: Setting) -> str:

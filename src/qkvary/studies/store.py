@@ -191,6 +191,24 @@ class Store:
             lock.release()
             raise
 
+    def mend(self, key: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """Open a finished run whose files are damaged, to be made again; say what was wrong.
+
+        Args:
+            key: The run's key.
+            config: What the run is, as JSON values.
+
+        Raises:
+            BusyError, ResourceError, NewerFormatError: as ``claim``.
+        """
+        if self.state(key) != "done" or self.damage(key) is None:
+            return ()
+        claim = self.claim(key, config)
+        if claim is None:
+            return ()
+        claim.release()
+        return claim.warnings
+
     def is_tidy(self, key: str) -> bool:
         """Return whether a finished run keeps nothing that it no longer needs."""
         return self._diverged(key) or not (self.directory(key) / CHECKPOINTS_NAME).exists()

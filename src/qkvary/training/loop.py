@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.nn.stack import Stack
+from qkvary.storage.durable import free_bytes
 from qkvary.storage.errors import DamagedError, DivergedError, UsageError
 from qkvary.storage.journal import Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
@@ -42,6 +43,10 @@ CHECKPOINT_SECONDS = 30.0
 """Seconds of work between two checkpoints, so that short runs write none."""
 LogEntry = Mapping[str, JsonValue]
 """``event`` and ``step``, and what belongs to that event."""
+MOMENTS = 2
+"""Numbers that Adam remembers of each weight."""
+ROOM = 2.2
+"""Checkpoints that should fit: an old one, a new one, and what else is written."""
 EVENT_SECONDS = 0.25
 """Seconds between two pieces of news about progress."""
 
@@ -159,6 +164,7 @@ class _Loop:
         self.stored_step: int | None = None
         self.resume()
         self.guards = Guards(run.training.guards, self.state.guards)
+        self.warn_of_a_small_disk()
         # To bring a network together takes all processes, whoever wants to see it.
         self.is_sampled = self.anybody(watchers.sample is not None)
 
@@ -186,6 +192,16 @@ class _Loop:
         self.watchers.on_event(
             Event(step=self.state.step, steps=self.run.training.steps, warning=message)
         )
+
+    def warn_of_a_small_disk(self) -> None:
+        """Say at the start that checkpoints will not fit: later is too late to make room."""
+        numbers = sum(p.numel() * p.element_size() for p in self.parameters)
+        needed, free = int(ROOM * (1 + MOMENTS) * numbers), free_bytes(self.directory)
+        if self.is_writer and free is not None and free < needed:
+            self.warn(
+                f"{self.directory} has {free:,} bytes left, and two checkpoints take about "
+                f"{needed:,}: make room, or choose another folder (--out)"
+            )
 
     def resume(self) -> None:
         about = self.distribution.load(

@@ -54,6 +54,8 @@ class Preset:
     """Who described it."""
     variants: tuple[str, ...] = ()
     """Labels that the source trained."""
+    validation_tokens: int | None = None
+    """Positions that the source scored in each validation."""
     reported_step: int | None = None
     """The step whose results the source reports, where it is not the last of ``training``."""
     remarks: tuple[str, ...] = ()
@@ -161,10 +163,13 @@ def _three_projections(
     network: LanguageModelConfig,
     training: TrainingConfig,
     *,
+    validated: int,
     variants: tuple[str, ...],
     reported_step: int | None = None,
     remarks: tuple[str, ...],
 ) -> Preset:
+    """A network of paper 1, of which each validation scored so many micro-batches."""
+    rows = training.execution.micro_batch_size or training.batch_size
     return Preset(
         name=name,
         network=network,
@@ -174,6 +179,7 @@ def _three_projections(
         tokenizer="gpt2",
         source=THREE_PROJECTIONS,
         variants=variants,
+        validation_tokens=validated * rows * network.max_tokens,
         reported_step=reported_step,
         remarks=(_PADDED, *remarks),
     )
@@ -212,6 +218,7 @@ def _paper_1() -> tuple[Preset, ...]:
             _published_training(
                 steps=4_238, rows=6 * 24 * 8, micro=6, rate=2e-4, warmup=500, evaluate_every=200
             ),
+            validated=813,
             variants=("QKV", "Q-K=V", "Q=K-V", "Q=K=V", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA"),
             remarks=(
                 (
@@ -227,6 +234,7 @@ def _paper_1() -> tuple[Preset, ...]:
             _published_training(
                 steps=8_477, rows=2 * 36 * 8, micro=2, rate=6e-5, warmup=1_000, evaluate_every=500
             ),
+            validated=2_441,
             variants=("QKV", "Q-K=V", "GQA-8", "MQA", "Q-GQA-8", "Q-MQA"),
             reported_step=7_500,
             remarks=(
