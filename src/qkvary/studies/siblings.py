@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from qkvary.arch.canonical import from_dict
 from qkvary.storage.jsonvalues import decode
@@ -87,7 +87,8 @@ def _newest(store: Store, key: str) -> int | None:
 def _identity(store: Store, key: str) -> dict[str, Any] | None:
     """What a run is; None where that cannot be read: it is nobody's sibling then."""
     try:
-        return decode((store.directory(key) / CONFIG_NAME).read_bytes())
+        data = (store.directory(key) / CONFIG_NAME).read_bytes()
+        return cast("dict[str, Any]", decode(data))
     except (OSError, ValueError):
         return None
 
