@@ -75,6 +75,63 @@ def test_few_seeds_and_many_settings_make_the_settings_the_units() -> None:
     assert pair(ours, few, tasks=tasks, seeds=(1, 2, 3)).unit == "seed"
 
 
+def test_a_lost_run_takes_a_unit_away_and_never_changes_what_the_units_are() -> None:
+    """Sixteen settings that agree would support what the five seeds do not distinguish."""
+    settings = tuple(f"s{index}" for index in range(16))
+    shifts = dict(zip(SEEDS, (0.3, -0.1, 0.25, -0.15, 0.2), strict=True))
+    ours = {
+        (name, seed): 0.5 + shifts[seed] + 0.001 * index
+        for index, name in enumerate(settings)
+        for seed in SEEDS
+    }
+    tasks = dict.fromkeys(settings, "reverse")
+    whole = pair(ours, settings, tasks=tasks)
+    del ours["s3", 4]
+    lost = pair(ours, settings, tasks=tasks)
+    assert (whole.unit, lost.unit) == ("seed", "seed")
+    assert (len(whole.differences), len(lost.differences)) == (5, 4)
+    for pairing in (whole, lost):
+        assert decide({"v": pairing}, Level())["v"].verdict == "not distinguished"
+
+
+def test_settings_stay_the_units_where_seeds_are_lost() -> None:
+    settings = tuple(f"s{index}" for index in range(6))
+    ours = {(name, seed): 0.6 for name in settings for seed in (1, 2, 3)}
+    for seed in (1, 2):
+        del ours["s0", seed]
+    del ours["s1", 1], ours["s1", 2], ours["s1", 3]
+    pairing = pair(ours, settings, tasks=dict.fromkeys(settings, "reverse"), seeds=(1, 2, 3))
+    assert (pairing.unit, len(pairing.differences), pairing.pairs) == ("setting", 5, 13)
+
+
+def test_pairs_without_a_whole_seed_or_task_give_no_difference() -> None:
+    settings = ("a", "b", "c")
+    ours = {(name, seed): 0.6 for name in settings for seed in SEEDS}
+    for number, seed in enumerate(SEEDS):
+        del ours[settings[number % 3], seed]
+    result = decide({"v": pair(ours, settings)}, Level())["v"]
+    assert (result.unit, result.mean, result.verdict) == ("seed", None, "no interval")
+    assert result.sentence == (
+        "not compared: 10 of 15 pairs finished, too few for a difference over all settings"
+    )
+    tasks = {"a": "reverse", "b": "reverse", "c": "sort"}
+    lost = pair({("a", 1): 0.6, ("b", 1): 0.7}, settings, tasks=tasks, seeds=(1,))
+    assert (lost.unit, lost.differences, lost.pairs) == ("setting", (), 2)
+
+
+def test_settings_of_a_task_with_many_count_less() -> None:
+    """A difference in the only setting of one task, and none in the nine of another."""
+    settings = tuple(f"s{index}" for index in range(10))
+    tasks = {name: "reverse" if name == "s0" else "sort" for name in settings}
+    ours = {(name, 1): 0.6 if name == "s0" else 0.5 for name in settings}
+    pairing = pair(ours, settings, tasks=tasks, seeds=(1,))
+    assert pairing.weights == pytest.approx((1 / 2, *[1 / 18] * 9))
+    result = decide({"v": pairing}, Level())["v"]
+    assert result.mean == pytest.approx(0.05)
+    assert result.verdict == "not distinguished"
+    assert result.detectable is None or result.detectable > 0.1
+
+
 def test_one_seed_in_one_setting_stays_a_single_pair() -> None:
     pairing = pair({("a", 1): 0.6}, ("a",), seeds=(1,))
     assert (pairing.unit, len(pairing.differences)) == ("seed", 1)
@@ -88,6 +145,7 @@ def family(*groups: list[float]) -> dict[str, Pairing]:
             pairs_planned=5,
             unit="seed",
             differences=tuple(group),
+            weights=(1.0,) * len(group),
             scale=ACCURACY,
         )
         for index, group in enumerate(groups)

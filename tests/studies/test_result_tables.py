@@ -104,6 +104,86 @@ def test_tasks_without_any_result_are_not_averaged() -> None:
     assert list(tables_of(study, [])) == ["reverse", "sort"]
 
 
+def difference_of_means(table: ResultTable) -> float:
+    ours, theirs = table.row("Q-K=V").mean, table.row("QKV").mean
+    assert ours is not None
+    assert theirs is not None
+    return ours - theirs
+
+
+@pytest.mark.parametrize("seeds", [(1,), (1, 2), (1, 2, 3, 4, 5)])
+def test_the_difference_is_that_of_the_printed_means(seeds: tuple[int, ...]) -> None:
+    """Whatever the units are, and however many settings a task has."""
+    lengths = (5, 7, 11, 13, 17)
+    settings = [make_setting(f"r{length}", length=length) for length in lengths]
+    study = make_study(*settings, make_setting("sort", "sort"), seeds=seeds)
+    tables = tables_of(
+        study,
+        make_records(
+            study,
+            lambda c: (
+                0.9
+                if c.variant == "QKV"
+                else 0.5 + 0.02 * c.seed + 0.01 * len(c.setting) * (1 + 2 * (c.setting == "r5"))
+            ),
+        ),
+    )
+    for name, unit in (
+        ("average of reverse, sort", "seed" if len(seeds) == 5 else "setting"),
+        ("reverse", "seed" if len(seeds) == 5 else "setting"),
+        ("sort", "seed"),
+    ):
+        difference = tables[name].row("Q-K=V").difference
+        assert difference is not None
+        assert difference.mean == pytest.approx(difference_of_means(tables[name]))
+        assert difference.unit == unit
+
+
+def test_steps_of_several_tasks_are_averaged_as_their_difference_is() -> None:
+    """Settings of two tasks, in a table of their own: two of one, one of the other."""
+    names = ("reverse", "reverse", "sort")
+    settings = [
+        dataclasses.replace(make_setting(f"s{index}", name, length=7 + index), table="own")
+        for index, name in enumerate(names)
+    ]
+    study = make_study(*settings)
+    steps = {"s0": 100, "s1": 150, "s2": 400}
+    records = [
+        dataclasses.replace(
+            record := make_record(cell, 0.9),
+            metrics={
+                **record.metrics,
+                "steps_to_solve": 50 if cell.variant == "QKV" else steps[cell.setting] + cell.seed,
+            },
+        )
+        for cell in study.cells()
+    ]
+    table = tables_of(study, records)["own"]
+    ours, theirs = table.row("Q-K=V").solving, table.row("QKV").solving
+    assert ours is not None
+    assert theirs is not None
+    assert ours.difference is not None
+    assert (ours.restricted_mean_steps, theirs.restricted_mean_steps) == (265.5, 50.0)
+    assert ours.difference.mean == pytest.approx(215.5)
+
+
+def test_every_difference_of_a_table_has_the_same_units() -> None:
+    settings = [make_setting(f"r{length}", length=length) for length in range(3, 13)]
+    study = make_study(*settings, variants=("QKV", "Q-K=V", "MQA"))
+    tables = tables_of(
+        study,
+        make_records(
+            study,
+            lambda c: (
+                "failed" if (c.variant, c.setting, c.seed) == ("MQA", "r7", 2) else 0.5 + c.seed / 9
+            ),
+        ),
+    )
+    rows = [tables["reverse"].row(variant) for variant in ("Q-K=V", "MQA")]
+    assert [row.difference.unit for row in rows if row.difference] == ["seed", "seed"]
+    assert [row.difference.units for row in rows if row.difference] == [5, 4]
+
+
 def test_spread_over_settings_is_that_of_the_population_of_their_means() -> None:
     study = make_study(make_setting("short"), make_setting("long", length=11), seeds=(1, 2))
     values = {"short": (0.9, 0.7), "long": (0.2, 0.4)}

@@ -77,6 +77,58 @@ def test_two_pairs_have_a_wide_interval_and_not_none() -> None:
     assert result.low == pytest.approx(0.15 - stats.t.isf(0.025, 1) * 0.05)
 
 
+@given(st.lists(finite, min_size=0, max_size=6), st.floats(0.1, 9.0))
+def test_equal_weights_are_no_weights(values: list[float], weight: float) -> None:
+    assert s.weighted_t(values, [weight] * len(values)) == s.paired_t(values)
+
+
+HEAVY = (1 / 2, *[1 / 8] * 4)
+"""One setting of one task, and four of another."""
+
+
+MILD = (*[1 / 6] * 3, *[1 / 10] * 5)
+"""Three settings of one task, and five of another."""
+
+
+def weighted_interval(weights: Sequence[float]) -> Method:
+    return lambda values: _interval(s.weighted_t(values, weights))
+
+
+def test_a_weighted_mean_has_an_error_without_bias() -> None:
+    generator = np.random.default_rng(3)
+    results = [s.weighted_t(generator.normal(size=5).tolist(), HEAVY) for _ in range(4_000)]
+    means = [result.mean or 0.0 for result in results]
+    squares = [(result.std or 0.0) ** 2 / 5 for result in results]
+    assert np.var(means) == pytest.approx(sum(w * w for w in HEAVY), rel=0.06)
+    assert np.mean(squares) == pytest.approx(sum(w * w for w in HEAVY), rel=0.06)
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.0, 2.0])
+def test_a_weighted_interval_has_its_level_or_more(spread: float) -> None:
+    """Also where the spread of the heavier values is another one than that of the others."""
+
+    def uneven(weights: Sequence[float]) -> Callable[[np.random.Generator, int], np.ndarray]:
+        scales = np.where(np.asarray(weights) == max(weights), spread, 1.0)
+        return lambda generator, count: generator.normal(size=count) * scales
+
+    mild = coverage(weighted_interval(MILD), uneven(MILD), 8, 1_000)
+    assert 0.95 - 2 * MONTE_CARLO < mild < 0.985
+    assert coverage(weighted_interval(HEAVY), uneven(HEAVY), 5, 1_000) > 0.97
+
+
+def test_a_heavy_value_leaves_few_degrees_of_freedom() -> None:
+    values = [0.1, 0.01, 0.0, -0.01, 0.02]
+    result = s.weighted_t(values, HEAVY)
+    assert result.mean == pytest.approx(sum(w * v for w, v in zip(HEAVY, values, strict=True)))
+    assert result.degrees is not None
+    assert 1 <= result.degrees < 2
+    assert result.low is not None
+    assert result.low < 0 < (result.mean or 0)
+    detectable = s.detectable_difference(result.std or 0.0, 5, degrees=result.degrees)
+    assert detectable is not None
+    assert detectable > (s.detectable_difference(result.std or 0.0, 5) or 0.0)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_results_that_are_not_finite_are_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="must be finite; count diverged runs apart"):

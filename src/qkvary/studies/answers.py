@@ -31,7 +31,7 @@ def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ..
     if not compared:
         alone = [text for table in headline if (text := _of_one(table, baseline))]
         return (*alone, f"There is nothing to compare: {baseline} is the only variant.")
-    if all(difference.mean is None for difference in compared):
+    if not any(difference.pairs for difference in compared):
         return (f"No pair of runs has finished, so nothing can be said about {baseline} yet.",)
     sentences = [_overview(compared, baseline)]
     sentences += [_of_table(table, baseline) for table in headline]
@@ -64,7 +64,7 @@ def write_contrast(
     """
     headline = [row for row in rows if row.kind != "setting"] or rows
     start = f"{variant} against {reference}{_same_costs(costs)}"
-    if all(row.difference.mean is None for row in headline):
+    if not any(row.difference.pairs for row in headline):
         return f"{start}: no pair of runs has finished yet."
     groups: tuple[tuple[Verdict, str], ...] = (
         ("better", "better in"),
@@ -139,8 +139,8 @@ def write_caveats(
     differences = [row.difference for table in tables for row in table.rows if row.difference]
     if len(seeds) > 1 and any(one.unit == "setting" and one.units for one in differences):
         caveats.append(
-            "Where there are few complete seeds and many settings, the settings are the units of "
-            "the interval: it speaks about settings like these, and takes them as independent."
+            "Where there are few seeds and many settings, the settings are the units of the "
+            "interval: it speaks about settings like these, and takes them as independent."
         )
     caveats.append(_learning_rate_sentence(learning_rates))
     if environments > 1:

@@ -4,8 +4,9 @@ The settings of a study are fixed (they were chosen), the seeds are drawn. So wh
 several settings, the differences are averaged over the settings for each seed, and the seeds are
 the independent units; nothing is assumed about how settings depend on each other. A study of many
 settings with few seeds, as the papers have them, would know next to nothing that way. There (fewer
-than five complete seeds, and at least twice as many settings) the settings are the units: the
-interval then speaks about settings like these, and takes them as independent.
+than five seeds, and at least twice as many settings) the settings are the units: the interval then
+speaks about settings like these, and takes them as independent. What a table was planned with
+decides, so that a lost run takes a unit away and never changes what the units are.
 
 Never imports torch.
 """
@@ -22,7 +23,7 @@ from qkvary.studies.statistics import (
     detectable_difference,
     holm,
     mean,
-    paired_t,
+    weighted_t,
 )
 from qkvary.studies.summary import Difference, PairUnit
 from qkvary.studies.verdicts import Scale, judge
@@ -31,7 +32,7 @@ Values = Mapping[tuple[str, int], float]
 """Finite results by (setting, seed)."""
 
 ENOUGH_SEEDS = 5
-"""From this many complete seeds on, seeds are the units however many settings there are."""
+"""From this many planned seeds on, seeds are the units however many settings there are."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -55,6 +56,8 @@ class Pairing:
     pairs_planned: int
     unit: PairUnit
     differences: tuple[float, ...]
+    weights: tuple[float, ...]
+    """What each of them counts in the difference of the means, which weighs tasks alike."""
     scale: Scale
 
 
@@ -88,21 +91,27 @@ def pair_up(
 ) -> Pairing:
     """Pair two variants by setting and seed, and reduce the pairs to independent differences."""
     differences = {key: ours[key] - baseline[key] for key in ours if key in baseline}
-    per_seed = [_of_seed(differences, seed, tasks, settings) for seed in seeds]
-    complete = [value for value in per_seed if value is not None]
-    unit: PairUnit = "seed"
-    per_setting = _per_setting(differences, settings)
-    few = len(complete) < ENOUGH_SEEDS and len(per_setting) >= 2 * max(1, len(complete))
-    if len(settings) > 1 and few:
-        unit, complete = "setting", per_setting
+    unit = unit_of(settings, seeds)
+    if unit == "seed":
+        per_seed = [_of_seed(differences, seed, tasks, settings) for seed in seeds]
+        found = [(value, 1.0) for value in per_seed if value is not None]
+    else:
+        found = _per_setting(differences, tasks, settings)
     return Pairing(
         baseline=baseline_name,
         pairs=len(differences),
         pairs_planned=len(settings) * len(seeds),
         unit=unit,
-        differences=tuple(complete),
+        differences=tuple(value for value, _ in found),
+        weights=tuple(weight for _, weight in found),
         scale=scale,
     )
+
+
+def unit_of(settings: Sequence[str], seeds: Sequence[int]) -> PairUnit:
+    """What the independent units of a table are, by what was planned."""
+    few = len(seeds) < ENOUGH_SEEDS and len(settings) >= 2 * len(seeds)
+    return "setting" if few and len(settings) > 1 else "seed"
 
 
 def decide(pairings: Mapping[Key, Pairing], level: Level) -> dict[Key, Difference]:
@@ -112,7 +121,7 @@ def decide(pairings: Mapping[Key, Pairing], level: Level) -> dict[Key, Differenc
     family = len(pairings)
     confidence = corrected_confidence(level.confidence, family, level.correction)
     alone = {
-        key: paired_t(pairing.differences, confidence=level.confidence)
+        key: weighted_t(pairing.differences, pairing.weights, confidence=level.confidence)
         for key, pairing in pairings.items()
     }
     adjusted = dict(
@@ -128,15 +137,19 @@ def _difference(
     pairing: Pairing, level: Level, confidence: float, family: int, p_adjusted: float | None
 ) -> Difference:
     scale = pairing.scale
-    alone = paired_t(pairing.differences, confidence=level.confidence)
-    together = paired_t(pairing.differences, confidence=confidence)
+    alone = weighted_t(pairing.differences, pairing.weights, confidence=level.confidence)
+    together = weighted_t(pairing.differences, pairing.weights, confidence=confidence)
     together = replace(
         together, low=_within(together.low, scale), high=_within(together.high, scale)
     )
     detectable = None
     if together.std and together.undefined is None:
         detectable = detectable_difference(
-            together.std, together.units, confidence=confidence, power=level.power
+            together.std,
+            together.units,
+            degrees=together.degrees,
+            confidence=confidence,
+            power=level.power,
         )
     verdict, sentence = judge(
         together,
@@ -188,10 +201,21 @@ def _of_seed(
     return average_over_tasks(found, tasks, tuple(settings))
 
 
-def _per_setting(differences: Values, settings: Sequence[str]) -> list[float]:
-    """Return the mean difference of every setting that has a pair."""
-    groups = [
-        [value for (name, _), value in differences.items() if name == setting]
-        for setting in settings
+def _per_setting(
+    differences: Values, tasks: Mapping[str, str], settings: Sequence[str]
+) -> list[tuple[float, float]]:
+    """Return the mean difference of every setting that has a pair, and what it counts.
+
+    Tasks count alike, and so do the settings of one. Nothing where a whole task has no pair: its
+    share of the average is unknown.
+    """
+    groups: dict[str, list[float]] = {tasks[setting]: [] for setting in settings}
+    for setting in settings:
+        values = [value for (name, _), value in differences.items() if name == setting]
+        if values:
+            groups[tasks[setting]].append(mean(values) or 0.0)
+    if not all(groups.values()):
+        return []
+    return [
+        (value, 1.0 / (len(groups) * len(group))) for group in groups.values() for value in group
     ]
-    return [value for group in groups if (value := mean(group)) is not None]

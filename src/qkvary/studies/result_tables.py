@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from qkvary.studies.comparisons import Level, average_over_tasks, decide
+from qkvary.studies.comparisons import Level, Values, average_over_tasks, decide
 from qkvary.studies.observations import Observation, count
 from qkvary.studies.statistics import (
     mean,
@@ -107,12 +107,8 @@ def _row(
     level: Level,
 ) -> VariantRow:
     runs = material.runs(variant, plan)
-    values = material.values(variant, plan)
-    groups = {
-        setting: [value for (name, _), value in values.items() if name == setting]
-        for setting in plan.settings
-    }
-    means = {name: value for name, group in groups.items() if (value := mean(group)) is not None}
+    groups = _by_setting(material.values(variant, plan), plan.settings)
+    means = _means(groups)
     done = [run for run in runs if run.row.state == "done"]
     key = (plan.name, variant)
     return VariantRow(
@@ -151,10 +147,24 @@ def _solving(
         proportion_low=share[0] if share else None,
         proportion_high=share[1] if share else None,
         median_steps=median_steps(list(steps.values())),
-        restricted_mean_steps=mean(list(ours.values())),
+        restricted_mean_steps=average_over_tasks(
+            _means(_by_setting(ours, plan.settings)), material.tasks, plan.settings
+        ),
         difference=difference,
         p_sign=sign_test(pairs) if difference is not None else None,
     )
+
+
+def _by_setting(values: Values, settings: Sequence[str]) -> dict[str, list[float]]:
+    return {
+        setting: [value for (name, _), value in values.items() if name == setting]
+        for setting in settings
+    }
+
+
+def _means(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The mean of each setting that has a value."""
+    return {name: value for name, group in groups.items() if (value := mean(group)) is not None}
 
 
 def _timing(run: Observation, name: str) -> float:

@@ -51,13 +51,16 @@ class Estimate:
     units: int
     mean: float | None
     std: float | None
-    """Sample standard deviation; None for fewer than two values."""
+    """Sample standard deviation, or the error of a weighted mean times the root of the units; None
+    for fewer than two values."""
     low: float | None
     high: float | None
     confidence: float
     p_value: float | None
     undefined: str | None
     """Why there is no interval, in words; None where there is one."""
+    degrees: float | None = None
+    """Degrees of freedom of the spread; None for units - 1."""
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -150,6 +153,47 @@ def paired_t(differences: Sequence[float], *, confidence: float = 0.95) -> Estim
     )
 
 
+def weighted_t(
+    differences: Sequence[float], weights: Sequence[float], *, confidence: float = 0.95
+) -> Estimate:
+    """Return the weighted mean of the differences with an interval; ``paired_t`` at equal weights.
+
+    Each squared deviation is divided by what is left of it beside its own pull on the mean, so that
+    the error has no bias; the degrees of freedom are Satterthwaite's for that sum. A few heavy
+    values leave few of them, however many light ones there are.
+
+    Source: Bell and McCaffrey 2002.
+
+    Args:
+        differences: One value per unit.
+        weights: What each counts, positive; only their ratios matter.
+        confidence: Two-sided confidence, already corrected for the number of comparisons.
+    """
+    moments = _moments(differences, confidence)
+    if isinstance(moments, Estimate) or max(weights) - min(weights) <= _EQUAL * max(weights):
+        return paired_t(differences, confidence=confidence)
+    values = np.asarray(differences, dtype=np.float64)
+    shares = np.asarray(weights, dtype=np.float64) / math.fsum(weights)
+    centre = math.fsum(shares * values)
+    scales = shares**2 / (1 - 2 * shares + float(shares @ shares))
+    error = math.sqrt(math.fsum(scales * (values - centre) ** 2))
+    deviations = np.eye(moments.units) - shares
+    form = deviations.T @ (scales[:, None] * deviations)
+    degrees = float(np.trace(form)) ** 2 / float(np.sum(form * form))
+    half = float(stats.t.isf((1 - confidence) / 2, degrees)) * error
+    return Estimate(
+        units=moments.units,
+        mean=centre,
+        std=error * math.sqrt(moments.units),
+        low=centre - half,
+        high=centre + half,
+        confidence=confidence,
+        p_value=float(2 * stats.t.sf(abs(centre) / error, degrees)),
+        undefined=None,
+        degrees=degrees,
+    )
+
+
 def studentised_bootstrap(
     differences: Sequence[float], *, seed: int, confidence: float = 0.95, resamples: int = 9_999
 ) -> Estimate:
@@ -227,7 +271,12 @@ def adjust(p_value: float, comparisons: int, correction: Correction = "bonferron
 
 
 def detectable_difference(
-    std: float, units: int, *, confidence: float = 0.95, power: float = 0.8
+    std: float,
+    units: int,
+    *,
+    degrees: float | None = None,
+    confidence: float = 0.95,
+    power: float = 0.8,
 ) -> float | None:
     """Return the smallest true difference that the interval would have told from zero.
 
@@ -239,6 +288,7 @@ def detectable_difference(
     Args:
         std: Standard deviation of the paired differences.
         units: How many differences.
+        degrees: Degrees of freedom of ``std``; one less than ``units`` if not given.
         confidence: Confidence of the (corrected) interval.
         power: Wanted probability of seeing the difference.
 
@@ -252,7 +302,8 @@ def detectable_difference(
         return None
     if std == 0:
         return 0.0
-    return _detectable_ratio(units, confidence, power) * std
+    free = units - 1 if degrees is None else degrees
+    return _detectable_ratio(units, free, confidence, power) * std
 
 
 def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> tuple[float, float] | None:
@@ -322,9 +373,8 @@ def _check_confidence(confidence: float) -> None:
 
 
 @functools.cache
-def _detectable_ratio(units: int, confidence: float, power: float) -> float:
+def _detectable_ratio(units: int, degrees: float, confidence: float, power: float) -> float:
     """Return the detectable difference over the standard deviation."""
-    degrees = units - 1
     critical = float(stats.t.isf((1 - confidence) / 2, degrees))
     # The estimated spread over the true one, at the middle of equally likely slices.
     slices = (np.arange(_POWER_SLICES) + 0.5) / _POWER_SLICES

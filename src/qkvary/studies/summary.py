@@ -52,11 +52,11 @@ class Difference:
     """Pairs of finished runs (same setting, same seed) that the difference was computed from."""
     pairs_planned: int
     units: int
-    """Independent values behind the interval: seeds, or settings where there is one seed only."""
+    """Independent values behind the interval: seeds, or settings where few seeds were planned."""
     unit: PairUnit
     """What was drawn at random: ``seed`` (the settings are fixed) or ``setting``."""
     mean: float | None
-    """Variant minus baseline (or reference)."""
+    """Variant minus baseline (or reference); of complete runs, the difference of their means."""
     low: float | None
     """Lower end of the interval that holds for all comparisons of the family at once."""
     high: float | None

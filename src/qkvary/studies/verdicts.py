@@ -71,8 +71,13 @@ def judge(
         pairs_planned: Pairs that the study asks for; the sentence says where some are missing.
     """
     short = "" if pairs == pairs_planned else f", from {pairs} of {pairs_planned} pairs"
-    if estimate.mean is None:
+    if estimate.mean is None and not pairs:
         return "no interval", f"not compared: no pair of finished runs out of {pairs_planned}"
+    if estimate.mean is None:
+        return "no interval", (
+            f"not compared: {pairs} of {pairs_planned} pairs finished, too few for a difference "
+            "over all settings"
+        )
     if estimate.low is None or estimate.high is None:
         return "no interval", _without_interval(estimate, scale) + short
     if estimate.low <= 0 <= estimate.high:
