@@ -111,7 +111,7 @@ def test_learning_rates_are_said_to_be_equal_or_chosen() -> None:
     outcomes = by_variant({"QKV": QKV, "Q-K=V": LOW})
     summary = summarise(study, make_records(study, outcomes))
     text = next(text for text in summary.caveats if "learning rate" in text)
-    assert "chosen by the mean of the validation metric" in text
+    assert "chosen by the mean of the task's own validation metric, whichever score" in text
     assert text.endswith("In 2 of 2 choices it is the smallest or largest of those tried.")
 
 

@@ -85,6 +85,32 @@ def test_a_learning_rate_is_chosen_on_validation_only() -> None:
     assert [row.validation_mean for row in table] == pytest.approx([0.7, 0.9, 0.8])
 
 
+def test_a_score_of_the_test_alone_leaves_the_choice_to_the_validation() -> None:
+    """As ``document_loss`` of packed rows, which no validation finds."""
+    setting = dataclasses.replace(make_setting("reverse"), table="own", metric="document_loss")
+    study = make_study(setting, seeds=(1, 2), variants=("QKV",), learning_rates=RATES)
+    loss = {1e-4: 2.5, 1e-3: 2.25, 1e-2: 3.5}
+    records = [
+        make_record(
+            cell,
+            0.0,
+            metric="test_loss",
+            higher_is_better=False,
+            metrics={
+                "test_loss": 2.0,
+                "test_document_loss": 1.0,
+                "validation_loss": loss[cell.learning_rate],
+            },
+        )
+        for cell in study.cells()
+    ]
+    marked, table = choose_learning_rates(study, observe(study, records))
+    assert {run.row.learning_rate for run in marked if run.row.selected} == {1e-3}
+    assert [row.chosen for row in table] == [False, True, False]
+    assert [row.validation_mean for row in table] == pytest.approx(list(loss.values()))
+    assert {run.value for run in marked} == {1.0}
+
+
 def test_a_loss_is_better_where_it_is_lower_and_the_edge_is_named() -> None:
     study = make_study(seeds=(1,), variants=("QKV",), learning_rates=RATES)
     records = [

@@ -163,7 +163,8 @@ def _learning_rate_sentence(rows: Sequence[LearningRateRow]) -> str:
     )
     return (
         "Each variant uses its own best learning rate in a setting, chosen by the mean of the "
-        f"validation metric; the figures are those of the test split.{tail}"
+        "task's own validation metric, whichever score a table shows; the figures are those of the "
+        f"test split.{tail}"
     )
 
 

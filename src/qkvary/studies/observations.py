@@ -30,13 +30,14 @@ class Observation:
 
     @property
     def validation(self) -> float | None:
-        """The headline metric on the validation split, by which a learning rate is chosen."""
-        metric = self.row.metric
-        if self.row.state != "done" or metric is None:
+        """The task's own metric on the validation split, by which a learning rate is chosen.
+
+        The score of a setting's table may be one that only the test finds.
+        """
+        if self.row.state != "done" or self.record is None:
             return None
-        metrics = dict(self.row.metrics)
-        name = metric.removeprefix("test_").removeprefix("validation_")
-        return metrics.get(f"validation_{name}")
+        name = self.record.metric.removeprefix("test_").removeprefix("validation_")
+        return dict(self.row.metrics).get(f"validation_{name}")
 
 
 def observe(study: Study, records: Iterable[Record]) -> tuple[Observation, ...]:
@@ -68,8 +69,8 @@ def choose_learning_rates(
 ) -> tuple[tuple[Observation, ...], tuple[LearningRateRow, ...]]:
     """Mark the runs that the tables use: for each setting and variant, those of one learning rate.
 
-    The rate with the best mean of the validation metric is chosen, among those with the fewest
-    diverged runs; the test split has no say. Where no run has finished, the rate with the
+    The rate with the best mean of the task's own validation metric is chosen, among those with the
+    fewest diverged runs; the test split has no say. Where no run has finished, the rate with the
     fewest missing runs stands in so that its counts are shown, and none is called chosen.
 
     Returns:

@@ -46,7 +46,7 @@ class Setting:
     nearly as possible: what sharing saves is given to the feed-forward networks."""
     metric: str | None = None
     """The score that the table shows, where it is not the task's own; smaller is better, or larger,
-    as with that."""
+    as with that. A learning rate is chosen by the task's own."""
     limits: tuple[str, ...] = ()
     """What it cannot tell: a reader finds it before all other caveats."""
 
@@ -152,7 +152,8 @@ class Study:
     baseline: str = "QKV"
     """Label of the variant that the others are compared with."""
     learning_rates: tuple[float, ...] | None = None
-    """Where given, each variant is compared at its own best of these, chosen on validation."""
+    """Where given, each variant is compared at its own best of these, chosen on validation by the
+    task's own metric."""
     published: tuple[str, ...] = ()
     """Names of the published tables to set beside."""
     contrasts: tuple[tuple[str, str] | Crossing, ...] = ()
