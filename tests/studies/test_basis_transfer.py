@@ -25,6 +25,7 @@ from qkvary.studies.basis_transfer import (
     to_json,
 )
 from qkvary.studies.reports.basis_page import CIRCULAR, basis_files
+from qkvary.studies.statistics import detectable_difference
 
 TINY = BasisRun(
     target="skip", d=5, biases=False, seed=3, steps=8, batch=16, linear_samples=90, test_samples=70
@@ -162,10 +163,35 @@ def test_the_page_says_what_agrees_and_that_it_is_circular() -> None:
     assert files == basis_files("qkvary bench basis", {"torch": "2"}, records)
 
 
+def test_the_page_names_the_smallest_difference_that_it_could_have_seen() -> None:
+    records = [made_up("skip", d, seed, 0.04) for d in (5, 7) for seed in (0, 1, 2)]
+    files = basis_files("c", {}, records)
+    text = files["README.md"].decode()
+    size = detectable_difference(0.001, 3)
+    assert size is not None
+    assert f"such as the printed, by {100 * size:.2f} points would have been seen with 80 %" in text
+    rows = files["tables/results.csv"].decode().splitlines()
+    column = rows[0].split(",").index("student_detectable")
+    assert [float(row.split(",")[column]) for row in rows[1:]] == pytest.approx([size, size])
+    assert "no reading's error is seen to grow from the smallest to the largest width" in text
+    between = detectable_difference(0.001 * math.sqrt(2), 3, degrees=4)
+    assert between is not None
+    assert f"(a difference of {100 * between:.2f} points would have been seen)" in text
+
+
+def test_the_page_that_is_kept_is_that_of_its_records() -> None:
+    folder = Path(__file__).parents[2] / "studies" / "mlp-basis-transfer"
+    kept = json.loads((folder / "records.json").read_text("utf-8"))
+    records = [from_json(record) for record in kept["records"]]
+    files = basis_files(kept["command"], kept["environment"], records)
+    assert (folder / "README.md").read_bytes() == files["README.md"]
+
+
 def test_the_page_of_one_seed_has_no_intervals() -> None:
     text = basis_files("c", {}, [made_up("skip", 5, 0, 0.04)])["README.md"].decode()
     assert "4.00 % at d 5;" in text
-    assert "One width says nothing about that." in text
+    assert "One width or one seed says nothing about that." in text
+    assert "would have been seen" not in text
 
 
 # ---- the command

@@ -129,6 +129,19 @@ def test_a_heavy_value_leaves_few_degrees_of_freedom() -> None:
     assert detectable > (s.detectable_difference(result.std or 0.0, 5) or 0.0)
 
 
+def test_welch_is_that_of_scipy() -> None:
+    ours, others = [0.91, 0.84, 0.97, 0.66], [0.95, 0.99, 0.96, 0.97, 0.98]
+    result = s.welch_t(s.paired_t(ours), s.paired_t(others), confidence=0.9)
+    reference = stats.ttest_ind(ours, others, equal_var=False)
+    interval = reference.confidence_interval(0.9)
+    assert result is not None
+    assert (result.low, result.high) == pytest.approx((interval.low, interval.high))
+    assert result.p_value == pytest.approx(reference.pvalue)
+    assert result.degrees == pytest.approx(reference.df)
+    assert s.welch_t(s.paired_t(ours), s.paired_t([0.1])) is None
+    assert s.welch_t(s.paired_t([0.1, 0.1]), s.paired_t(ours)) is None
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_results_that_are_not_finite_are_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="must be finite; count diverged runs apart"):

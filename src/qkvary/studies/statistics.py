@@ -51,8 +51,8 @@ class Estimate:
     units: int
     mean: float | None
     std: float | None
-    """Sample standard deviation, or the error of a weighted mean times the root of the units; None
-    for fewer than two values."""
+    """Sample standard deviation, or the error of another mean times the root of the units; None for
+    fewer than two values."""
     low: float | None
     high: float | None
     confidence: float
@@ -185,6 +185,37 @@ def weighted_t(
         units=moments.units,
         mean=centre,
         std=error * math.sqrt(moments.units),
+        low=centre - half,
+        high=centre + half,
+        confidence=confidence,
+        p_value=float(2 * stats.t.sf(abs(centre) / error, degrees)),
+        undefined=None,
+        degrees=degrees,
+    )
+
+
+def welch_t(ours: Estimate, others: Estimate, *, confidence: float = 0.95) -> Estimate | None:
+    """Return one mean minus another that shares nothing with it, with Welch's interval.
+
+    None where one of the two has no mean or no spread.
+
+    Source: Welch 1947.
+    """
+    _check_confidence(confidence)
+    if ours.mean is None or others.mean is None or not ours.std or not others.std:
+        return None
+    units, centre = ours.units + others.units, ours.mean - others.mean
+    squares = [one.std**2 / one.units for one in (ours, others) if one.std]
+    error = math.sqrt(math.fsum(squares))
+    rest = (
+        square**2 / (one.units - 1) for square, one in zip(squares, (ours, others), strict=True)
+    )
+    degrees = error**4 / math.fsum(rest)
+    half = float(stats.t.isf((1 - confidence) / 2, degrees)) * error
+    return Estimate(
+        units=units,
+        mean=centre,
+        std=error * math.sqrt(units),
         low=centre - half,
         high=centre + half,
         confidence=confidence,

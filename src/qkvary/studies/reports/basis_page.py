@@ -25,9 +25,11 @@ from qkvary.studies.basis_transfer import (
 from qkvary.studies.reports import wording
 from qkvary.studies.reports.documents import render_document
 from qkvary.studies.reports.tables import Cell, Column, Table, plain, table_csv, table_markdown
-from qkvary.studies.statistics import Estimate
+from qkvary.studies.statistics import Estimate, detectable_difference, welch_t
 
 SCHEMA = 1
+POWER = 0.8
+"""Probability with which a detectable difference is seen."""
 QUESTION = "Can a GELU network with a skip connection absorb a change of basis?"
 CIRCULAR = (
     "Choosing a reading because its linear error is the printed one is circular: the printed "
@@ -118,22 +120,25 @@ def _about_width(summaries: Sequence[BasisSummary]) -> str:
     groups: dict[str, list[BasisSummary]] = {}
     for one in summaries:
         groups.setdefault(_name(one), []).append(one)
-    wider = [
-        (some[0], some[-1])
+    gaps = [
+        gap
         for some in groups.values()
-        if some[0].student.high is not None and some[-1].student.low is not None
+        if some[-1].d > some[0].d and (gap := welch_t(some[-1].student, some[0].student))
     ]
-    apart = [
-        big for small, big in wider if big.d > small.d and _low(big.student) > _high(small.student)
-    ]
-    if not wider or wider[0][0].d == wider[0][1].d:
-        return "One width says nothing about that."
-    if not apart:
-        return "Here the intervals of the smallest and the largest width overlap in every reading."
+    if not gaps:
+        return "One width or one seed says nothing about that."
+    seen = _seen(gaps)
+    growing = sum(_low(gap) > 0 for gap in gaps)
+    if not growing:
+        return (
+            "Here no reading's error is seen to grow from the smallest to the largest width (a "
+            f"difference of {seen} would have been seen)."
+        )
     return (
-        f"Here the error grows with the width in {len(apart)} of {len(wider)} readings (the "
-        "intervals of the smallest and the largest width do not overlap); every width has the same "
-        "number of steps and inputs, which are few for the larger ones."
+        f"Here the error grows with the width in {growing} of {len(gaps)} readings (the interval "
+        "of the difference between the smallest and the largest width leaves out zero; "
+        f"{seen} would have been seen); every width has the same number of steps and inputs, "
+        "which are few for the larger ones."
     )
 
 
@@ -160,11 +165,45 @@ def find_caveats(study: BasisStudy, summaries: Sequence[BasisSummary]) -> list[s
             "training would end lower."
         ),
         (
-            f"Intervals are Student's over {len(study.seeds)} seeds, 95 % each; a seed draws "
-            "target, student and inputs."
+            f"Intervals are Student's over {len(study.seeds)} seeds, 95 % each, and Welch's "
+            "between widths; a seed draws target, student and inputs."
         ),
+        *_about_power(summaries),
         "Inputs are Gaussian. Nothing here is a trained transformer.",
     ]
+
+
+def _about_power(summaries: Sequence[BasisSummary]) -> Iterator[str]:
+    student = _seen([one.student for one in summaries])
+    linear = _seen([one.linear for one in summaries])
+    if student:
+        yield (
+            f"A student's error that is off a given one, such as the printed, by {student} would "
+            f"have been seen with {100 * POWER:.0f} % probability"
+            + (f", and a linear map's off by {linear}." if linear else ".")
+            + " Smaller differences may be there and not be seen."
+        )
+
+
+def _seen(estimates: Sequence[Estimate]) -> str:
+    """From which size on differences would have been seen; nothing where none would."""
+    known = sorted(size for one in estimates if (size := _detectable(one)) is not None)
+    if not known:
+        return ""
+    low, high = (wording.fixed(100 * size, 2) for size in (known[0], known[-1]))
+    return f"{low} points" if low == high else f"{low} to {high} points"
+
+
+def _detectable(estimate: Estimate) -> float | None:
+    if estimate.low is None or estimate.std is None:
+        return None
+    return detectable_difference(
+        estimate.std,
+        estimate.units,
+        degrees=estimate.degrees,
+        confidence=estimate.confidence,
+        power=POWER,
+    )
 
 
 def results_table(summaries: Sequence[BasisSummary]) -> Table:
@@ -178,8 +217,10 @@ def results_table(summaries: Sequence[BasisSummary]) -> Table:
             Column(key="d", title="d"),
             Column(key="runs", title="seeds"),
             Column(key="student_error", title="student", below="95 %"),
+            Column(key="student_detectable", title="detectable", below="points"),
             Column(key="half_way_error", title="student", below="half way"),
             Column(key="linear_error", title="linear map", below="95 %"),
+            Column(key="linear_detectable", title="detectable", below="points"),
             Column(key="analytic_error", title="linear map", below="infinite width"),
             Column(key="student_cosine", title="cosine", below="student"),
             Column(key="agrees", title="linear error", below="as printed", numeric=False),
@@ -195,12 +236,18 @@ def _row(one: BasisSummary) -> tuple[Cell, ...]:
         plain(one.d),
         plain(one.seeds),
         plain(one.student.mean, _percent(one.student)),
+        _points(_detectable(one.student)),
         plain(one.half_way.mean, wording.percent(one.half_way.mean, 2)),
         plain(one.linear.mean, _percent(one.linear)),
+        _points(_detectable(one.linear)),
         plain(one.analytic, wording.percent(one.analytic, 2)),
         plain(one.cosine.mean, wording.fixed(one.cosine.mean, 4)),
         plain("yes" if agrees(one) else "no"),
     )
+
+
+def _points(size: float | None) -> Cell:
+    return plain(size, wording.fixed(None if size is None else 100 * size, 2))
 
 
 def readings_table() -> Table:
@@ -287,7 +334,3 @@ def _percent(estimate: Estimate) -> str:
 
 def _low(estimate: Estimate) -> float:
     return 0.0 if estimate.low is None else estimate.low
-
-
-def _high(estimate: Estimate) -> float:
-    return 0.0 if estimate.high is None else estimate.high
