@@ -20,8 +20,10 @@ def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in found.Scalars(tag)]
 
 
-def test_the_copy_shows_what_the_log_has_also_after_a_stop(tmp_path: Path) -> None:
-    for stop in (after(20), after(100)):
+@pytest.mark.parametrize("steps", [20, 7, 13])
+def test_the_copy_shows_what_the_log_has_also_after_a_stop(steps: int, tmp_path: Path) -> None:
+    """Also where the last step before the stop was logged, or scored."""
+    for stop in (after(steps), after(100)):
         board = TensorBoardLog(tmp_path / "board")
         watchers = Watchers(on_log=board.write, sample=lambda _n: "hm")
         train(toy_run(), ToyTask(), tmp_path, stop=stop, watchers=watchers)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.training.catalog import load_tensorboard
@@ -30,9 +30,11 @@ class TensorBoardLog:
 
     def write(self, entry: Mapping[str, JsonValue]) -> None:
         """Take one entry of the log; what an earlier, killed process wrote behind it is hidden."""
-        step = entry["step"]
+        step = cast("int", entry["step"])
         if self._writer is None:
-            self._writer = self._board.SummaryWriter(str(self._directory), purge_step=step)
+            # A run that goes on logs again what is behind its checkpoint, and nothing at its step.
+            first = step + (entry["event"] == "resumed")
+            self._writer = self._board.SummaryWriter(str(self._directory), purge_step=first)
         for name, value in entry.items():
             if name in NOT_CURVES:
                 continue
