@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from qkvary.cli._results import report_folder
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
@@ -113,6 +114,18 @@ def test_a_younger_training_of_the_same_name_has_a_page_of_its_own(tmp_path: Pat
     more = replace(younger, seeds=(0, 5))
     note_on(store, more, 3)
     assert page_name(store, more) == page_name(store, younger) == second.notes[0]
+
+
+def test_trainings_of_a_long_name_have_folders_of_their_own(tmp_path: Path) -> None:
+    store, name = Store(tmp_path), "train gpt2-124m-decay-scale on openwebtext"
+    plans = [replace(plan("QKV", steps=steps), name=name) for steps in (10, 20, 30)]
+    for day, study in enumerate(plans, start=1):
+        note_on(store, study, day)
+    folders = [report_folder(page_name(store, study), tmp_path) for study in plans]
+    assert len(set(folders)) == 3
+    for study, folder in zip(plans[1:], folders[1:], strict=True):
+        (note,) = next(one.notes for one in list_trainings(store) if one.study == study)
+        assert folder.name == note
 
 
 def test_no_training(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from qkvary.storage.errors import DamagedError
 from qkvary.studies.analysis import summarise
 from qkvary.studies.records import Record
 from qkvary.studies.reports.maps import AttentionMaps
-from qkvary.studies.reports.wording import slug
+from qkvary.studies.reports.wording import folder_name
 from qkvary.studies.store import Store
 from qkvary.studies.study import Study
 from qkvary.studies.summary import Summary
@@ -50,8 +50,8 @@ def gather_results(study: Study, store: Store) -> Results:
 
 
 def report_folder(name: str, out: Path) -> Path:
-    """Where the report of that name goes, unless the user says otherwise."""
-    return out / "reports" / slug(name)
+    """Where the report of a study or of a training's note goes, unless the user says otherwise."""
+    return out / "reports" / folder_name(name)
 
 
 def _gather_attention(

@@ -19,14 +19,12 @@ from qkvary.arch.labels import parse_variant, spell_label
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.jsonvalues import decode, encode
-from qkvary.studies.reports.wording import slug
+from qkvary.studies.reports.wording import FOLDER_DIGITS, slug
 from qkvary.studies.store import Store, now
 from qkvary.studies.study import Study
 
 FOLDER = "trainings"
 FORMAT = 1
-DIGITS = 8
-"""Of the sha256, in the name of a note."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +51,7 @@ def note_training(store: Store, study: Study, command: str) -> None:
         ResourceError: if the store cannot be written.
     """
     fields = to_dict(study)
-    digest = hashlib.sha256(encode(fields).encode()).hexdigest()[:DIGITS]
+    digest = hashlib.sha256(encode(fields).encode()).hexdigest()[:FOLDER_DIGITS]
     path = store.path / FOLDER / f"{slug(study.name)}-{digest}.json"
     if path.exists():
         return

@@ -107,6 +107,29 @@ def test_slug_is_a_file_name(text: str) -> None:
     assert set(slug) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
 
 
+@pytest.mark.parametrize(
+    ("text", "folder"),
+    [
+        ("quickstart", "quickstart"),
+        ("train lm-tiny on mine", "train-lm-tiny-on-mine"),
+        ("train-lm-10m-on-some-0a1b2c3d", "train-lm-10m-on-some-0a1b2c3d"),
+        (f"{'x' * 40}-0a1b2c3d", f"{'x' * 40}-0a1b2c3d"),
+        ("?", "unnamed"),
+    ],
+)
+def test_a_folder_is_called_as_what_is_in_it(text: str, folder: str) -> None:
+    assert wording.folder_name(text) == folder
+
+
+def test_long_names_have_folders_of_their_own() -> None:
+    names = [f"{'a long name ' * 5}{end}" for end in ("", "one", "two")]
+    folders = [wording.folder_name(name) for name in names]
+    assert len(set(folders)) == 3
+    for folder in folders:
+        assert folder.startswith("a-long-name-a-long-name-a-long-name-a-l")
+        assert len(folder) <= 49
+
+
 def test_lists_and_counts_read_like_sentences() -> None:
     assert wording.listed([]) == ""
     assert wording.listed(["a"]) == "a"

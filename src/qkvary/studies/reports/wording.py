@@ -3,6 +3,7 @@
 Knows numbers, units and characters. Does not know what is measured.
 """
 
+import hashlib
 import math
 import re
 import unicodedata
@@ -11,6 +12,9 @@ from collections.abc import Sequence
 _UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
+SLUG_LENGTH = 40
+FOLDER_DIGITS = 8
+"""Of a sha256, at the end of a name that alone would not be unique."""
 MISSING = "–"
 """What stands where there is no figure."""
 MINUS = "−"
@@ -35,8 +39,24 @@ def short(text: str, length: int = 22) -> str:
 
 def slug(text: str) -> str:
     """Return a name that is safe in a file name and in an ``id``; it need not be unique."""
+    return _hyphenated(text)[:SLUG_LENGTH] or "unnamed"
+
+
+def folder_name(text: str) -> str:
+    """Return a name for a folder; one that is too long ends with digits of the text's sha256.
+
+    What has such digits already, behind a slug, keeps them.
+    """
+    whole = _hyphenated(text)
+    if len(whole) <= SLUG_LENGTH + 1 + FOLDER_DIGITS:
+        return whole or "unnamed"
+    digits = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:FOLDER_DIGITS]
+    return f"{whole[:SLUG_LENGTH].strip('-')}-{digits}"
+
+
+def _hyphenated(text: str) -> str:
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    return re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")[:40] or "unnamed"
+    return re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")
 
 
 def real(value: float | None, digits: int = 3, sign: bool = False) -> str:
