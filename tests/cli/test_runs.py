@@ -11,8 +11,10 @@ from qkvary.cli import _options
 from qkvary.cli.main import main
 from qkvary.storage.journal import Journal
 from qkvary.storage.locks import OwnerLock
+from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.studies.recording import run_identity
-from qkvary.studies.store import JOURNAL_NAME, LOCK_NAME, Store
+from qkvary.studies.runner import RunSummary
+from qkvary.studies.store import JOURNAL_NAME, LOCK_NAME, RECORD_NAME, Store
 from qkvary.studies.study import Cell, Study
 from tests.studies.made_up import make_record, make_study
 
@@ -147,6 +149,67 @@ def test_report_counts_what_is_missing_and_names_what_is_damaged(
     assert {Path(name).name for name in document["files"]} == {"report.html", "report.md"}
     assert "record.json" in document["damage"][0]
     assert "record.json" in printed.err
+
+
+@pytest.fixture
+def newer(study: Study, tmp_path: Path) -> Path:
+    """Runs that are done, with a page; then a newer qkvary writes the first of them again."""
+    store, cells = Store(tmp_path / "runs"), study.cells()
+    for cell in cells:
+        fill(store, cell, 0.5)
+    assert main(["report", "made-up", "--out", str(store.path), "--format", "html"]) == 0
+    directory = store.directory(cells[0].run_key)
+    path = directory / RECORD_NAME
+    record = path.read_bytes().replace(b'"schema_version": 1', b'"schema_version": 2')
+    path.write_bytes(record)
+    files = {name: (directory / name).read_bytes() for name in read_manifest(directory).files}
+    (directory / MANIFEST_NAME).write_bytes(describe(files).to_json())
+    return store.path
+
+
+@pytest.mark.parametrize(
+    "words", [["report", "made-up"], ["status", "made-up"], ["status"], ["study", "made-up"]]
+)
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_runs_of_a_newer_version_are_neither_damaged_nor_missing(
+    words: list[str], more: list[str], newer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    page = newer / "reports" / "made-up" / "report.html"
+    before = page.read_bytes()
+    assert main([*words, "--out", str(newer), *more]) == 3
+    printed, said = capsys.readouterr()
+    assert "has schema_version 2, this qkvary reads 1; use a newer qkvary" in said
+    assert "Traceback" not in said
+    assert page.read_bytes() == before
+    assert [path.name for path in page.parent.iterdir()] == ["report.html"]
+    if words[0] == "study" and more:
+        assert json.loads(printed)["runs"]["missing"] == 6
+
+
+def test_a_study_that_ended_early_writes_no_page(
+    study: Study,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever the reason is, and however many runs it has looked at."""
+    ended = RunSummary(
+        **dict.fromkeys(("planned", "done", "failed", "diverged", "missing", "made"), 0),
+        seconds=0.1,
+        exit_code=4,
+        message="the disk is full",
+    )
+    monkeypatch.setattr("qkvary.cli.study.run_study", lambda *_words, **_more: ended)
+    words = ["study", "made-up", "--out", str(tmp_path)]
+    assert main([*words, "--json"]) == 4
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert (document["runs"]["message"], document["files"]) == ("the disk is full", [])
+    assert document["summary"] is None
+    assert main(words) == 4
+    assert "the disk is full" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_plan_makes_nothing(

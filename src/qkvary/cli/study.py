@@ -66,10 +66,14 @@ def command(
         return 0
     screen = console(sys.stderr)
     runs = run_study(chosen, store, options, console=screen)
-    ended_early = bool(runs.exit_code and runs.missing)
+    ended_early = bool(runs.message or (runs.exit_code and runs.missing))
     if ended_early:
         _explain(runs)
     if ended_early and not json_output:
+        return runs.exit_code
+    if runs.message:
+        # What stopped it may keep runs from being read: a page that is there says more.
+        print_json({"runs": runs, "summary": None, "files": []})
         return runs.exit_code
     results = gather_results(chosen, store)
     files = write_report(

@@ -177,11 +177,12 @@ class _Runner:
 
     def survey(self) -> None:
         """Find out which runs are left; name damaged ones and open them again."""
+        # Those that were not looked at yet are left, should one be found that ends it all.
+        self.left = dict(enumerate(self.cells))
         for number, cell in enumerate(self.cells):
             status = self.look_at(cell)
-            if status is None:
-                self.left[number] = cell
-            else:
+            if status is not None:
+                del self.left[number]
                 self.count(status)
 
     def look_at(self, cell: Cell) -> str | None:
