@@ -293,6 +293,20 @@ def test_duels_are_symmetric_and_corrected_for_all_pairs() -> None:
     assert duels["Q-K=V", "QKV"].mean == pytest.approx(-(duels["QKV", "Q-K=V"].mean or 0))
 
 
+def test_utilization_is_the_mean_of_the_runs_that_measured_it() -> None:
+    study = make_study(seeds=(1, 2, 3))
+    shares = {("Q-K=V", 1): 0.25, ("Q-K=V", 3): 0.5}
+    records = [make_record(cell, 0.5) for cell in study.cells()]
+    for number, record in enumerate(records):
+        share = shares.get((record.variant, record.seed))
+        if share is not None:
+            timing = {**record.timing, "utilization": share}
+            records[number] = dataclasses.replace(record, timing=timing)
+    table = tables_of(study, records)["reverse"]
+    assert table.row("Q-K=V").utilization == 0.375
+    assert table.row("QKV").utilization is None
+
+
 def test_costs_are_averaged_over_settings_and_need_all_of_them() -> None:
     study = make_study(make_setting("short"), make_setting("long", length=11), seeds=(1,))
     records = [

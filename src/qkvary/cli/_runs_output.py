@@ -10,7 +10,6 @@ from rich.text import Text
 
 from qkvary.cli._output import console, grouped, print_json, print_rows, printable
 from qkvary.costs.network import network_costs
-from qkvary.studies.catalog import load_utilization
 from qkvary.studies.store import Store
 from qkvary.studies.study import Study
 
@@ -76,26 +75,35 @@ def print_plan(study: Study, store: Store, *, json_output: bool) -> None:
 
 
 def print_scores(screen: Console, study: Study, store: Store) -> None:
-    """What each run that is done reached, by both conventions."""
+    """What each run that is done reached, by both conventions, and how fast."""
+    records = [(cell, store.record(cell.run_key)) for cell in study.cells()]
+    done = [(cell, record) for cell, record in records if record and record.status == "done"]
+    measured = any("utilization" in record.timing for _, record in done)
     rows: list[tuple[str, ...]] = []
-    utilization = load_utilization()
-    for cell in study.cells():
-        record = store.record(cell.run_key)
-        if record is None or record.status != "done":
-            continue
-        found, run = record.metrics, cell.run
-        tokens = run.training.batch_size * run.task.sequence_length
-        steps = record.timing["steps_per_second"]
-        flops = utilization.training_flops_per_second(run, steps)
-        peak = utilization.product_flops_per_second(run) * record.environment.get("processes", 1)
-        scores = (_score(found, f"test_{name}") for name, _ in SCORES)
-        speed = (f"{steps * tokens:,.0f}", f"{flops / 1e9:,.1f}", f"{flops / peak:.0%}")
-        rows.append((cell.variant, str(cell.seed), *scores, *speed))
+    for cell, record in done:
+        scores = (_score(record.metrics, f"test_{name}") for name, _ in SCORES)
+        tokens = cell.run.training.batch_size * cell.run.task.sequence_length
+        speed = f"{record.timing['steps_per_second'] * tokens:,.0f}"
+        shares = _utilization(record.timing) if measured else ()
+        rows.append((cell.variant, str(cell.seed), *scores, speed, *shares))
     heads = ((head, "right") for _, head in SCORES)
-    speeds = ((head, "right") for head in ("tokens/s", "GFLOP/s", "of a large product"))
-    columns = (("variant", "left"), ("seed", "right"), *heads, *speeds)
+    speeds = ("tokens/s", *(("GFLOP/s", "of a large product") if measured else ()))
+    columns = (
+        ("variant", "left"),
+        ("seed", "right"),
+        *heads,
+        *((head, "right") for head in speeds),
+    )
     if rows:
         print_rows(screen, columns, rows)
+
+
+def _utilization(timing: Mapping[str, float]) -> tuple[str, str]:
+    """Operations a second and their share, as they were measured when the run ended."""
+    share, whole = timing.get("utilization"), timing.get("product_flops_per_second")
+    if share is None or whole is None:
+        return "", ""
+    return f"{share * whole / 1e9:,.1f}", f"{share:.0%}"
 
 
 def _score(metrics: Mapping[str, float | int | None], name: str) -> str:

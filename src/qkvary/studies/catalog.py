@@ -126,8 +126,3 @@ def load_together() -> ModuleType:
 def load_processes() -> ModuleType:
     """``training.parallel``, which finds the processes that torchrun started; needs torch."""
     return importlib.import_module("qkvary.training.parallel")
-
-
-def load_utilization() -> ModuleType:
-    """``utilization``, which measures a product; needs torch."""
-    return importlib.import_module("qkvary.studies.utilization")

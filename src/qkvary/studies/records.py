@@ -50,7 +50,8 @@ class Record:
     ``cache_bytes_per_token`` (None: the network keeps no cache)."""
     timing: Mapping[str, float]
     """``training_seconds``, ``evaluation_seconds``, ``total_seconds``, ``cpu_seconds``,
-    ``steps_per_second``."""
+    ``steps_per_second``; of language models also ``utilization``, training's share of
+    ``product_flops_per_second``, where that could be measured when the run ended."""
     environment: Mapping[str, Any]
     """Versions, commit, processor, threads and kernels."""
     started: str

@@ -125,6 +125,7 @@ def _row(
         steps_per_second=mean([_timing(run, "steps_per_second") for run in done]),
         costs=_costs(runs, plan.settings),
         learning_rates=_learning_rates(runs, plan.settings),
+        utilization=mean(_utilizations(done)),
     )
 
 
@@ -169,6 +170,15 @@ def _means(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 def _timing(run: Observation, name: str) -> float:
     return float(run.record.timing.get(name, 0.0)) if run.record else 0.0
+
+
+def _utilizations(runs: Sequence[Observation]) -> list[float]:
+    records = (run.record for run in runs)
+    return [
+        float(record.timing["utilization"])
+        for record in records
+        if record is not None and "utilization" in record.timing
+    ]
 
 
 def _learning_rates(runs: Sequence[Observation], settings: Sequence[str]) -> tuple[float, ...]:

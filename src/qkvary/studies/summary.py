@@ -138,6 +138,9 @@ class VariantRow:
     costs: CostRow | None
     learning_rates: tuple[float, ...]
     """The learning rate used in each setting of the table (see ``Summary.learning_rates``)."""
+    utilization: float | None = None
+    """Mean share of the rate of one large product that training reached; None where no run has
+    measured it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,8 @@
-"""How much of a device training uses: its arithmetic against that of one large product."""
+"""How much of a device training uses: its arithmetic against that of one large product.
+
+Measured when a run has ended, by the process that trained it: on another machine, or another day,
+the product says nothing about the run. It is no part of what the run is.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,38 @@ from time import perf_counter
 import torch
 
 from qkvary.arch.models import as_model
+from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.training import training_macs_per_token
 from qkvary.nn.products import linear
 from qkvary.training.config import RunConfig
 
 SIDE_ON_CPU, SIDE_ELSEWHERE = 1024, 8192
 TURNS = 5
+
+
+def measure_utilization(
+    run: RunConfig, steps_per_second: float, *, processes: int = 1
+) -> dict[str, float]:
+    """What the timing of a record says about it; nothing where it cannot be measured.
+
+    Args:
+        run: What was trained; only language models are large enough to be worth it.
+        steps_per_second: How fast.
+        processes: How many trained it, on as many devices.
+
+    Returns:
+        ``utilization``, a share, and ``product_flops_per_second``, which it is a share of: the
+        product's, of all processes together. Or nothing.
+    """
+    if not isinstance(run.network, LanguageModelConfig) or not steps_per_second:
+        return {}
+    try:
+        whole = processes * product_flops_per_second(run)
+    except RuntimeError:
+        # No memory for it, or a type that this device does not multiply.
+        return {}
+    share = training_flops_per_second(run, steps_per_second) / whole
+    return {"utilization": share, "product_flops_per_second": whole}
 
 
 def training_flops_per_second(run: RunConfig, steps_per_second: float) -> float:

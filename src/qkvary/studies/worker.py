@@ -17,6 +17,7 @@ from qkvary.studies.attention_maps import AttentionMaps, to_bytes
 from qkvary.studies.recording import make_record
 from qkvary.studies.store import NETWORK_NAME, Claim, now
 from qkvary.studies.study import Cell
+from qkvary.studies.utilization import measure_utilization
 from qkvary.studies.workloop import Made, Surroundings, serve
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
@@ -75,25 +76,31 @@ def make(
         keep=surroundings.keep,
         way=way,
     )
-    changed = {} if way is None else cell.run.way.differences(way)
+    computed = cell.run if way is None else cell.run.computed(way)
+    changed = cell.run.way.differences(computed.way)
     if outcome.status == "stopped":
         return None
     if cell.keep_network and outcome.status == "done":
         network = cast("LanguageModel", outcome.network)
         save_model(claim.directory / NETWORK_NAME, network, task.tokenizer)
+    processes = 1 if distribution is None else distribution.size
+    speed = outcome.timing["steps_per_second"] if outcome.status == "done" else 0.0
     record = make_record(
         cell,
         status=outcome.status,
         started=started,
         message=outcome.message,
         metrics=outcome.metrics,
-        timing=outcome.timing,
+        timing={
+            **outcome.timing,
+            **measure_utilization(computed, speed, processes=processes),
+        },
         environment={
             "torch": str(torch.__version__),
-            "device": (way or cell.run.way).device,
+            "device": computed.device,
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "kernel": _kernel(cell),
-            "processes": 1 if distribution is None else distribution.size,
+            "processes": processes,
             **({"changed": changed} if changed else {}),
         },
         state_sha256=outcome.state_sha256,

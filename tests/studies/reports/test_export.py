@@ -1,9 +1,10 @@
 import csv
+import dataclasses
 import io
 import json
 
 from qkvary.studies.reports import export
-from qkvary.studies.reports.page import store_digest
+from qkvary.studies.reports.page import render_page, store_digest
 from tests.studies.reports.hostile import PAYLOADS
 from tests.studies.reports.synthetic import make_attention, make_summary, renamed
 
@@ -43,6 +44,28 @@ def test_figures_are_not_rounded() -> None:
         assert row["low"] == ("" if gap is None or gap.low is None else repr(gap.low))
         parts = ("done", "failed", "diverged", "missing")
         assert sum(int(row[f"runs_{part}"]) for part in parts) == int(row["runs_planned"])
+
+
+def test_utilization_stands_beside_the_speed_where_it_was_measured() -> None:
+    summary = make_summary()
+    assert "utilization" not in export.csv_files(summary, ())["costs.csv"].lower()
+    tables = tuple(
+        dataclasses.replace(
+            table,
+            rows=tuple(
+                dataclasses.replace(row, utilization=0.375 if row.variant == "QKV" else None)
+                for row in table.rows
+            ),
+        )
+        for table in summary.tables
+    )
+    measured = dataclasses.replace(summary, tables=tables)
+    for row in read(export.csv_files(measured, ())["costs.csv"]):
+        assert row["utilization"] == ("0.375" if row["variant"] == "QKV" else "")
+    for text in (export.markdown_report(measured, ()), render_page(measured, ())):
+        assert "38 %" in text
+        assert "over that of one large product on the same device" in text
+    assert "large product" not in export.markdown_report(summary, ())
 
 
 def test_contrasts_are_exported_with_their_sentences() -> None:

@@ -370,6 +370,7 @@ def solving_table(table: ResultTable, key: str) -> Table:
 def cost_table(tables: Sequence[ResultTable], key: str) -> Table:
     """Return what the networks cost, once for tasks whose networks are the same."""
     groups = _same_costs([table for table in tables if table.kind != "average"] or list(tables))
+    measured = any(row.utilization is not None for table in tables for row in table.rows)
     parts = list(
         dict.fromkeys(
             name
@@ -395,15 +396,40 @@ def cost_table(tables: Sequence[ResultTable], key: str) -> Table:
             Column(key="macs_per_sequence", title="MACs", below="per sequence"),
             Column(key="cache_bytes_per_token", title="cache", below="per token"),
             Column(key="training_seconds", title="training", below="per run, mean"),
+            *((_UTILIZATION,) if measured else ()),
         ),
         rows=tuple(
-            _cost_row(row, costs, group, parts)
+            (
+                *_cost_row(row, costs, group, parts),
+                *((_utilization_cell(row, group),) if measured else ()),
+            )
             for group in groups
             for row in group[0].rows
             if (costs := row.costs)
         ),
-        notes=("MACs are multiply-accumulate operations of one forward pass; FLOPs are twice.",),
+        notes=(
+            "MACs are multiply-accumulate operations of one forward pass; FLOPs are twice.",
+            *((_UTILIZATION_NOTE,) if measured else ()),
+        ),
     )
+
+
+_UTILIZATION = Column(key="utilization", title="utilization", below="mean")
+_UTILIZATION_NOTE = (
+    "Utilization is the arithmetic of training, hidden pairs and what is computed again left out, "
+    "over that of one large product on the same device when the run had ended."
+)
+
+
+def _utilization_cell(row: VariantRow, group: Sequence[ResultTable]) -> Cell:
+    shares = [
+        other.utilization
+        for table in group
+        for other in table.rows
+        if other.variant == row.variant and other.utilization is not None
+    ]
+    share = sum(shares) / len(shares) if shares else None
+    return plain(share, wording.percent(share, 0))
 
 
 def _same_costs(tables: Sequence[ResultTable]) -> list[list[ResultTable]]:
