@@ -112,6 +112,7 @@ def small_run(
     micro_batch_size: int | None = 3,
     precision: Precision = "full",
     recompute_blocks: bool = False,
+    compiled: bool = False,
     **training: Any,
 ) -> RunConfig:
     fields: dict[str, Any] = {
@@ -121,7 +122,10 @@ def small_run(
         **training,
     }
     execution = ExecutionConfig(
-        micro_batch_size=micro_batch_size, precision=precision, recompute_blocks=recompute_blocks
+        micro_batch_size=micro_batch_size,
+        precision=precision,
+        recompute_blocks=recompute_blocks,
+        compile=compiled,
     )
     return RunConfig(
         task=SequenceTaskConfig(name="sub", length=CONTEXT, vocabulary=VOCABULARY),

@@ -142,6 +142,27 @@ def test_large_products_in_many_processes(
         assert difference(together, one) <= TOLERANCE["float32"]
 
 
+@pytest.mark.compile
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("ranks", "strategy"), [(1, "ddp"), (2, "ddp"), (2, "fsdp")])
+def test_a_compiled_network_learns_the_same_and_goes_on(
+    server: RankServer, references: References, quick_path: Path, ranks: int, strategy: str
+) -> None:
+    """Steps, validations and samples of a network that torch compiles, and that is stopped."""
+    order: dict[str, Any] = {
+        "strategy": strategy,
+        "keep_weights": True,
+        "run": {"dtype": "float32", "compiled": True},
+    }
+    whole = server.run(quick_path / "whole", ranks, **order)
+    assert difference(whole, references.alone(dtype="float32")) <= 1e-4
+    stopped = server.run(quick_path / "cut", ranks, stop_after=4, stop_rank=ranks - 1, **order)
+    assert {found["status"] for found in stopped.found} == {"stopped"}
+    again = server.run(quick_path / "cut", ranks, **order)
+    assert again.sha == whole.sha
+    assert again.losses == whole.losses
+
+
 def check_repeats(
     server: RankServer, references: References, path: Path, ranks: int, strategy: str
 ) -> None:
