@@ -182,6 +182,60 @@ def test_a_named_file_is_for_validation(tmp_path: Path) -> None:
     assert counts(data) == {"train": 2, "validation": 1}
 
 
+def texts_of(data: PreparedData, split: str) -> bytes:
+    tokens = data.splits[split].read(0, data.splits[split].tokens)
+    return bytes(token if token < 256 else ord("|") for token in tokens.tolist())
+
+
+@pytest.mark.parametrize("held", ["held.txt", "../link.txt", "held/", "../texts/held/"])
+def test_what_is_named_for_validation_is_not_trained_on(tmp_path: Path, held: str) -> None:
+    """Wherever below the source it lies, and however it is reached."""
+    folder = tmp_path / "texts"
+    name = "held/b.txt" if held.endswith("/") else "held.txt"
+    texts = {"a.txt": "first", name: "held out", "c.txt": "third"}
+    (tmp_path / "link.txt").symlink_to(folder / "held.txt")
+    data = prepare(tmp_path, texts, validation=folder / held)
+    assert texts_of(data, "train") == b"first|third|"
+    assert texts_of(data, "validation") == b"held out|"
+    assert data.about["overlap"]["shared_documents"] == {"validation in train": 0}
+
+
+def test_validation_out_of_a_split_folder_is_in_no_other_split(tmp_path: Path) -> None:
+    texts = {"train/a.txt": "first", "train/b.txt": "held out", "test.txt": "third"}
+    held = tmp_path / "texts" / "train" / "b.txt"
+    data = prepare(tmp_path, texts, validation=held)
+    assert [texts_of(data, name) for name in data.splits] == [b"first|", b"held out|", b"third|"]
+    data = prepare(tmp_path, {}, validation=tmp_path / "texts" / "test.txt", name="by hand")
+    assert [texts_of(data, name) for name in data.splits] == [b"first|held out|", b"third|"]
+
+
+@pytest.mark.parametrize("held", ["only.txt", "", ".."])
+def test_where_all_is_for_validation_nothing_is_left(tmp_path: Path, held: str) -> None:
+    held_out = tmp_path / "texts" / held
+    with pytest.raises(UsageError, match=r"for training in .*, got none beside those of"):
+        prepare(tmp_path, {"only.txt": "a<|endoftext|>b"}, validation=held_out)
+
+
+def test_a_test_file_beside_train_is_never_trained_on(tmp_path: Path) -> None:
+    documents = [f"document {number}" for number in range(40)]
+    texts = {"train.txt": "<|endoftext|>".join(documents), "test.txt": "secret<|endoftext|>hidden"}
+    data = prepare(tmp_path, texts)
+    assert counts(data) == {"train": 38, "validation": 2, "test": 2}
+    assert texts_of(data, "test") == b"secret|hidden|"
+    held_out = {texts_of(data, name) for name in ("train", "validation")}
+    assert not any(b"secret" in text or b"hidden" in text for text in held_out)
+    limited = prepare(tmp_path, {}, max_tokens=40, held_out=0.5, name="limited")
+    assert limited.splits["train"].documents < 10
+    assert limited.splits["test"].documents == 2
+
+
+def test_one_text_beside_a_test_file_is_cut_by_position(tmp_path: Path) -> None:
+    data = prepare(tmp_path, {"train.txt": "0123456789" * 10, "test.txt": "secret"})
+    assert counts(data) == {"train": 1, "validation": 1, "test": 1}
+    assert texts_of(data, "validation") == b"56789|"
+    assert texts_of(data, "test") == b"secret|"
+
+
 @pytest.mark.parametrize(
     ("texts", "choices", "message"),
     [

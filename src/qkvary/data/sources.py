@@ -1,15 +1,15 @@
 """What is prepared: streams of documents, and which split each goes to.
 
 A source comes split (folders or files named train, validation, test), or one file is named for
-validation, or a share of the documents is held out by a rule. A text that is one document is cut
-once, by position.
+validation, or a share of the documents is held out by a rule: of train alone, where there is one
+beside test. A text that is one document is cut once, by position.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -128,19 +128,27 @@ def find_source(path: Path, choices: Choices | None = None) -> Source:
             raise UsageError(f"expected a share between 0 and 1 to hold out, got {share}")
         rule, cuts = _find_rule(parts[None], chosen.field, share)
         if rule is None:
-            return _cut_by_position(name, parts[None], share, listed, total, chosen.max_tokens)
+            texts = parts.pop(None)
+            cut = _cut_by_position(name, texts, share, listed, total, chosen.max_tokens)
+            return replace(cut, streams=[*cut.streams, *_streams(parts, chosen)])
     if cuts > 1:
         # Who goes on with a set must cut it in the same places.
         listed["cuts"] = cuts
-    streams = [
-        Stream(
-            documents=FileDocuments(files=some, field=chosen.field, cuts=cuts),
-            split=split,
-            max_tokens=chosen.max_tokens if split in (None, "train") else None,
-        )
-        for split, some in parts.items()
-    ]
+    streams = _streams(parts, chosen, cuts)
     return Source(name=name, streams=streams, rule=rule, total_bytes=total, files=listed)
+
+
+def _streams(
+    parts: Mapping[str | None, Sequence[Path]], choices: Choices, cuts: int = 1
+) -> list[Stream]:
+    return [
+        Stream(
+            documents=FileDocuments(files=files, field=choices.field, cuts=cuts),
+            split=split,
+            max_tokens=choices.max_tokens if split in (None, "train") else None,
+        )
+        for split, files in parts.items()
+    ]
 
 
 def _find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
@@ -218,19 +226,38 @@ def _find_parts(path: Path, choices: Choices) -> dict[str | None, list[Path]]:
     if not path.exists():
         raise UsageError(f"expected a file or folder of documents, got {path}, which is none")
     split = _split_parts(path) if path.is_dir() else {}
-    if "train" in split and ("validation" in split or choices.validation is not None):
-        if choices.validation is not None:
-            split["validation"] = list_files(choices.validation)
-        if choices.held_out is not None:
-            raise UsageError(f"{path} comes split: there is nothing to hold out")
-        order = [name for name in ("train", "validation", "test") if name in split]
-        return {name: split[name] for name in order}
-    files = list_files(path)
-    if choices.validation is None:
-        return {None: files}
+    comes_split = "train" in split and (len(split) > 1 or choices.validation is not None)
+    parts = split if comes_split else {"train": list_files(path)}
+    if choices.validation is not None:
+        parts = _hold_apart(parts, choices.validation, path)
+    if "validation" not in parts:
+        return {None if name == "train" else name: files for name, files in parts.items()}
     if choices.held_out is not None:
-        raise UsageError("expected --validation or --held-out, got both")
-    return {"train": files, "validation": list_files(choices.validation)}
+        raise UsageError(
+            f"{path} comes split: there is nothing to hold out"
+            if comes_split
+            else "expected --validation or --held-out, got both"
+        )
+    return {name: parts[name] for name in ("train", "validation", "test") if name in parts}
+
+
+def _hold_apart(
+    parts: dict[str, list[Path]], validation: Path, path: Path
+) -> dict[str, list[Path]]:
+    """The parts with the named files for validation, and those files in no other part."""
+    named = list_files(validation)
+    held = {file.resolve() for file in named}
+    kept = {
+        name: [file for file in files if file.resolve() not in held]
+        for name, files in parts.items()
+        if name != "validation"
+    }
+    if not kept["train"]:
+        raise UsageError(
+            f"expected documents for training in {path}, got none beside those of --validation "
+            f"{validation}"
+        )
+    return {name: files for name, files in kept.items() if files} | {"validation": named}
 
 
 def _split_parts(folder: Path) -> dict[str, list[Path]]:
