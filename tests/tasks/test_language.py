@@ -15,6 +15,8 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.contract import ALONE, Ranks
 from qkvary.tasks.language import LanguageTask
+from tests.data.small_sets import make_set
+from tests.data.test_library_tokenizers import with_spaces
 from tests.tasks.tiny_networks import (
     ALPHABET,
     SAYINGS,
@@ -257,6 +259,16 @@ def test_tokens_are_printed_as_people_can_read_them() -> None:
     assert example is not None
     assert example.tokens == tuple("jackdaw")
     assert make_task()._print(SEPARATOR) == "¶"
+
+
+def test_spaces_that_tokens_mark_are_printed(tmp_path: Path) -> None:
+    text = "the cat and the hat on the mat"
+    data = make_set(tmp_path, [text], [text], tokenizer=with_spaces())
+    task = make_task(data=str(data.path), data_sha256=data.fingerprint)
+    network = dataclasses.replace(tiny_network("language"), vocabulary=data.vocabulary)
+    example = task.attention_example(task.build(network, 3))
+    assert example is not None
+    assert "".join(example.tokens).startswith("the␣cat␣a")
 
 
 def test_the_loss_is_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Any tokenizer of Hugging Face, by its ``tokenizer.json``: the library of that name runs it.
 
-What a token adds to a text depends on how its tokenizer puts pieces together: bytes in letters,
-spaces as a mark, or whatever the library says.
+What a token adds to a text depends on how its tokenizer puts pieces together: bytes in letters, or
+whatever the library says, which also knows what becomes of marks for spaces.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import tokenizers
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
-_SPACE = "▁"
 SEPARATORS = (
     "<|endoftext|>",
     "</s>",
@@ -124,10 +123,6 @@ class LibraryTokenizer:
         match = _BYTE_PIECE.fullmatch(name)
         if match and '"ByteFallback"' in self._decoder:
             return bytes((int(match[1], 16),))
-        if _SPACE in self._decoder:
-            text = name.replace(_SPACE, " ")
-            first = after is None or after in self._special
-            return (text.removeprefix(" ") if first else text).encode()
         if after is None:
             return self.library.decode([token]).encode()
         before = self.library.decode([after])

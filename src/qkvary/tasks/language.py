@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import LanguageModelConfig, NetworkConfig
+from qkvary.data.pieces import TokenBytes, find_marks, measure_tokens
 from qkvary.data.places import find_prepared
 from qkvary.data.prepared import PreparedData, TokenSplit, open_prepared
 from qkvary.data.rows import PackedRows, PaddedRows, Rows, rows_of_step
@@ -137,7 +138,7 @@ class LanguageTask:
             maps = model.attention_maps(inputs)[0]
         return AttentionExample(
             maps=maps,
-            tokens=tuple(self._print(token) for token in tokens.tolist()),
+            tokens=tuple(map(self._print, tokens.tolist(), [None, *tokens.tolist()])),
             targets=(None,) * len(tokens),
         )
 
@@ -189,7 +190,7 @@ class LanguageTask:
             else:
                 batch = self._rest(split, whole * context, rest)
             nats = _loss_sum(model, _moved(batch, device)).item()
-            count, length = batch.targets.numel(), self._bytes_of(batch.targets)
+            count, length = batch.targets.numel(), self._bytes_of(batch)
             sums.add(weight, (nats, count, nats, count, length))
         return sums.over(ranks)
 
@@ -217,25 +218,23 @@ class LanguageTask:
             is_real = torch.arange(1, context + 1, device=device) < lengths[:, None]
             real = batch._replace(targets=batch.targets.where(is_real, IGNORED))
             nats, real_nats = _loss_sum(model, batch).item(), _loss_sum(model, real).item()
-            counts = batch.targets.numel(), real_nats, real.counted, self._bytes_of(real.targets)
+            counts = batch.targets.numel(), real_nats, real.counted, self._bytes_of(real)
             sums.add(weight, (nats, *counts))
         return sums.over(ranks)
 
     @cached_property
-    def _byte_counts(self) -> Tensor:
-        """UTF-8 bytes of each token; none for the separator and, at last, what is ignored."""
-        pieces = (
-            b"" if token == self.data.separator else self.tokenizer.piece(token)
-            for token in range(self.data.vocabulary)
-        )
-        return torch.tensor([*map(len, pieces), 0])
+    def _token_bytes(self) -> TokenBytes:
+        marks = find_marks(self.tokenizer, self.data.separator)
+        return measure_tokens(self.tokenizer, marks)
 
-    def _bytes_of(self, targets: Tensor) -> int:
-        counts = self._byte_counts
-        return int(counts[targets.cpu().where(targets.cpu() != IGNORED, len(counts) - 1)].sum())
+    def _bytes_of(self, batch: Batch) -> int:
+        """UTF-8 bytes of the targets that count."""
+        counted = batch.targets != IGNORED
+        tokens, before = (part[counted].cpu().numpy() for part in (batch.targets, batch.inputs))
+        return int(self._token_bytes.of(tokens, before).sum())
 
-    def _print(self, token: int) -> str:
-        text = self.tokenizer.piece(token).decode("utf-8", errors="replace")
+    def _print(self, token: int, after: int | None = None) -> str:
+        text = self.tokenizer.piece(token, after=after).decode("utf-8", errors="replace")
         return text.replace("\n", "↵").replace(" ", "␣") or "¶"
 
 

@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
+from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
 from qkvary.inference.evaluation.perplexity import (
     Protocol,
     pad_rows,
@@ -28,6 +30,10 @@ from tests.checkpoints.published_models import (
     read_reference,
     stories,
 )
+from tests.data.merged import TEXT
+from tests.data.small_sets import BYTES, make_set
+from tests.data.test_library_tokenizers import like_gpt2, of_words, with_spaces
+from tests.inference.evaluation.test_texts import pieces as make_pieces
 from tests.tasks.tiny_networks import tiny_network, tiny_set, tiny_task
 
 SIDE_BY_SIDE = Protocol(context=7, stride=7, batch_size=3)
@@ -52,6 +58,29 @@ def test_a_packed_evaluation_is_the_joined_one() -> None:
     assert found.bits_per_byte == pytest.approx(expected["bits_per_byte"], rel=1e-12)
     assert found.byte_perplexity == pytest.approx(2**found.bits_per_byte, rel=1e-12)
     assert found.marks == found.documents
+
+
+DOCUMENTS = ("the cat sat on the mat", "the hat and the cat", "on the cat", "the end")
+
+
+@pytest.mark.parametrize("make", [with_spaces, of_words, like_gpt2, make_pieces, lambda: BYTES])
+def test_training_and_evaluation_count_the_same_bytes(
+    make: Callable[[], Tokenizer], tmp_path: Path
+) -> None:
+    """Whatever a tokenizer does about spaces: those of the documents, and no other."""
+    data = make_set(tmp_path, [TEXT, *DOCUMENTS], DOCUMENTS, tokenizer=make())
+    config = LanguageTaskConfig(data=str(data.path), data_sha256=data.fingerprint, context=64)
+    tiny = tiny_network("language", length=64)
+    model = LanguageTask(config).build(dataclasses.replace(tiny, vocabulary=data.vocabulary), 3)
+    _, text = open_split(data.path, "validation")
+    assert text.count_bytes(np.ones_like(text.tokens, dtype=bool)) == sum(map(len, DOCUMENTS))
+    for name in ("packed", "padded-paper"):
+        task = LanguageTask(dataclasses.replace(config, protocol=name))
+        expected = task.evaluate(model.double().eval(), "validation")
+        protocol = Protocol(context=64, stride=64, joined=name == "packed")
+        found = score_text(model, text, protocol)
+        assert found.loss == pytest.approx(expected["loss"], rel=1e-12)
+        assert found.bits_per_byte == pytest.approx(expected["bits_per_byte"], rel=1e-12)
 
 
 def test_the_papers_protocol_is_that_of_training() -> None:

@@ -8,6 +8,7 @@ import pytest
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceTokenizer, Tokenizer
 from qkvary.inference.evaluation.texts import Text, make_text, open_split, read_documents
 from qkvary.storage.errors import UsageError
+from tests.data.test_library_tokenizers import with_spaces
 from tests.reference import llama2c
 from tests.tasks.tiny_networks import VALIDATION, tiny_set
 
@@ -29,8 +30,9 @@ def everything(text: Text) -> np.ndarray:
         ByteTokenizer(has_separator=True),
         CharacterTokenizer("".join(sorted(set("".join(TEXTS)))), has_separator=True),
         pieces(),
+        with_spaces(),
     ],
-    ids=["bytes", "bytes and separator", "characters", "pieces"],
+    ids=["bytes", "bytes and separator", "characters", "pieces", "spaces with a mark"],
 )
 def test_the_bytes_of_all_tokens_are_those_of_the_text(tokenizer: Tokenizer) -> None:
     text = make_text(tokenizer, TEXTS)

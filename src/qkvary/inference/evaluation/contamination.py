@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from qkvary.data.pieces import find_marks, list_pieces
 from qkvary.data.places import find_prepared
 from qkvary.data.prepared import PreparedData, TokenSplit, open_prepared
-from qkvary.inference.evaluation.texts import find_marks, list_pieces
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.data.documents import FileDocuments
+from qkvary.data.pieces import TokenBytes, find_marks, measure_tokens
 from qkvary.data.prepared import open_prepared
 from qkvary.data.sources import list_files
 from qkvary.data.tokenizers import Tokenizer
@@ -26,16 +27,12 @@ class Text:
     """Of all documents."""
     starts: NDArray[np.int64]
     """Where each begins, and the end of the last: one more than documents."""
-    token_bytes: NDArray[np.int64]
-    """UTF-8 bytes that each token of the vocabulary stands for; 0 for those that are no text."""
+    token_bytes: TokenBytes
+    """UTF-8 bytes that each token of the vocabulary stands for."""
     marks: NDArray[np.bool_]
     """Which tokens of the vocabulary mark beginnings and ends, and are no text."""
     separator: int | None
     """The token that ends documents, and pads rows; ``None`` where there is none."""
-    beginning: int | None = None
-    """The token that begins documents, where there is one."""
-    first_bytes: NDArray[np.int64] | None = None
-    """As ``token_bytes``, directly behind the beginning, which may have added a space."""
 
     @property
     def documents(self) -> int:
@@ -62,11 +59,8 @@ class Text:
         Args:
             chosen: One for each token.
         """
-        counted = self.token_bytes[self.tokens]
-        if self.first_bytes is not None:
-            behind = np.flatnonzero(self.tokens[:-1] == self.beginning) + 1
-            counted[behind] = self.first_bytes[self.tokens[behind]]
-        return int(counted[chosen].sum())
+        before = np.append(self.token_bytes.opening, self.tokens[:-1])
+        return int(self.token_bytes.of(self.tokens, before)[chosen].sum())
 
     def cut(self, tokens: int) -> "Text":
         """The first tokens of the text."""
@@ -117,52 +111,14 @@ def wrap_tokens(
         starts: Where each begins, and the end of the last.
         separator: The token between documents.
     """
-    marks, begin = find_marks(tokenizer, separator), tokenizer.beginning
+    marks = find_marks(tokenizer, separator)
     return Text(
         tokens=tokens,
         starts=np.asarray(starts, dtype=np.int64),
-        token_bytes=_measure(list_pieces(tokenizer, marks)),
+        token_bytes=measure_tokens(tokenizer, marks),
         marks=marks,
         separator=separator,
-        beginning=begin,
-        first_bytes=None if begin is None else _measure(list_pieces(tokenizer, marks, after=begin)),
     )
-
-
-def find_marks(tokenizer: Tokenizer, separator: int | None) -> NDArray[np.bool_]:
-    """Which tokens of the vocabulary mark beginnings and ends, and are no text."""
-    marks = np.zeros(tokenizer.vocabulary, dtype=np.bool_)
-    for token in (separator, tokenizer.beginning, *tokenizer.ends):
-        if token is not None:
-            marks[token] = True
-    return marks
-
-
-def list_pieces(
-    tokenizer: Tokenizer, marks: NDArray[np.bool_], *, after: int | None = None
-) -> list[bytes]:
-    """The bytes that each token of the vocabulary adds to a text; none where it is a mark.
-
-    Args:
-        tokenizer: Whose tokens.
-        marks: Of ``find_marks``.
-        after: The token before; one in the middle of a text if not given.
-    """
-    before = _find_usual(tokenizer, marks) if after is None else after
-    return [
-        b"" if is_mark else tokenizer.piece(token, after=before)
-        for token, is_mark in enumerate(marks.tolist())
-    ]
-
-
-def _find_usual(tokenizer: Tokenizer, marks: NDArray[np.bool_]) -> int | None:
-    """A token in the middle of a text, behind which no other loses a space."""
-    candidates = (token for token in np.flatnonzero(~marks).tolist() if tokenizer.piece(token))
-    return next(candidates, None)
-
-
-def _measure(pieces: Sequence[bytes]) -> NDArray[np.int64]:
-    return np.array([len(piece) for piece in pieces], dtype=np.int64)
 
 
 def open_split(path: Path, name: str, *, most: int | None = None) -> tuple[Tokenizer, Text]:
