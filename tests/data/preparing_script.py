@@ -21,7 +21,7 @@ def in_place(path: Path, data: bytes) -> None:
 
 def manifest_first(workplace: portions.Workplace) -> None:
     """A mutant: the manifest stands there before what it lists."""
-    workplace.finish({"name": "x", "token_bytes": 2})
+    workplace.finish({"name": "x", "token_bytes": 2}, b"{}")
 
 
 def main(texts: Path, folder: Path, portion: int, mutant: str) -> None:

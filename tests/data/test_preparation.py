@@ -183,6 +183,22 @@ def test_a_record_that_was_changed_is_found_out(tmp_path: Path) -> None:
         make_set(tmp_path, texts)
 
 
+@pytest.mark.parametrize("left", [b'{"kind": "bytes"}', None])
+def test_a_set_vouches_for_the_tokenizer_that_made_it(tmp_path: Path, left: bytes | None) -> None:
+    """Not for whatever lies in its place when preparing goes on."""
+    texts = made_up(30, seed=2)
+    expected = make_set(tmp_path / "whole", texts)
+    with pytest.raises(ZeroDivisionError):
+        make_set(tmp_path, texts, settings=interrupted(9))
+    path = tmp_path / "set" / "tokenizer.json"
+    path.unlink(missing_ok=True)
+    if left is not None:
+        path.write_bytes(left)
+    make_set(tmp_path, texts)
+    assert contents(tmp_path / "set") == contents(expected.path)
+    assert open_prepared(tmp_path / "set").separator == BYTES.separator
+
+
 @pytest.mark.parametrize("limit", [1, 7, 40, 41, 100, 10_000])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_tokens_are_taken_up_to_a_document_behind_the_limit(

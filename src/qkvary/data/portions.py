@@ -146,9 +146,8 @@ class Workplace:
                 f"{path} was changed; remove the folder to prepare it again"
             ) from None
 
-    def begin(self, plan: Mapping[str, JsonValue], tokenizer: bytes) -> None:
+    def begin(self, plan: Mapping[str, JsonValue]) -> None:
         """Note what is prepared, before anything of it is written."""
-        atomic_write_file(self.folder / TOKENIZER_FILE, tokenizer)
         atomic_write_file(self.folder / PLAN_FILE, to_line(plan))
 
     def load(self) -> None:
@@ -216,8 +215,12 @@ class Workplace:
         self.portions.append(portion)
         return portion
 
-    def finish(self, about: Mapping[str, JsonValue]) -> None:
-        """Write the manifest: from now on the set exists.
+    def finish(self, about: Mapping[str, JsonValue], tokenizer: bytes) -> None:
+        """Write the tokenizer and the manifest: from now on the set exists.
+
+        Args:
+            about: What the manifest says beside its list.
+            tokenizer: The description of what made the tokens.
 
         Raises:
             ResourceError: if the disk is full, broken or not writable.
@@ -226,7 +229,7 @@ class Workplace:
         blocks = {name: one for portion in self.portions for name, one in portion.blocks.items()}
         listed = (encode(blocks) + "\n").encode()
         atomic_write_file(self.folder / BLOCKS_FILE, listed)
-        tokenizer = (self.folder / TOKENIZER_FILE).read_bytes()
+        atomic_write_file(self.folder / TOKENIZER_FILE, tokenizer)
         files |= {BLOCKS_FILE: FileEntry.of(listed), TOKENIZER_FILE: FileEntry.of(tokenizer)}
         whole: dict[str, JsonValue] = {
             **about,

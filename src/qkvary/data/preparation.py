@@ -156,7 +156,7 @@ def _run(
     settings: Settings,
 ) -> None:
     if workplace.stored_plan() is None:
-        workplace.begin(plan, description)
+        workplace.begin(plan)
     workplace.load()
     encoder = Encoder(tokenizer)
     progress = Progress(total_bytes=source.total_bytes)
@@ -186,7 +186,7 @@ def _run(
         },
         "overlap": count_overlap(workplace),
     }
-    workplace.finish(about)
+    workplace.finish(about, description)
 
 
 def _run_stream(
