@@ -204,7 +204,7 @@ BAD: list[tuple[str, Callable[[Path], Path], type[Exception], str]] = [
         "no text",
         lambda place: write(place / "a.jsonl", '\n{"body": 1, "x": 2}'),
         UsageError,
-        "a.jsonl:2: expected the field 'text', got body, x; name the text with --field",
+        "a.jsonl:2: expected the field 'text', got body, x; name the text with `qkvary data prep",
     ),
     (
         "a number",
@@ -252,7 +252,7 @@ BAD: list[tuple[str, Callable[[Path], Path], type[Exception], str]] = [
         "another column",
         lambda place: write_table(place / "a.parquet", body=["x"]),
         UsageError,
-        "a.parquet: expected the column 'text', got body",
+        "expected the column 'text', got body; name the text with `qkvary data prepare ... --field",
     ),
     (
         "a null",

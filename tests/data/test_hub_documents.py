@@ -133,7 +133,12 @@ class Rows:
     ("rows", "error", "message"),
     [
         ([{"text": "x"}, {"text": None}], UsageError, "row 2: expected text in 'text', got a None"),
-        ([{"content": "x"}], UsageError, "row 1: expected the column 'text', got content"),
+        (
+            [{"content": "x"}],
+            UsageError,
+            "row 1: expected the column 'text', got content; name the",
+        ),
+        ([{"content": "x"}], UsageError, "with `qkvary data prepare ... --field NAME`"),
         ([ConnectionError("no route\nmore")], DownloadError, "cannot read hf:someone/texts: no r"),
         ([ValueError("config is missing")], DownloadError, "config is missing"),
         ([FileNotFoundError("Dataset 'x' doesn't exist")], UsageError, "doesn't exist"),

@@ -172,7 +172,7 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: str, message: 
 
 def test_a_tokenizer_must_have_a_separator() -> None:
     made = tokenizers.Tokenizer(models.WordLevel(vocab={"a": 0, "b": 1}, **UNKNOWN["a"]))
-    with pytest.raises(ValueError, match=r"with none of .*; name one with --separator"):
+    with pytest.raises(ValueError, match=r"with none of .*; name one with `qkvary .* --separator"):
         LibraryTokenizer(made.to_str())
     assert LibraryTokenizer(made.to_str(), separator="b").separator == 1
     with pytest.raises(ValueError, match="got 'c', which this tokenizer has not"):

@@ -154,7 +154,7 @@ def test_a_share_that_cannot_be_met_is_said(tmp_path: Path) -> None:
     assert counts(data) == {"train": 2, "validation": 1}
     assert find_miss(data) == (
         "held out are 0.33 of the text, not 0.05: documents are held out whole, and these are few "
-        "or unlike in size; --validation names others"
+        "or unlike in size; `qkvary data prepare --validation` names others"
     )
 
 
@@ -243,7 +243,11 @@ def test_one_text_beside_a_test_file_is_cut_by_position(tmp_path: Path) -> None:
         ({"a.txt": "a"}, {"held_out": 0.0}, "a share between 0 and 1"),
         ({"a.txt": "a"}, {"max_tokens": 0}, "at least one token"),
         ({"a.txt": " "}, {}, "expected more than one document to hold some out, got 0"),
-        ({"a.jsonl": '{"text": "x"}'}, {}, "say which are for validation with --validation"),
+        (
+            {"a.jsonl": '{"text": "x"}'},
+            {},
+            "for validation with `qkvary data prepare ... --validation PATH`",
+        ),
         ({"a.pdf": "x"}, {}, "expected files of .txt, .text, .jsonl"),
         ({"a.txt": "a"}, {"validation": Path("nowhere")}, "got nowhere, which is none"),
         (
@@ -268,7 +272,7 @@ def test_choices_that_do_not_fit(
 
 def test_a_text_that_was_changed_is_another_source(tmp_path: Path) -> None:
     prepare(tmp_path, {"a.txt": "one", "b.txt": "two"})
-    with pytest.raises(UsageError, match="holds a set with another source: give another --out"):
+    with pytest.raises(UsageError, match=r"another source: remove it, or .* `qkvary data prepare"):
         prepare(tmp_path, {"a.txt": "six", "b.txt": "two"})
 
 

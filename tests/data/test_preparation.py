@@ -220,7 +220,7 @@ def test_tokens_are_taken_up_to_a_document_behind_the_limit(
 
 
 def test_a_source_without_documents_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="expected documents for validation in made up, got none"):
+    with pytest.raises(UsageError, match=r"validation in made up, got none; .* `qkvary data p"):
         make_set(tmp_path, ["a"], [" "])
     empty = Source(name="nothing", streams=[])
     with pytest.raises(UsageError, match="expected documents for train in nothing"):

@@ -241,7 +241,8 @@ def _parse_line(line: bytes, where: str, field: str) -> Any:
     if field not in entry:
         names = ", ".join(list(cast("dict[str, Any]", entry))[:5]) or "none"
         raise UsageError(
-            f"{where}: expected the field {field!r}, got {names}; name the text with --field"
+            f"{where}: expected the field {field!r}, got {names}; name the text with "
+            "`qkvary data prepare ... --field NAME`"
         )
     return cast("dict[str, Any]", entry)[field]
 

@@ -86,7 +86,7 @@ class HubDocuments:
             if self.field not in row:
                 raise UsageError(
                     f"{where}: expected the column {self.field!r}, got {', '.join(list(row)[:5])}; "
-                    "name the text with --field"
+                    "name the text with `qkvary data prepare ... --field NAME`"
                 )
             document = checked_document(row[self.field], where, self.field)
             if not is_blank(document.text):

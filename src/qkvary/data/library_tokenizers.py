@@ -79,7 +79,7 @@ class LibraryTokenizer:
             f"expected a token that ends documents, got {name!r}, which this tokenizer has not"
             if name
             else "expected a token that ends documents, got a tokenizer with none of "
-            f"{', '.join(SEPARATORS)}; name one with --separator"
+            f"{', '.join(SEPARATORS)}; name one with `qkvary data prepare ... --separator TOKEN`"
         )
 
     @property

@@ -30,7 +30,7 @@ def read_parquet(path: Path, field: str) -> Iterator[Any]:
             if field not in names:
                 raise UsageError(
                     f"{path}: expected the column {field!r}, got {', '.join(names[:5]) or 'none'}; "
-                    "name the text with --field"
+                    "name the text with `qkvary data prepare ... --field NAME`"
                 )
             for batch in file.iter_batches(batch_size=_ROWS, columns=[field]):
                 yield from batch.column(0).to_pylist()

@@ -25,7 +25,10 @@ def default_folder(name: str, tokenizer: str) -> Path:
     """
     cache = cache_directory()
     if cache is None:
-        raise UsageError("there is no folder for caches: set QKVARY_CACHE, or give --out")
+        raise UsageError(
+            "there is no folder for caches: set QKVARY_CACHE, or name a folder with "
+            "`qkvary data prepare ... --out DIR`"
+        )
     return cache / "data" / f"{plain_name(name)}-{tokenizer}"
 
 

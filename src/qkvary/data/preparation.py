@@ -143,7 +143,8 @@ def _check_same(stored: Any, plan: Mapping[str, JsonValue], folder: Path) -> Non
     for name, wanted in plan.items():
         if encode(stored.get(name)) != encode(wanted):
             raise UsageError(
-                f"{folder} holds a set with another {name}: give another --out, or remove it"
+                f"{folder} holds a set with another {name}: remove it, or prepare elsewhere with "
+                "`qkvary data prepare ... --out DIR`"
             )
 
 
@@ -173,7 +174,8 @@ def _run(
         if not workplace.count(split, 1):
             raise UsageError(
                 f"expected documents for {split} in {source.name}, got none; say which they are "
-                "with --validation, or hold out another share with --held-out"
+                "with `qkvary data prepare ... --validation PATH`, or hold out another share with "
+                "its --held-out"
             )
     about: dict[str, JsonValue] = {
         "name": source.name,

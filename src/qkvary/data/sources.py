@@ -185,7 +185,7 @@ def _cut_by_position(
     if len(texts) != 1 or kind_of(texts[0]) not in {None, "text"}:
         raise UsageError(
             f"expected more than one document to hold some out, got {len(texts)} in {name}; say "
-            "which are for validation with --validation"
+            "which are for validation with `qkvary data prepare ... --validation PATH`"
         )
 
     def text() -> str:

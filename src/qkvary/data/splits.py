@@ -90,7 +90,7 @@ def explain_miss(share: float, held_out: int, rest: int) -> str | None:
     found = held_out / (held_out + rest)
     return (
         f"held out are {found:.2g} of the text, not {share:.2g}: documents are held out whole, and "
-        "these are few or unlike in size; --validation names others"
+        "these are few or unlike in size; `qkvary data prepare --validation` names others"
     )
 
 

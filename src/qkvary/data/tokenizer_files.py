@@ -109,7 +109,7 @@ def plain_name(text: str) -> str:
     """
     name = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:80]
     if not name:
-        raise UsageError(f"expected a name with letters or digits, got {text!r}; give --out")
+        raise UsageError(f"expected a name with letters or digits, got {text!r}: rename it")
     return name
 
 
