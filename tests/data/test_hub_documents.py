@@ -1,27 +1,52 @@
 """Documents of the hub, by the library itself on files of this machine, and by a stand-in of it."""
 
+import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
+import huggingface_hub
 import pytest
+from huggingface_hub import errors
 
 from qkvary.data.corpora import CORPORA, open_source
 from qkvary.data.downloads import DownloadError
-from qkvary.data.hub_documents import HubDocuments, parse_hub
+from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
+from qkvary.data.places import prepare_corpus
 from qkvary.data.preparation import Settings, prepare
-from qkvary.data.sources import Choices
+from qkvary.data.prepared import PreparedData
+from qkvary.data.sources import Choices, Source
 from qkvary.storage.errors import UsageError
-from tests.data.small_sets import BYTES, made_up
+from tests.data.small_sets import BYTES, TINY_PORTIONS, made_up
 
 TEXTS = made_up(23, seed=6)
+TODAY, TOMORROW = "a" * 40, "b" * 40
+Info = Callable[[str, str | None], Any]
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, info: Info) -> None:
+    """Let the hub say this about a repository at a revision."""
+
+    def asked(_api: object, repository: str, *, revision: str | None) -> Any:
+        return info(repository, revision)
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", asked)
+
+
+def is_at(monkeypatch: pytest.MonkeyPatch, commit: str | None) -> None:
+    answer(monkeypatch, lambda _repository, _revision: SimpleNamespace(sha=commit))
 
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The library reads two files in place of whatever repository it is asked for."""
+    """The library reads two files in place of whatever repository it is asked for.
+
+    Tomorrow they are there the other way round.
+    """
+    is_at(monkeypatch, TODAY)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     files = []
     for number, part in enumerate((TEXTS[:9], TEXTS[9:])):
@@ -33,7 +58,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]
 
     def stand_in(repository: str, configuration: str | None, **named: Any) -> Any:
         calls.append({"repository": repository, "configuration": configuration, **named})
-        found = files if named["split"] == "train" else files[:1]
+        found = files if named["revision"] != TOMORROW else files[::-1]
+        found = found if named["split"] == "train" else files[:1]
         return load("json", data_files=found, split="train", streaming=named["streaming"])
 
     monkeypatch.setattr(datasets, "load_dataset", stand_in)
@@ -91,6 +117,98 @@ def test_a_stream_that_was_interrupted_goes_on(
     # Texts are taken as they stand, spaces at their ends included.
     tokens = sum(len(text.encode()) + 1 for text in TEXTS)
     assert sum(split.tokens for split in data.splits.values()) == tokens
+
+
+def interrupted(source: Source, folder: Path) -> None:
+    """Begin to prepare a set, and be stopped behind its first portions."""
+    calls = iter(range(6))
+
+    def interrupt(_progress: object) -> None:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+
+    settings = dataclasses.replace(TINY_PORTIONS, report=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(source, BYTES, folder, tokenizer_name="bytes", settings=settings)
+    assert list(folder.glob("portion-*.json"))
+
+
+REFERENCE, THIRD = "hf:someone/texts", Choices(held_out=0.3)
+
+
+@pytest.mark.usefixtures("hub")
+def test_who_goes_on_reads_what_was_begun_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_set(folder: Path) -> PreparedData:
+        return prepare_corpus(REFERENCE, "bytes", choices=THIRD, out=folder, settings=TINY_PORTIONS)
+
+    whole = make_set(tmp_path / "whole")
+    assert whole.about["plan"]["source"]["files"]["commit"] == TODAY
+    interrupted(open_source(REFERENCE, THIRD), tmp_path / "set")
+    is_at(monkeypatch, TOMORROW)
+    assert make_set(tmp_path / "set").fingerprint == whole.fingerprint
+    tomorrow = make_set(tmp_path / "tomorrow")
+    assert tomorrow.about["plan"]["source"]["files"]["commit"] == TOMORROW
+    assert tomorrow.fingerprint != whole.fingerprint
+    # What is complete needs the hub no more.
+    answer(monkeypatch, lambda *_asked: pytest.fail("the hub was asked"))
+    assert make_set(tmp_path / "whole").fingerprint == whole.fingerprint
+
+
+def test_an_alphabet_is_that_of_the_commit_that_is_read(
+    tmp_path: Path, hub: list[dict[str, Any]]
+) -> None:
+    prepare_corpus(f"{REFERENCE}@main", "characters", choices=THIRD, out=tmp_path / "set")
+    assert [call["revision"] for call in hub] == [TODAY, TODAY]
+
+
+@pytest.mark.usefixtures("hub")
+def test_what_was_prepared_before_commits_were_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set that is complete is opened; nobody knows how one that is not would go on."""
+    source = dataclasses.replace(open_source(REFERENCE, THIRD), pin=None)
+    done = prepare(source, BYTES, tmp_path / "done", tokenizer_name="bytes")
+    assert "commit" not in done.about["plan"]["source"]["files"]
+    interrupted(source, tmp_path / "set")
+    is_at(monkeypatch, TOMORROW)
+    again = prepare_corpus(REFERENCE, "bytes", choices=THIRD, out=done.path)
+    assert again.fingerprint == done.fingerprint
+    with pytest.raises(UsageError, match="holds a set with another source: remove it"):
+        prepare_corpus(REFERENCE, "bytes", choices=THIRD, out=tmp_path / "set")
+
+
+def refusing(kind: type[errors.HfHubHTTPError]) -> Info:
+    def refuse(*_asked: object) -> Any:
+        response = SimpleNamespace(headers={}, request=None)
+        raise kind("404 Client Error\nmore", response=response)  # type: ignore[arg-type]
+
+    return refuse
+
+
+def lost(*_asked: object) -> Any:
+    raise EOFError("no route\nmore")
+
+
+@pytest.mark.parametrize(
+    ("info", "error", "message"),
+    [
+        (refusing(errors.RepositoryNotFoundError), UsageError, "a/b: the hub has no such data set"),
+        (refusing(errors.RevisionNotFoundError), UsageError, "hf:a/b has no revision v1"),
+        (lost, DownloadError, "cannot find out the commit of hf:a/b: no route"),
+        (lambda *_asked: SimpleNamespace(sha=None), DownloadError, "hf:a/b: the hub names none"),
+    ],
+)
+def test_a_commit_that_cannot_be_found_out(
+    monkeypatch: pytest.MonkeyPatch, info: Info, error: type[Exception], message: str
+) -> None:
+    answer(monkeypatch, info)
+    with pytest.raises(error) as caught:
+        find_commit("a/b", "v1")
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert find_commit("a/b", TODAY) == TODAY, "a commit is one"
 
 
 def test_a_corpus_of_the_hub_has_the_sizes_of_its_paper(

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
 from qkvary.data.downloads import cache_directory
-from qkvary.data.hub_documents import HubDocuments, parse_hub
+from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.sources import Choices, Source, Stream, cut_source, find_source
 from qkvary.data.splits import HeldOut
 from qkvary.data.tokenizer_files import data_root
 from qkvary.storage.errors import UsageError
+from qkvary.storage.jsonvalues import JsonValue
 
 HUB_SHARE = 0.005
 """Held out of a data set of the hub, where nobody says otherwise: these are large."""
@@ -157,7 +158,9 @@ def _shakespeare() -> str:
     return "".join(encoded.alphabet[code] for code in encoded.codes.tolist())
 
 
-def _from_hub(reference: str, choices: Choices, corpus: Corpus | None = None) -> Source:
+def _from_hub(
+    reference: str, choices: Choices, corpus: Corpus | None = None, commit: str | None = None
+) -> Source:
     if choices.validation is not None:
         raise UsageError("a data set of the hub holds documents out itself: take --held-out")
     repository, configuration, revision = parse_hub(reference)
@@ -167,20 +170,29 @@ def _from_hub(reference: str, choices: Choices, corpus: Corpus | None = None) ->
         documents = HubDocuments(
             repository=repository,
             configuration=configuration,
-            revision=revision,
+            revision=commit or revision,
             split=theirs,
             field=choices.field,
         )
         return Stream(documents=documents, split=split, max_tokens=max_tokens)
+
+    def pin(known: str | None) -> Source:
+        return _from_hub(reference, choices, corpus, known or find_commit(repository, revision))
 
     most = choices.max_tokens or (corpus.max_tokens if corpus else None)
     streams = [stream("train", "train" if named else None, most)]
     if named and corpus:
         streams.append(stream(named, "validation", corpus.validation_tokens))
     share = choices.held_out or (corpus.share if corpus else HUB_SHARE)
+    files: dict[str, JsonValue] = {
+        "hub": repository,
+        "configuration": configuration,
+        "revision": revision,
+    }
     return Source(
         name=choices.name or repository.rpartition("/")[2],
         streams=streams,
         rule=None if named else HeldOut(share=share),
-        files={"hub": repository, "configuration": configuration, "revision": revision},
+        files=files if commit is None else {**files, "commit": commit},
+        pin=pin if commit is None else None,
     )

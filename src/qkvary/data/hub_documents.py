@@ -1,6 +1,7 @@
 """Documents of a data set of the hub, streamed: nothing is kept but the place that was reached.
 
-The library ``datasets`` reads them. No code of a data set is ever run.
+The library ``datasets`` reads them, at a commit that is found out once: a place in what a data set
+is on one day means nothing in what it is on another. No code of a data set is ever run.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from qkvary.storage.jsonvalues import JsonValue
 _REFERENCE = re.compile(
     r"(?P<repository>[\w.-]+/[\w.-]+)(?::(?P<configuration>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?"
 )
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_MISSING = "datasets is not installed: pip install 'qkvary[data]' brings it"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,9 +71,7 @@ class HubDocuments:
             # Only who streams from the hub needs the library, which takes long to import.
             import datasets  # noqa: PLC0415
         except ModuleNotFoundError:
-            raise UsageError(
-                "datasets is not installed: pip install 'qkvary[data]' brings it"
-            ) from None
+            raise UsageError(_MISSING) from None
         return datasets.load_dataset(
             self.repository,
             self.configuration,
@@ -106,6 +107,42 @@ def parse_hub(reference: str) -> tuple[str, str | None, str | None]:
             f"{('hf:' + reference)[:80]!r}"
         )
     return match["repository"], match["configuration"], match["revision"]
+
+
+def find_commit(repository: str, revision: str | None) -> str:
+    """The commit that a data set is at.
+
+    Args:
+        repository: ``owner/name``.
+        revision: A branch, tag or commit; the main branch if ``None``.
+
+    Raises:
+        UsageError: if there is no such data set or revision.
+        DownloadError: if the hub does not say.
+    """
+    if revision is not None and _COMMIT.fullmatch(revision):
+        return revision
+    try:
+        # It comes with datasets, and takes as long to import.
+        import huggingface_hub  # noqa: PLC0415
+        from huggingface_hub import errors  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise UsageError(_MISSING) from None
+    try:
+        found = huggingface_hub.HfApi().dataset_info(repository, revision=revision).sha
+    except errors.RevisionNotFoundError:
+        raise UsageError(f"hf:{repository} has no revision {revision}") from None
+    except errors.RepositoryNotFoundError:
+        raise UsageError(
+            f"hf:{repository}: the hub has no such data set, or does not give it to you"
+        ) from None
+    except Exception as error:  # those of whatever talks to the hub for the library
+        raise DownloadError(
+            f"cannot find out the commit of hf:{repository}: {_first_line(error)}"
+        ) from error
+    if found is None:
+        raise DownloadError(f"cannot find out the commit of hf:{repository}: the hub names none")
+    return found
 
 
 def _first_line(error: Exception) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qkvary.data.corpora import CORPORA, open_source
 from qkvary.data.downloads import cache_directory
-from qkvary.data.preparation import Settings, prepare
+from qkvary.data.preparation import Settings, pin_source, prepare
 from qkvary.data.prepared import PreparedData, is_prepared
 from qkvary.data.sources import Choices, Source
 from qkvary.data.tokenizer_files import load_tokenizer, name_tokenizer, plain_name
@@ -110,10 +110,13 @@ def prepare_corpus(
     """
     source = open_source(name, choices)
     known = f"{source.name}-{_digest(source)}" if by_content else source.name
+    folder = out or default_folder(known, name_tokenizer(tokenizer))
+    # An alphabet is that of the documents that will be read.
+    source = pin_source(source, folder)
     return prepare(
         source,
         load_tokenizer(tokenizer, documents=source.documents(), separator=separator),
-        out or default_folder(known, name_tokenizer(tokenizer)),
+        folder,
         tokenizer_name=name_tokenizer(tokenizer),
         settings=settings,
     )

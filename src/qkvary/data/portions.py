@@ -105,6 +105,24 @@ class Gathered:
         self.documents.setdefault(split, []).append(document)
 
 
+def finished_plan(folder: Path) -> Any:
+    """The plan of the set that stands in a folder complete, or ``None``."""
+    if not (folder / MANIFEST_NAME).is_file():
+        return None
+    return read_manifest(folder).about.get("plan")
+
+
+def begun_plan(folder: Path) -> Any:
+    """The plan of what was begun in a folder, or ``None``."""
+    path = folder / PLAN_FILE
+    if not path.is_file():
+        return None
+    try:
+        return from_line(path.read_bytes().removesuffix(b"\n"))
+    except ValueError:
+        raise DamagedError(f"{path} was changed; remove the folder to prepare it again") from None
+
+
 class Workplace:
     """The folder of a set that is being prepared, in the hands of one process."""
 
@@ -127,24 +145,6 @@ class Workplace:
     def release(self) -> None:
         """Let others have it."""
         self._lock.release()
-
-    def finished_plan(self) -> Any:
-        """The plan of the set that stands here complete, or ``None``."""
-        if not (self.folder / MANIFEST_NAME).is_file():
-            return None
-        return read_manifest(self.folder).about.get("plan")
-
-    def stored_plan(self) -> Any:
-        """The plan of what was begun here, or ``None``."""
-        path = self.folder / PLAN_FILE
-        if not path.is_file():
-            return None
-        try:
-            return from_line(path.read_bytes().removesuffix(b"\n"))
-        except ValueError:
-            raise DamagedError(
-                f"{path} was changed; remove the folder to prepare it again"
-            ) from None
 
     def begin(self, plan: Mapping[str, JsonValue]) -> None:
         """Note what is prepared, before anything of it is written."""

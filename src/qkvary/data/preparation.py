@@ -15,12 +15,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from qkvary.data.documents import Document
 from qkvary.data.encoding import EncodedDocument, Encoder, token_width
 from qkvary.data.overlap import count_overlap
-from qkvary.data.portions import Gathered, Workplace
+from qkvary.data.portions import Gathered, Workplace, begun_plan, finished_plan
 from qkvary.data.prepared import PreparedData, open_prepared
 from qkvary.data.sources import Source, Stream
 from qkvary.data.tokenizers import Tokenizer
@@ -102,17 +102,19 @@ def prepare(
         BusyError: if somebody else prepares there.
         ResourceError: if the disk is full, broken or not writable.
         DamagedError: if what was prepared before was changed.
+        DownloadError: if the hub does not give a source of the hub.
     """
     chosen = settings or Settings()
     make_directory(folder)
     workplace = Workplace(folder)
     try:
         clean_leftovers(folder)
+        source = pin_source(source, folder)
         description = (encode(tokenizer.describe()) + "\n").encode()
         plan = _plan(source, description, tokenizer_name, chosen)
-        finished = workplace.finished_plan()
+        finished = finished_plan(folder)
         if finished is None:
-            _check_same(workplace.stored_plan(), plan, folder)
+            _check_same(begun_plan(folder), plan, folder)
             _run(workplace, source, tokenizer, description, plan, chosen)
         else:
             _check_same(finished, plan, folder)
@@ -121,6 +123,27 @@ def prepare(
         workplace.release()
     # Portions of earlier starts were compared when they were found; those of this one are sound.
     return open_prepared(folder, verify=finished is not None, tokenizer=tokenizer)
+
+
+def pin_source(source: Source, folder: Path) -> Source:
+    """The source as the set at ``folder`` was begun with it; where none was, as it is today.
+
+    Raises:
+        UsageError: if there is no such source any more.
+        DamagedError: if what was prepared before was changed.
+        DownloadError: if the hub does not say what the source is today.
+    """
+    if source.pin is None:
+        return source
+    finished = finished_plan(folder)
+    commit = _commit_of(begun_plan(folder) if finished is None else finished)
+    # A set that was complete before commits were noted is left as it is.
+    return source if commit is None and finished is not None else source.pin(commit)
+
+
+def _commit_of(plan: Any) -> str | None:
+    files = None if plan is None else plan["source"]["files"]
+    return cast("dict[str, Any]", files).get("commit") if isinstance(files, dict) else None
 
 
 def _plan(
@@ -156,7 +179,7 @@ def _run(
     plan: Mapping[str, JsonValue],
     settings: Settings,
 ) -> None:
-    if workplace.stored_plan() is None:
+    if begun_plan(workplace.folder) is None:
         workplace.begin(plan)
     workplace.load()
     encoder = Encoder(tokenizer)

@@ -65,6 +65,8 @@ class Source:
     """Bytes to be read, where that is known."""
     files: JsonValue = field(default=None)
     """What is read, as the manifest has it."""
+    pin: Callable[[str | None], Source] | None = None
+    """Where what is read may change: gives the same source at a commit, or at that of today."""
 
     def split_of(self, digest: int) -> str:
         """The split of a document that no stream decides about."""
