@@ -161,6 +161,31 @@ def test_a_prepared_set_is_taken_as_it_is(places: Path, capsys: pytest.CaptureFi
     assert "expected no --tokenizer with a set that is prepared" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [(), ("--max-tokens", "3500"), ("--held-out", "0.2")])
+def test_what_was_prepared_by_hand_is_trained_on(
+    places: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    """By the file's own name and by that of the set, while the file is what it was."""
+    lines = [json.dumps({"body": f"{number}: {TEXT[:99]}"}) for number in range(40)]
+    (places / "lines.jsonl").write_text("\n".join(lines), "utf-8")
+    text = str(places / "lines.jsonl")
+    call = ["data", "prepare", text, "--tokenizer", "bytes", "--field", "body", *words]
+    assert main([*call, "--json"]) == 0
+    expected = document(capsys)["fingerprint"]
+    shown = ["lm-tiny", "--out", str(places / "runs"), "--dry-run", "--json", *TINY]
+    for reference in ((text, "--tokenizer", "bytes"), ("lines/bytes",), ("lines", *call[3:5])):
+        assert main(["train", *shown, "--data", *reference]) == 0
+        printed = capsys.readouterr()
+        assert json.loads(printed.out)["task"]["data_sha256"] == expected
+        is_said = "lines-bytes is taken, prepared with --max-tokens 3,500" in printed.err
+        assert is_said == ("--max-tokens" in words and len(reference) > 1)
+    assert main(["train", *shown, "--data", "lines/bytes", "--tokenizer", "bytes"]) == 2
+    assert "expected no --tokenizer with a set that is prepared" in capsys.readouterr().err
+    (places / "lines.jsonl").write_text("\n".join(lines[1:]), "utf-8")
+    assert main(["train", *shown, "--data", text, "--tokenizer", "bytes"]) == 2
+    assert "name the text with `qkvary data prepare ... --field NAME`" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "preset", "message"),
     [
@@ -312,7 +337,7 @@ def test_other_processes_take_the_set_that_the_first_one_prepared(
             del work
             return str(first.path)
 
-    monkeypatch.setattr("qkvary.cli.train.prepare_corpus", None)
+    monkeypatch.setattr("qkvary.cli.train.find_or_prepare", None)
     assert _prepare(preset, corpus, Other()).fingerprint == first.fingerprint
 
 

@@ -37,8 +37,7 @@ from qkvary.cli._prepared_output import find_miss
 from qkvary.cli._results import gather_results, report_folder
 from qkvary.cli._runs_output import print_plan, print_scores
 from qkvary.cli._training_progress import TrainingDisplay
-from qkvary.data.corpora import CORPORA
-from qkvary.data.places import prepare_corpus
+from qkvary.data.earlier import find_or_prepare
 from qkvary.data.preparation import Settings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.storage.errors import UsageError
@@ -323,9 +322,9 @@ def command(
 def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> PreparedData:
     """The set that is asked for; the first process prepares it where it is not there yet."""
     reference = corpus.data or preset.corpus
-    path, tokenizer = Path(reference).expanduser(), corpus.tokenizer or preset.tokenizer
+    path, tokenizer = Path(reference).expanduser(), corpus.tokenizer
     if is_prepared(path):
-        if corpus.tokenizer is not None:
+        if tokenizer is not None:
             raise UsageError(
                 f"expected no --tokenizer with a set that is prepared, got {tokenizer} with {path}"
             )
@@ -334,10 +333,11 @@ def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> Pr
     def prepare() -> str:
         line = ProgressLine(console(sys.stderr))
         try:
-            prepared = prepare_corpus(
+            prepared = find_or_prepare(
                 reference,
                 tokenizer,
-                by_content=reference not in CORPORA,
+                usual=preset.tokenizer,
+                tell=print_error,
                 settings=Settings(report=line.show),
             )
         finally:

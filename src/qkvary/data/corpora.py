@@ -10,7 +10,15 @@ from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
 from qkvary.data.downloads import cache_directory
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
 from qkvary.data.shakespeare import load_shakespeare
-from qkvary.data.sources import Choices, Source, Stream, cut_source, find_source
+from qkvary.data.sources import (
+    Choices,
+    Source,
+    Stream,
+    cut_source,
+    find_source,
+    list_texts,
+    name_path,
+)
 from qkvary.data.splits import HeldOut
 from qkvary.data.tokenizer_files import data_root
 from qkvary.storage.errors import UsageError
@@ -124,13 +132,41 @@ def open_source(reference: str, choices: Choices | None = None) -> Source:
     )
 
 
-def _from_corpus(corpus: Corpus, choices: Choices) -> Source:
-    if corpus.name == "tiny-shakespeare":
-        return _shipped(corpus, choices)
+def find_local(corpus: Corpus) -> Path | None:
+    """Where the files of a corpus are on this machine, if they are."""
     for base in (data_root(), cache_directory()) if corpus.local else ():
         path = base / str(corpus.local) if base else None
         if path is not None and path.exists():
-            return find_source(path, choices)
+            return path
+    return None
+
+
+def find_texts(reference: str) -> tuple[str, JsonValue] | None:
+    """What a set of a source is called, and what the source lists, without reading a document.
+
+    Args:
+        reference: As of :func:`open_source`, or the name of a set.
+
+    Returns:
+        For a corpus that is not on this machine, and the name of a set, nothing is listed;
+        ``None`` for what is neither a source nor a name.
+    """
+    if reference.startswith("hf:"):
+        source = open_source(reference)
+        return source.name, source.files
+    corpus = CORPORA.get(reference)
+    path = Path(reference).expanduser() if corpus is None else find_local(corpus)
+    if path is not None and path.exists():
+        return (name_path(path) if corpus is None else reference), list_texts(path)
+    return (reference, None) if corpus is not None or "/" not in reference else None
+
+
+def _from_corpus(corpus: Corpus, choices: Choices) -> Source:
+    if corpus.name == "tiny-shakespeare":
+        return _shipped(corpus, choices)
+    path = find_local(corpus)
+    if path is not None:
+        return find_source(path, choices)
     if corpus.hub is not None:
         return _from_hub(corpus.hub, choices, corpus)
     raise UsageError(

@@ -114,12 +114,9 @@ def find_source(path: Path, choices: Choices | None = None) -> Source:
     chosen = choices or Choices()
     if chosen.max_tokens is not None and chosen.max_tokens < 1:
         raise UsageError(f"expected at least one token, got {chosen.max_tokens}")
-    name = chosen.name or (path.resolve().name if path.is_dir() else path.name.partition(".")[0])
+    name = chosen.name or name_path(path)
     parts = _find_parts(path, chosen)
-    listed: dict[str, JsonValue] = {
-        split or "documents": _describe_files(files, path if path.is_dir() else path.parent)
-        for split, files in parts.items()
-    }
+    listed = _list_parts(path, parts)
     files = [file for some in parts.values() for file in some]
     packed = any(file.suffix.lower() == ".gz" or kind_of(file) == "parquet" for file in files)
     total = None if packed else sum(file.stat().st_size for file in files)
@@ -151,6 +148,25 @@ def _streams(
         )
         for split, files in parts.items()
     ]
+
+
+def name_path(path: Path) -> str:
+    """What a file or folder of documents is called, where nobody says otherwise."""
+    return path.resolve().name if path.is_dir() else path.name.partition(".")[0]
+
+
+def list_texts(path: Path) -> JsonValue:
+    """The files that ``find_source`` takes, as the manifest has them; no document is read.
+
+    Raises:
+        UsageError: if there are none.
+    """
+    return _list_parts(path, _find_parts(path, Choices()))
+
+
+def _list_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> dict[str, JsonValue]:
+    folder = path if path.is_dir() else path.parent
+    return {split or "documents": _describe_files(files, folder) for split, files in parts.items()}
 
 
 def _find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
