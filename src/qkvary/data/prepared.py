@@ -181,6 +181,18 @@ def is_prepared(path: Path) -> bool:
     return (path / MANIFEST_NAME).is_file() and (path / TOKENIZER_FILE).is_file()
 
 
+def read_fingerprint(path: Path) -> str:
+    """What a set says that it is; no file of it is compared.
+
+    Raises:
+        DamagedError: if its manifest is missing or changed, or is that of something else.
+    """
+    found = read_manifest(path).about.get("fingerprint")
+    if not isinstance(found, str):
+        raise DamagedError(f"expected a prepared set of documents in {path}, got something else")
+    return found
+
+
 def open_prepared(
     path: Path, *, verify: bool = True, tokenizer: Tokenizer | None = None
 ) -> PreparedData:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
+from qkvary.data.corpora import CORPORA, Corpus, find_local
 from qkvary.data.places import ensure_prepared, find_prepared
+from qkvary.data.prepared import read_fingerprint
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Cell
 from qkvary.tasks.config import LanguageTaskConfig
@@ -18,13 +21,50 @@ def prepare_sets(cells: Iterable[Cell], tell: Callable[[str], None]) -> None:
         tell: Told what is being prepared.
 
     Raises:
+        UsageError: if a set is not the one that runs are named after, or cannot become it.
         QkvaryError: as ``ensure_prepared``.
     """
     tasks = [cell.run.task for cell in cells]
-    named = {task.data: None for task in tasks if isinstance(task, LanguageTaskConfig)}
-    for reference in named:
+    named = {
+        (task.data, task.data_sha256): None
+        for task in tasks
+        if isinstance(task, LanguageTaskConfig)
+    }
+    for reference, sha256 in named:
+        corpus = _corpus_of(reference)
         try:
-            find_prepared(reference)
+            folder = find_prepared(reference)
         except UsageError:
+            if corpus is not None and find_local(corpus) is None:
+                raise UsageError(
+                    f"expected the set {sha256[:12]} of {reference}, got none, and no text to make "
+                    f"it of: put the one that it was made of at {corpus.local} below QKVARY_DATA"
+                ) from None
             tell(f"preparing {reference}")
-            ensure_prepared(reference)
+            folder = ensure_prepared(reference)
+        _check_set(reference, sha256, folder, corpus)
+
+
+def _corpus_of(reference: str) -> Corpus | None:
+    """The corpus that a pinned set is made of, where that is a text of this machine.
+
+    What the hub has of it may be more, and is another set.
+    """
+    corpus = CORPORA.get(reference.partition("/")[0])
+    is_path = Path(reference).expanduser().exists()
+    return None if corpus is None or corpus.local is None or is_path else corpus
+
+
+def _check_set(reference: str, sha256: str, folder: Path, corpus: Corpus | None) -> None:
+    found = read_fingerprint(folder)
+    if found == sha256:
+        return
+    remedy = (
+        "prepare the expected one there"
+        if corpus is None
+        else "remove that folder, and put the text of the expected one at "
+        f"{corpus.local} below QKVARY_DATA"
+    )
+    raise UsageError(
+        f"expected the set {sha256[:12]} of {reference}, got {found[:12]} in {folder}: {remedy}"
+    )

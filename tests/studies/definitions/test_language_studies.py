@@ -9,8 +9,10 @@ import pytest
 
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.network import Costs, network_costs
+from qkvary.data.checksums import ENGLISH_NOVELS_SHA256, TINY_STORIES_SHA256
 from qkvary.data.places import prepare_corpus
-from qkvary.data.prepared import PreparedData
+from qkvary.data.prepared import PreparedData, open_prepared
+from qkvary.storage.errors import UsageError
 from qkvary.studies import data_sets
 from qkvary.studies.data_sets import prepare_sets
 from qkvary.studies.definitions.lm_dilution import STUDY as DILUTION
@@ -164,14 +166,72 @@ def test_a_step_of_every_setting(cell: Cell, stand_in: PreparedData, tmp_path: P
         assert outcome.metrics[f"test_{score}"] is not None
 
 
-def test_what_runs_read_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a folder for data."""
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("QKVARY_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+def test_what_runs_read_is_prepared_once(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[str] = []
-    monkeypatch.setattr(data_sets, "ensure_prepared", prepared.append)
-    monkeypatch.setenv("QKVARY_CACHE", str(Path(os.devnull) / "none"))
+
+    def prepare(reference: str) -> Path:
+        prepared.append(reference)
+        return Path(reference)
+
+    expected = {"bytes": ENGLISH_NOVELS_SHA256, "gpt2-4096": TINY_STORIES_SHA256}
+    monkeypatch.setattr(data_sets, "ensure_prepared", prepare)
+    monkeypatch.setattr(data_sets, "read_fingerprint", lambda path: expected[path.name])
+    for name in ("english_novels", "tinystories"):
+        (places / "data" / name).mkdir(parents=True)
     told: list[str] = []
     prepare_sets((*SMALL.cells(), *DILUTION.cells(), *ROTARY.cells()), told.append)
     assert prepared == ["english-novels/bytes", "tinystories/gpt2-4096"]
     assert told == [f"preparing {name}" for name in prepared]
+
+
+def test_the_hub_is_not_asked_for_a_set_that_was_made_of_a_local_text(
+    places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_sets, "ensure_prepared", pytest.fail)
+    with pytest.raises(UsageError) as caught:
+        prepare_sets(DILUTION.cells(), pytest.fail)
+    assert str(caught.value) == (
+        "expected the set ab5927fbfbdd of tinystories/gpt2-4096, got none, and no text to make it "
+        "of: put the one that it was made of at tinystories below QKVARY_DATA"
+    )
+    assert not (places / "cache").exists()
+
+
+def test_another_set_is_told_from_the_one_that_runs_are_named_after(places: Path) -> None:
+    """Before any run begins, whether it was there or is prepared now."""
+    for split in ("train", "valid"):
+        (places / "data" / "english_novels" / split).mkdir(parents=True)
+        (places / "data" / "english_novels" / split / "a.txt").write_text(f"another {split}")
+    told: list[str] = []
+    for _ in range(2):
+        with pytest.raises(UsageError) as caught:
+            prepare_sets(SMALL.cells(), told.append)
+        folder = places / "cache" / "data" / "english-novels-bytes"
+        found = open_prepared(folder).fingerprint[:12]
+        assert str(caught.value) == (
+            f"expected the set {ENGLISH_NOVELS_SHA256[:12]} of english-novels/bytes, got {found} "
+            f"in {folder}: remove that folder, and put the text of the expected one at "
+            "english_novels below QKVARY_DATA"
+        )
+    assert told == ["preparing english-novels/bytes"]
+
+
+def test_another_set_at_a_path_is_told(stand_in: PreparedData) -> None:
+    cell = shortened(SMALL.cells()[0], stand_in)
+    task = dataclasses.replace(cell.run.task, data_sha256="0" * 64)  # type: ignore[call-arg]
+    other = dataclasses.replace(cell, run=dataclasses.replace(cell.run, task=task))
+    with pytest.raises(
+        UsageError, match=r"expected the set 0{12} of .*/set, got .* in .*/set: pre"
+    ):
+        prepare_sets([other], pytest.fail)
 
 
 def test_what_is_prepared_is_left_alone(
