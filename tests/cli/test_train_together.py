@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_train import TEXT
+from tests.cli.tiny_training import TEXT
 from tests.storage.quick_disk import quick_folder
 from tests.training.rank_server import Ended, RankServer
 

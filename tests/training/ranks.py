@@ -110,7 +110,7 @@ def no_space(folder: Path, _files: object) -> dict[str, FileEntry]:
 def run_command(words: list[str]) -> int:
     """The command line, as torchrun starts it, with the smallest preset of its tests."""
     from qkvary.cli.main import main as run_main
-    from tests.cli.test_train import with_tiny
+    from tests.cli.tiny_training import with_tiny
 
     presets.PRESETS = with_tiny()
     return run_main(words)

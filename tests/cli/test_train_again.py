@@ -1,0 +1,228 @@
+"""A training that was stopped, damaged or begun in another way, and its page at any time."""
+
+import json
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from qkvary.cli.main import main
+from qkvary.data.tokenizers import ByteTokenizer
+from qkvary.studies.pretraining import DataChoice, plan_training
+from qkvary.studies.store import Store
+from qkvary.studies.trainings import note_training
+from qkvary.training import presets
+from tests.cli.tiny_training import (
+    LONG,
+    TEXT,
+    digest,
+    document,
+    started,
+    stop_early,
+    tiny_places,
+    train,
+)
+
+places = pytest.fixture(autouse=True)(tiny_places)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "record.json", "network/model.safetensors"])
+def test_a_run_whose_files_are_damaged_is_made_again(
+    places: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert train(places) == 0
+    before = digest(places / "runs")
+    (path,) = (places / "runs").glob(f"*/*/{name}")
+    data = path.read_bytes()
+    path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    capsys.readouterr()
+    assert train(places) == 0
+    assert "the run is made again" in capsys.readouterr().err
+    assert path.is_file()
+    assert digest(places / "runs") == before
+    assert train(places) == 0
+    assert "made again" not in capsys.readouterr().err
+
+
+def test_a_run_that_was_begun_in_another_way_is_gone_on_with(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop_early(places, *LONG, "--threads", "1", "--micro-batch-size", "4")
+    (begun,) = (places / "runs").glob("[0-9a-f][0-9a-f]/*")
+    another = (*LONG, "--threads", "2", "--micro-batch-size", "2")
+    assert train(places, *another) == 2
+    shown = capsys.readouterr().err
+    assert "was begun with --micro-batch-size 4, --threads 1, and has come to step " in shown
+    assert len(shown.splitlines()) == 1
+    assert train(places, *another, "--allow-change") == 0
+    assert "threads 2 (was 1)" in capsys.readouterr().err
+    assert list((places / "runs").glob("[0-9a-f][0-9a-f]/*")) == [begun]
+    record = json.loads((begun / "record.json").read_text())
+    changed = {"threads": [1, 2], "micro_batch_size": [4, 2]}
+    assert record["environment"]["changed"] == changed
+    events = [json.loads(line) for line in (begun / "metrics.jsonl").read_text().splitlines()]
+    (resumed,) = [event for event in events if event["event"] == "resumed"]
+    assert resumed["changed"] == changed
+    # What is done is no reason to ask: the same in another way is another run.
+    assert train(places, *another) == 0
+    assert len(list((places / "runs").glob("*/*/record.json"))) == 2
+
+
+def test_a_run_may_be_begun_anew_in_another_way(places: Path) -> None:
+    stop_early(places, *LONG, "--threads", "1")
+    assert train(places, *LONG, "--threads", "2", "--anew") == 0
+    assert len(list((places / "runs").glob("*/*/checkpoints/step-*"))) >= 1
+    assert len(list((places / "runs").glob("*/*/record.json"))) == 1
+    # Now it is that run's own command, and the other one still waits for its.
+    assert train(places, *LONG, "--threads", "2") == 0
+    assert train(places, *LONG, "--threads", "1") == 0
+    assert len(list((places / "runs").glob("*/*/record.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--sample", "the " * 50), "expected a prompt of at most the 16 tokens of a row"),
+        (("--sample", "Ω", "--tokenizer", "characters"), "Ω"),
+        (("--device", "cuda:99"), "expected a device of this machine, got 'cuda:99'"),
+    ],
+)
+def test_what_cannot_be_done_takes_nothing_from_a_run(
+    places: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    tokenizer = words[2:] if "--tokenizer" in words else ()
+    stop_early(places, *LONG, "--threads", "1", *tokenizer)
+    allowed = "--allow-change" if "--device" in words else "--threads"
+    more = (*words, allowed) if allowed == "--allow-change" else (*words, allowed, "1")
+    kept = sorted((places / "runs").glob("*/*/checkpoints/*/*"))
+    assert kept
+    assert train(places, *LONG, *more) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert "Traceback" not in shown
+    assert sorted((places / "runs").glob("*/*/checkpoints/*/*")) == kept
+    assert not list((places / "runs").glob("*/*/record.json"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a training ends with that nobody stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "mine.txt").write_text(TEXT)
+    process = started(folder, "runs", *LONG)
+    _out, err = process.communicate()
+    assert process.returncode == 0, err
+    return digest(folder / "runs")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_training_ends_as_one_that_was_not(
+    places: Path, number: signal.Signals, whole: str
+) -> None:
+    stopped = started(places, "runs", *LONG, "--checkpoint-seconds", "0.01")
+    while not list((places / "runs").glob("*/*/checkpoints/step-*/MANIFEST.json")):
+        assert stopped.poll() is None, stopped.communicate()[1]
+        time.sleep(0.005)
+    stopped.send_signal(number)
+    _out, err = stopped.communicate()
+    expected = {signal.SIGKILL: -9, signal.SIGINT: 130}[number]
+    assert stopped.returncode == expected, err
+    assert not list((places / "runs").glob("*/*/record.json"))
+    again = started(places, "runs", *LONG)
+    _out, err = again.communicate()
+    assert again.returncode == 0, err
+    assert digest(places / "runs") == whole
+
+
+def test_the_page_of_a_training_can_be_made_again(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(places) == 0
+    page = places / "runs" / "reports" / "train-lm-tiny-on-mine" / "report.html"
+    expected = page.read_text()
+    page.unlink()
+    capsys.readouterr()
+    name, runs = "train lm-tiny on mine", ["--out", str(places / "runs")]
+    assert main(["report", name, *runs]) == 0
+    assert str(page) in capsys.readouterr().out
+    made = page.read_text()
+    for text in ("QKV@rotary", "12 steps of 4 rows of 16 tokens: 768 tokens"):
+        assert text in expected
+        assert text in made
+    # More of it belongs to it: one more variant, asked for later.
+    assert train(places, "--variant", "Q-K=V", "--seed", "1") == 0
+    capsys.readouterr()
+    assert main(["report", name, *runs, "--json"]) == 0
+    summary = document(capsys)["summary"]
+    assert summary["variants"] == ["QKV@rotary", "Q-K=V@rotary"]
+    assert summary["seeds"] == [0, 1]
+    assert (summary["counts"]["planned"], summary["counts"]["done"]) == (4, 2)
+    assert summary["commands"][-1] == "qkvary report 'train lm-tiny on mine'"
+    assert main(["report", name, *runs, "--seeds", "0", "--json"]) == 0
+    assert document(capsys)["summary"]["counts"]["planned"] == 2
+    assert main(["status", name, *runs, "--json"]) == 0
+    counts = document(capsys)["runs"]
+    assert (counts["total"], counts["done"], counts["open"]) == (4, 2, 2)
+
+
+def test_trainings_of_one_name_do_not_write_over_each_other(places: Path) -> None:
+    assert train(places) == 0
+    page = places / "runs" / "reports" / "train-lm-tiny-on-mine" / "report.html"
+    before = page.read_bytes()
+    assert train(places, "--learning-rate", "0.5") == 0
+    assert page.read_bytes() == before
+    (other,) = set(page.parents[1].iterdir()) - {page.parent}
+    keys = [set(re.findall("[0-9a-f]{64}", (one / "tables" / "runs.csv").read_text()))
+            for one in (page.parent, other)]  # fmt: skip
+    assert [len(found) for found in keys] == [1, 1]
+    assert keys[0] != keys[1]
+
+
+def test_a_training_that_is_not_done_has_a_page(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*LONG, "--variant", "QKV", "Q-K=V", "--checkpoint-seconds", "0.01")
+    stopped = started(places, "runs", *words)
+    while not list((places / "runs").glob("*/*/checkpoints/step-*/MANIFEST.json")):
+        assert stopped.poll() is None, stopped.communicate()[1]
+        time.sleep(0.005)
+    stopped.kill()
+    stopped.communicate()
+    assert main(["report", "train lm-tiny on mine", "--out", str(places / "runs"), "--json"]) == 0
+    found = document(capsys)
+    counts = found["summary"]["counts"]
+    assert (counts["planned"], counts["done"], counts["missing"]) == (2, 0, 2)
+    (steps,) = {
+        tuple(curve["steps"])
+        for curve in found["summary"]["curves"]
+        if curve["quantity"] == "train loss"
+    }
+    assert steps
+    assert "train loss" in Path(found["files"][0]).read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train lm-tiny on yours"], "got 'train lm-tiny on yours'; choices: 'train lm-tiny on mi"),
+        (["train lm-tiny on mine", "--device", "cuda"], "expected --device cpu, as 'train lm-tiny"),
+        (["train lm-tiny on mine", "--dtype", "float64"], "expected --dtype float32, as 'train"),
+        (["train lm-tiny on mine", "--seeds", "x"], "expected seeds such as"),
+        (["train lm-tiny on mine", "--device", "toaster"], "toaster"),
+    ],
+)
+def test_a_report_of_a_training_that_is_not_there_is_one_sentence(
+    places: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    study = plan_training(
+        presets.PRESETS["lm-tiny"],
+        DataChoice(name="mine", where="set", fingerprint="f" * 64, tokenizer=ByteTokenizer()),
+    )
+    note_training(Store(places / "runs"), study, "qkvary train lm-tiny")
+    for command in ("report", "status"):
+        assert main([command, *words, "--out", str(places / "runs")]) == 2
+        shown = capsys.readouterr().err
+        assert message in shown
+        assert len(shown.splitlines()) == 1

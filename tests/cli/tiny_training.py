@@ -1,0 +1,106 @@
+"""The smallest training of a text, by the command line, and what tests do with it."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkvary.cli.main import main
+from qkvary.training import presets
+from qkvary.training.presets import Preset
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = "the quick brown fox jumps over the lazy dog. " * 90
+TINY = ["--steps", "12", "--batch-size", "4", "--evaluate-every", "5"]
+
+
+def tiny_preset() -> Preset:
+    """The smallest of the presets with less of everything."""
+    preset = presets.find_preset("lm-10m")
+    layers = preset.network
+    attention = dataclasses.replace(layers.layers[0], d_model=32, num_heads=2, head_dim=None)
+    network = dataclasses.replace(
+        layers,
+        attention=attention,
+        block=dataclasses.replace(layers.block, d_ff=48),
+        num_layers=2,
+        max_tokens=16,
+    )
+    return dataclasses.replace(preset, name="lm-tiny", network=network)
+
+
+def with_tiny() -> dict[str, Preset]:
+    return {**presets.PRESETS, "lm-tiny": tiny_preset()}
+
+
+def tiny_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a text, and the preset; a fixture of those who import it."""
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(presets, "PRESETS", with_tiny())
+    (tmp_path / "mine.txt").write_text(TEXT)
+    return tmp_path
+
+
+def train(folder: Path, *words: str, preset: str = "lm-tiny", data: str = "mine.txt") -> int:
+    out = ["--data", str(folder / data), "--out", str(folder / "runs")]
+    sizes = [] if "--steps" in words else TINY
+    return main(["train", preset, *out, *sizes, *words])
+
+
+def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return json.loads(capsys.readouterr().out)
+
+
+SCRIPT = """
+import sys
+from qkvary.cli.main import main
+from qkvary.training import presets
+from tests.cli.tiny_training import with_tiny
+presets.PRESETS = with_tiny()
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def started(folder: Path, out: str, *words: str) -> Any:
+    (folder / "program.py").write_text(SCRIPT)
+    command = [sys.executable, str(folder / "program.py"), "train", "lm-tiny"]
+    options = ["--data", str(folder / "mine.txt"), "--out", str(folder / out), "--json", *words]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
+        "OMP_NUM_THREADS": "1",
+        "QKVARY_CACHE": str(folder / "cache"),
+    }
+    return subprocess.Popen(
+        [*command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=folder,
+        start_new_session=True,
+    )
+
+
+def digest(folder: Path) -> str:
+    (record,) = folder.glob("*/*/record.json")
+    return json.loads(record.read_text())["state_sha256"]
+
+
+LONG = ("--steps", "150", "--batch-size", "4", "--evaluate-every", "50")
+
+
+def stop_early(places: Path, *words: str) -> None:
+    """Begin a training that is killed once it has a checkpoint."""
+    stopped = started(places, "runs", *words, "--checkpoint-seconds", "0.01")
+    while not list((places / "runs").glob("*/*/checkpoints/step-*/MANIFEST.json")):
+        assert stopped.poll() is None, stopped.communicate()[1]
+        time.sleep(0.005)
+    stopped.kill()
+    stopped.communicate()
