@@ -1,5 +1,6 @@
 """The answer in sentences, and what limits it."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -58,6 +59,14 @@ def test_a_study_of_the_baseline_alone_compares_nothing() -> None:
         "QKV has a test accuracy of 0.9000 (reverse).",
         "There is nothing to compare: QKV is the only variant.",
     )
+
+
+def test_a_table_without_the_baseline_says_nothing_about_it() -> None:
+    alone = dataclasses.replace(make_setting("more heads"), table="alone", variants=("MQA",))
+    study = make_study(make_setting("usual"), alone, variants=("QKV", "MQA"))
+    summary = summarise(study, make_records(study, lambda _: 0.9))
+    assert {table.name for table in summary.tables} == {"reverse", "alone"}
+    assert not [text for text in summary.answers if "alone" in text]
 
 
 def test_failed_diverged_and_missing_runs_are_the_first_caveat() -> None:

@@ -34,7 +34,11 @@ def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ..
     if not any(difference.pairs for difference in compared):
         return (f"No pair of runs has finished, so nothing can be said about {baseline} yet.",)
     sentences = [_overview(compared, baseline)]
-    sentences += [_of_table(table, baseline) for table in headline]
+    sentences += [
+        _of_table(table, baseline)
+        for table in headline
+        if any(row.difference for row in table.rows)
+    ]
     sentences += [text for table in headline if (text := _of_steps(table, baseline))]
     return tuple(sentences)
 
