@@ -67,9 +67,7 @@ def made(run: RunConfig, folder: Path) -> Record:
     cell = Cell(setting="one", variant="QKV", seed=0, learning_rate=0.1, run=run)
     claim = Store(folder).claim(cell.run_key, run_identity(run))
     assert claim is not None
-    surroundings = Surroundings(
-        stop=lambda: False, on_event=lambda _event: None, checkpoint_seconds=1e9
-    )
+    surroundings = Surroundings(stop=lambda: False, checkpoint_seconds=1e9)
     result = worker.make(cell, claim, surroundings)
     assert result is not None
     claim.finish(result.record)

@@ -81,7 +81,7 @@ def make(cell: Cell, claim: Claim, surroundings: Surroundings) -> Made | None:
     step, state = resumed(
         claim,
         journal,
-        lambda text: surroundings.on_event(Event(step=0, steps=steps, warning=text)),
+        lambda text: surroundings.watchers.on_event(Event(step=0, steps=steps, warning=text)),
     )
     try:
         while step < steps:
@@ -93,7 +93,7 @@ def make(cell: Cell, claim: Claim, surroundings: Surroundings) -> Made | None:
             state = hashlib.sha256(f"{state} {step} {cell.seed}".encode()).hexdigest()
             step += 1
             journal.append({"event": "train", "step": step, "loss": number(state)})
-            surroundings.on_event(Event(step=step, steps=steps, loss=number(state)))
+            surroundings.watchers.on_event(Event(step=step, steps=steps, loss=number(state)))
             if step % CHECKPOINT_EVERY == 0:
                 save(claim, journal, step, state)
         journal.mark()
