@@ -81,6 +81,17 @@ def test_a_run_may_be_begun_anew_in_another_way(places: Path) -> None:
     assert len(list((places / "runs").glob("*/*/record.json"))) == 2
 
 
+def test_what_a_run_beside_it_is_need_not_be_known(places: Path) -> None:
+    stop_early(places, *LONG, "--threads", "1")
+    (path,) = (places / "runs").glob("[0-9a-f][0-9a-f]/*/config.json")
+    strange = ("{}", "[]", '{"run": 1}', '{"run": {"training": {}, "task": 2}}', "{")
+    for seed, config in enumerate(strange):
+        path.write_text(config)
+        assert train(places, "--steps", "1", "--seed", str(seed)) == 0
+        assert path.read_text() == config
+    assert list(path.parent.glob("checkpoints/step-*"))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -181,8 +181,8 @@ def test_what_was_prepared_before_commits_were_noted(
 
 def refusing(kind: type[errors.HfHubHTTPError]) -> Info:
     def refuse(*_asked: object) -> Any:
-        response = SimpleNamespace(headers={}, request=None)
-        raise kind("404 Client Error\nmore", response=response)  # type: ignore[arg-type]
+        response: Any = SimpleNamespace(headers={}, request=None)
+        raise kind("404 Client Error\nmore", response=response)
 
     return refuse
 

@@ -105,7 +105,7 @@ def changed(**fields: object) -> bytes:
         (changed(metrics=[]), "r.json: metrics missing"),
         (changed(extra=1), "r.json: extra missing, unknown"),
         (changed(status="running"), "r.json: unknown status 'running'"),
-        (changed(schema_version=None), "schema_version None"),
+        (changed(schema_version=None), "r.json has the schema_version None, which there is not"),
     ],
 )
 def test_what_is_no_record_is_named(data: bytes, message: str) -> None:

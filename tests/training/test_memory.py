@@ -100,7 +100,8 @@ def test_a_run_whose_memory_ran_out_goes_on(
         train(toy_run(), ToyTask(), places[1], checkpoint_seconds=0.0)
     said, rows = str(caught.value), toy_run().training.batch_size
     assert f"memory ran out at step {step}: {rows} rows of " in said
-    assert f"--micro-batch-size {rows // 2} or --recompute-blocks" in said
+    options = f"--micro-batch-size {rows // 2} or --recompute-blocks"
+    assert said.endswith(f"less is taken with `qkvary train ... --allow-change` and {options}")
     assert caught.value.exit_code == 4
     monkeypatch.setattr(Gradients, "find", usual)
     assert train(toy_run(), ToyTask(), places[1]).state_sha256 == whole.state_sha256

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qkvary.storage.errors import DamagedError, NewerFormatError
+from qkvary.storage.errors import DamagedError
 from qkvary.studies.analysis import summarise
 from qkvary.studies.records import Record
 from qkvary.studies.reports.maps import AttentionMaps
@@ -42,8 +42,6 @@ def gather_results(study: Study, store: Store) -> Results:
             curves[key] = store.curve(key)
             if record is not None:
                 records.append(record)
-        except NewerFormatError:
-            raise
         except DamagedError as error:
             damage.append(str(error))
     summary = summarise(study, records, curves=curves)
@@ -67,8 +65,6 @@ def _gather_attention(
             continue
         try:
             example = store.attention(run.run_key)
-        except NewerFormatError:
-            raise
         except DamagedError as error:
             damage.append(str(error))
             continue

@@ -19,7 +19,7 @@ from qkvary.cli._options import (
 )
 from qkvary.cli._output import console, print_json, printable, table
 from qkvary.cli._trainings import choose_training
-from qkvary.storage.errors import DamagedError, NewerFormatError
+from qkvary.storage.errors import DamagedError
 from qkvary.studies.store import Store
 
 RunState = Literal["done", "failed", "diverged", "running", "open", "damaged"]
@@ -86,8 +86,6 @@ def command(
 def _stand(store: Store, key: str, group: str) -> Standing:
     try:
         record = store.record(key)
-    except NewerFormatError:
-        raise
     except DamagedError as error:
         return Standing(run_key=key, group=group or "?", state="damaged", note=str(error))
     if record is not None:

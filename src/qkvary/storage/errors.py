@@ -22,13 +22,15 @@ class UsageError(QkvaryError, ValueError):
 
 
 class DamagedError(QkvaryError):
-    """Stored data is missing, changed, or of a version that this program cannot read."""
+    """Stored data is missing or changed."""
 
     exit_code = 3
 
 
-class NewerFormatError(DamagedError):
+class NewerFormatError(QkvaryError):
     """Stored data was written by a newer qkvary: intact, but not for this one."""
+
+    exit_code = 3
 
 
 class NoneSoundError(DamagedError):

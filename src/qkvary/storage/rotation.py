@@ -21,7 +21,7 @@ from qkvary.storage.durable import (
     remove_dir,
     write_new_file,
 )
-from qkvary.storage.errors import DamagedError, NewerFormatError, NoneSoundError, UnsafeError
+from qkvary.storage.errors import DamagedError, NoneSoundError, UnsafeError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, describe, read_manifest
 
@@ -242,8 +242,6 @@ def find_newest(
     for step in steps:
         try:
             return read(step)
-        except NewerFormatError:
-            raise
         except (DamagedError, UnsafeError) as error:
             problems.append(str(error))
             report(f"checkpoint of step {step} is damaged: {error}")

@@ -88,7 +88,8 @@ def from_json(data: bytes, *, where: str) -> Record:
         where: How the file is called in messages.
 
     Raises:
-        DamagedError: if the bytes are not a record, or one of a newer version of qkvary.
+        DamagedError: if the bytes are not a record.
+        NewerFormatError: if a newer qkvary wrote it.
     """
     try:
         value = decode(data)
@@ -98,10 +99,15 @@ def from_json(data: bytes, *, where: str) -> Record:
         raise DamagedError(f"{where} holds no record; the run has to be made again")
     fields = cast("dict[str, Any]", value)
     version = fields.pop("schema_version", None)
-    if version != SCHEMA_VERSION:
+    if isinstance(version, int) and version > SCHEMA_VERSION:
         raise NewerFormatError(
             f"{where} has schema_version {version}, this qkvary reads {SCHEMA_VERSION}; "
             "use a newer qkvary, or another folder of runs"
+        )
+    if version != SCHEMA_VERSION:
+        raise DamagedError(
+            f"{where} has the schema_version {version}, which there is not; "
+            "the run has to be made again"
         )
     kinds = _kinds()
     wrong = sorted(kinds.keys() ^ fields.keys())

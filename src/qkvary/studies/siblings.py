@@ -56,12 +56,10 @@ def find_sibling(store: Store, study: Study) -> Sibling | None:
     keys = store.keys()
     for key in keys:
         step = _newest(store, key) if store.state(key) == "open" else None
-        identity = None if step is None else _identity(store, key)
-        cell = None if identity is None else wanted.get(_without_way(identity))
-        if step is None or identity is None or cell is None:
-            continue
-        began = from_dict(RunConfig, identity["run"]).way
-        found.append(Sibling(cell=cell, run_key=key, way=began, step=step))
+        named = None if step is None else _read(store, key)
+        cell = None if named is None else wanted.get(named[0])
+        if step is not None and named is not None and cell is not None:
+            found.append(Sibling(cell=cell, run_key=key, way=named[1], step=step))
     return max(found, key=lambda one: one.step, default=None)
 
 
@@ -84,12 +82,13 @@ def _newest(store: Store, key: str) -> int | None:
     return max(stored_steps(store.directory(key) / CHECKPOINTS_NAME), default=None)
 
 
-def _identity(store: Store, key: str) -> dict[str, Any] | None:
-    """What a run is; None where that cannot be read: it is nobody's sibling then."""
+def _read(store: Store, key: str) -> tuple[str, Way] | None:
+    """What a run is, and how it was begun; None where nobody can tell: it is no sibling then."""
     try:
         data = (store.directory(key) / CONFIG_NAME).read_bytes()
-        return cast("dict[str, Any]", decode(data))
-    except (OSError, ValueError):
+        identity = cast("dict[str, Any]", decode(data))
+        return _without_way(identity), from_dict(RunConfig, identity["run"]).way
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 

@@ -30,7 +30,7 @@ from qkvary.storage.durable import (
     remove_dir,
     remove_file,
 )
-from qkvary.storage.errors import DamagedError, NewerFormatError, UnsafeError
+from qkvary.storage.errors import DamagedError, UnsafeError
 from qkvary.storage.journal import parse_journal
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.locks import Owner, OwnerLock, is_held, read_owner
@@ -154,8 +154,6 @@ class Store:
             network = self.network(key)
             if network is not None:
                 read_manifest(network).read_all(network)
-        except NewerFormatError:
-            raise
         except (DamagedError, UnsafeError) as error:
             return str(error)
         return None

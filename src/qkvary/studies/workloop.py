@@ -181,7 +181,7 @@ class Worker:
                 return self._make(cell, claim, surroundings)
         except QkvaryError:
             raise
-        except Exception as error:
+        except Exception as error:  # whatever a run does, the others go on
             if not self._records_failures:
                 raise
             traceback.print_exc()

@@ -95,7 +95,7 @@ class Guards:
                 raise DivergedError(
                     f"the loss has been far above what it was (median {median(state.usual):.4g}) "
                     f"for {LONGEST_SPIKE} steps, {loss:.4g} at step {step}; lower the learning "
-                    "rate, or switch this guard off (--no-spike-guard)"
+                    "rate, or switch this guard off (`qkvary train --no-spike-guard`)"
                 )
             return
         state.far_off = 0

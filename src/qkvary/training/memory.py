@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import resource
 
 import torch
@@ -51,14 +52,16 @@ def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError
     training = run.training
     execution, own = training.execution, -(-training.batch_size // processes)
     rows = min(execution.micro_batch_size or own, own)
-    advice = [f"--micro-batch-size {rows // 2}"] if rows > 1 else []
+    options = [f"--micro-batch-size {rows // 2}"] if rows > 1 else []
     if not execution.recompute_blocks:
-        advice.append("--recompute-blocks")
-    less = " or ".join(advice) or "a shorter row or a smaller network"
+        options.append("--recompute-blocks")
+    less = "a shorter row or a smaller network"
+    if options:
+        less = f"`qkvary train ... --allow-change` and {' or '.join(options)}"
     return ResourceError(
         f"memory ran out at step {step:,}: {rows:,} rows of {run.task.sequence_length:,} tokens go "
-        f"through the network at once, and {_peak(run.device)} were in use; less is taken with "
-        f"{less}, and what is done is kept"
+        f"through the network at once, and {_peak(run.device)} were in use; what is done is kept, "
+        f"and less is taken with {less}"
     )
 
 
@@ -66,5 +69,6 @@ def _peak(device: str) -> str:
     if torch.device(device).type == "cuda":
         most = torch.cuda.max_memory_allocated(device)
     else:
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        unit = 1 if platform.system() == "Darwin" else 1024
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     return f"{most / 2**30:,.1f} GiB"

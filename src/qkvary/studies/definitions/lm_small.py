@@ -51,6 +51,11 @@ _LIMITS = (
         "than at a usual size; sharing projections does not depend on that."
     ),
     (
+        "Where the value reads the key, the output is rotated back. lm-rotary says what that is "
+        "worth: more than sharing key and value costs, in networks with 8 heads. With the key "
+        "before its rotation these variants would be worse than they are shown."
+    ),
+    (
         "The learning rate is the best of three for QKV; the others were trained with the same. "
         "A variant that wants another one is shown worse than it is."
     ),
