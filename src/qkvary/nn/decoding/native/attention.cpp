@@ -57,7 +57,9 @@ int64_t tile_of(int64_t dim) { return dim <= 128 ? 64 : dim <= 256 ? 32 : 16; }
 int64_t paired_place(int64_t c) { return c / (2 * W) * (2 * W) + c % 2 * W + c % (2 * W) / 2; }
 
 struct Sizes {
-  bool paired, tiled;
+  // Whether two channels of bfloat16 stand in a word, and whether matrix units or products of pairs
+  // take them as they are stored.
+  bool paired, tiled, dotted;
   int64_t tile, span, key_width, value_width, still, half_width, block, row_blocks, plain_stride;
 
   explicit Sizes(const Call &call) {
@@ -76,6 +78,12 @@ struct Sizes {
 #else
     tiled = false;
 #endif
+#if defined(QKVARY_PAIRS)
+    dotted = paired && call.narrow && !tiled;
+#else
+    dotted = false;
+#endif
+    if (dotted) key_width = call.key.dim / 2;
     // Rows that a visit takes at once; two full blocks may be visited together.
     block = tiled ? W : W / 2;
     row_blocks = (call.rows + block - 1) / block;
@@ -275,8 +283,9 @@ struct Task {
   }
 #endif
 
-  // One tile for G blocks of R rows, of keys and values in type S; one row may have N vectors.
-  template <int R, int G = 1, class S = float, int N = 0>
+  // One tile for G blocks of R rows, of keys and values in type S, whose words P adds up; one row
+  // may have N vectors of keys.
+  template <int R, int G, class P, class S, int N = 0>
   void visit(Tile &tile, int64_t first_row, const float *query, Running *running,
              float *outputs) const {
     const int64_t tokens = round_up(tile.count), width = sizes.value_width;
@@ -289,40 +298,65 @@ struct Task {
       query = scratch.query;
     }
     if constexpr (N > 0)
-      score_row<N, S>(scores, query, tile.keys, tile.key_stride, tokens, tile.with_scores);
+      score_row<N, std::conditional_t<std::is_same_v<P, Numbers>, S, float>, P>(
+          scores, query, tile.keys, tile.key_stride, tokens, tile.with_scores);
     else
-      score<R, G>(scores, query, tile.keys, tile.key_stride, sizes.key_width, tokens,
-                  tile.with_scores);
-    float *weights = scratch.weights;
+      score<R, G, P>(scores, query, tile.keys, tile.key_stride, sizes.key_width, tokens,
+                     tile.with_scores);
+    // Queries that stay as they are do not hold the scale.
+    float *weights = scratch.weights, scale = std::is_same_v<P, Numbers> ? 1.0f : call.scale;
+    if (tile.cut && scale != 1.0f) {
+      for (int64_t i = 0; i < G * R * tokens; i += W) store(scores + i, load(scores + i) * scale);
+      scale = 1.0f;
+    }
     for (int g = 0; g < G; ++g, scores += R * tokens, weights += R * tokens, outputs += R * width) {
       if (tile.cut) hide<R>(scores, first_row + g * R, tile, tokens);
-      if (running[g].update<R>(weights, scores, 1.0f, tokens, change, tile.with_softmax, G - g))
+      if (running[g].update<R>(weights, scores, scale, tokens, change, tile.with_softmax, G - g))
         for (int r = 0; r < R; ++r) rescale(outputs + r * width, change[r * (W / R)]);
       mix_all<R, S>(outputs, width, weights, tile.values, tile.value_stride, tokens,
                     tile.with_mixture, G - g);
     }
   }
 
+  template <class P, class S>
+  void visit_all(int rows, bool two, Tile &tile, int64_t first_row, const float *query,
+                 Running *running, float *outputs) const {
+    constexpr int FULL = W / 2;
+    if (two) return visit<FULL, 2, P, S>(tile, first_row, query, running, outputs);
+    if (rows == FULL) return visit<FULL, 1, P, S>(tile, first_row, query, running, outputs);
+    if constexpr (FULL > 4)
+      if (rows == 4) return visit<4, 1, P, S>(tile, first_row, query, running, outputs);
+    if constexpr (FULL > 2)
+      if (rows == 2) return visit<2, 1, P, S>(tile, first_row, query, running, outputs);
+    visit<1, 1, P, S>(tile, first_row, query, running, outputs);
+  }
+
   void visit(int rows, bool two, Tile &tile, int64_t first_row, const float *query,
              Running *running, float *outputs) const {
-    constexpr int FULL = W / 2;
-    if (two) return visit<FULL, 2>(tile, first_row, query, running, outputs);
-    if (rows == FULL) return visit<FULL>(tile, first_row, query, running, outputs);
-    if constexpr (FULL > 4)
-      if (rows == 4) return visit<4>(tile, first_row, query, running, outputs);
-    if constexpr (FULL > 2)
-      if (rows == 2) return visit<2>(tile, first_row, query, running, outputs);
-    visit<1>(tile, first_row, query, running, outputs);
+#if defined(QKVARY_PAIRS)
+    if (sizes.dotted)
+      return visit_all<Pairs, PairedBfloat16>(rows, two, tile, first_row, query, running, outputs);
+#endif
+    visit_all<Numbers, float>(rows, two, tile, first_row, query, running, outputs);
   }
 
   // One row that reads keys and values where they are.
   template <class S>
   void visit_row(Tile &tile, const float *query, Running *running, float *outputs) const {
+#if defined(QKVARY_PAIRS)
+    if constexpr (std::is_same_v<S, PairedBfloat16>)
+      if (sizes.dotted) switch (sizes.key_width / W) {
+          case 1: return visit<1, 1, Pairs, S, 1>(tile, 0, query, running, outputs);
+          case 2: return visit<1, 1, Pairs, S, 2>(tile, 0, query, running, outputs);
+          case 3: return visit<1, 1, Pairs, S, 3>(tile, 0, query, running, outputs);
+          case 4: return visit<1, 1, Pairs, S, 4>(tile, 0, query, running, outputs);
+        }
+#endif
     switch (sizes.key_width / W) {
-      case 2: return visit<1, 1, S, 2>(tile, 0, query, running, outputs);
-      case 4: return visit<1, 1, S, 4>(tile, 0, query, running, outputs);
-      case 6: return visit<1, 1, S, 6>(tile, 0, query, running, outputs);
-      case 8: return visit<1, 1, S, 8>(tile, 0, query, running, outputs);
+      case 2: return visit<1, 1, Numbers, S, 2>(tile, 0, query, running, outputs);
+      case 4: return visit<1, 1, Numbers, S, 4>(tile, 0, query, running, outputs);
+      case 6: return visit<1, 1, Numbers, S, 6>(tile, 0, query, running, outputs);
+      case 8: return visit<1, 1, Numbers, S, 8>(tile, 0, query, running, outputs);
     }
   }
 
@@ -342,6 +376,15 @@ void arrange(float *to, const float *rows, int64_t count, int size, const Call &
 #endif
   const int C = W / size;
   std::fill(to, to + size * sizes.key_width, 0.0f);
+  if (sizes.dotted) {
+    auto *halves = reinterpret_cast<uint16_t *>(to);
+    for (int64_t r = 0; r < count; ++r)
+      for (int64_t c = 0; c < call.key.dim; ++c) {
+        const int64_t word = c / 2, place = word / C * W + r * C + word % C;
+        halves[2 * place + c % 2] = upper_half(rows[r * call.key.dim + c]);
+      }
+    return;
+  }
   const int64_t dim = call.key.dim, still = dim - 2 * call.half;
   for (int64_t r = 0; r < count; ++r)
     for (int64_t c = 0; c < dim; ++c) {
@@ -359,23 +402,29 @@ Tile prepare(const Task &task, const Tokens &keys, const Tokens &values, int64_t
   const Call &call = task.call;
   const Sizes &sizes = task.sizes;
   Scratch &scratch = task.scratch;
-  const int64_t stride = sizes.plain_stride * 4, rest = round_up(count) - count;
-  const auto copy = [&](float *to, const Tokens &from) {
-    unpack<S>(to, sizes.plain_stride, from, first, count);
-    if (rest) std::memset(to + count * sizes.plain_stride, 0, rest * stride);
-    return reinterpret_cast<const char *>(to);
-  };
-  const bool in_place = std::is_same_v<S, float> && rest == 0;
-  const bool key_in_place = in_place && keys.dim % W == 0 && call.half % W == 0;
-  const bool value_in_place = in_place && values.dim % W == 0;
+  const int64_t rest = round_up(count) - count;
   Tile tile = task.place(keys, values, first, count);
-  if (!key_in_place) tile.keys = copy(scratch.plain, keys), tile.key_stride = stride;
-  if (value_in_place) {
+  const auto copy = [&](float *to, const Tokens &from, const char *&data, int64_t &stride) {
+    char *rows = reinterpret_cast<char *>(to);
+    data = rows, stride = sizes.dotted ? from.bytes() : sizes.plain_stride * 4;
+    if (sizes.dotted)
+      for (int64_t t = 0; t < count; ++t)
+        std::memcpy(rows + t * stride, from.row(first + t), stride);
+    else
+      unpack<S>(to, sizes.plain_stride, from, first, count);
+    if (rest) std::memset(rows + count * stride, 0, rest * stride);
+  };
+  const auto in_place = [&](const Tokens &stored) {
+    return rest == 0 && (sizes.dotted || (std::is_same_v<S, float> && stored.dim % W == 0));
+  };
+  const bool key_in_place = in_place(keys) && call.half % W == 0;
+  if (!key_in_place) copy(scratch.plain, keys, tile.keys, tile.key_stride);
+  if (in_place(values)) {
     // Read where it is.
   } else if (call.shared && !key_in_place) {
-    tile.values = tile.keys, tile.value_stride = stride;
+    tile.values = tile.keys, tile.value_stride = tile.key_stride;
   } else {
-    tile.values = copy(scratch.values, values), tile.value_stride = stride;
+    copy(scratch.values, values, tile.values, tile.value_stride);
   }
   if (call.half) {
     turn_tile(scratch.turned, sizes.key_width, reinterpret_cast<const float *>(tile.keys),

@@ -22,6 +22,22 @@ constexpr int FETCHES = 4;  // Of a product of W channels.
 
 inline const float *at(const char *p) { return reinterpret_cast<const float *>(p); }
 
+// What a word of a vector is: a number, or two of bfloat16 whose products are added up at once.
+struct Numbers {
+  static Vec multiply(Vec a, Vec b) { return a * b; }
+  static Vec add(Vec sum, Vec a, Vec b) { return sum + a * b; }
+};
+
+#if defined(QKVARY_AVX512) && defined(__AVX512BF16__)
+#define QKVARY_PAIRS 1
+struct Pairs {
+  static Vec multiply(Vec a, Vec b) { return add(Vec{}, a, b); }
+  static Vec add(Vec sum, Vec a, Vec b) {
+    return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+  }
+};
+#endif
+
 // Lets no compiler make one address or distance from others: all of them do not fit the registers.
 template <class T>
 inline void keep_apart(T &p) {
@@ -30,7 +46,7 @@ inline void keep_apart(T &p) {
 
 // Scores of T tokens and G blocks of R rows, one block after the other: vectors of R rows times C
 // tokens. Two blocks share what is read of a key.
-template <int R, int G, int T>
+template <int R, int G, int T, class P>
 [[gnu::always_inline]] inline void score_tokens(float *scores, int64_t block, const float *query,
                                                 const char *keys, int64_t stride, int64_t width,
                                                 Ahead &ahead, int64_t lines) {
@@ -61,7 +77,10 @@ template <int R, int G, int T>
         for (int j = 0; j < SHARE; ++j) {
           const Vec key = repeat<C>(at(token + offsets[j]));
 #pragma GCC unroll 2
-          for (int g = 0; g < G; ++g) sums[g * T + SHARE * k + j] += key * rows[g];
+          for (int g = 0; g < G; ++g) {
+            Vec &sum = sums[g * T + SHARE * k + j];
+            sum = P::add(sum, key, rows[g]);
+          }
         }
       }
     }
@@ -73,9 +92,9 @@ template <int R, int G, int T>
       store(scores + g * block + i * W, sum_lanes<C>(sums + g * T + i * C));
 }
 
-// The same of any number of vectors of tokens. As many sums as the registers hold wait for each
-// other the least.
-template <int R, int G>
+// The same of any number of vectors of tokens, of `width` words each. As many sums as the registers
+// hold wait for each other the least.
+template <int R, int G, class P>
 [[gnu::noinline]] void score(float *scores, const float *query, const char *keys, int64_t stride,
                              int64_t width, int64_t tokens, Ahead &fetched) {
   constexpr int T = W / G, MORE = W == 16 && G == 2 ? 12 : T;
@@ -84,16 +103,16 @@ template <int R, int G>
   int64_t t = 0;
   if constexpr (MORE != T)
     for (; tokens - t >= 2 * MORE || (tokens - t) % T; t += MORE)
-      score_tokens<R, G, MORE>(scores + t * R, tokens * R, query, keys + t * stride, stride, width,
-                               ahead, lines * MORE / T);
+      score_tokens<R, G, MORE, P>(scores + t * R, tokens * R, query, keys + t * stride, stride,
+                                  width, ahead, lines * MORE / T);
   for (; t < tokens; t += T)
-    score_tokens<R, G, T>(scores + t * R, tokens * R, query, keys + t * stride, stride, width,
-                          ahead, lines);
+    score_tokens<R, G, T, P>(scores + t * R, tokens * R, query, keys + t * stride, stride, width,
+                             ahead, lines);
   fetched = ahead;
 }
 
 // The same for one row of N vectors, token by token: memory is read in its order.
-template <int N, class S>
+template <int N, class S, class P>
 [[gnu::noinline]] void score_row(float *scores, const float *query, const char *keys,
                                  int64_t stride, int64_t tokens, Ahead &fetched) {
   Ahead ahead = fetched;
@@ -107,8 +126,8 @@ template <int N, class S>
       ahead.fetch(lines);
       Vec key[N];
       load_row<N>(key, reinterpret_cast<const S *>(keys));
-      sums[j] = key[0] * q[0];
-      for (int n = 1; n < N; ++n) sums[j] += key[n] * q[n];
+      sums[j] = P::multiply(key[0], q[0]);
+      for (int n = 1; n < N; ++n) sums[j] = P::add(sums[j], key[n], q[n]);
     }
     store(scores + t, sum_lanes<W>(sums));
   }
@@ -133,6 +152,9 @@ template <int R, int Q, int N, class S>
     for (int u = 0; u < U; ++u, values += stride) {
       Vec v[N];
       load_row<N>(v, reinterpret_cast<const S *>(values));
+      // Read once for all rows: processors add up in a step more than they read.
+      if constexpr (Q > 1)
+        for (int n = 0; n < N; ++n) hold(v[n]);
 #pragma GCC unroll 4
       for (int q = 0; q < Q; ++q) {
         const Vec weight = all(p[u / C * W + q * C + u % C]);

@@ -57,11 +57,8 @@ inline void configure(int rows) {
 inline void arrange(uint16_t *to, const float *rows, int64_t count, int size, int64_t dim) {
   std::memset(to, 0, dim * size * 2);
   for (int64_t r = 0; r < count; ++r)
-    for (int64_t c = 0; c < dim; ++c) {
-      uint32_t word;
-      std::memcpy(&word, rows + r * dim + c, 4);
-      to[(c / 2 * size + r) * 2 + c % 2] = static_cast<uint16_t>(word >> 16);
-    }
+    for (int64_t c = 0; c < dim; ++c)
+      to[(c / 2 * size + r) * 2 + c % 2] = upper_half(rows[r * dim + c]);
 }
 
 template <int R>

@@ -56,6 +56,13 @@ inline float to_float(Bfloat16 x) {
   return result;
 }
 
+// The bits of a number that bfloat16 holds.
+inline uint16_t upper_half(float x) {
+  uint32_t word;
+  std::memcpy(&word, &x, 4);
+  return static_cast<uint16_t>(word >> 16);
+}
+
 inline float to_float(PairedBfloat16 x) { return to_float(Bfloat16{x.bits}); }
 
 inline float to_float(Float16 x) {
@@ -175,6 +182,17 @@ inline void load_row(Vec *to, const S *from) {
   }
 }
 
+// Lets no compiler read a vector from memory for each of its uses.
+inline void hold(Vec &v) {
+#if defined(QKVARY_AVX512)
+  asm("" : "+v"(v));
+#elif defined(__SSE2__)
+  asm("" : "+x"(v));
+#elif defined(__aarch64__)
+  asm("" : "+w"(v));
+#endif
+}
+
 inline void store(float *p, Vec v) { std::memcpy(p, &v, sizeof v); }
 
 // C floats, over and over.
@@ -234,11 +252,28 @@ inline Vec every_other(Vec a, Vec b, std::integer_sequence<int, I...>) {
 
 using Lanes = std::make_integer_sequence<int, W>;
 
-// The sums over each C neighbouring lanes of C vectors, in the order of the vectors.
+// Every fourth place of two vectors' quarters: a0 b0 a1 b1, or a2 b2 a3 b3 with HIGH = 2.
+template <int HIGH, int... I>
+inline Vec zip(Vec a, Vec b, std::integer_sequence<int, I...>) {
+  return QKVARY_SHUFFLE(a, b, (I / 4 * 4 + I % 4 / 2 + HIGH + I % 2 * W));
+}
+
+// The same of pairs: a0 a1 b0 b1, or a2 a3 b2 b3 with HIGH = 2.
+template <int HIGH, int... I>
+inline Vec zip_pairs(Vec a, Vec b, std::integer_sequence<int, I...>) {
+  return QKVARY_SHUFFLE(a, b, (I / 4 * 4 + I % 2 + HIGH + I % 4 / 2 * W));
+}
+
+// The sums over each C neighbouring lanes of C vectors, in the order of the vectors. What stays
+// within four lanes is the cheapest for processors.
 template <int C>
 inline Vec sum_lanes(const Vec *v) {
   if constexpr (C == 1) {
     return v[0];
+  } else if constexpr (C == 4) {
+    const Vec low = zip<0>(v[0], v[1], Lanes{}) + zip<2>(v[0], v[1], Lanes{});
+    const Vec high = zip<0>(v[2], v[3], Lanes{}) + zip<2>(v[2], v[3], Lanes{});
+    return zip_pairs<0>(low, high, Lanes{}) + zip_pairs<2>(low, high, Lanes{});
   } else {
     return add_halves<C / 2>(sum_lanes<C / 2>(v), sum_lanes<C / 2>(v + C / 2), Lanes{});
   }
