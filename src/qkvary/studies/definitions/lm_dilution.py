@@ -15,6 +15,9 @@ HEADS = 4
 SHARES = {256: 88, 512: 53, 1024: 28}
 """Percent of real tokens in rows of so many, one story each (the stories that are scored)."""
 PACKED = 512
+RATE = 4e-3
+PADDED_RATES = {256: RATE, 512: 2e-3, 1024: RATE}
+"""The best for QKV of 1e-3, 2e-3 and 4e-3, with seed 0; at 1,024 they are within its spread."""
 
 
 _LIMITS = (
@@ -28,16 +31,28 @@ _LIMITS = (
         "The share of real tokens in paper 1's rows is not known. By the mean length of its "
         "documents it is at most about 53 %."
     ),
+    (
+        "The learning rate of a table is the best of three for QKV; the others were trained with "
+        "the same. A variant that wants another one is shown worse than it is."
+    ),
+    (
+        "A value that is a key is learned with faster at first. Without padding QKV passes Q=K=V "
+        "between steps 180 and 270 of the 360, in padded rows it does not come so far. So the sign "
+        "of a difference says here when the training ended, and not what sharing costs at its end; "
+        "how much of a difference is left in the printed loss does not depend on it."
+    ),
     describe_scale(networks=12, seeds=5, presets=("lm-30m", "lm-300m")),
 )
 
 
-def _setting(name: str, metric: str, *, context: int, protocol: Protocol) -> Setting:
+def _setting(
+    name: str, metric: str, *, context: int, protocol: Protocol, learning_rate: float
+) -> Setting:
     return Setting(
         name=name,
         task=stories(context=context, protocol=protocol),
         network=small_network(context=context, num_heads=HEADS, d_model=128, vocabulary=PIECES),
-        training=small_training(steps=STEPS, context=context, learning_rate=4e-3),
+        training=small_training(steps=STEPS, context=context, learning_rate=learning_rate),
         table=name,
         metric=metric,
         limits=_LIMITS,
@@ -58,11 +73,19 @@ STUDY = Study(
     ),
     settings=(
         *(
-            _setting(f"{share} % real, {words}", metric, context=context, protocol="padded-paper")
+            _setting(
+                f"{share} % real, {words}",
+                metric,
+                context=context,
+                protocol="padded-paper",
+                learning_rate=PADDED_RATES[context],
+            )
             for context, share in SHARES.items()
             for words, metric in (("real tokens", "document_loss"), ("as printed", "paper_loss"))
         ),
-        _setting("no padding", "document_loss", context=PACKED, protocol="packed"),
+        _setting(
+            "no padding", "document_loss", context=PACKED, protocol="packed", learning_rate=RATE
+        ),
     ),
     variants=("QKV@rotary", "Q-K=V@rotary", "Q=K=V@rotary"),
     baseline="QKV@rotary",
