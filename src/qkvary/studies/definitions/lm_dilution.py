@@ -36,10 +36,10 @@ _LIMITS = (
         "the same. A variant that wants another one is shown worse than it is."
     ),
     (
-        "A value that is a key is learned with faster at first. Without padding QKV passes Q=K=V "
-        "between steps 180 and 270 of the 360, in padded rows it does not come so far. So the sign "
-        "of a difference says here when the training ended, and not what sharing costs at its end; "
-        "how much of a difference is left in the printed loss does not depend on it."
+        "Networks whose values are keys learn faster at first. Without padding QKV passes Q=K=V "
+        "between steps 180 and 270 of the 360; with 53 and 28 % real tokens not within them. So "
+        "the sign of a difference says here when the training ended, and not what sharing costs "
+        "at its end; how much of a difference is left in the printed loss does not depend on it."
     ),
     describe_scale(networks=12, seeds=5, presets=("lm-30m", "lm-300m")),
 )
