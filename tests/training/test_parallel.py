@@ -151,10 +151,9 @@ def test_a_compiled_network_learns_the_same_and_goes_on(
     """Steps, validations and samples of a network that torch compiles, and that is stopped."""
     order: dict[str, Any] = {
         "strategy": strategy,
-        "keep_weights": True,
         "run": {"dtype": "float32", "compiled": True},
     }
-    whole = server.run(quick_path / "whole", ranks, **order)
+    whole = server.run(quick_path / "whole", ranks, keep_weights=True, **order)
     assert difference(whole, references.alone(dtype="float32")) <= 1e-4
     stopped = server.run(quick_path / "cut", ranks, stop_after=4, stop_rank=ranks - 1, **order)
     assert {found["status"] for found in stopped.found} == {"stopped"}
