@@ -145,6 +145,10 @@ def test_what_was_prepared_by_hand_is_trained_on(
         (["--device", "toaster"], "lm-tiny", "toaster"),
         (["--learning-rate", "-1"], "lm-tiny", "learning_rate must be positive"),
         (["--learning-rate", "0"], "lm-tiny", "learning_rate must be positive"),
+        (["--learning-rate", "inf"], "lm-tiny", "learning_rate must be positive"),
+        (["--checkpoint-seconds", "nan"], "lm-tiny", "--checkpoint-seconds, 0 for every step"),
+        (["--checkpoint-seconds", "-1"], "lm-tiny", "got -1"),
+        (["--checkpoint-seconds", "inf"], "lm-tiny", "got inf"),
         (["--keep", "0"], "lm-tiny", "--keep: expected at least 1, got 0"),
         (["--keep", "-1"], "lm-tiny", "expected a whole number"),
         (["--context", "100k"], "lm-tiny", "tokens for a context of 102,400"),
@@ -169,6 +173,15 @@ def test_a_text_that_is_not_there_is_named(
 ) -> None:
     assert train(places, data="yours.txt") == 2
     assert "yours.txt" in capsys.readouterr().err
+
+
+def test_no_text_and_no_folder_are_told(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = str(places / "mine.txt")
+    assert main(["train", "lm-tiny", "--data", "", "--out", str(places / "runs")]) == 2
+    assert "expected a file, a folder, hf:owner/name" in capsys.readouterr().err
+    assert main(["train", "lm-tiny", "--data", text, "--out", text]) == 2
+    assert f"expected a folder of runs, got {text}, which is a file" in capsys.readouterr().err
+    assert not (places / "runs").exists()
 
 
 def test_a_loss_that_is_not_finite_exits_with_5(

@@ -67,7 +67,10 @@ def test_a_run_that_was_begun_in_another_way_is_gone_on_with(
     assert resumed["changed"] == changed
     # What is done is no reason to ask: the same in another way is another run.
     assert train(places, *another) == 0
-    assert len(list((places / "runs").glob("*/*/record.json"))) == 2
+    assert "is done with" not in capsys.readouterr().err
+    assert train(places, *another[:-1], "1", "--allow-change") == 0
+    assert "is done with --micro-batch-size" in capsys.readouterr().err
+    assert len(list((places / "runs").glob("*/*/record.json"))) == 3
 
 
 def test_a_run_may_be_begun_anew_in_another_way(places: Path) -> None:
@@ -140,6 +143,7 @@ def test_a_stopped_training_ends_as_one_that_was_not(
     _out, err = stopped.communicate()
     expected = {signal.SIGKILL: -9, signal.SIGINT: 130}[number]
     assert stopped.returncode == expected, err
+    assert ("a second time ends at once" in err) == (number == signal.SIGINT)
     assert not list((places / "runs").glob("*/*/record.json"))
     again = started(places, "runs", *LONG)
     _out, err = again.communicate()

@@ -81,12 +81,12 @@ def test_more_variants_and_seeds_are_the_same_training(tmp_path: Path, first: st
 def test_other_runs_of_the_same_name_are_another_training(tmp_path: Path) -> None:
     store, short, long = Store(tmp_path), plan("QKV"), plan("Q-K=V", steps=11)
     for study in (short, long):
-        note_training(store, study, "")
+        note_training(store, study, f"qkvary train {study.variants[0]}")
     with pytest.raises(
         UsageError, match=r"2 trainings are called 'train lm-10m on some': name one of"
     ) as caught:
         find_training(store, NAME)
-    assert "(11 steps, Q-K=V@rotary)" in str(caught.value)
+    assert "(11 steps, Q-K=V@rotary: `qkvary train Q-K=V" in str(caught.value)
     for one in list_trainings(store):
         assert one.notes[0] in str(caught.value)
         assert find_training(store, one.notes[0]).study == one.study

@@ -111,7 +111,9 @@ def _print_plan(study: Study, store: Store, *, json_output: bool) -> None:
     parts = (
         f"{len(study.variants)} variants, {len(study.settings)} settings, {len(study.seeds)} seeds"
     )
-    screen.print(f"{parts}: {states.total():,} runs, {states['done']:,} done, ", end="")
+    total, cells = states.total(), len(study.cells())
+    shared = "" if total == cells else f" for {cells:,} places in the tables"
+    screen.print(f"{parts}: {total:,} runs{shared}, {states['done']:,} done, ", end="")
     screen.print(f"{states['running']:,} running, {states['open']:,} open")
     for sentence in describe_equal_parameters(study):
         screen.print(Text(sentence))

@@ -1,13 +1,14 @@
 """Train a language model: a preset, its variants, and any text."""
 
 import dataclasses
+import math
 import os
 import shlex
 import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -87,6 +88,8 @@ DryRun = Annotated[
 ]
 
 
+STOPPING = b"\nstopping: this step is finished and written down first; a second time ends at once\n"
+"""Said by a signal's handler, which may do no more than write."""
 ENDED_BADLY = (1, 5)
 """Exit codes of runs that failed or diverged: what the others did is shown all the same."""
 
@@ -248,6 +251,14 @@ class Running:
         ),
     ] = "ddp"
 
+    def check(self) -> None:
+        """Refuse what no training can go by."""
+        if not 0.0 <= self.checkpoint_seconds < math.inf:
+            raise UsageError(
+                "expected a number of seconds for --checkpoint-seconds, 0 for every step, got "
+                f"{self.checkpoint_seconds}"
+            )
+
 
 OWN_CORPUS = Corpus()
 NO_CHANGES = Changes()
@@ -276,6 +287,7 @@ def command(
     """
     chosen = find_preset(preset)
     check_device(where.device)
+    running.check()
     with load_processes().join_processes(running.strategy, where.device) as distribution:
         prepared = _prepare(chosen, corpus, distribution)
         warning = find_miss(prepared)
@@ -316,12 +328,14 @@ def command(
     code = code or _ended_before(study, store)
     if code in (0, *ENDED_BADLY):
         _conclude(study, store, out, json_output=json_output)
+        if warning is not None and not json_output:
+            print_error(warning)
     return code
 
 
 def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> PreparedData:
     """The set that is asked for; the first process prepares it where it is not there yet."""
-    reference = corpus.data or preset.corpus
+    reference = preset.corpus if corpus.data is None else corpus.data
     path, tokenizer = Path(reference).expanduser(), corpus.tokenizer
     if is_prepared(path):
         if tokenizer is not None:
@@ -367,7 +381,7 @@ def _train(
     )
     if distribution.rank:
         stopping = threading.Event()
-        with _signals(stopping.set) as received:
+        with _signals(stopping.set, said=b"") as received:
             together.follow(job, distribution, stop=stopping.is_set, way=way)
         return 128 + received[0] if received else 0
     for cell in cells:
@@ -379,7 +393,7 @@ def _train(
     )
     worker = together.start_worker(job, distribution, watching, way)
     try:
-        with _signals(worker.stop) as received:
+        with _signals(worker.stop, said=STOPPING) as received:
             worker.work()
     finally:
         display.close()
@@ -399,6 +413,13 @@ def _begun_in_another_way(study: Study, store: Store, running: Running) -> Way |
             f"{sibling.step:,}: go on with it as you ask for now (--allow-change), or begin "
             "another run (--anew)"
         )
+    if sibling is None and running.allow_change:
+        done = find_sibling(store, study, state="done")
+        if done is not None:
+            print_error(
+                f"{done.cell.title} is done with {done.differences}: nothing is left to go on "
+                "with, and it is trained again as you ask for now"
+            )
     return None if sibling is None else sibling.way
 
 
@@ -410,7 +431,7 @@ def _ended_before(study: Study, store: Store) -> int:
 
 
 @contextmanager
-def _signals(stop: Callable[[], None]) -> Generator[list[int]]:
+def _signals(stop: Callable[[], None], *, said: bytes) -> Generator[list[int]]:
     """Let the first SIGINT or SIGTERM end the training in order, and the second at once."""
     received: list[int] = []
 
@@ -419,6 +440,8 @@ def _signals(stop: Callable[[], None]) -> Generator[list[int]]:
             os._exit(128 + number)
         received.append(number)
         stop()
+        with suppress(OSError):
+            os.write(2, said)
 
     before = {number: signal.signal(number, take) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

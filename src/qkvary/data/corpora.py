@@ -122,7 +122,7 @@ def open_source(reference: str, choices: Choices | None = None) -> Source:
     if reference in CORPORA:
         return _from_corpus(CORPORA[reference], replace(chosen, name=chosen.name or reference))
     path = Path(reference).expanduser()
-    if path.exists():
+    if reference and path.exists():
         return find_source(path, chosen)
     near = difflib.get_close_matches(reference, CORPORA, n=1)
     hint = f"did you mean {near[0]}?" if near else f"choices: {', '.join(CORPORA)}"

@@ -164,8 +164,9 @@ def _method(
             (
                 f"Intervals are Student's, {percent}, with {_corrected(level, family)} "
                 "(averages and tasks; single settings and steps to solve are corrected among "
-                f"themselves). All of them hold at once with {percent} confidence; p-values are "
-                "Holm's."
+                f"themselves). All of them hold at once with {percent} confidence. p-values are "
+                "Holm's, which are less cautious: one below the level stands beside a difference "
+                "that is not distinguished where only its interval takes in zero."
             ),
             (
                 "A difference is called supported where its interval leaves out zero. Otherwise "

@@ -29,6 +29,7 @@ from qkvary.studies.study import Cell, Study
 from qkvary.studies.worker_process import WorkerProcess, describe_end
 
 WORKER_MODULE = "qkvary.studies.worker"
+STOPPING = "stopping: steps are finished and written down first; a second time ends at once"
 MAX_DEATHS = 3
 """A run of which more workers than this have died counts as failed."""
 MAX_STILLBORN = 3
@@ -160,6 +161,7 @@ class _Runner:
         self.counts: Counter[str] = Counter()
         self.notes: list[str] = []
         self.made = self.stillborn = self.started_workers = self.signal = 0
+        self.told_to_stop = False
         self.exit_code, self.message = 0, ""
         self.began = time.monotonic()
 
@@ -301,6 +303,9 @@ class _Runner:
             for item in news:
                 self.hear(worker, item)
         if self.signal:
+            if not self.told_to_stop:
+                self.told_to_stop = True
+                self.display.note(STOPPING)
             self.stop()
         self.display.refresh()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from qkvary.arch.canonical import from_dict
 from qkvary.storage.jsonvalues import decode
@@ -23,7 +23,7 @@ from qkvary.training.config import RunConfig, Way
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sibling:
-    """A run that is not done and differs from one that is asked for in how it is computed only."""
+    """A run that differs from one that is asked for in how it is computed only."""
 
     cell: Cell
     """The one that is asked for."""
@@ -32,7 +32,7 @@ class Sibling:
     way: Way
     """How it was."""
     step: int
-    """Of its newest checkpoint."""
+    """Of its newest checkpoint; 0 where a run is done and has none."""
 
     @property
     def differences(self) -> str:
@@ -41,12 +41,15 @@ class Sibling:
         return ", ".join(_option(name, begun) for name, (begun, _) in changed.items())
 
 
-def find_sibling(store: Store, study: Study) -> Sibling | None:
+def find_sibling(
+    store: Store, study: Study, *, state: Literal["open", "done"] = "open"
+) -> Sibling | None:
     """Return the one that is furthest on; None where the runs themselves were begun, or none was.
 
     Args:
         store: Where runs are.
         study: The runs that are asked for.
+        state: Where its siblings stand.
     """
     cells = study.cells()
     if any(_is_begun(store, cell.run_key) for cell in cells):
@@ -55,7 +58,9 @@ def find_sibling(store: Store, study: Study) -> Sibling | None:
     found: list[Sibling] = []
     keys = store.keys()
     for key in keys:
-        step = _newest(store, key) if store.state(key) == "open" else None
+        newest = _newest(store, key)
+        step = newest or 0 if state == "done" else newest
+        step = step if store.state(key) == state else None
         named = None if step is None else _read(store, key)
         cell = None if named is None else wanted.get(named[0])
         if step is not None and named is not None and cell is not None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +31,7 @@ from qkvary.storage.durable import (
     remove_dir,
     remove_file,
 )
-from qkvary.storage.errors import DamagedError, UnsafeError
+from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 from qkvary.storage.journal import parse_journal
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.locks import Owner, OwnerLock, is_held, read_owner
@@ -60,6 +61,14 @@ class Store:
     """All runs below one folder, which need not exist yet."""
 
     def __init__(self, path: Path) -> None:
+        """Look into a folder.
+
+        Raises:
+            UsageError: if there is something else in its place.
+        """
+        with suppress(OSError):
+            if path.is_file():
+                raise UsageError(f"expected a folder of runs, got {path}, which is a file")
         self.path = path
 
     def directory(self, key: str) -> Path:

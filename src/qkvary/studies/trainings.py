@@ -176,4 +176,5 @@ def _has_begun(store: Store, training: Training) -> bool:
 
 def _tell_apart(training: Training) -> str:
     (setting, *_), study = training.study.settings, training.study
-    return f"{setting.training.steps:,} steps, {', '.join(study.variants)}"
+    typed = ", ".join(f"`{command}`" for command in training.commands)
+    return f"{setting.training.steps:,} steps, {', '.join(study.variants)}: {typed}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
@@ -59,7 +60,7 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         _choice("optimizer", self.name, get_args(OptimizerName))
         _choice("decay", self.decay, get_args(Decay))
-        if not self.learning_rate > 0.0:
+        if not 0.0 < self.learning_rate < math.inf:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
         if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
