@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from qkvary.studies.reports import charts, curves
+from qkvary.studies.reports import charts, curves, labelling
 from qkvary.studies.reports.families import family_of
 from qkvary.studies.summary import Frontier, LearningCurve
 from tests.studies.reports.synthetic import make_summary
@@ -72,6 +72,14 @@ def test_supported_differences_are_filled() -> None:
     assert "← worse" in drawn
     loss = next(one for one in make_summary().tables if not one.higher_is_better)
     assert "← better" in charts.difference_chart(loss, "QKV", "d")
+
+
+def test_names_end_before_the_drawing_begins() -> None:
+    table = make_summary().tables[0]
+    long = dataclasses.replace(table.rows[1], variant="Q-K=V@rotary")
+    drawn = charts.difference_chart(dataclasses.replace(table, rows=(long,)), "QKV", "d")
+    (first, *_) = sorted(float(x) for x in re.findall(r'x1="([0-9.]+)"', drawn))
+    assert first >= 8 + labelling.text_width("Q-K=V@rotary")
 
 
 def test_a_variant_without_runs_says_why() -> None:

@@ -23,6 +23,7 @@ from qkvary.studies.summary import (
 )
 
 _ROW = 22.0
+_NAME_LENGTH = 12
 AXIS_TITLES: dict[CostAxis, str] = {
     "cache_bytes_per_token": "cache per token",
     "parameters": "parameters",
@@ -166,7 +167,8 @@ def _points(
 def difference_chart(table: ResultTable, baseline: str, name: str) -> Markup:
     """Draw the paired difference of each variant to the baseline with both of its intervals."""
     rows = [row for row in table.rows if row.difference is not None]
-    left, width = 84.0, 296.0
+    left = _margin(rows)
+    width = left + 212.0
     height = len(rows) * _ROW + 70
     low, high = _difference_range([row.difference for row in rows if row.difference])
     across = svg.Scale(low=low, high=high, start=left, end=width - 12)
@@ -202,6 +204,12 @@ def difference_chart(table: ResultTable, baseline: str, name: str) -> Markup:
     )
 
 
+def _margin(rows: Sequence[VariantRow]) -> float:
+    """Where a chart begins beside the names of its rows."""
+    names = (wording.short(row.variant, _NAME_LENGTH) for row in rows)
+    return max((84.0, *(24.0 + labelling.text_width(name) for name in names)))
+
+
 def _difference_range(gaps: Sequence[Difference]) -> svg.Point:
     means = [abs(gap.mean) for gap in gaps if gap.mean is not None and math.isfinite(gap.mean)]
     ends = [end for gap in gaps for end in (gap.low_single, gap.high_single) if end is not None]
@@ -214,7 +222,7 @@ def _difference_range(gaps: Sequence[Difference]) -> svg.Point:
 def _difference_row(row: VariantRow, baseline: str, across: svg.Scale, y: float) -> list[Markup]:
     family = family_of(row.variant, baseline)
     gap = row.difference
-    parts = [svg.text(8, y + 4, wording.short(row.variant, 12), f"name t-{family.key}")]
+    parts = [svg.text(8, y + 4, wording.short(row.variant, _NAME_LENGTH), f"name t-{family.key}")]
     if gap is None or gap.mean is None or not math.isfinite(gap.mean):
         parts.append(svg.text(across(0) + 6, y + 4, _why_empty(row), "tick"))
         return parts
@@ -246,7 +254,8 @@ def solving_chart(table: ResultTable, runs: Sequence[RunRow], baseline: str, nam
     """Draw after how many steps each seed solved the task, and how many never did."""
     rows = [row for row in table.rows if row.solving]
     horizon = max((row.solving.horizon for row in rows if row.solving), default=1)
-    left, width, gutter = 84.0, 400.0, 66.0
+    left, gutter = _margin(rows), 66.0
+    width = left + 316.0
     height = len(rows) * _ROW + 70
     bottom = height - 44
     across = svg.Scale(low=0, high=horizon, start=left, end=width - gutter)
@@ -278,7 +287,7 @@ def _solving_row(
 ) -> list[Markup]:
     solving = row.solving
     family = family_of(row.variant, baseline)
-    parts = [svg.text(8, y + 4, wording.short(row.variant, 12), f"name t-{family.key}")]
+    parts = [svg.text(8, y + 4, wording.short(row.variant, _NAME_LENGTH), f"name t-{family.key}")]
     if solving is None:
         return parts
     steps = sorted(
