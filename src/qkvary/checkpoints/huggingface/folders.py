@@ -76,8 +76,7 @@ def export_folder(loaded: LoadedModel, path: Path, *, to: Target = "transformers
         files |= _describe_tokenizer(loaded.tokenizer, fast, loaded.network.config.max_tokens)
     manifest = describe(files, about={"kind": EXPORT_KIND, "architecture": weights.architecture})
     make_directory(path.absolute().parent)
-    files[MANIFEST_NAME] = manifest.to_json()
-    atomic_write_dir(path, files)
+    atomic_write_dir(path, {**files, MANIFEST_NAME: manifest.to_json()})
     read_manifest(path).read_all(path)
     return Exported(
         files={name: len(data) for name, data in files.items()},
