@@ -145,7 +145,7 @@ def test_what_was_prepared_by_hand_is_trained_on(
         (["--device", "toaster"], "lm-tiny", "toaster"),
         (["--learning-rate", "-1"], "lm-tiny", "learning_rate must be positive"),
         (["--learning-rate", "0"], "lm-tiny", "learning_rate must be positive"),
-        (["--learning-rate", "inf"], "lm-tiny", "learning_rate must be positive"),
+        (["--learning-rate", "inf"], "lm-tiny", "must be positive and finite, got inf"),
         (["--checkpoint-seconds", "nan"], "lm-tiny", "--checkpoint-seconds, 0 for every step"),
         (["--checkpoint-seconds", "-1"], "lm-tiny", "got -1"),
         (["--checkpoint-seconds", "inf"], "lm-tiny", "got inf"),

@@ -67,9 +67,9 @@ def test_a_run_that_was_begun_in_another_way_is_gone_on_with(
     assert resumed["changed"] == changed
     # What is done is no reason to ask: the same in another way is another run.
     assert train(places, *another) == 0
-    assert "is done with" not in capsys.readouterr().err
+    assert "has ended with" not in capsys.readouterr().err
     assert train(places, *another[:-1], "1", "--allow-change") == 0
-    assert "is done with --micro-batch-size" in capsys.readouterr().err
+    assert "has ended with --micro-batch-size" in capsys.readouterr().err
     assert len(list((places / "runs").glob("*/*/record.json"))) == 3
 
 

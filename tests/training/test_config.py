@@ -20,8 +20,8 @@ OPTIMIZER = OptimizerConfig(learning_rate=0.1)
     [
         ({"name": "sgd"}, "unknown optimizer 'sgd'; choices: adam, adamw"),
         ({"decay": "none"}, "unknown decay 'none'; choices: all, matrices"),
-        ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
-        ({"learning_rate": float("nan")}, "learning_rate must be positive, got nan"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be positive and finite, got nan"),
         ({"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\)"),
         ({"betas": (0.9,)}, "betas must be two numbers"),
         ({"eps": 0.0}, "eps must be positive"),

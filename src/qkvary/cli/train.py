@@ -44,7 +44,7 @@ from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.storage.errors import UsageError
 from qkvary.storage.rotation import KEEP
 from qkvary.studies.catalog import load_processes, load_together
-from qkvary.studies.messages import Job
+from qkvary.studies.messages import STOPPING, Job
 from qkvary.studies.pretraining import DataChoice, ExecutionWishes, Wishes, plan_training
 from qkvary.studies.recording import run_identity
 from qkvary.studies.reports.terminal import print_summary
@@ -88,8 +88,6 @@ DryRun = Annotated[
 ]
 
 
-STOPPING = b"\nstopping: this step is finished and written down first; a second time ends at once\n"
-"""Said by a signal's handler, which may do no more than write."""
 ENDED_BADLY = (1, 5)
 """Exit codes of runs that failed or diverged: what the others did is shown all the same."""
 
@@ -381,7 +379,7 @@ def _train(
     )
     if distribution.rank:
         stopping = threading.Event()
-        with _signals(stopping.set, said=b"") as received:
+        with _signals(stopping.set, said="") as received:
             together.follow(job, distribution, stop=stopping.is_set, way=way)
         return 128 + received[0] if received else 0
     for cell in cells:
@@ -393,7 +391,7 @@ def _train(
     )
     worker = together.start_worker(job, distribution, watching, way)
     try:
-        with _signals(worker.stop, said=STOPPING) as received:
+        with _signals(worker.stop, said=f"\n{STOPPING}\n") as received:
             worker.work()
     finally:
         display.close()
@@ -417,7 +415,7 @@ def _begun_in_another_way(study: Study, store: Store, running: Running) -> Way |
         done = find_sibling(store, study, state="done")
         if done is not None:
             print_error(
-                f"{done.cell.title} is done with {done.differences}: nothing is left to go on "
+                f"{done.cell.title} has ended with {done.differences}: nothing is left to go on "
                 "with, and it is trained again as you ask for now"
             )
     return None if sibling is None else sibling.way
@@ -431,7 +429,7 @@ def _ended_before(study: Study, store: Store) -> int:
 
 
 @contextmanager
-def _signals(stop: Callable[[], None], *, said: bytes) -> Generator[list[int]]:
+def _signals(stop: Callable[[], None], *, said: str) -> Generator[list[int]]:
     """Let the first SIGINT or SIGTERM end the training in order, and the second at once."""
     received: list[int] = []
 
@@ -440,8 +438,9 @@ def _signals(stop: Callable[[], None], *, said: bytes) -> Generator[list[int]]:
             os._exit(128 + number)
         received.append(number)
         stop()
+        # A handler may come in the middle of a print, and must not begin another.
         with suppress(OSError):
-            os.write(2, said)
+            os.write(2, said.encode())
 
     before = {number: signal.signal(number, take) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -17,6 +17,8 @@ from qkvary.storage.rotation import KEEP
 from qkvary.studies.study import Cell
 from qkvary.training.config import RunConfig
 
+STOPPING = "stopping: steps are finished and written down first; a second time ends at once"
+"""What a person is told who stops a training or a study."""
 NewsKind = Literal["ready", "started", "progress", "ended", "elsewhere", "waiting", "note", "fatal"]
 
 

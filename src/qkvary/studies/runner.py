@@ -22,14 +22,13 @@ from qkvary.storage.errors import BusyError, NewerFormatError, ResourceError
 from qkvary.studies.data_sets import prepare_sets
 from qkvary.studies.estimates import TimeEstimate
 from qkvary.studies.live import Display, LiveDisplay, PlainDisplay, Scene, SilentDisplay, WorkerLine
-from qkvary.studies.messages import Job, News
+from qkvary.studies.messages import STOPPING, Job, News
 from qkvary.studies.recording import make_record, run_identity
 from qkvary.studies.store import Store, now
 from qkvary.studies.study import Cell, Study
 from qkvary.studies.worker_process import WorkerProcess, describe_end
 
 WORKER_MODULE = "qkvary.studies.worker"
-STOPPING = "stopping: steps are finished and written down first; a second time ends at once"
 MAX_DEATHS = 3
 """A run of which more workers than this have died counts as failed."""
 MAX_STILLBORN = 3

@@ -58,13 +58,13 @@ def find_sibling(
     found: list[Sibling] = []
     keys = store.keys()
     for key in keys:
-        newest = _newest(store, key)
-        step = newest or 0 if state == "done" else newest
-        step = step if store.state(key) == state else None
-        named = None if step is None else _read(store, key)
+        step = _newest(store, key)
+        if store.state(key) != state or (step is None and state == "open"):
+            continue
+        named = _read(store, key)
         cell = None if named is None else wanted.get(named[0])
-        if step is not None and named is not None and cell is not None:
-            found.append(Sibling(cell=cell, run_key=key, way=named[1], step=step))
+        if named is not None and cell is not None:
+            found.append(Sibling(cell=cell, run_key=key, way=named[1], step=step or 0))
     return max(found, key=lambda one: one.step, default=None)
 
 

@@ -61,7 +61,7 @@ class OptimizerConfig:
         _choice("optimizer", self.name, get_args(OptimizerName))
         _choice("decay", self.decay, get_args(Decay))
         if not 0.0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+            raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
         if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
         if not self.eps > 0.0:
