@@ -95,7 +95,8 @@ def library() -> ctypes.CDLL | None:
     loaded = load(SOURCES)
     if loaded is None:
         return None
-    loaded.qkvary_call_size.restype = _int64
+    loaded.qkvary_call_size.restype = loaded.qkvary_reach.restype = _int64
+    loaded.qkvary_pin_reach.restype, loaded.qkvary_pin_reach.argtypes = None, (_int64,)
     for name in ("step", "layer"):
         getattr(loaded, f"qkvary_{name}_size").restype = _int64
     for name in ("decode", "step"):
@@ -147,17 +148,23 @@ def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value
     width = problem.value.shape[3]
     output = torch.empty_like(query) if width == shape[3] else query.new_empty(*shape[:3], width)
     # What is kept outlives the call.
-    call, _kept = _describe(problem, query, output)
+    call, _kept = describe(problem, query, output)
     if loaded.qkvary_decode(call):
         raise MemoryError("no room for the partial results of decoding attention")
     return output if output.dtype == dtype else output.to(dtype)
 
 
-def _describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, list[Tensor]]:
-    """The call, and what it points to besides.
+def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, list[Tensor]]:
+    """The call as the library takes it, and what it points to besides.
 
     Packed at once: after a pass over the cache nothing of Python is in the processor's caches, and
     a field at a time takes as long as a tenth of the pass.
+
+    Args:
+        problem: What ``takes`` takes.
+        query: Its queries, contiguous, in float32 or bfloat16, turned back where there is a
+            rotation.
+        output: Where the result goes, of the same type.
     """
     batch, groups, tokens, _ = problem.key.shape
     shared, dtype = problem.is_shared, problem.key.dtype

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 namespace products {
@@ -10,46 +11,104 @@ namespace {
 constexpr int64_t LINE = 64;    // Bytes that memory moves at once, on most processors.
 constexpr int64_t PAGE = 4096;  // Bytes at whose end processors stop fetching by themselves.
 
-// Lines to be fetched. Many at once would wait for each other, and the products for them. What is
-// far away goes into the second cache, which waits for more lines at once than the first does; what
-// is there already goes into the first.
-struct Ahead {
-  const char *line = nullptr, *end = nullptr;
-  int64_t stride = 0, skip = 0, near = 0, lines = 0;
+// Bytes between what is read and what is fetched, into the first cache and into the second; no far:
+// nothing into the second.
+struct Reach {
+  int64_t near, far;
+};
 
-  // Of so many rows, of so many bytes each; what is near lies a distance before.
-  Ahead(const char *first, int64_t row_stride, int64_t bytes, int64_t rows, int64_t distance)
-      : line(first), near(distance) {
-    const int64_t in_row = (bytes + LINE - 1) / LINE;
-    if (row_stride == bytes) {
-      stride = PAGE;
-      end = first + PAGE - reinterpret_cast<uintptr_t>(first) % PAGE;
-      lines = (bytes * rows + LINE - 1) / LINE;
+// Some processors wait for more lines at once in the second cache; others are kept by it from what
+// they would have fetched by themselves.
+constexpr Reach REACHES[] = {{12288, 0}, {8192, 65536}};
+constexpr int CHOICES = 2;
+
+// Which reach this processor reads the fastest with. The first calls that read more than caches hold
+// try both, in runs of tasks by turns, and the majority of them decides.
+class Trial {
+ public:
+  static constexpr int64_t WORTH = 32 << 20;  // Bytes of a call.
+  static constexpr int64_t RUN = 4;           // Tasks.
+  static constexpr int CALLS = 9;
+
+  // Takes the one, or tries both anew with -1.
+  void pin(int64_t way) {
+    won_ = way > 0 ? CALLS : 0;
+    calls_ = way < 0 ? 0 : CALLS;
+  }
+
+  bool is_over() const { return calls_.load(std::memory_order_relaxed) >= CALLS; }
+
+  // The one that won, or leads.
+  int winner() const { return 2 * won_.load(std::memory_order_relaxed) > CALLS; }
+
+  static int turn(int64_t task) { return task / RUN % CHOICES; }
+
+  // What one more call took for each task with either.
+  void count(double first, double second) {
+    won_.fetch_add(second < first, std::memory_order_relaxed);
+    calls_.fetch_add(1, std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<int> won_{0}, calls_{0};
+};
+
+inline Trial &trial() {
+  static Trial trial;
+  return trial;
+}
+
+// What is to be fetched, in bytes of whole lines. Much at once would wait for each other, and the
+// products for it.
+class Ahead {
+ public:
+  // So many rows, of so many bytes each, into the first cache; into the second what lies a distance
+  // behind, unless it is 0.
+  Ahead(const char *first, int64_t row_stride, int64_t row_bytes, int64_t rows, int64_t distance)
+      : line_(first), far_(distance), plain_(row_stride == row_bytes && !distance) {
+    const int64_t in_row = round_up(row_bytes);
+    if (row_stride == row_bytes) {
+      left_ = round_up(row_bytes * rows);
+      stride_ = PAGE;
+      end_ = first + PAGE - reinterpret_cast<uintptr_t>(first + far_) % PAGE;
     } else {
-      stride = row_stride;
-      end = first + bytes;
-      skip = stride - in_row * LINE;
-      lines = in_row * rows;
+      left_ = in_row * rows;
+      stride_ = row_stride, skip_ = row_stride - in_row;
+      end_ = first + row_bytes;
     }
   }
 
-  // Lines for each of so many steps.
-  int64_t share(int64_t steps) const { return (lines + steps - 1) / steps; }
+  // Of each of so many steps.
+  int64_t share(int64_t steps) const {
+    return static_cast<uint32_t>(left_ / LINE + steps - 1) / static_cast<uint32_t>(steps) * LINE;
+  }
 
-  void fetch(int64_t count) {
-    count = count < lines ? count : lines;
-    lines -= count;
-    for (; count > 0; --count) {
-      __builtin_prefetch(line - near, 0, 3);
-      __builtin_prefetch(line, 0, 2);
-      line += LINE;
-      if (line < end) continue;
-      line += skip, end += stride;
+  void fetch(int64_t bytes) {
+    if (left_ <= 0) return;
+    bytes = bytes < left_ ? bytes : left_;
+    left_ -= bytes;
+    if (__builtin_expect(plain_, 1)) {
+      for (const char *stop = line_ + bytes; line_ < stop; line_ += LINE) __builtin_prefetch(line_, 0, 3);
+      return;
+    }
+    for (; bytes > 0; bytes -= LINE) {
+      __builtin_prefetch(line_, 0, 3);
+      if (far_) __builtin_prefetch(line_ + far_, 0, 2);
+      line_ += LINE;
+      if (line_ < end_) continue;
+      line_ += skip_, end_ += stride_;
       // The first lines of the next page let the processor begin with it before this one ends.
-      if (skip == 0)
-        for (int i = 0; i < 3; ++i) __builtin_prefetch(end + i * LINE, 0, 2);
+      if (far_ && skip_ == 0)
+        for (int i = 0; i < 3; ++i) __builtin_prefetch(end_ + far_ + i * LINE, 0, 2);
     }
   }
+
+ private:
+  static int64_t round_up(int64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
+
+  const char *line_, *end_;
+  int64_t left_, stride_, skip_ = 0, far_;
+  bool plain_;  // One run of bytes, into the first cache alone.
 };
 
 }  // namespace

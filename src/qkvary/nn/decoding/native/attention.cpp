@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -51,7 +52,13 @@ constexpr int64_t LEAST_WORK = 1 << 20;  // Products that are worth a thread.
 
 int64_t round_up(int64_t n) { return (n + W - 1) / W * W; }
 
-int64_t tile_of(int64_t dim) { return dim <= 128 ? 64 : dim <= 256 ? 32 : 16; }
+// Tokens of a tile: it stays in the first cache beside what is fetched. Small ones let reading go on,
+// large ones give processors more to do at once.
+int64_t tile_of(int64_t row_bytes) {
+  int64_t tokens = 64;
+  while (tokens > 16 && tokens * row_bytes > 8192) tokens /= 2;
+  return tokens;
+}
 
 // Even channels before odd ones, in each two vectors.
 int64_t paired_place(int64_t c) { return c / (2 * W) * (2 * W) + c % 2 * W + c % (2 * W) / 2; }
@@ -61,9 +68,10 @@ struct Sizes {
   // take them as they are stored.
   bool paired, tiled, dotted;
   int64_t tile, span, key_width, value_width, still, half_width, block, row_blocks, plain_stride;
+  int64_t whole;  // Vectors of a row, where rows are few and stay as they are; 0 elsewhere.
 
   explicit Sizes(const Call &call) {
-    tile = tile_of(std::max(call.key.dim, call.value.dim));
+    tile = tile_of(std::max(call.key.dim, call.value.dim) * size_of(call.storage));
     span = LEAST_SPAN;
     while (span < MOST_SPAN && call.groups * call.tokens >= 2 * LEAST_TASKS * span) span *= 2;
     half_width = round_up(call.half);
@@ -87,9 +95,15 @@ struct Sizes {
     // Rows that a visit takes at once; two full blocks may be visited together.
     block = tiled ? W : W / 2;
     row_blocks = (call.rows + block - 1) / block;
+    const int64_t vectors = key_width / W, unit = unit_of(dotted);
+    const bool few = !tiled && call.rows <= std::min<int64_t>(block, 4);
+    whole = few && vectors % unit == 0 && vectors <= 4 * unit ? vectors : 0;
     // Rows are read a vector beyond their end where they are cut into parts.
     plain_stride = std::max(round_up(call.key.dim), value_width) + W;
   }
+
+  // Vectors that are read at once: words with two channels, or numbers that may be widened from them.
+  static constexpr int unit_of(bool dotted) { return dotted ? 1 : 2; }
 
   // Rows of a block as products take them.
   int rows_of(const Call &call, int64_t number) const {
@@ -208,11 +222,11 @@ struct Task {
   // A tile as it is stored, and what is fetched meanwhile: as much as it holds, from further on, at
   // a steady pace, since memory that waits for the products is not read in time.
   Tile place(const Tokens &keys, const Tokens &values, int64_t first, int64_t count) const {
-    const int64_t part = sizes.tile / 16, soft = sizes.tiled ? 4 : 2;
+    const int64_t part = sizes.tile / 16, soft = sizes.tiled ? 4 : 0;
     const int64_t scores = part * (call.shared ? (16 - soft) / 2 : 16 - soft);
     const auto ahead = [&](const Tokens &stored, int64_t from, int64_t tokens) {
-      return Ahead(stored.row(first + from + stored.far), stored.stride, stored.bytes(), tokens,
-                   (stored.far - stored.near) * stored.stride);
+      return Ahead(stored.row(first + from + stored.near), stored.stride, stored.bytes(), tokens,
+                   stored.far * stored.stride);
     };
     return {keys.row(first), values.row(first), keys.stride, values.stride, first, count,
             is_cut(first, count), ahead(keys, 0, scores), ahead(keys, scores, soft * part),
@@ -283,22 +297,23 @@ struct Task {
   }
 #endif
 
-  // One tile for G blocks of R rows, of keys and values in type S, whose words P adds up; one row
-  // may have N vectors of keys.
-  template <int R, int G, class P, class S, int N = 0>
+  // One tile for G blocks of R rows, of keys and values in type S, whose words P adds up; few rows may
+  // have N vectors each.
+  template <int R, int G, class P, class S, int N>
   void visit(Tile &tile, int64_t first_row, const float *query, Running *running,
              float *outputs) const {
     const int64_t tokens = round_up(tile.count), width = sizes.value_width;
     float *scores = scratch.scores;
     Vec change;
     if (call.half) {
-      for (int g = 0; g < G; ++g)
-        turn_query<R>(scratch.query + g * R * sizes.key_width, query + g * R * sizes.key_width,
-                      call, sizes, tile.first / PERIOD);
+      constexpr int BLOCK = N ? 1 : R;
+      for (int64_t r = 0; r < G * R; r += BLOCK)
+        turn_query<BLOCK>(scratch.query + r * sizes.key_width, query + r * sizes.key_width, call,
+                          sizes, tile.first / PERIOD);
       query = scratch.query;
     }
     if constexpr (N > 0)
-      score_row<N, std::conditional_t<std::is_same_v<P, Numbers>, S, float>, P>(
+      score_rows<R, N, std::conditional_t<std::is_same_v<P, Numbers>, S, float>, P>(
           scores, query, tile.keys, tile.key_stride, tokens, tile.with_scores);
     else
       score<R, G, P>(scores, query, tile.keys, tile.key_stride, sizes.key_width, tokens,
@@ -318,56 +333,58 @@ struct Task {
     }
   }
 
+  // Whether all rows may read type S; rows that stay as they are widen others by themselves.
+  template <class P, class S>
+  static constexpr bool READS_ALL = std::is_same_v<S, float> || !std::is_same_v<P, Numbers>;
+
+  template <int R, class P, class S>
+  void visit_few(Tile &tile, int64_t first_row, const float *query, Running *running,
+                 float *outputs) const {
+    constexpr int UNIT = Sizes::unit_of(!std::is_same_v<P, Numbers>);
+    switch (sizes.whole / UNIT) {
+      case 1: return visit<R, 1, P, S, UNIT>(tile, first_row, query, running, outputs);
+      case 2: return visit<R, 1, P, S, 2 * UNIT>(tile, first_row, query, running, outputs);
+      case 3: return visit<R, 1, P, S, 3 * UNIT>(tile, first_row, query, running, outputs);
+      case 4: return visit<R, 1, P, S, 4 * UNIT>(tile, first_row, query, running, outputs);
+    }
+    if constexpr (READS_ALL<P, S>)
+      visit<R, 1, P, S, 0>(tile, first_row, query, running, outputs);
+  }
+
   template <class P, class S>
   void visit_all(int rows, bool two, Tile &tile, int64_t first_row, const float *query,
                  Running *running, float *outputs) const {
     constexpr int FULL = W / 2;
-    if (two) return visit<FULL, 2, P, S>(tile, first_row, query, running, outputs);
-    if (rows == FULL) return visit<FULL, 1, P, S>(tile, first_row, query, running, outputs);
-    if constexpr (FULL > 4)
-      if (rows == 4) return visit<4, 1, P, S>(tile, first_row, query, running, outputs);
+    if constexpr (READS_ALL<P, S>) {
+      if (two) return visit<FULL, 2, P, S, 0>(tile, first_row, query, running, outputs);
+      if constexpr (FULL > 4)
+        if (rows == FULL) return visit<FULL, 1, P, S, 0>(tile, first_row, query, running, outputs);
+    }
     if constexpr (FULL > 2)
-      if (rows == 2) return visit<2, 1, P, S>(tile, first_row, query, running, outputs);
-    visit<1, 1, P, S>(tile, first_row, query, running, outputs);
+      if (rows == 4) return visit_few<4, P, S>(tile, first_row, query, running, outputs);
+    if (rows == 2) return visit_few<2, P, S>(tile, first_row, query, running, outputs);
+    visit_few<1, P, S>(tile, first_row, query, running, outputs);
   }
 
+  // Keys and values that are of type S where they are read.
+  template <class S>
   void visit(int rows, bool two, Tile &tile, int64_t first_row, const float *query,
              Running *running, float *outputs) const {
 #if defined(QKVARY_PAIRS)
     if (sizes.dotted)
       return visit_all<Pairs, PairedBfloat16>(rows, two, tile, first_row, query, running, outputs);
 #endif
-    visit_all<Numbers, float>(rows, two, tile, first_row, query, running, outputs);
+    visit_all<Numbers, S>(rows, two, tile, first_row, query, running, outputs);
   }
 
-  // One row that reads keys and values where they are.
-  template <class S>
-  void visit_row(Tile &tile, const float *query, Running *running, float *outputs) const {
-#if defined(QKVARY_PAIRS)
-    if constexpr (std::is_same_v<S, PairedBfloat16>)
-      if (sizes.dotted) switch (sizes.key_width / W) {
-          case 1: return visit<1, 1, Pairs, S, 1>(tile, 0, query, running, outputs);
-          case 2: return visit<1, 1, Pairs, S, 2>(tile, 0, query, running, outputs);
-          case 3: return visit<1, 1, Pairs, S, 3>(tile, 0, query, running, outputs);
-          case 4: return visit<1, 1, Pairs, S, 4>(tile, 0, query, running, outputs);
-        }
-#endif
-    switch (sizes.key_width / W) {
-      case 2: return visit<1, 1, Numbers, S, 2>(tile, 0, query, running, outputs);
-      case 4: return visit<1, 1, Numbers, S, 4>(tile, 0, query, running, outputs);
-      case 6: return visit<1, 1, Numbers, S, 6>(tile, 0, query, running, outputs);
-      case 8: return visit<1, 1, Numbers, S, 8>(tile, 0, query, running, outputs);
-    }
-  }
-
+  // Whether few rows read keys and values where they are, and widen them by themselves.
   bool reads_rows() const {
-    const int64_t vectors = call.key.dim / W;
-    return call.rows == 1 && call.half == 0 && vectors % 2 == 0 && 2 <= vectors && vectors <= 8 &&
-           call.key.dim % W == 0 && call.value.dim % (2 * W) == 0;
+    return sizes.whole && call.half == 0 && call.key.dim % W == 0 && call.value.dim % (2 * W) == 0;
   }
 };
 
-// A row block's queries in the order in which a product takes them: [channels / C][R rows][C].
+// A row block's queries in the order in which a product takes them: [channels / C][R rows][C], or as
+// they are.
 void arrange(float *to, const float *rows, int64_t count, int size, const Call &call,
              const Sizes &sizes) {
 #if defined(QKVARY_TILES)
@@ -375,14 +392,15 @@ void arrange(float *to, const float *rows, int64_t count, int size, const Call &
     return tiles::arrange(reinterpret_cast<uint16_t *>(to), rows, count, size, call.key.dim);
 #endif
   const int C = W / size;
+  const auto at = [&](int64_t r, int64_t place) {
+    return sizes.whole ? r * sizes.key_width + place : place / C * W + r * C + place % C;
+  };
   std::fill(to, to + size * sizes.key_width, 0.0f);
   if (sizes.dotted) {
     auto *halves = reinterpret_cast<uint16_t *>(to);
     for (int64_t r = 0; r < count; ++r)
-      for (int64_t c = 0; c < call.key.dim; ++c) {
-        const int64_t word = c / 2, place = word / C * W + r * C + word % C;
-        halves[2 * place + c % 2] = upper_half(rows[r * call.key.dim + c]);
-      }
+      for (int64_t c = 0; c < call.key.dim; ++c)
+        halves[2 * at(r, c / 2) + c % 2] = upper_half(rows[r * call.key.dim + c]);
     return;
   }
   const int64_t dim = call.key.dim, still = dim - 2 * call.half;
@@ -391,7 +409,7 @@ void arrange(float *to, const float *rows, int64_t count, int size, const Call &
       int64_t place = sizes.paired ? paired_place(c) : c;
       if (call.half && c >= still)
         place = sizes.still + (c - still) / call.half * sizes.half_width + (c - still) % call.half;
-      to[place / C * W + r * C + place % C] = rows[r * dim + c] * static_cast<float>(call.scale);
+      to[at(r, place)] = rows[r * dim + c] * static_cast<float>(call.scale);
     }
 }
 
@@ -442,24 +460,28 @@ struct Partial {
 };
 
 template <class S>
-void run_block(const Task &task, const float *queries, int64_t first, int64_t last, Partial to) {
+void run_block(const Task &task, const float *queries, int64_t first, int64_t last, Reach reach,
+               Partial to) {
   const Call &call = task.call;
   const Sizes &sizes = task.sizes;
-  const Tokens keys(call.key, sizeof(S), task.batch, task.group);
-  const Tokens values(call.value, sizeof(S), task.batch, task.group);
+  // Two tensors share the first cache.
+  if (!call.shared) reach.near /= 2;
+  const Tokens keys(call.key, sizeof(S), task.batch, task.group, reach);
+  const Tokens values(call.value, sizeof(S), task.batch, task.group, reach);
   Running *running = reinterpret_cast<Running *>(task.scratch.running);
   for (int64_t b = 0; b < sizes.row_blocks; ++b) running[b] = Running();
   std::fill(to.outputs, to.most, 0.0f);
-  // One row converts what it reads by itself; others share what was converted once.
-  const bool direct = !std::is_same_v<S, int8_t> && task.reads_rows();
+  constexpr bool WIDENED = std::is_same_v<S, int8_t> || std::is_same_v<S, Bfloat16>;
+  const bool direct = !WIDENED && task.reads_rows();
   for (int64_t from = first; from < last; from += sizes.tile) {
     const int64_t count = std::min(sizes.tile, last - from);
     if (task.is_empty(from, count)) continue;
-    if (direct && count % W == 0) {
-      Tile tile = task.place(keys, values, from, count);
-      task.visit_row<S>(tile, queries, running, to.outputs);
-      continue;
-    }
+    if constexpr (!WIDENED)
+      if (direct && count % W == 0) {
+        Tile tile = task.place(keys, values, from, count);
+        task.visit<S>(sizes.rows_of(call, 0), false, tile, 0, queries, running, to.outputs);
+        continue;
+      }
 #if defined(QKVARY_TILES)
     if (sizes.tiled) {
       Tile tile = task.prepare_tiled(keys, values, from, count);
@@ -473,7 +495,7 @@ void run_block(const Task &task, const float *queries, int64_t first, int64_t la
     for (int64_t b = 0; b < sizes.row_blocks; ++b) {
       const int64_t row = b * sizes.block;
       const bool two = b + 1 < sizes.row_blocks && sizes.rows_of(call, b + 1) == sizes.block;
-      task.visit(sizes.rows_of(call, b), two, tile, row, queries + row * sizes.key_width,
+      task.visit<float>(sizes.rows_of(call, b), two, tile, row, queries + row * sizes.key_width,
                  running + b, to.outputs + row * sizes.value_width);
       b += two;
     }
@@ -529,6 +551,7 @@ struct Plan {
         rows((sizes.row_blocks - 1) * sizes.block + sizes.rows_of(given, sizes.row_blocks - 1)),
         tasks(given.batch * given.groups * blocks), query_size(rows * sizes.key_width),
         partial_size(round_up(rows * (sizes.value_width + 2))), ranges(threads()), parts(tasks),
+        tries_(!trial().is_over() && bytes() >= Trial::WORTH && tasks >= CHOICES * Trial::RUN),
         next_(new std::atomic<int64_t>[ranges]) {
     static thread_local Kept kept;
     const int64_t heads = call.batch * call.groups;
@@ -564,8 +587,11 @@ struct Plan {
       for (int64_t i; (i = next_[range].fetch_add(1)) < end;) {
         const int64_t head = i / blocks, first = i % blocks * sizes.span;
         const Task task{call, sizes, scratch, head / call.groups, head % call.groups};
+        const int way = tries_ ? Trial::turn(i) : trial().winner();
+        const auto start = tries_ ? Clock::now() : Clock::time_point();
         run_block<S>(task, queries + head * query_size, first,
-                     std::min(first + sizes.span, call.tokens), parts[i]);
+                     std::min(first + sizes.span, call.tokens), REACHES[way], parts[i]);
+        if (tries_) spent_[way] += (Clock::now() - start).count(), ++done_[way];
       }
     }
   }
@@ -579,6 +605,7 @@ struct Plan {
   }
 
   void finish() const {
+    if (tries_) trial().count(1.0 * spent_[0] / done_[0], 1.0 * spent_[1] / done_[1]);
     for (int64_t head = 0; head < call.batch * call.groups; ++head) {
       const int64_t first = head * call.rows * call.value.dim;
       const Partial *own = parts.data() + head * blocks;
@@ -595,6 +622,15 @@ struct Plan {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  int64_t bytes() const {
+    const int64_t dims = call.key.dim + (call.shared ? 0 : call.value.dim);
+    return call.batch * call.groups * call.tokens * dims * size_of(call.storage);
+  }
+
+  const bool tries_;  // Both reaches.
+  std::atomic<int64_t> spent_[CHOICES] = {}, done_[CHOICES] = {};
   std::unique_ptr<std::atomic<int64_t>[]> next_;
   std::atomic<int64_t> come_{0};
 };
@@ -604,6 +640,11 @@ struct Plan {
 extern "C" {
 
 int64_t qkvary_call_size() { return sizeof(Call); }
+
+// Which of the reaches is taken, or -1 while both are still tried; and to decide that, for tests.
+int64_t qkvary_reach() { return trial().is_over() ? trial().winner() : -1; }
+
+void qkvary_pin_reach(int64_t way) { trial().pin(way); }
 
 int64_t qkvary_decode(const Call *call) {
   try {

@@ -49,7 +49,7 @@ inline void keep_apart(T &p) {
 template <int R, int G, int T, class P>
 [[gnu::always_inline]] inline void score_tokens(float *scores, int64_t block, const float *query,
                                                 const char *keys, int64_t stride, int64_t width,
-                                                Ahead &ahead, int64_t lines) {
+                                                Ahead &ahead, int64_t share) {
   constexpr int C = W / R, SHARE = T < 4 ? T : 4, STEPS = std::min(R, FETCHES);
   int64_t triple = 3 * stride;
   keep_apart(triple);
@@ -63,7 +63,7 @@ template <int R, int G, int T, class P>
   for (int64_t c = 0; c < width; c += W) {
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
-      if (i % (R / STEPS) == 0) ahead.fetch(lines);
+      if (i % (R / STEPS) == 0) ahead.fetch(share);
       Vec rows[G];
 #pragma GCC unroll 2
       for (int g = 0; g < G; ++g) rows[g] = load(query + g * R * width + c * R + i * W);
@@ -99,37 +99,57 @@ template <int R, int G, class P>
                              int64_t width, int64_t tokens, Ahead &fetched) {
   constexpr int T = W / G, MORE = W == 16 && G == 2 ? 12 : T;
   Ahead ahead = fetched;
-  const int64_t lines = ahead.share(tokens / T * (width / W) * std::min(R, FETCHES));
+  const int64_t share = ahead.share(tokens / T * (width / W) * std::min(R, FETCHES));
   int64_t t = 0;
   if constexpr (MORE != T)
     for (; tokens - t >= 2 * MORE || (tokens - t) % T; t += MORE)
       score_tokens<R, G, MORE, P>(scores + t * R, tokens * R, query, keys + t * stride, stride,
-                                  width, ahead, lines * MORE / T);
+                                  width, ahead, share * MORE / T / LINE * LINE);
   for (; t < tokens; t += T)
     score_tokens<R, G, T, P>(scores + t * R, tokens * R, query, keys + t * stride, stride, width,
-                             ahead, lines);
+                             ahead, share);
   fetched = ahead;
 }
 
-// The same for one row of N vectors, token by token: memory is read in its order.
-template <int N, class S, class P>
-[[gnu::noinline]] void score_row(float *scores, const float *query, const char *keys,
-                                 int64_t stride, int64_t tokens, Ahead &fetched) {
+// The same for R rows of N vectors, each as it is: whole keys meet whole rows, token by token, so that
+// memory is read in its order and nothing has to be spread over a vector.
+template <int R, int N, class S, class P>
+[[gnu::noinline]] void score_rows(float *scores, const float *query, const char *keys,
+                                  int64_t stride, int64_t tokens, Ahead &fetched) {
+  static_assert(R == 1 || R == 2 || R == 4, "sums of whole tokens fill four vectors");
   Ahead ahead = fetched;
-  const int64_t lines = ahead.share(tokens);
-  Vec q[N];
-  for (int n = 0; n < N; ++n) q[n] = load(query + n * W);
-  for (int64_t t = 0; t < tokens; t += W) {
-    Vec sums[W];
-#pragma GCC unroll 16
-    for (int j = 0; j < W; ++j, keys += stride) {
-      ahead.fetch(lines);
-      Vec key[N];
-      load_row<N>(key, reinterpret_cast<const S *>(keys));
-      sums[j] = P::multiply(key[0], q[0]);
-      for (int n = 1; n < N; ++n) sums[j] = P::add(sums[j], key[n], q[n]);
+  const int64_t share = ahead.share(tokens * R / 4);
+  Vec rows[R * N];
+#pragma GCC unroll 32
+  for (int i = 0; i < R * N; ++i) {
+    rows[i] = load(query + i * W);
+    if constexpr (R * N <= W) hold(rows[i]);
+  }
+  for (int64_t t = 0; t < tokens; t += W / R, scores += W) {
+    Vec fours[W / 4];
+#pragma GCC unroll 4
+    for (int i = 0; i < W / 4; ++i) {
+      Vec sums[4];
+      ahead.fetch(share);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4 / R; ++j, keys += stride) {
+        Vec key[N];
+        load_row<N>(key, reinterpret_cast<const S *>(keys));
+        if constexpr (R > 1)
+          for (int n = 0; n < N; ++n) hold(key[n]);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+          Vec &sum = sums[j * R + r];
+          sum = P::multiply(key[0], rows[r * N]);
+#pragma GCC unroll 8
+          for (int n = 1; n < N; ++n) sum = P::add(sum, key[n], rows[r * N + n]);
+        }
+      }
+      fours[i] = sum_fours(sums);
+      // Few sums at a time: queries fill the registers.
+      if constexpr (R > 1) hold(fours[i]);
     }
-    store(scores + t, sum_lanes<W>(sums));
+    store(scores, rows_first<R>(sum_sums<W>(fours), Lanes{}));
   }
   fetched = ahead;
 }
@@ -138,7 +158,7 @@ template <int N, class S, class P>
 template <int R, int Q, int N, class S>
 [[gnu::noinline]] void mix(float *outputs, int64_t output_stride, const float *weights,
                            const char *values, int64_t stride, int64_t tokens, Ahead &fetched,
-                           int64_t lines) {
+                           int64_t share) {
   constexpr int C = W / R, U = MIX_TOKENS, SUMS = std::max(1, MIX_ROWS / Q);
   Ahead ahead = fetched;
   Vec sums[SUMS * Q * N];
@@ -147,7 +167,7 @@ template <int R, int Q, int N, class S>
     sums[i] = i < Q * N ? load(outputs + i / N * output_stride + i % N * W) : Vec{};
   for (int64_t t = 0; t < tokens; t += U) {
     const float *p = weights + t / C * W + t % C;
-    ahead.fetch(lines);
+    ahead.fetch(share);
 #pragma GCC unroll 4
     for (int u = 0; u < U; ++u, values += stride) {
       Vec v[N];
@@ -179,7 +199,7 @@ void mix_all(float *outputs, int64_t width, const float *weights, const char *va
              int64_t stride, int64_t tokens, Ahead &ahead, int64_t blocks) {
   constexpr int Q = std::min(R, MIX_ROWS), N = MIX_VECTORS;
   const int64_t whole = width / (N * W), passes = blocks * (R / Q) * std::max<int64_t>(1, whole);
-  const int64_t lines = ahead.share(passes * tokens / MIX_TOKENS);
+  const int64_t share = ahead.share(passes * tokens / MIX_TOKENS);
   for (int r = 0; r < R; r += Q, outputs += Q * width, weights += Q * W / R) {
     int64_t c = 0;
     const auto add = [&](auto vectors, int64_t own) {
@@ -188,8 +208,8 @@ void mix_all(float *outputs, int64_t width, const float *weights, const char *va
                       own);
       c += M * W;
     };
-    while (c + N * W <= width) add(std::integral_constant<int, N>{}, lines);
-    const int64_t rest = whole ? 0 : lines;
+    while (c + N * W <= width) add(std::integral_constant<int, N>{}, share);
+    const int64_t rest = whole ? 0 : share;
     while (c + 2 * W <= width) add(std::integral_constant<int, 2>{}, rest);
     if constexpr (!std::is_same_v<S, PairedBfloat16>)
       if (c < width) add(std::integral_constant<int, 1>{}, rest);
@@ -214,14 +234,14 @@ struct Running {
     constexpr int STEP = R > 1 ? 2 : 1;
     const int64_t vectors = tokens * R / W;
     Ahead ahead = fetched;
-    const int64_t lines = ahead.share(blocks * vectors / STEP);
+    const int64_t share = ahead.share(blocks * vectors / STEP);
     Vec high, sum;
     const auto weigh = [&](auto bounded) {
       // While nothing was seen, there is nothing to be relative to.
       const Vec base = anchor == LOWEST ? Vec{} : anchor;
       high = all(LOWEST), sum = Vec{};
       for (int64_t i = 0; i < vectors; i += STEP) {
-        ahead.fetch(lines);
+        ahead.fetch(share);
         for (int j = 0; j < STEP; ++j) {
           Vec score = load(scores + (i + j) * W);
           if (decltype(bounded)::value) score = smaller(all(LARGEST), score * scale) - base;

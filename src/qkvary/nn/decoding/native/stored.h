@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "ahead.h"
 #include "vectors.h"
 
 extern "C" {
@@ -24,24 +25,26 @@ namespace {
 
 using namespace vectors;
 
+inline int64_t size_of(int64_t storage) {
+  return storage == FLOAT32 ? 4 : storage == INT8 ? 1 : 2;
+}
+
 // Tokens of one head of a stored tensor.
 struct Tokens {
-  // Bytes between what is read and what is fetched into the first and into the second cache.
-  static constexpr int64_t NEAR = 8192, FAR = 65536;
-
   const char *data;
   int64_t stride, dim, element;
   const float *scales;
   int64_t scale_stride, scale_groups;
-  int64_t near, far;  // The same in tokens.
+  int64_t near, far;  // What is fetched, in tokens: from the one read, and from there; 0 for none.
 
-  Tokens(const Stored &stored, int64_t size, int64_t batch, int64_t head)
+  Tokens(const Stored &stored, int64_t size, int64_t batch, int64_t head, Reach reach)
       : stride(stored.token_stride * size), dim(stored.dim), element(size),
         scale_stride(stored.scale_token_stride), scale_groups(stored.scale_groups) {
     const int64_t offset = batch * stored.batch_stride + head * stored.head_stride;
     data = static_cast<const char *>(stored.data) + offset * element;
     scales = stored.scales + batch * stored.scale_batch_stride + head * stored.scale_head_stride;
-    near = NEAR / std::max<int64_t>(stride, 1), far = FAR / std::max<int64_t>(stride, 1);
+    near = reach.near / bytes();
+    far = reach.far ? reach.far / bytes() - near : 0;
   }
   int64_t bytes() const { return dim * element; }
   const char *row(int64_t token) const { return data + token * stride; }

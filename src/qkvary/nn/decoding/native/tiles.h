@@ -64,7 +64,7 @@ inline void arrange(uint16_t *to, const float *rows, int64_t count, int size, in
 template <int R>
 void score(float *scores, const uint16_t *query, const char *keys, int64_t stride, int64_t dim,
            Ahead &ahead) {
-  const int64_t lines = ahead.share(dim / 32 * TOKENS / 32);
+  const int64_t share = ahead.share(dim / 32 * TOKENS / 32);
   settle();
   for (int t = 0; t < TOKENS; t += 32) {
     _tile_zero(0);
@@ -76,7 +76,7 @@ void score(float *scores, const uint16_t *query, const char *keys, int64_t strid
       _tile_dpbf16ps(0, 3, 2);
       _tile_loadd(3, key + 16 * stride, stride);
       _tile_dpbf16ps(1, 3, 2);
-      ahead.fetch(lines);
+      ahead.fetch(share);
     }
     _tile_stored(0, scores + t * R, R * 4);
     _tile_stored(1, scores + (t + 16) * R, R * 4);
@@ -109,7 +109,7 @@ void turn_weights(float *to, const float *weights) {
 template <int R>
 void mix(float *outputs, int64_t output_stride, const float *weights, const char *values,
          int64_t stride, int64_t dim, Ahead &ahead) {
-  const int64_t lines = ahead.share(dim / 32 * TOKENS / 16), out = output_stride * 4;
+  const int64_t share = ahead.share(dim / 32 * TOKENS / 16), out = output_stride * 4;
   settle();
   for (int64_t c = 0; c < dim; c += 32, outputs += 32, values += 64) {
     _tile_loadd(4, outputs, out);
@@ -120,7 +120,7 @@ void mix(float *outputs, int64_t output_stride, const float *weights, const char
       _tile_dpbf16ps(4, 6, 3);
       _tile_loadd(7, weights + R * TOKENS + t, TOKENS * 4);
       _tile_dpbf16ps(5, 7, 3);
-      ahead.fetch(lines);
+      ahead.fetch(share);
     }
     _tile_stored(4, outputs, out);
     _tile_stored(5, outputs + 16, out);

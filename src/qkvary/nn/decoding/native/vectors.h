@@ -264,19 +264,40 @@ inline Vec zip_pairs(Vec a, Vec b, std::integer_sequence<int, I...>) {
   return QKVARY_SHUFFLE(a, b, (I / 4 * 4 + I % 2 + HIGH + I % 4 / 2 * W));
 }
 
-// The sums over each C neighbouring lanes of C vectors, in the order of the vectors. What stays
-// within four lanes is the cheapest for processors.
+// The sums over each four neighbouring lanes of four vectors, in the order of the vectors. What
+// stays within four lanes is the cheapest for processors.
+inline Vec sum_fours(const Vec *v) {
+  const Vec low = zip<0>(v[0], v[1], Lanes{}) + zip<2>(v[0], v[1], Lanes{});
+  const Vec high = zip<0>(v[2], v[3], Lanes{}) + zip<2>(v[2], v[3], Lanes{});
+  return zip_pairs<0>(low, high, Lanes{}) + zip_pairs<2>(low, high, Lanes{});
+}
+
+// The same of each C lanes of C vectors that were summed by fours.
+template <int C>
+inline Vec sum_sums(const Vec *fours) {
+  if constexpr (C == 4) return fours[0];
+  else return add_halves<C / 2>(sum_sums<C / 2>(fours), sum_sums<C / 2>(fours + C / 8), Lanes{});
+}
+
+// The sums over each C neighbouring lanes of C vectors, in the order of the vectors.
 template <int C>
 inline Vec sum_lanes(const Vec *v) {
   if constexpr (C == 1) {
     return v[0];
-  } else if constexpr (C == 4) {
-    const Vec low = zip<0>(v[0], v[1], Lanes{}) + zip<2>(v[0], v[1], Lanes{});
-    const Vec high = zip<0>(v[2], v[3], Lanes{}) + zip<2>(v[2], v[3], Lanes{});
-    return zip_pairs<0>(low, high, Lanes{}) + zip_pairs<2>(low, high, Lanes{});
+  } else if constexpr (C == 2) {
+    return add_halves<1>(v[0], v[1], Lanes{});
   } else {
-    return add_halves<C / 2>(sum_lanes<C / 2>(v), sum_lanes<C / 2>(v + C / 2), Lanes{});
+    Vec fours[C / 4];
+    for (int i = 0; i < C / 4; ++i) fours[i] = sum_fours(v + 4 * i);
+    return sum_sums<C>(fours);
   }
+}
+
+// Lanes of C tokens with R rows each, as rows of C tokens.
+template <int R, int... I>
+inline Vec rows_first(Vec v, std::integer_sequence<int, I...>) {
+  constexpr int C = W / R;
+  return QKVARY_SHUFFLE(v, v, (I % C * R + I / C));
 }
 
 // The second operand decides where one is NaN.

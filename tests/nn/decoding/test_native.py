@@ -1,0 +1,107 @@
+"""What the native kernel alone has: rows that stay as they are, and a choice of what is fetched."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkvary.nn.decoding import native
+from qkvary.nn.decoding.build import find_compiler
+from qkvary.nn.decoding.decode import decode_attention
+from qkvary.nn.decoding.rotation import KeyRotation
+from tests.nn.decoding.cases import distance, draw
+from tests.reference.decoding import Turning, attend_stored
+
+if find_compiler() is None:
+    pytest.skip("there is no compiler", allow_module_level=True)
+
+# Rounding to the type of the result, and the products of pairs of bfloat16 beside it.
+NEAR = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 3e-2}
+REACHES = (0, 1)
+WORTH = (1, 2, 65_536, 64)
+"""Of float32: as many bytes as let the kernel try what to fetch."""
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("dim", [16, 32, 48, 64, 80, 96, 128, 160])
+@pytest.mark.parametrize("dtype", NEAR)
+@pytest.mark.parametrize("special", ["none", "value", "padding", "turned"])
+def test_few_rows(rows: int, dim: int, dtype: torch.dtype, special: str) -> None:
+    query = draw(2, 2 * rows, 1, dim, seed=rows, dtype=dtype, spread=2.0)
+    key = draw(2, 2, 131, dim, seed=dim, dtype=dtype)
+    value = draw(2, 2, 131, 96, seed=7, dtype=dtype) if special == "value" else key
+    valid = torch.ones(2, 131, dtype=torch.bool)
+    rotation = turning = None
+    if special == "padding":
+        valid[0, :40] = valid[1, 100:] = False
+    if special == "turned":
+        rotation = KeyRotation(dim=dim // 2, base=50.0, first=torch.tensor([0, -3]))
+        turning = Turning(dim // 2, 50.0, [0, -3])
+    scale = dim**-0.5
+    expected = attend_stored(
+        query, key, value, scale=scale, start=130, valid=valid, turning=turning
+    )
+    result = decode_attention(
+        query, key, value, scale=scale, valid=valid, kernel="native", rotation=rotation
+    )
+    assert distance(result, expected) < NEAR[dtype]
+
+
+@pytest.fixture
+def _choice() -> Iterator[None]:
+    """Leaves the choice to the calls that come."""
+    yield
+    pin(-1)
+
+
+def pin(reach: int) -> None:
+    library = native.library()
+    assert library is not None
+    library.qkvary_pin_reach(reach)
+
+
+def chosen() -> int:
+    library = native.library()
+    assert library is not None
+    return int(library.qkvary_reach())
+
+
+@pytest.mark.usefixtures("_choice")
+@pytest.mark.parametrize("rows", [1, 4, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("is_interleaved", [False, True])
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_is_fetched_changes_no_result(
+    rows: int, dtype: torch.dtype, is_interleaved: bool, is_shared: bool
+) -> None:
+    """Runs of bytes, and heads that stand between each other's tokens."""
+    query = draw(1, 3 * rows, 1, 64, seed=31, dtype=dtype)
+    key = stored(draw(1, 3, 1200, 64, seed=32, dtype=dtype), is_interleaved)
+    value = key if is_shared else stored(draw(1, 3, 1200, 64, seed=33, dtype=dtype), is_interleaved)
+    results = []
+    for reach in REACHES:
+        pin(reach)
+        assert chosen() == reach
+        results.append(decode_attention(query, key, value, scale=0.2, kernel="native"))
+    assert torch.equal(results[0], results[1])
+    expected = attend_stored(query, key, value, scale=0.2, start=1199)
+    assert distance(results[0], expected) < NEAR[dtype]
+
+
+def stored(entries: Tensor, is_interleaved: bool) -> Tensor:
+    return entries.transpose(1, 2).contiguous().transpose(1, 2) if is_interleaved else entries
+
+
+@pytest.mark.usefixtures("_choice")
+def test_the_first_calls_over_much_memory_choose_what_is_fetched() -> None:
+    query, key = draw(1, 2, 1, 64, seed=34), torch.randn(*WORTH)
+    pin(-1)
+    few = decode_attention(query, key[:, :, :4096], key[:, :, :4096], scale=0.1, kernel="native")
+    first = decode_attention(query, key, key, scale=0.1, kernel="native")
+    assert chosen() == -1
+    for _ in range(8):
+        assert torch.equal(first, decode_attention(query, key, key, scale=0.1, kernel="native"))
+    assert chosen() in REACHES
+    again = decode_attention(query, key[:, :, :4096], key[:, :, :4096], scale=0.1, kernel="native")
+    assert torch.equal(few, again)
