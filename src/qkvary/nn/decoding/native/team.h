@@ -12,21 +12,9 @@
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
 #endif
-#if defined(__linux__)
-#include <sched.h>
-#endif
 
 namespace products {
 namespace {
-
-// The processor that a thread is on, where the system tells; -1 elsewhere.
-inline int place() {
-#if defined(__linux__)
-  return sched_getcpu();
-#else
-  return -1;
-#endif
-}
 
 class Team {
  public:
@@ -39,7 +27,6 @@ class Team {
     else threads = 1;
     if (threads > 1) {
       left_.store(threads - 1);
-      place_.store(place(), std::memory_order_relaxed);
       {
         std::lock_guard<std::mutex> guard(lock_);
         job_ = {[](const void *f, int64_t i, int64_t n) { (*static_cast<const F *>(f))(i, n); },
@@ -59,14 +46,12 @@ class Team {
     const void *work = nullptr;
     int64_t threads = 0;
   };
-  // A thread that sleeps is late for the next call, which often comes at once. One that stands in the
-  // caller's way sleeps nevertheless: systems look for another processor when they wake it.
+  // A thread that sleeps is late for the next call, which often comes at once.
   static constexpr int TURNS = 200;
 
   std::mutex calls_, lock_;
   std::condition_variable wake_;
   std::atomic<int64_t> round_{0}, left_{0};
-  std::atomic<int> place_{-1};  // Of the caller.
   Job job_;
   int64_t members_ = 1;
 
@@ -82,11 +67,8 @@ class Team {
 
   void serve(int64_t thread, int64_t seen) {
     for (;;) {
-      for (int turn = 0; turn < TURNS && round_.load(std::memory_order_acquire) == seen; ++turn) {
-        const int caller = place_.load(std::memory_order_relaxed);
-        if (caller >= 0 && caller == place()) break;
+      for (int turn = 0; turn < TURNS && round_.load(std::memory_order_acquire) == seen; ++turn)
         std::this_thread::yield();
-      }
       std::unique_lock<std::mutex> guard(lock_);
       wake_.wait(guard, [&] { return round_.load() != seen; });
       seen = round_.load();
