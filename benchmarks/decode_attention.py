@@ -126,8 +126,9 @@ def call_alone(
     problem = Decoding(query=query, key=key, value=key, scale=scale, start=key.shape[2] - 1)
     call, kept = native.describe(problem, query, output)
 
-    def decode(_kept: object = (query, output, kept)) -> object:
-        return library.qkvary_decode(call)
+    def decode(_kept: object = (problem, output, kept)) -> None:
+        if library.qkvary_decode(call):
+            raise MemoryError("no room for the partial results of decoding attention")
 
     return decode
 
@@ -142,7 +143,7 @@ def load_probes() -> ctypes.CDLL | None:
     return probes
 
 
-def share_of_bound(
+def share_of_machine(
     timing: Timing, case: Case, context: int, width: int
 ) -> tuple[str, Ratio, dict[str, float]]:
     """What the native kernel alone reaches of what it is held against, and the rates behind it."""
@@ -188,9 +189,9 @@ def measure(case: Case, effort: Effort, context: int) -> None:
         return
     show("SDPA over native", timing.ratio("SDPA of k and v", "native"), case.native_goal)
     show("two tensors over one", timing.ratio("native of k and v", "native"), case.one_tensor_goal)
-    bound, share, rates = share_of_bound(timing, case, context, probes.probe_width())
-    goal = LEAST_OF_READING if bound == "reading" else LEAST_OF_PRODUCTS
-    show(f"native, share of {bound}", share, goal, **rates)
+    what, share, rates = share_of_machine(timing, case, context, probes.probe_width())
+    goal = LEAST_OF_READING if what == "reading" else LEAST_OF_PRODUCTS
+    show(f"native, share of {what}", share, goal, **rates)
 
 
 def per_token(timing: Timing, context: int) -> dict[str, float]:

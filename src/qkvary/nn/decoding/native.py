@@ -124,6 +124,8 @@ def takes(problem: Decoding) -> bool:
         and (value is key or (value.is_cpu and value.dtype == key.dtype))
         and key.dtype in STORAGE
         and query.dtype != torch.float64
+        and key.shape[3] > 0
+        and value.shape[3] > 0
     )
 
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 
 namespace products {
 namespace {
@@ -22,35 +23,37 @@ struct Reach {
 constexpr Reach REACHES[] = {{12288, 0}, {8192, 65536}};
 constexpr int CHOICES = 2;
 
-// Which reach this processor reads the fastest with. The first calls that read more than caches hold
-// try both, in runs of tasks by turns, and the majority of them decides.
+// Which reach this processor reads the fastest with. The first calls that read more than caches hold,
+// for few rows, try both in runs of tasks by turns; the majority of them decides.
 class Trial {
  public:
   static constexpr int64_t WORTH = 32 << 20;  // Bytes of a call.
   static constexpr int64_t RUN = 4;           // Tasks.
   static constexpr int CALLS = 9;
 
+  // The one that won or was pinned; -1 before.
+  int chosen() const { return chosen_.load(std::memory_order_relaxed); }
+
   // Takes the one, or tries both anew with -1.
   void pin(int64_t way) {
-    won_ = way > 0 ? CALLS : 0;
-    calls_ = way < 0 ? 0 : CALLS;
+    std::lock_guard<std::mutex> guard(lock_);
+    chosen_ = way < 0 ? -1 : way > 0, won_ = calls_ = 0;
   }
-
-  bool is_over() const { return calls_.load(std::memory_order_relaxed) >= CALLS; }
-
-  // The one that won, or leads.
-  int winner() const { return 2 * won_.load(std::memory_order_relaxed) > CALLS; }
 
   static int turn(int64_t task) { return task / RUN % CHOICES; }
 
-  // What one more call took for each task with either.
-  void count(double first, double second) {
-    won_.fetch_add(second < first, std::memory_order_relaxed);
-    calls_.fetch_add(1, std::memory_order_relaxed);
+  // One more call, and whether the second was faster.
+  void count(bool second) {
+    std::lock_guard<std::mutex> guard(lock_);
+    if (chosen() >= 0) return;
+    won_ += second;
+    if (++calls_ == CALLS) chosen_ = 2 * won_ > CALLS;
   }
 
  private:
-  std::atomic<int> won_{0}, calls_{0};
+  std::mutex lock_;
+  std::atomic<int> chosen_{-1};
+  int won_ = 0, calls_ = 0;
 };
 
 inline Trial &trial() {
@@ -65,9 +68,9 @@ class Ahead {
   // So many rows, of so many bytes each, into the first cache; into the second what lies a distance
   // behind, unless it is 0.
   Ahead(const char *first, int64_t row_stride, int64_t row_bytes, int64_t rows, int64_t distance)
-      : line_(first), far_(distance), plain_(row_stride == row_bytes && !distance) {
+      : line_(first), far_(distance), is_run_(row_stride == row_bytes), is_plain_(is_run_ && !distance) {
     const int64_t in_row = round_up(row_bytes);
-    if (row_stride == row_bytes) {
+    if (is_run_) {
       left_ = round_up(row_bytes * rows);
       stride_ = PAGE;
       end_ = first + PAGE - reinterpret_cast<uintptr_t>(first + far_) % PAGE;
@@ -87,7 +90,7 @@ class Ahead {
     if (left_ <= 0) return;
     bytes = bytes < left_ ? bytes : left_;
     left_ -= bytes;
-    if (__builtin_expect(plain_, 1)) {
+    if (__builtin_expect(is_plain_, 1)) {
       for (const char *stop = line_ + bytes; line_ < stop; line_ += LINE) __builtin_prefetch(line_, 0, 3);
       return;
     }
@@ -98,7 +101,7 @@ class Ahead {
       if (line_ < end_) continue;
       line_ += skip_, end_ += stride_;
       // The first lines of the next page let the processor begin with it before this one ends.
-      if (far_ && skip_ == 0)
+      if (far_ && is_run_)
         for (int i = 0; i < 3; ++i) __builtin_prefetch(end_ + far_ + i * LINE, 0, 2);
     }
   }
@@ -108,7 +111,8 @@ class Ahead {
 
   const char *line_, *end_;
   int64_t left_, stride_, skip_ = 0, far_;
-  bool plain_;  // One run of bytes, into the first cache alone.
+  bool is_run_;    // Rows follow each other without a gap.
+  bool is_plain_;  // Such a run, into the first cache alone.
 };
 
 }  // namespace

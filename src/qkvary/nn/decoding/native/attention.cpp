@@ -52,8 +52,8 @@ constexpr int64_t LEAST_WORK = 1 << 20;  // Products that are worth a thread.
 
 int64_t round_up(int64_t n) { return (n + W - 1) / W * W; }
 
-// Tokens of a tile: it stays in the first cache beside what is fetched. Small ones let reading go on,
-// large ones give processors more to do at once.
+// Tokens of a tile: as it is stored, it stays in the first cache beside what is fetched. Small ones
+// let reading go on, large ones give processors more to do at once.
 int64_t tile_of(int64_t row_bytes) {
   int64_t tokens = 64;
   while (tokens > 16 && tokens * row_bytes > 8192) tokens /= 2;
@@ -318,7 +318,7 @@ struct Task {
     else
       score<R, G, P>(scores, query, tile.keys, tile.key_stride, sizes.key_width, tokens,
                      tile.with_scores);
-    // Queries that stay as they are do not hold the scale.
+    // Queries of two channels to a word do not hold the scale.
     float *weights = scratch.weights, scale = std::is_same_v<P, Numbers> ? 1.0f : call.scale;
     if (tile.cut && scale != 1.0f) {
       for (int64_t i = 0; i < G * R * tokens; i += W) store(scores + i, load(scores + i) * scale);
@@ -333,7 +333,7 @@ struct Task {
     }
   }
 
-  // Whether all rows may read type S; rows that stay as they are widen others by themselves.
+  // Whether all rows may read type S. Others are only read by whole rows, which widen them.
   template <class P, class S>
   static constexpr bool READS_ALL = std::is_same_v<S, float> || !std::is_same_v<P, Numbers>;
 
@@ -459,8 +459,9 @@ struct Partial {
   float *outputs, *most, *total;
 };
 
+// Returns how many tokens were read.
 template <class S>
-void run_block(const Task &task, const float *queries, int64_t first, int64_t last, Reach reach,
+int64_t run_block(const Task &task, const float *queries, int64_t first, int64_t last, Reach reach,
                Partial to) {
   const Call &call = task.call;
   const Sizes &sizes = task.sizes;
@@ -473,9 +474,11 @@ void run_block(const Task &task, const float *queries, int64_t first, int64_t la
   std::fill(to.outputs, to.most, 0.0f);
   constexpr bool WIDENED = std::is_same_v<S, int8_t> || std::is_same_v<S, Bfloat16>;
   const bool direct = !WIDENED && task.reads_rows();
+  int64_t read = 0;
   for (int64_t from = first; from < last; from += sizes.tile) {
     const int64_t count = std::min(sizes.tile, last - from);
     if (task.is_empty(from, count)) continue;
+    read += count;
     if constexpr (!WIDENED)
       if (direct && count % W == 0) {
         Tile tile = task.place(keys, values, from, count);
@@ -512,6 +515,7 @@ void run_block(const Task &task, const float *queries, int64_t first, int64_t la
     to.total[row] = 0;
     for (int64_t i = 0; i < lanes; ++i) to.total[row] += running[b].total[start + i * step];
   }
+  return read;
 }
 
 // The blocks' outputs on one scale, over the sum of all weights. A row that sees nothing gets zero.
@@ -551,7 +555,7 @@ struct Plan {
         rows((sizes.row_blocks - 1) * sizes.block + sizes.rows_of(given, sizes.row_blocks - 1)),
         tasks(given.batch * given.groups * blocks), query_size(rows * sizes.key_width),
         partial_size(round_up(rows * (sizes.value_width + 2))), ranges(threads()), parts(tasks),
-        tries_(!trial().is_over() && bytes() >= Trial::WORTH && tasks >= CHOICES * Trial::RUN),
+        tries_(trial().chosen() < 0 && sizes.whole && bytes() >= Trial::WORTH),
         next_(new std::atomic<int64_t>[ranges]) {
     static thread_local Kept kept;
     const int64_t heads = call.batch * call.groups;
@@ -587,11 +591,12 @@ struct Plan {
       for (int64_t i; (i = next_[range].fetch_add(1)) < end;) {
         const int64_t head = i / blocks, first = i % blocks * sizes.span;
         const Task task{call, sizes, scratch, head / call.groups, head % call.groups};
-        const int way = tries_ ? Trial::turn(i) : trial().winner();
+        const int way = tries_ ? Trial::turn(i) : std::max(0, trial().chosen());
         const auto start = tries_ ? Clock::now() : Clock::time_point();
-        run_block<S>(task, queries + head * query_size, first,
-                     std::min(first + sizes.span, call.tokens), REACHES[way], parts[i]);
-        if (tries_) spent_[way] += (Clock::now() - start).count(), ++done_[way];
+        const int64_t read =
+            run_block<S>(task, queries + head * query_size, first,
+                         std::min(first + sizes.span, call.tokens), REACHES[way], parts[i]);
+        if (tries_) spent_[way] += (Clock::now() - start).count(), read_[way] += read;
       }
     }
   }
@@ -605,7 +610,8 @@ struct Plan {
   }
 
   void finish() const {
-    if (tries_) trial().count(1.0 * spent_[0] / done_[0], 1.0 * spent_[1] / done_[1]);
+    if (tries_ && read_[0] && read_[1])
+      trial().count(1.0 * spent_[1] / read_[1] < 1.0 * spent_[0] / read_[0]);
     for (int64_t head = 0; head < call.batch * call.groups; ++head) {
       const int64_t first = head * call.rows * call.value.dim;
       const Partial *own = parts.data() + head * blocks;
@@ -630,7 +636,7 @@ struct Plan {
   }
 
   const bool tries_;  // Both reaches.
-  std::atomic<int64_t> spent_[CHOICES] = {}, done_[CHOICES] = {};
+  std::atomic<int64_t> spent_[CHOICES] = {}, read_[CHOICES] = {};  // Ticks, tokens.
   std::unique_ptr<std::atomic<int64_t>[]> next_;
   std::atomic<int64_t> come_{0};
 };
@@ -642,7 +648,7 @@ extern "C" {
 int64_t qkvary_call_size() { return sizeof(Call); }
 
 // Which of the reaches is taken, or -1 while both are still tried; and to decide that, for tests.
-int64_t qkvary_reach() { return trial().is_over() ? trial().winner() : -1; }
+int64_t qkvary_reach() { return trial().chosen(); }
 
 void qkvary_pin_reach(int64_t way) { trial().pin(way); }
 

@@ -1,7 +1,8 @@
 // Both products of a tile with a few rows, and the softmax between them.
 //
 // A vector holds R rows times C neighbouring channels or tokens, R C = W, so that few rows fill it
-// as well as many do: a product takes C channels of a key, the same for all rows.
+// as well as many do: a product takes C channels of a key, the same for all rows. Whole rows have
+// vectors of channels of their own until they are scored.
 
 #pragma once
 
