@@ -24,12 +24,13 @@ constexpr Reach REACHES[] = {{12288, 0}, {8192, 65536}};
 constexpr int CHOICES = 2;
 
 // Which reach this processor reads the fastest with. The first calls that read more than caches hold,
-// for few rows, try both in runs of tasks by turns; the majority of them decides.
+// for few rows, try both in runs of tasks by turns; the second is taken if it clearly wins in most.
 class Trial {
  public:
   static constexpr int64_t WORTH = 32 << 20;  // Bytes of a call.
   static constexpr int64_t RUN = 4;           // Tasks.
   static constexpr int CALLS = 9;
+  static constexpr double CLEARLY = 0.95;  // Of the time of the first.
 
   // The one that won or was pinned; -1 before.
   int chosen() const { return chosen_.load(std::memory_order_relaxed); }
@@ -42,11 +43,11 @@ class Trial {
 
   static int turn(int64_t task) { return task / RUN % CHOICES; }
 
-  // One more call, and whether the second was faster.
-  void count(bool second) {
+  // What one more call took for a token with either.
+  void count(double first, double second) {
     std::lock_guard<std::mutex> guard(lock_);
     if (chosen() >= 0) return;
-    won_ += second;
+    won_ += second < CLEARLY * first;
     if (++calls_ == CALLS) chosen_ = 2 * won_ > CALLS;
   }
 

@@ -611,7 +611,7 @@ struct Plan {
 
   void finish() const {
     if (tries_ && read_[0] && read_[1])
-      trial().count(1.0 * spent_[1] / read_[1] < 1.0 * spent_[0] / read_[0]);
+      trial().count(1.0 * spent_[0] / read_[0], 1.0 * spent_[1] / read_[1]);
     for (int64_t head = 0; head < call.batch * call.groups; ++head) {
       const int64_t first = head * call.rows * call.value.dim;
       const Partial *own = parts.data() + head * blocks;
