@@ -69,7 +69,8 @@ class Ahead {
   // So many rows, of so many bytes each, into the first cache; into the second what lies a distance
   // behind, unless it is 0.
   Ahead(const char *first, int64_t row_stride, int64_t row_bytes, int64_t rows, int64_t distance)
-      : line_(first), far_(distance), is_run_(row_stride == row_bytes), is_plain_(is_run_ && !distance) {
+      : line_(first), far_(distance), is_run_(row_stride == row_bytes),
+        is_plain_(is_run_ && !distance) {
     const int64_t in_row = round_up(row_bytes);
     if (is_run_) {
       left_ = round_up(row_bytes * rows);
@@ -92,7 +93,8 @@ class Ahead {
     bytes = bytes < left_ ? bytes : left_;
     left_ -= bytes;
     if (__builtin_expect(is_plain_, 1)) {
-      for (const char *stop = line_ + bytes; line_ < stop; line_ += LINE) __builtin_prefetch(line_, 0, 3);
+      for (const char *stop = line_ + bytes; line_ < stop; line_ += LINE)
+        __builtin_prefetch(line_, 0, 3);
       return;
     }
     for (; bytes > 0; bytes -= LINE) {
