@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkvary.arch.attention import AttentionConfig, Initialization, PositionConfig, ScaleConfig
-from qkvary.arch.canonical import canonical_json, fingerprint, from_dict, to_dict
+from qkvary.arch.canonical import (
+    ADDED_LATER,
+    canonical_json,
+    fingerprint,
+    from_dict,
+    identity_json,
+    stored,
+    stored_as,
+    to_dict,
+)
 from qkvary.arch.labels import spell_label
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.arch.variants import QKV, Variant
@@ -17,6 +26,13 @@ from tests.arch.variant_strategies import variants
 
 PINNED = "ab09d0fed1078cf02c4aa4d8cc11938d8e3411a72b7d8b26e8d3c7621a54d3ed"
 LAYER = AttentionConfig(d_model=6, num_heads=2, causal=True)
+
+
+@stored("Old")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Renamed:
+    width: int = dataclasses.field(metadata=stored_as("size"))
+    depth: int = dataclasses.field(default=2, metadata=ADDED_LATER)
 
 
 def make(**fields: object) -> LanguageModelConfig:
@@ -115,6 +131,30 @@ def test_the_fingerprint_is_pinned() -> None:
         classes=3,
     )
     assert fingerprint(config) == PINNED
+
+
+def test_names_in_python_are_not_those_that_are_stored() -> None:
+    assert to_dict(Renamed(width=3)) == {"kind": "Old", "size": 3}
+    assert identity_json(Renamed(width=3)) == '{"kind":"Old","size":3}'
+    assert from_dict(Renamed, {"kind": "Old", "size": 3}) == Renamed(width=3)
+    with pytest.raises(ValueError, match="known key in Renamed, got 'width'; did you mean depth"):
+        from_dict(Renamed, {"width": 3})
+
+
+def test_a_field_that_was_added_later_counts_where_it_is_not_its_default() -> None:
+    deep = Renamed(width=3, depth=5)
+    assert to_dict(deep) == {"kind": "Old", "size": 3, "depth": 5}
+    assert from_dict(Renamed, to_dict(deep)) == deep
+    assert fingerprint(deep) != fingerprint(Renamed(width=3))
+
+
+def test_what_has_no_stored_kind_is_refused() -> None:
+    @dataclasses.dataclass
+    class Nameless:
+        width: int = 3
+
+    with pytest.raises(TypeError, match="expected a class with a stored kind, got Nameless"):
+        to_dict(Nameless())
 
 
 def test_missing_fields_have_their_defaults() -> None:

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from qkvary.arch.canonical import stored
 from qkvary.arch.choices import check_choices
 from qkvary.arch.sharing import IDENTITY, Role, Source
 from qkvary.arch.variants import QKV, Variant
@@ -21,6 +22,7 @@ PUBLISHED_IDENTITY_SCALE = 0.5
 """The query-identity paper's factor: 1/(s sqrt d) = 1.80 at d = 768 and s = 0.02, rounded to 2."""
 
 
+@stored("Initialization")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialization:
     """How weights are drawn.
@@ -56,6 +58,7 @@ TORCH_INIT = Initialization()
 """The default of torch's own layers."""
 
 
+@stored("ScaleConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleConfig:
     """What content scores are multiplied with."""
@@ -69,6 +72,7 @@ class ScaleConfig:
         check_choices(self)
 
 
+@stored("PositionConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionConfig:
     """Sizes of the position terms that a variant may ask for."""
@@ -114,6 +118,7 @@ class PositionConfig:
         return max(2, 2 * int(head_dim * self.rotary_fraction / 2))
 
 
+@stored("AttentionConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
     """An attention layer of any variant.

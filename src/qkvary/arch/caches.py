@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from qkvary.arch.canonical import stored
 from qkvary.arch.choices import check_choices
 
 CacheLayout = Literal["sources", "rotated", "split", "input", "latent"]
@@ -31,6 +32,7 @@ DecodeKernel = Literal[
 this machine finds fastest, or one of those pinned."""
 
 
+@stored("CacheOptions")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
     """What a cache keeps of a token, and where. Results do not depend on it, rounding apart."""

@@ -1,4 +1,9 @@
-"""Configurations as plain data: a dictionary and back, one canonical JSON, one fingerprint."""
+"""Configurations as plain data: a dictionary and back, one canonical JSON, one fingerprint.
+
+What is written has names of its own: ``stored`` gives the kind of a class, ``stored_as`` the name
+of a field, so that Python's names can change and stored files and run keys stay. A field that is
+``ADDED_LATER`` is written only where it differs from its default, which never changes then.
+"""
 
 import dataclasses
 import difflib
@@ -6,6 +11,7 @@ import hashlib
 import json
 import types
 import typing
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from qkvary.arch.choices import field_hints
@@ -14,10 +20,51 @@ from qkvary.arch.variants import Variant
 
 T = TypeVar("T")
 _KIND = "kind"
+_NAME = "stored name"
+_KINDS: dict[type[Any], str] = {}
 
-NAMES_NOTHING: types.MappingProxyType[str, bool] = types.MappingProxyType({"identity": False})
+NAMES_NOTHING: Mapping[str, Any] = types.MappingProxyType({"identity": False})
 """Metadata of a field that says where something is and not what: two values that differ in it only
 have one fingerprint."""
+
+ADDED_LATER: Mapping[str, Any] = types.MappingProxyType({"added later": True})
+"""Metadata of a field that a stored class got after its first files and keys were written."""
+
+
+def stored_as(name: str) -> Mapping[str, Any]:
+    """Metadata of a field that is written under another name than Python's."""
+    return types.MappingProxyType({_NAME: name})
+
+
+def stored(kind: str) -> Callable[[type[T]], type[T]]:
+    """Give a dataclass the kind under which its values are written, for good."""
+
+    def register(cls: type[T]) -> type[T]:
+        _KINDS[cls] = kind
+        return cls
+
+    return register
+
+
+def stored_kind(cls: type[Any]) -> str:
+    """The kind under which values of a class are written.
+
+    Raises:
+        TypeError: if the class has none.
+    """
+    if cls not in _KINDS:
+        raise TypeError(f"expected a class with a stored kind, got {cls.__name__}")
+    return _KINDS[cls]
+
+
+def stored_name(field: "dataclasses.Field[Any]") -> str:
+    """The name under which a field is written."""
+    return str(field.metadata.get(_NAME, field.name))
+
+
+def always_written(field: "dataclasses.Field[Any]") -> bool:
+    """Whether a field is written even where it has its default."""
+    return "added later" not in field.metadata
 
 
 def to_dict(config: Any) -> Any:
@@ -29,9 +76,7 @@ def to_dict(config: Any) -> Any:
     if isinstance(config, Variant):
         return spell_label(config)
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        hints = field_hints(type(config))
-        fields = {name: _encode_field(hint, getattr(config, name)) for name, hint in hints.items()}
-        return {_KIND: type(config).__name__, **fields}
+        return {_KIND: stored_kind(type(config)), **_encode_fields(config)}
     if isinstance(config, tuple | list):
         return [to_dict(item) for item in typing.cast("tuple[Any, ...]", config)]
     if isinstance(config, dict):
@@ -41,8 +86,14 @@ def to_dict(config: Any) -> Any:
     return config
 
 
-def _encode_field(hint: Any, value: Any) -> Any:
-    return float(value) if hint is float else to_dict(value)
+def _encode_fields(config: Any) -> dict[str, Any]:
+    hints, encoded = field_hints(type(config)), dict[str, Any]()
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if always_written(field) or value != field.default:
+            hint = hints[field.name]
+            encoded[stored_name(field)] = float(value) if hint is float else to_dict(value)
+    return encoded
 
 
 def from_dict(kind: type[T], data: Any) -> T:
@@ -82,8 +133,9 @@ def _identify(config: Any, data: Any) -> Any:
     named = typing.cast("dict[str, Any]", data)
     kept = {_KIND: named[_KIND]} if _KIND in named else {}
     for field in dataclasses.fields(config):
-        if field.name in named and field.metadata.get("identity", True):
-            kept[field.name] = _identify(getattr(config, field.name), named[field.name])
+        name = stored_name(field)
+        if name in named and field.metadata.get("identity", True):
+            kept[name] = _identify(getattr(config, field.name), named[name])
     return kept
 
 
@@ -108,21 +160,24 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
 
 def _decode_dataclass(hint: type[Any], data: Any, where: str) -> Any:
     given = dict(typing.cast("dict[str, Any]", _expect(data, dict, where)))
-    kind = given.pop(_KIND, hint.__name__)
-    if kind != hint.__name__:
-        raise ValueError(f"expected {where} of kind {hint.__name__}, got {kind!r}")
-    hints = field_hints(hint)
+    expected = stored_kind(hint)
+    kind = given.pop(_KIND, expected)
+    if kind != expected:
+        raise ValueError(f"expected {where} of kind {expected}, got {kind!r}")
+    hints, known = field_hints(hint), {stored_name(f): f for f in dataclasses.fields(hint)}
     for name in given:
-        if name not in hints:
-            near = difflib.get_close_matches(name, hints, n=1)
-            hint_text = f"did you mean {near[0]}?" if near else f"choices: {', '.join(hints)}"
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint_text = f"did you mean {near[0]}?" if near else f"choices: {', '.join(known)}"
             raise ValueError(f"expected a known key in {where}, got {name!r}; {hint_text}")
-    fields = {name: _decode(hints[name], value, f"{where}.{name}") for name, value in given.items()}
-    try:
-        return hint(**fields)
-    except TypeError as error:
-        missing = [f.name for f in dataclasses.fields(hint) if _required(f) and f.name not in given]
-        raise ValueError(f"expected the keys {', '.join(missing)} in {where}") from error
+    fields = {
+        known[name].name: _decode(hints[known[name].name], value, f"{where}.{name}")
+        for name, value in given.items()
+    }
+    missing = [name for name, f in known.items() if _required(f) and name not in given]
+    if missing:
+        raise ValueError(f"expected the keys {', '.join(missing)} in {where}")
+    return hint(**fields)
 
 
 def _required(field: "dataclasses.Field[Any]") -> bool:
@@ -134,7 +189,7 @@ def _decode_union(choices: tuple[Any, ...], data: Any, where: str) -> Any:
         return None
     if isinstance(data, dict):
         kind = typing.cast("dict[str, Any]", data).get(_KIND)
-        named = [choice for choice in choices if getattr(choice, "__name__", None) == kind]
+        named = [choice for choice in choices if kind is not None and _KINDS.get(choice) == kind]
         classes = [choice for choice in choices if dataclasses.is_dataclass(choice)]
         if named or len(classes) == 1:
             return _decode((named or classes)[0], data, where)

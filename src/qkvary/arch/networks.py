@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
+from qkvary.arch.canonical import stored
 from qkvary.arch.choices import check_choices
 from qkvary.arch.variants import Variant
 
@@ -17,6 +18,7 @@ NormPlacement = Literal["pre", "post", "post-final"]
 Positions = Literal["none", "learned", "sinusoidal"]
 
 
+@stored("BlockConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockConfig:
     """What stands around an attention layer."""
@@ -111,6 +113,7 @@ class Network:
         )
 
 
+@stored("EncoderConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig(Network):
     """The encoder of the synthetic experiments: tokens in, one class per token out.
@@ -134,6 +137,7 @@ class EncoderConfig(Network):
             )
 
 
+@stored("LanguageModelConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModelConfig(Network):
     """A decoder-only language model. Rotary, ALiBi and relative positions belong to the variant."""

@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 
 from qkvary.arch.caches import CacheOptions
-from qkvary.arch.canonical import canonical_json, from_dict
+from qkvary.arch.canonical import canonical_json, from_dict, stored
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.models import LoadedModel
@@ -47,6 +47,7 @@ _MARKS = Path("/proc/self/clear_refs")
 _SET_BACK = "5"
 
 
+@stored("NetworkSource")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSource:
     """Where a network comes from, in another process too."""
@@ -71,6 +72,7 @@ class NetworkSource:
         return loaded.moved(self.device, self.dtype).network
 
 
+@stored("MemoryJob")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryJob:
     """One answer, of which the memory is measured."""
@@ -91,6 +93,7 @@ class MemoryJob:
     """Tokens of the prompts that pass the network at once."""
 
 
+@stored("MemoryReading")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryReading:
     """What one answer took."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qkvary.arch.canonical import canonical_json
+from qkvary.arch.canonical import canonical_json, stored
 from qkvary.studies.statistics import Estimate, paired_t
 
 VERSION = 1
@@ -78,6 +78,7 @@ TARGETS = (
 """Every reading, the ones whose linear error is near the printed one first."""
 
 
+@stored("BasisRun")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BasisRun:
     """One student on one target."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
-from qkvary.arch.canonical import from_dict, to_dict
+from qkvary.arch.canonical import from_dict, stored, to_dict
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.formats import Dtype
 from qkvary.storage.errors import DamagedError, NewerFormatError
@@ -27,6 +27,7 @@ Runner = Literal["cache", "prefix", "transformers", "transformers-static"]
 STOCK_RUNNERS: tuple[Runner, ...] = ("transformers", "transformers-static")
 
 
+@stored("DecodeCase")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeCase:
     """What is answered."""
@@ -41,6 +42,7 @@ class DecodeCase:
     """What everything is computed and stored in."""
 
 
+@stored("CacheChoice")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheChoice:
     """How this project's cache is to store what it stores; what is ``None`` is as it usually is."""
@@ -61,6 +63,7 @@ class CacheChoice:
         )
 
 
+@stored("Effort")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
     """How much is measured, and with what."""
@@ -85,6 +88,7 @@ class Effort:
     """Of the weights and the prompts."""
 
 
+@stored("DecodeQuestion")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeQuestion:
     """What is to be measured."""
@@ -128,6 +132,7 @@ class DecodeQuestion:
             )
 
 
+@stored("Times")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
     """How long answers took, one number a round."""
@@ -147,6 +152,7 @@ class Times:
             raise ValueError(f"expected as many times of every kind, got {sorted(lengths)}")
 
 
+@stored("SpeedRow")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedRow:
     """One runner on one case, round by round."""
@@ -175,6 +181,7 @@ class SpeedRow:
     """What must be known of it."""
 
 
+@stored("MemoryRow")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRow:
     """The peak memory of one answer in a process of its own."""
@@ -211,6 +218,7 @@ class MemoryRow:
         return self.weight_bytes + self.answer_bytes
 
 
+@stored("Fact")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     """One thing about where this was measured."""
@@ -221,6 +229,7 @@ class Fact:
     """What is the case."""
 
 
+@stored("DecodeRecord")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRecord:
     """A question with everything that was measured."""

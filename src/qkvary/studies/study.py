@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from qkvary.arch.canonical import stored
 from qkvary.arch.labels import parse_variant, spell_label
 from qkvary.arch.networks import LanguageModelConfig, NetworkConfig
 from qkvary.arch.variants import Variant
@@ -17,6 +18,7 @@ from qkvary.tasks.config import TaskConfig
 from qkvary.training.config import RunConfig, TrainingConfig
 
 
+@stored("Setting")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """One task with one network size and one way of training, for every variant alike.
@@ -83,6 +85,7 @@ class Setting:
         return match_parameters(network, self.network.with_variant(baseline))
 
 
+@stored("Crossing")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
     """Two networks of different settings that are compared directly, seed by seed."""
@@ -133,6 +136,7 @@ def _unique(study: str, what: str, values: tuple[object, ...]) -> None:
         raise ValueError(f"study {study!r}: {what} hold the same value twice: {', '.join(twice)}")
 
 
+@stored("Study")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
     """Variants compared under identical conditions."""

@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from qkvary.arch.canonical import NAMES_NOTHING
+from qkvary.arch.canonical import NAMES_NOTHING, stored
 from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
@@ -36,6 +36,7 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256("\n".join(str(part) for part in parts).encode()).hexdigest()
 
 
+@stored("SequenceTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceTaskConfig:
     """One of the synthetic tasks: predict a fixed rearrangement of a random sequence.
@@ -104,6 +105,7 @@ class SequenceTaskConfig:
         )
 
 
+@stored("CharacterTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharacterTaskConfig:
     """Predict the next character of a text.
@@ -168,6 +170,7 @@ class CharacterTaskConfig:
         return _digest("characters", self.text_sha256, self.train_fraction)
 
 
+@stored("LanguageTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageTaskConfig:
     """Predict the next token of a prepared set of documents.

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
-from qkvary.arch.canonical import identity_json
+from qkvary.arch.canonical import identity_json, stored
 from qkvary.arch.networks import NetworkConfig
 from qkvary.arch.variants import Variant
 from qkvary.storage.jsonvalues import JsonValue
@@ -35,6 +35,7 @@ def _choice(what: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"unknown {what} {value!r}; choices: {', '.join(choices)}")
 
 
+@stored("OptimizerConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
     """Adam, or Adam with decoupled weight decay."""
@@ -77,6 +78,7 @@ class OptimizerConfig:
         return self.weight_decay * factor
 
 
+@stored("ScheduleConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleConfig:
     """How the learning rate moves over the steps of a run."""
@@ -113,6 +115,7 @@ class ScheduleConfig:
             )
 
 
+@stored("GuardConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardConfig:
     """What becomes of a step that looks wrong, and of a run that does."""
@@ -140,6 +143,7 @@ class GuardConfig:
             )
 
 
+@stored("ExecutionConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionConfig:
     """How a step is computed: what changes time, memory and last bits, not what is learned."""
@@ -166,6 +170,7 @@ class ExecutionConfig:
             )
 
 
+@stored("Way")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
     """How and where steps are computed: what a run may go on with that was begun in another way."""
@@ -183,6 +188,7 @@ class Way:
         return {name: [ours[name], theirs[name]] for name in ours if ours[name] != theirs[name]}
 
 
+@stored("TrainingConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
     """Everything about training that is not the task or the network."""
@@ -217,6 +223,7 @@ class TrainingConfig:
             raise ValueError("stop_when_solved needs a solve_threshold, got None")
 
 
+@stored("RunConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """One training run, completely: the same value always gives the same numbers."""

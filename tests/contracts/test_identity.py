@@ -1,0 +1,128 @@
+"""What names a run, and how it is stored, stays: keys, kinds and fields that were recorded once.
+
+The files in ``frozen/`` are never made again. A changed key means that finished runs are run again;
+a changed name means that stored files can no longer be read.
+"""
+
+import csv
+import dataclasses
+import hashlib
+import json
+import platform
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from qkvary.arch.canonical import always_written, stored_kind, stored_name
+from qkvary.arch.choices import field_hints
+from qkvary.arch.variants import Variant
+from qkvary.inference.peak_memory import MemoryJob, MemoryReading
+from qkvary.studies.basis_transfer import BasisRun
+from qkvary.studies.catalog import load_study, study_names
+from qkvary.studies.decode_records import DecodeRecord
+from qkvary.studies.runner import RunnerOptions, run_study
+from qkvary.studies.store import Store
+from qkvary.studies.study import Study
+from qkvary.training.config import RunConfig, Way
+from tests.contracts.frozen_study import HALF, PORTABLE, STUDY
+
+FROZEN = Path(__file__).parent / "frozen"
+RECORDS = Path(__file__).resolve().parents[2] / "studies"
+LANGUAGE_STUDIES = ("lm-dilution", "lm-rotary", "lm-small")
+STORED = (RunConfig, Study, Way, DecodeRecord, MemoryJob, MemoryReading, BasisRun)
+ENDS = {
+    "QKV": (2.0111168494591345, "0b27185587270ca388e788098719f213750db891078c9b5efee4a88f40bd39a2"),
+    "(Q=K-V)+": (
+        2.020293485201322,
+        "8d6a3e41dd85ed709d36d6fb534d89690f4f849fd1d8c8b844f2f241ec17e4a1",
+    ),
+}
+"""Test loss and digest of the final weights, where nothing stopped the run."""
+
+
+def nested(hint: Any) -> Iterator[type[Any]]:
+    """The dataclasses that an annotation mentions, at any depth."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint is not Variant:
+        yield hint
+        for inner in field_hints(hint).values():
+            yield from nested(inner)
+    for argument in get_args(hint):
+        yield from nested(argument)
+
+
+def read(name: str) -> Any:
+    return json.loads((FROZEN / name).read_text("utf-8"))
+
+
+def test_stored_names_stay() -> None:
+    classes = {cls for root in STORED for cls in nested(root)}
+    found = {
+        stored_kind(cls): sorted(
+            stored_name(field) for field in dataclasses.fields(cls) if always_written(field)
+        )
+        for cls in classes
+    }
+    assert len(found) == len(classes), "two classes have one stored kind"
+    recorded = read("stored_names.json")
+    # A new kind is recorded by hand; those that are here keep their names.
+    assert {kind: found.get(kind) for kind in recorded} == recorded
+    assert found.keys() == recorded.keys()
+
+
+@pytest.mark.parametrize("name", sorted(read("definitions.json")))
+def test_keys_of_every_study_stay(name: str) -> None:
+    keys: dict[str, list[str]] = defaultdict(list)
+    for cell in load_study(name).cells():
+        keys[cell.setting].append(cell.run_key)
+    found = {
+        setting: {
+            "runs": len(some),
+            "sha256": hashlib.sha256("\n".join(some).encode()).hexdigest(),
+        }
+        for setting, some in keys.items()
+    }
+    assert found == read("definitions.json")[name]
+
+
+def test_every_study_is_recorded() -> None:
+    assert set(study_names()) == set(read("definitions.json"))
+
+
+def test_runs_that_were_made_have_their_keys() -> None:
+    rows = 0
+    for name in LANGUAGE_STUDIES:
+        keys = {
+            (cell.setting, cell.variant, str(cell.seed), str(cell.learning_rate)): cell.run_key
+            for cell in load_study(name).cells()
+        }
+        with (RECORDS / name / "tables" / "runs.csv").open(encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                place = (row["setting"], row["variant"], row["seed"], row["learning_rate"])
+                assert keys[place] == row["run_key"], place
+                rows += 1
+    assert rows == 255
+
+
+def test_runs_that_an_older_version_began_are_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in PORTABLE.items():
+        monkeypatch.setenv(name, value)
+    shutil.copytree(FROZEN / "half-run", tmp_path / "runs")
+    store = Store(tmp_path / "runs")
+    summary = run_study(STUDY, store, RunnerOptions(workers=1, quiet=True))
+    assert (summary.done, summary.notes) == (2, ())
+    for cell in STUDY.cells():
+        resumed = [one for one in store.curve(cell.run_key) if one["event"] == "resumed"]
+        assert [one["step"] for one in resumed] == [HALF]
+        record = store.record(cell.run_key)
+        assert record is not None
+        loss, digest = ENDS[cell.variant]
+        assert record.metrics["test_loss"] == pytest.approx(loss, rel=1e-5)
+        # Other processors round otherwise.
+        if platform.machine() in ("x86_64", "AMD64"):
+            assert record.state_sha256 == digest
