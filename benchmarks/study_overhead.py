@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from qkvary.studies.definitions.quickstart import STUDY
-from qkvary.studies.runner import RunnerOptions, run_study
-from qkvary.studies.store import Store
+from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from timing.interleaved import Timing, print_case, read_quick
 

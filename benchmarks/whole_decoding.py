@@ -11,13 +11,13 @@ import torch
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.inference.catalog import has_transformers, load_stock
-from qkvary.inference.measuring import (
+from qkvary.inference.benchmark.measuring import (
     answer_with_cache,
     answer_without_cache,
     draw_prompts,
     usual_options,
 )
+from qkvary.inference.catalog import has_transformers, load_stock
 from qkvary.nn.language_model import LanguageModel
 from timing.interleaved import Effort, print_case, read_effort, take_turns
 

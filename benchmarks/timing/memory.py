@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from qkvary.inference.peak_memory import ALLOCATOR
+from qkvary.inference.benchmark.peak_memory import ALLOCATOR
 
 _STATUS = Path("/proc/self/status")
 _MARKS = Path("/proc/self/clear_refs")

@@ -9,13 +9,13 @@ import pytest
 from qkvary.cli import _bench_decode
 from qkvary.cli.main import main
 from qkvary.inference import catalog
+from qkvary.inference.benchmark import measurements as decode_measurements
+from qkvary.inference.benchmark.records import DecodeQuestion, DecodeRecord, from_json, to_json
+from qkvary.reports.decode_writing import check_target
 from qkvary.storage.errors import UsageError
-from qkvary.studies import decode_measurements
-from qkvary.studies.decode_records import DecodeQuestion, DecodeRecord, from_json, to_json
-from qkvary.studies.reports.decode_writing import check_target
 from tests.conftest import Runner
+from tests.inference.benchmark.made_up import make_record
 from tests.reference import llama2c
-from tests.studies.made_up_decoding import make_record
 
 SMALL = shlex.split(
     "--d-model=16 --num-heads=2 --num-layers=2 --vocabulary=17 --context=12 --tokens=5 --rounds=2 "
@@ -236,7 +236,7 @@ def test_a_place_that_can_be_is_not_made_before(tmp_path: Path) -> None:
 def test_what_a_page_needs_is_asked_for_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked
 ) -> None:
-    monkeypatch.setattr("qkvary.studies.reports.decode_writing.load_decode_page", _without_jinja)
+    monkeypatch.setattr("qkvary.reports.decode_writing.load_decode_page", _without_jinja)
     assert main(["bench", "decode", "--out", str(tmp_path / "folder")]) == 2
     assert main(["bench", "decode", "--out", str(tmp_path / "one.html")]) == 2
     assert asked == []

@@ -14,7 +14,7 @@ from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.devices import find_device
 from qkvary.costs.formats import parse_format
 from qkvary.costs.serving import Demand, plan_serving
-from qkvary.studies.advice import advise_task
+from qkvary.planning.advice import advise_task
 from tests.conftest import Runner
 
 SCENARIO = ("300M", "--gpu", "a100-40gb", "--users", "100", "--price", "2000", "--reserve", "0")

@@ -26,8 +26,8 @@ from qkvary.costs.exact_savings import find_savings
 from qkvary.costs.formats import FORMATS, parse_format
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.serving import Demand
-from qkvary.studies.advice import advise_serving, nearest_size, serve_variants
-from qkvary.studies.training_advice import advise_training, train_variants
+from qkvary.planning.advice import advise_serving, nearest_size, serve_variants
+from qkvary.planning.training_advice import advise_training, train_variants
 
 CONFIGS = Path(__file__).resolve().parents[1] / "arch" / "families" / "configs"
 FILES = sorted(CONFIGS.glob("*.json"))

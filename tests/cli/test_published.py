@@ -7,8 +7,8 @@ import pytest
 
 from qkvary.cli.main import main
 from qkvary.cli.published import complete_table
-from qkvary.studies.figures import published_names
-from qkvary.studies.recomputation import VERDICTS, count_verdicts, recompute, recompute_all
+from qkvary.literature.figures import published_names
+from qkvary.literature.recomputation import VERDICTS, count_verdicts, recompute, recompute_all
 
 
 def printed(capsys: pytest.CaptureFixture[str], *options: str) -> str:

@@ -12,9 +12,9 @@ from qkvary.cli.main import main
 from qkvary.storage.journal import Journal
 from qkvary.storage.locks import OwnerLock
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
-from qkvary.studies.recording import run_identity
-from qkvary.studies.runner import RunSummary
-from qkvary.studies.store import JOURNAL_NAME, LOCK_NAME, RECORD_NAME, Store
+from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running.runner import RunSummary
+from qkvary.studies.running.store import JOURNAL_NAME, LOCK_NAME, RECORD_NAME, Store
 from qkvary.studies.study import Cell, Study
 from tests.studies.made_up import make_record, make_study
 

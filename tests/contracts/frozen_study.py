@@ -59,8 +59,8 @@ STUDY = Study(
 
 def main() -> None:
     """Train each run of the study up to half of its steps."""
-    from qkvary.studies.recording import run_identity
-    from qkvary.studies.store import Store
+    from qkvary.studies.running.recording import run_identity
+    from qkvary.studies.running.store import Store
     from qkvary.tasks.catalog import load_task
     from qkvary.training.loop import train
 

@@ -20,12 +20,12 @@ import pytest
 from qkvary.arch.canonical import always_written, stored_kind, stored_name
 from qkvary.arch.choices import field_hints
 from qkvary.arch.variants import Variant
-from qkvary.inference.peak_memory import MemoryJob, MemoryReading
+from qkvary.inference.benchmark.peak_memory import MemoryJob, MemoryReading
+from qkvary.inference.benchmark.records import DecodeRecord
 from qkvary.studies.basis_transfer import BasisRun
 from qkvary.studies.catalog import load_study, study_names
-from qkvary.studies.decode_records import DecodeRecord
-from qkvary.studies.runner import RunnerOptions, run_study
-from qkvary.studies.store import Store
+from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.training.config import RunConfig, Way
 from tests.contracts.frozen_study import HALF, PORTABLE, STUDY

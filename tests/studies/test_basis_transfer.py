@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from qkvary.cli.main import main
+from qkvary.reports.basis_page import CIRCULAR, basis_files
 from qkvary.studies import basis_measurements
 from qkvary.studies.basis_measurements import Student, draw_target, fit_linear, measure, score
 from qkvary.studies.basis_transfer import (
@@ -24,8 +25,7 @@ from qkvary.studies.basis_transfer import (
     summarise_basis,
     to_json,
 )
-from qkvary.studies.reports.basis_page import CIRCULAR, basis_files
-from qkvary.studies.statistics import detectable_difference
+from qkvary.studies.results.statistics import detectable_difference
 
 TINY = BasisRun(
     target="skip", d=5, biases=False, seed=3, steps=8, batch=16, linear_samples=90, test_samples=70

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.studies.runner import RunnerOptions, RunSummary, run_study
-from qkvary.studies.store import NETWORK_NAME, Store
+from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
+from qkvary.studies.running.store import NETWORK_NAME, Store
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.catalog import load_task
 from qkvary.training.config import OptimizerConfig, TrainingConfig

@@ -10,17 +10,18 @@ from rich.console import Console
 from scipy import stats
 
 from qkvary.arch.labels import parse_variant
+from qkvary.costs.equal_parameters import match_parameters
 from qkvary.costs.parameters import network_parameters
-from qkvary.studies.analysis import summarise
-from qkvary.studies.equal_parameters import describe_equal_parameters, match_parameters
-from qkvary.studies.records import Record
-from qkvary.studies.reports import contents
-from qkvary.studies.reports.export import markdown_report
-from qkvary.studies.reports.page import render_page
-from qkvary.studies.reports.terminal import print_summary
-from qkvary.studies.reports.writing import FORMATS, write_report
+from qkvary.reports import contents
+from qkvary.reports.export import markdown_report
+from qkvary.reports.page import render_page
+from qkvary.reports.terminal import print_summary
+from qkvary.reports.writing import FORMATS, write_report
+from qkvary.studies.equal_parameters import describe_equal_parameters
+from qkvary.studies.results.analysis import summarise
+from qkvary.studies.results.summary import Summary
+from qkvary.studies.running.records import Record
 from qkvary.studies.study import Crossing, Setting, Study
-from qkvary.studies.summary import Summary
 from tests.studies.made_up import make_record, make_setting, make_study
 
 LABELS = ("QKV", "Q-K=V", "I-K=V", "MQA")

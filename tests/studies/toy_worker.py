@@ -18,16 +18,17 @@ from typing import Any, cast
 
 import numpy as np
 
+from qkvary.storage.environment import now
 from qkvary.storage.errors import DamagedError, ResourceError
 from qkvary.storage.journal import Journal
 from qkvary.storage.manifest import FileEntry
 from qkvary.storage.rotation import Stored, load_newest, save_stored
-from qkvary.studies import store
-from qkvary.studies.attention_maps import AttentionMaps, to_bytes
-from qkvary.studies.recording import make_record
-from qkvary.studies.store import Claim, now
+from qkvary.studies.running import store
+from qkvary.studies.running.attention_maps import AttentionMaps, to_bytes
+from qkvary.studies.running.recording import make_record
+from qkvary.studies.running.store import Claim
+from qkvary.studies.running.workloop import Made, Surroundings, serve
 from qkvary.studies.study import Cell
-from qkvary.studies.workloop import Made, Surroundings, serve
 from qkvary.training.progress import Event
 
 STEP_SECONDS = float(os.environ.get("TOY_STEP_SECONDS", "0"))

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 EXPORT_KIND = "transformers export"
 """What the manifest of a folder says that was written for transformers."""
 
-_FOLDER = Path(__file__).parent / "conversions"
+_FOLDER = Path(__file__).parent / "formats"
 
 
 class Conversion(Protocol):
-    """What every file of ``conversions`` offers."""
+    """What every file of ``formats`` offers."""
 
     @property
     def FORMAT(self) -> str:  # noqa: N802  a constant of a module
@@ -51,7 +51,7 @@ def conversion_names() -> tuple[str, ...]:
 
 def load_conversion(name: str) -> Conversion:
     """The module of a format."""
-    return cast("Conversion", import_module(f"qkvary.checkpoints.conversions.{name}"))
+    return cast("Conversion", import_module(f"qkvary.checkpoints.formats.{name}"))
 
 
 def is_export(path: Path) -> bool:

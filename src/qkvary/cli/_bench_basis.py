@@ -9,7 +9,9 @@ from cyclopts import Parameter
 
 from qkvary.cli._options import DEFAULT_OUT, Json, Out, parse_seeds
 from qkvary.cli._output import console, print_json, print_rows
+from qkvary.reports.catalog import load_basis_page
 from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.environment import machine
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import decode, encode
 from qkvary.studies.basis_transfer import (
@@ -22,9 +24,7 @@ from qkvary.studies.basis_transfer import (
     to_json,
 )
 from qkvary.studies.catalog import load_basis_measurement
-from qkvary.studies.environment import machine
-from qkvary.studies.reports.catalog import load_basis_page
-from qkvary.studies.statistics import Estimate
+from qkvary.studies.results.statistics import Estimate
 
 FOLDER = "basis"
 """Below the folder of runs: a file for each run."""

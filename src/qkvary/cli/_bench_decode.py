@@ -18,17 +18,15 @@ from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.cli._options import Json, parse_count
 from qkvary.cli._output import console, print_json, print_rows, printable
 from qkvary.costs.formats import Dtype, parse_options
-from qkvary.storage.errors import UsageError
-from qkvary.studies.catalog import load_decode_measurement
-from qkvary.studies.decode_comparisons import (
+from qkvary.inference.benchmark.comparisons import (
     Speed,
     compare_memory,
     read_speeds,
     stand_beside_poster,
 )
-from qkvary.studies.decode_findings import find_answers, find_caveats
-from qkvary.studies.decode_networks import Sizes, make_network
-from qkvary.studies.decode_records import (
+from qkvary.inference.benchmark.findings import find_answers, find_caveats
+from qkvary.inference.benchmark.networks import Sizes, make_network
+from qkvary.inference.benchmark.records import (
     STOCK_RUNNERS,
     CacheChoice,
     DecodeQuestion,
@@ -36,10 +34,12 @@ from qkvary.studies.decode_records import (
     Effort,
     from_json,
 )
-from qkvary.studies.reports import wording
-from qkvary.studies.reports.decode_tables import all_tables, describe_networks
-from qkvary.studies.reports.decode_writing import check_target, write_decode
-from qkvary.studies.reports.tables import Cell, Table, one_line
+from qkvary.reports.decode_tables import all_tables, describe_networks
+from qkvary.reports.decode_writing import check_target, write_decode
+from qkvary.reports.tables import Cell, Table, one_line
+from qkvary.storage.errors import UsageError
+from qkvary.studies.catalog import load_decode_measurement
+from qkvary.text import numbers
 
 USUAL_VARIANTS = ("QKV", "Q-K=V", "MQA", "Q-MQA")
 USUAL_CONTEXT, USUAL_TOKENS, USUAL_MEMORY_CONTEXT = 256, 240, 2**15
@@ -399,7 +399,7 @@ def _print_table(screen: Console, table: Table) -> None:
     # The intervals of speeds stand in the sentences, and in what is written.
     write = _shorten if table.key.startswith("speed") else one_line
     rows = [
-        ["-" if cell.text == wording.MISSING else write(cell) for cell in row] for row in table.rows
+        ["-" if cell.text == numbers.MISSING else write(cell) for cell in row] for row in table.rows
     ]
     print_rows(screen, columns, rows)
     for note in table.notes:

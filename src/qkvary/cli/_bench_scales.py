@@ -9,16 +9,16 @@ from cyclopts import Parameter
 
 from qkvary.cli._options import DEFAULT_OUT, DEFAULT_WHERE, Json, Out, Where, choose_study
 from qkvary.cli._output import console, print_json, print_rows
+from qkvary.reports.catalog import load_scale_figure
+from qkvary.reports.decode_writing import check_folder
+from qkvary.reports.scale_page import scale_files, times
 from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.environment import machine, now
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_scale_measurement
-from qkvary.studies.environment import machine
-from qkvary.studies.reports.catalog import load_scale_figure
-from qkvary.studies.reports.decode_writing import check_folder
-from qkvary.studies.reports.scale_page import scale_files, times
-from qkvary.studies.runner import RunnerOptions, run_study
+from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.store import Store
 from qkvary.studies.scale_records import ScaleStudy
-from qkvary.studies.store import Store, now
 from qkvary.studies.study import Study
 
 DEFAULT_STUDY = "quantization"

@@ -17,7 +17,7 @@ from qkvary.cli._prepared_output import print_prepared, summarise_prepared
 from qkvary.data.places import DEFAULT_TOKENIZER, prepare_corpus
 from qkvary.data.preparation import Progress, Settings
 from qkvary.data.sources import Choices
-from qkvary.studies.live import spell_seconds
+from qkvary.studies.running.live import spell_seconds
 
 Source = Annotated[
     str,

@@ -12,7 +12,7 @@ from qkvary.costs.devices import Device
 from qkvary.costs.formats import Format
 from qkvary.costs.serving import Demand
 from qkvary.costs.training import Precision
-from qkvary.studies.advice import Goal, TaskKind
+from qkvary.planning.advice import Goal, TaskKind
 
 
 @Parameter(name="*")

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
+from qkvary.reports.maps import AttentionMaps
 from qkvary.storage.errors import DamagedError
-from qkvary.studies.analysis import summarise
-from qkvary.studies.records import Record
-from qkvary.studies.reports.maps import AttentionMaps
-from qkvary.studies.reports.wording import folder_name
-from qkvary.studies.store import Store
+from qkvary.studies.results.analysis import summarise
+from qkvary.studies.results.summary import Summary
+from qkvary.studies.running.records import Record
+from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
-from qkvary.studies.summary import Summary
+from qkvary.text.names import folder_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from qkvary.cli._output import console, grouped, print_json, print_rows, printable
 from qkvary.costs.network import network_costs
-from qkvary.studies.store import Store
+from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 
 COLUMNS = (

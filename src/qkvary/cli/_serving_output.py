@@ -22,10 +22,10 @@ from qkvary.costs.devices import Device
 from qkvary.costs.exact_savings import Saving, SavingsReport
 from qkvary.costs.formats import Format
 from qkvary.costs.macs import count_encoder_tokens
-from qkvary.studies.advice import ServedVariant
-from qkvary.studies.plans import ServingAnswer
-from qkvary.studies.quality import Quality
-from qkvary.studies.rounding import meant_decimals
+from qkvary.literature.quality import Quality
+from qkvary.literature.rounding import meant_decimals
+from qkvary.planning.advice import ServedVariant
+from qkvary.planning.plans import ServingAnswer
 
 
 def print_head(screen: Console, question: Question, *, decimal: bool) -> None:

@@ -10,8 +10,8 @@ from qkvary.cli._output import grouped, print_rows
 from qkvary.cli._plans import Question
 from qkvary.cli._serving_output import describe_change, quality_to_dict
 from qkvary.cli._units import format_bytes, format_change, format_count, format_share
-from qkvary.studies.plans import TrainingAnswer
-from qkvary.studies.training_advice import TrainedVariant
+from qkvary.planning.plans import TrainingAnswer
+from qkvary.planning.training_advice import TrainedVariant
 
 COLUMNS = (
     ("variant", "left"),

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from qkvary.cli._output import print_error, printable
-from qkvary.studies.live import spell_seconds
-from qkvary.studies.messages import News
+from qkvary.studies.running.live import spell_seconds
+from qkvary.studies.running.messages import News
 from qkvary.studies.study import Cell
 
 PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from qkvary.cli._options import DEFAULT_WHERE, Where, check_device, parse_seeds
 from qkvary.storage.errors import UsageError
-from qkvary.studies.store import Store
-from qkvary.studies.trainings import Training, find_training
+from qkvary.studies.running.store import Store
+from qkvary.studies.running.trainings import Training, find_training
 
 TRAINED = ("train ", "train-")
 """How the names of trainings, and of their notes, begin."""

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from qkvary.cli._options import DEFAULT_OUT, Json, Out
 from qkvary.cli._output import console, print_json, table
-from qkvary.studies.environment import machine
-from qkvary.studies.reports.wording import data_size
+from qkvary.storage.environment import machine
+from qkvary.text.units import data_size
 
 try:
     from qkvary.cli._devices import describe_torch

@@ -33,10 +33,10 @@ from qkvary.cli._training_output import print_training, training_to_dict
 from qkvary.cli._units import parse_share
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.formats import parse_format
+from qkvary.planning.plans import Plan, Regime, ServingAnswer, answer_serving, answer_training
+from qkvary.reports.catalog import PLAN_FORMATS, PlanFormat
+from qkvary.reports.plan_writing import write_plan
 from qkvary.storage.errors import UsageError
-from qkvary.studies.plans import Plan, Regime, ServingAnswer, answer_serving, answer_training
-from qkvary.studies.reports.catalog import PLAN_FORMATS, PlanFormat
-from qkvary.studies.reports.plan_writing import write_plan
 
 DEFAULT_HARDWARE = Hardware()
 DEFAULT_LOAD = Load()

@@ -10,13 +10,13 @@ from rich.text import Text
 
 from qkvary.cli._options import Json
 from qkvary.cli._output import console, print_json, printable, table
-from qkvary.studies.figures import (
+from qkvary.literature.figures import (
     PublishedTable,
     find_published,
     load_published,
     published_names,
 )
-from qkvary.studies.recomputation import (
+from qkvary.literature.recomputation import (
     VERDICTS,
     FigureVerdict,
     Recomputed,

@@ -20,10 +20,10 @@ from qkvary.cli._options import (
 from qkvary.cli._output import console, print_error, print_json, printable
 from qkvary.cli._results import gather_results, report_folder
 from qkvary.cli._trainings import choose_training
-from qkvary.studies.reports.terminal import print_summary
-from qkvary.studies.reports.writing import FORMATS, ReportFormat, write_report
-from qkvary.studies.store import Store
-from qkvary.studies.trainings import page_name
+from qkvary.reports.terminal import print_summary
+from qkvary.reports.writing import FORMATS, ReportFormat, write_report
+from qkvary.studies.running.store import Store
+from qkvary.studies.running.trainings import page_name
 
 StudyName = Annotated[
     str,

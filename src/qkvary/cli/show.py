@@ -10,9 +10,10 @@ from rich.text import Text
 from qkvary.cli._options import DEFAULT_OUT, Json, Out
 from qkvary.cli._output import console, print_json, printable, sparkline, table
 from qkvary.storage.errors import UsageError
-from qkvary.studies.records import Record
-from qkvary.studies.reports.wording import duration, real, whole
-from qkvary.studies.store import Store
+from qkvary.studies.running.records import Record
+from qkvary.studies.running.store import Store
+from qkvary.text.numbers import real, whole
+from qkvary.text.units import duration
 
 SHOWN_MATCHES = 5
 

@@ -20,7 +20,7 @@ from qkvary.cli._options import (
 from qkvary.cli._output import console, print_json, printable, table
 from qkvary.cli._trainings import choose_training
 from qkvary.storage.errors import DamagedError
-from qkvary.studies.store import Store
+from qkvary.studies.running.store import Store
 
 RunState = Literal["done", "failed", "diverged", "running", "open", "damaged"]
 STATES: tuple[RunState, ...] = ("done", "failed", "diverged", "running", "open", "damaged")

@@ -19,13 +19,13 @@ from qkvary.cli._options import (
 )
 from qkvary.cli._output import console, print_error, print_json, printable
 from qkvary.cli._results import gather_results, report_folder
+from qkvary.reports.terminal import print_summary
+from qkvary.reports.writing import FORMATS, write_report
 from qkvary.studies.equal_parameters import describe_equal_parameters
-from qkvary.studies.reports.terminal import print_summary
-from qkvary.studies.reports.wording import duration
-from qkvary.studies.reports.writing import FORMATS, write_report
-from qkvary.studies.runner import RunnerOptions, RunSummary, run_study
-from qkvary.studies.store import Store
+from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
+from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
+from qkvary.text.units import duration
 
 Workers = Annotated[
     int | None,

@@ -41,18 +41,18 @@ from qkvary.cli._training_progress import TrainingDisplay
 from qkvary.data.earlier import find_or_prepare
 from qkvary.data.preparation import Settings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
+from qkvary.reports.terminal import print_summary
+from qkvary.reports.writing import FORMATS, write_report
 from qkvary.storage.errors import UsageError
 from qkvary.storage.rotation import KEEP
 from qkvary.studies.catalog import load_processes, load_together
-from qkvary.studies.messages import STOPPING, Job
 from qkvary.studies.pretraining import DataChoice, ExecutionWishes, Wishes, plan_training
-from qkvary.studies.recording import run_identity
-from qkvary.studies.reports.terminal import print_summary
-from qkvary.studies.reports.writing import FORMATS, write_report
-from qkvary.studies.siblings import find_sibling, in_way
-from qkvary.studies.store import Store
+from qkvary.studies.running.messages import STOPPING, Job
+from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running.siblings import find_sibling, in_way
+from qkvary.studies.running.store import Store
+from qkvary.studies.running.trainings import note_training, page_name
 from qkvary.studies.study import Study
-from qkvary.studies.trainings import note_training, page_name
 from qkvary.tasks.config import Protocol
 from qkvary.training.allocator import keep_freed_memory
 from qkvary.training.config import OnNonfinite, Precision, Way

@@ -20,7 +20,7 @@ from qkvary.costs.cache import layer_cache_bytes_per_token
 from qkvary.costs.formats import Dtype
 from qkvary.costs.macs import attention_projection_macs_per_token, score_macs
 from qkvary.costs.parameters import attention_parameters
-from qkvary.studies.figures import PublishedQuality, published_quality
+from qkvary.literature.figures import PublishedQuality, published_quality
 
 WIDE = 140
 """Columns from which on a table is easier to read than a list."""

@@ -1,1 +1,1 @@
-"""How is it served? Prefill and steps, sampling, beams, and text as it comes."""
+"""How is it decoded? Prefill and steps, sampling, beams, evaluation and the decode benchmark."""

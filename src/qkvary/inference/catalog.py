@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from qkvary.inference.beams import Beam
+    from qkvary.inference.benchmark.stock_generation import StockModel
     from qkvary.inference.cache_quality import Measured
     from qkvary.inference.requests import Event
-    from qkvary.inference.stock_generation import StockModel
     from qkvary.nn.cache import KVCache
     from qkvary.nn.language_model import LanguageModel
 
@@ -50,7 +50,7 @@ def has_transformers() -> bool:
 
 def load_stock() -> Callable[[LanguageModel], StockModel]:
     """``stock_generation.StockModel``: the same weights in transformers."""
-    module = import_module("qkvary.inference.stock_generation")
+    module = import_module("qkvary.inference.benchmark.stock_generation")
     return cast("Callable[[LanguageModel], StockModel]", module.StockModel)
 
 

@@ -10,11 +10,11 @@ import fcntl
 import os
 import socket
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 from qkvary.storage.durable import writing
+from qkvary.storage.environment import now
 from qkvary.storage.errors import BusyError
 from qkvary.storage.jsonvalues import decode, encode
 
@@ -65,7 +65,7 @@ class OwnerLock:
         owner = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
-            "since": datetime.now(UTC).isoformat(timespec="seconds"),
+            "since": now(),
         }
         with writing(self.path):
             os.ftruncate(self._descriptor, 0)

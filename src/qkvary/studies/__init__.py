@@ -1,1 +1,1 @@
-"""How do variants compare? Studies, runs, records, statistics and reports."""
+"""How do variants compare? Studies, their runs and their results."""

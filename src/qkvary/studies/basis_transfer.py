@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qkvary.arch.canonical import canonical_json, stored
-from qkvary.studies.statistics import Estimate, paired_t
+from qkvary.studies.results.statistics import Estimate, paired_t
 
 VERSION = 1
 """Raised by hand when a change of the code changes the numbers of a run."""

@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
 import qkvary.studies.definitions
+from qkvary.inference.benchmark.records import DecodeQuestion, DecodeRecord
 from qkvary.storage.errors import UsageError
-from qkvary.studies.decode_records import DecodeQuestion, DecodeRecord
 from qkvary.studies.study import Study
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _take_study(module: ModuleType, where: str) -> Study:
 
 def load_decode_measurement() -> DecodeMeasurement:
     """``decode_measurements``, which needs torch."""
-    module = importlib.import_module("qkvary.studies.decode_measurements")
+    module = importlib.import_module("qkvary.inference.benchmark.measurements")
     return cast("DecodeMeasurement", module)
 
 
@@ -120,7 +120,7 @@ def load_scale_measurement() -> Callable[..., Iterator[ScaleRecord]]:
 
 def load_together() -> ModuleType:
     """``together``, which makes runs in this process; needs torch."""
-    return importlib.import_module("qkvary.studies.together")
+    return importlib.import_module("qkvary.studies.running.together")
 
 
 def load_processes() -> ModuleType:

@@ -17,8 +17,8 @@ from qkvary.inference.cache_quality import QualityMeter, cut_windows
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import decode, encode
+from qkvary.studies.running.store import Store
 from qkvary.studies.scale_records import BITS, WAYS, ScaleRecord
-from qkvary.studies.store import Store
 from qkvary.studies.study import Cell, Study
 from qkvary.training.config import NUMERICS_VERSION
 

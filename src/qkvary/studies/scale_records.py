@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qkvary.arch.caches import CacheLayout
-from qkvary.studies.statistics import Estimate, corrected_confidence, paired_t
+from qkvary.studies.results.statistics import Estimate, corrected_confidence, paired_t
 
 BITS = (8, 4, 3)
 WAYS = ("g32", "g32-rot", "g32-r16", "g32-r32", "b32", "b32-rot", "b32-r16")

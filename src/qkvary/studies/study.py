@@ -13,7 +13,7 @@ from qkvary.arch.canonical import stored
 from qkvary.arch.labels import parse_variant, spell_label
 from qkvary.arch.networks import LanguageModelConfig, NetworkConfig
 from qkvary.arch.variants import Variant
-from qkvary.studies.equal_parameters import match_parameters
+from qkvary.costs.equal_parameters import match_parameters
 from qkvary.tasks.config import TaskConfig
 from qkvary.training.config import RunConfig, TrainingConfig
 

@@ -13,11 +13,11 @@ from qkvary.data.checksums import ENGLISH_NOVELS_SHA256, TINY_STORIES_SHA256
 from qkvary.data.places import prepare_corpus
 from qkvary.data.prepared import PreparedData, open_prepared
 from qkvary.storage.errors import UsageError
-from qkvary.studies import data_sets
-from qkvary.studies.data_sets import prepare_sets
 from qkvary.studies.definitions.lm_dilution import STUDY as DILUTION
 from qkvary.studies.definitions.lm_rotary import STUDY as ROTARY
 from qkvary.studies.definitions.lm_small import STUDY as SMALL
+from qkvary.studies.running import data_sets
+from qkvary.studies.running.data_sets import prepare_sets
 from qkvary.studies.small_language_models import BYTES, PIECES, describe_scale
 from qkvary.studies.study import Cell, Study
 from qkvary.tasks.catalog import load_task

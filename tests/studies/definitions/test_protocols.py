@@ -8,7 +8,7 @@ import pytest
 
 import qkvary.studies.definitions
 from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
-from qkvary.studies.figures import published_names
+from qkvary.literature.figures import published_names
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import CharacterTaskConfig, SequenceTaskConfig
 

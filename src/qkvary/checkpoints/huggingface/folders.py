@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig
 
 from qkvary.checkpoints.catalog import EXPORT_KIND, is_export
-from qkvary.checkpoints.conversions.transformers_folder import OWN_TOKENIZER
+from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
 from qkvary.checkpoints.huggingface.stock import Stock, export_stock, find_obstacle

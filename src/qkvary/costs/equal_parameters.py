@@ -1,0 +1,32 @@
+"""Equal parameters: the feed-forward width at which a network has as many as another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qkvary.arch.networks import NetworkConfig
+from qkvary.costs.parameters import network_parameters
+
+
+def match_parameters(network: NetworkConfig, target: NetworkConfig) -> NetworkConfig:
+    """The network with the ``d_ff`` that brings its parameters nearest to those of the target.
+
+    A channel of all feed-forward networks costs the same whichever it is, so that the width follows
+    from two counts. Of two widths that are equally near, the smaller is taken.
+
+    Args:
+        network: What is widened, or narrowed.
+        target: What has the right number of parameters.
+    """
+    wanted = network_parameters(target).total
+    here = network_parameters(network).total
+    channel = network_parameters(_widened(network, 1)).total - here
+    nearest = _widened(network, max(1 - network.block.d_ff, (wanted - here) // channel))
+    wider = _widened(nearest, 1)
+    off = wanted - network_parameters(nearest).total
+    return wider if abs(off - channel) < abs(off) else nearest
+
+
+def _widened(network: NetworkConfig, channels: int) -> NetworkConfig:
+    block = replace(network.block, d_ff=network.block.d_ff + channels)
+    return replace(network, block=block)

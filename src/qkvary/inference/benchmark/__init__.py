@@ -1,0 +1,1 @@
+"""The decode benchmark: what is measured, how, and what follows from it."""

@@ -1,0 +1,111 @@
+"""A network of ours decoded by transformers: its own architecture, its own ``generate``.
+
+The network is exported to GPT-2 or Llama with equal weights; what is shared is copied there. Needs
+the extra ``hf``.
+"""
+
+from typing import Any, Literal
+
+import torch
+import transformers
+from torch import Tensor
+from transformers.generation.streamers import BaseStreamer
+
+from qkvary.checkpoints.huggingface.stock import export_stock
+from qkvary.inference.benchmark.measuring import Clocks, Rows, TimedAnswer, begin
+from qkvary.nn.language_model import LanguageModel
+
+StockCache = Literal["dynamic", "static"]
+"""The caches of transformers that are measured: one that grows, and one allocated beforehand."""
+ATTENTION = "sdpa"
+"""The attention of transformers that is measured."""
+
+
+class _Clock(BaseStreamer):
+    """Notes when tokens come: first the prompts, then a token for every row at a time."""
+
+    def __init__(self) -> None:
+        self.moments: list[Clocks] = []
+
+    def put(self, value: Tensor) -> None:  # noqa: ARG002  the name is theirs
+        """Note the moment; the values are on the CPU already."""
+        self.moments.append(Clocks.now())
+
+    def end(self) -> None:
+        """Nothing is left to do."""
+
+
+class StockModel:
+    """One exported network."""
+
+    def __init__(self, network: LanguageModel) -> None:
+        """Export and build it.
+
+        Args:
+            network: Stays as it is.
+
+        Raises:
+            ValueError: if neither GPT-2 nor Llama can express it.
+        """
+        exported = export_stock(network)
+        self.notes = exported.notes
+        self.model: Any = exported.build().to(network.embedding.device)
+        self.model.set_attn_implementation(ATTENTION)
+        self.architecture = str(self.model.config.model_type)
+        self.version = transformers.__version__
+
+    @property
+    def cache_numbers_per_token(self) -> int:
+        """Numbers that its cache holds of a token: keys and values of its KV heads."""
+        config = self.model.config
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None)
+        head_dim = head_dim or config.hidden_size // config.num_attention_heads
+        return 2 * heads * head_dim * config.num_hidden_layers
+
+    def answer(
+        self,
+        prompts: Rows,
+        new_tokens: int,
+        *,
+        cache: StockCache = "dynamic",
+        chunk: int | None = None,
+    ) -> TimedAnswer:
+        """Answer greedily with ``generate``.
+
+        Args:
+            prompts: Of one length.
+            new_tokens: Tokens that each row gets.
+            cache: Which of its caches.
+            chunk: Tokens of the prompts that pass the network at once; all if not given.
+        """
+        tokens = torch.tensor(prompts, device=self.model.device)
+        clock = _Clock()
+        start = begin(tokens.device)
+        with torch.inference_mode():
+            found = self.model.generate(
+                tokens,
+                attention_mask=torch.ones_like(tokens),
+                max_new_tokens=new_tokens,
+                do_sample=False,
+                use_cache=True,
+                cache_implementation=None if cache == "dynamic" else cache,
+                prefill_chunk_size=chunk,
+                eos_token_id=None,
+                pad_token_id=0,
+                streamer=clock,
+                return_dict_in_generate=True,
+            )
+        end = begin(tokens.device)
+        answers: list[list[int]] = found.sequences[:, tokens.shape[1] :].tolist()
+        return TimedAnswer(
+            tokens=tuple(map(tuple, answers)),
+            first=clock.moments[1].since(start),
+            whole=end.since(start),
+            cache_bytes=_count_bytes(found.past_key_values),
+        )
+
+
+def _count_bytes(cache: Any) -> int:
+    tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,0 +1,1 @@
+"""What was published? The papers' figures as data, recomputed, with their rounding and verdicts."""

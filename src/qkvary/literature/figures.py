@@ -1,0 +1,273 @@
+"""The papers' figures as data, as they are printed.
+
+One JSON file per published table, in ``published/``, found by its file name. Whether a figure
+follows from the paper's own inputs is derived in ``recomputation``. Never imports torch, numpy or
+scipy: the command line reads it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, cast
+
+from qkvary.arch.labels import parse_variant, spell_label
+
+SCHEMA_VERSION = 1
+
+QUALITY_COLUMNS = (
+    ("three-projections-table-4", "change"),
+    ("three-projections-table-10", "change"),
+    ("three-projections-table-2", "average"),
+    ("query-identity-table-2", "validation_loss"),
+)
+"""Where :func:`published_quality` looks, in this order: language models at the smaller size first.
+"""
+
+BASELINE = "QKV"
+"""What published changes of quality are relative to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedColumn:
+    """One column of a published table."""
+
+    key: str
+    title: str
+    unit: str
+    tasks: tuple[str, ...]
+    """The tasks of this package that the column is about; several for an average; none if none."""
+    metric: str | None
+    """The metric of those tasks, e.g. ``accuracy``; None where nothing here can stand beside it."""
+    where: tuple[tuple[str, int], ...]
+    """Sizes of the one setting that the column is about (``context``, ``d_model``, ``num_layers``,
+    ``steps``); empty for an average over all settings of the tasks."""
+    variants: tuple[str, ...]
+    """The variants that the column is about, where columns and not rows are variants."""
+    stated: bool
+    """Whether its figures are settings or claims without a source, neither measured nor derived."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedFigure:
+    """One printed figure."""
+
+    row: str
+    """The row as the paper labels it."""
+    variant: str | None
+    """The canonical label of the row, or None where it is not a variant."""
+    column: str
+    printed: str
+    """As printed, e.g. ``+0.7%``; ``-`` where the paper prints none."""
+    value: float | None
+    """The number, in the unit of the column; None for words and formulas."""
+    std: float | None
+    note: str
+    """What the print does not say about this figure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedTable:
+    """One table of a paper, poster or notebook."""
+
+    name: str
+    title: str
+    paper: str
+    place: str
+    """Where in the source, e.g. ``Table 4``."""
+    arxiv: str | None
+    unit: str
+    columns: tuple[PublishedColumn, ...]
+    rows: tuple[str, ...]
+    figures: tuple[PublishedFigure, ...]
+    note: str
+
+    @property
+    def source(self) -> str:
+        """The source in a line."""
+        where = f"{self.paper}, {self.place}"
+        return f"{where} (arXiv {self.arxiv})" if self.arxiv else where
+
+    def figure(self, row: str, column: str) -> PublishedFigure:
+        """Return one figure; KeyError names what there is."""
+        for figure in self.figures:
+            if (figure.row, figure.column) == (row, column):
+                return figure
+        raise KeyError(
+            f"no figure {row!r}, {column!r} in {self.name}; rows are {list(self.rows)}, columns "
+            f"{[one.key for one in self.columns]}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedQuality:
+    """What a paper reports that a variant costs in quality."""
+
+    variant: str
+    change: str
+    """As printed, e.g. ``+3.1 %``."""
+    quantity: str
+    source: str
+    note: str
+
+
+def published_names() -> tuple[str, ...]:
+    """Return the names of all published tables, sorted."""
+    folder = resources.files("qkvary.literature.published")
+    return tuple(
+        sorted(
+            item.name.removesuffix(".json")
+            for item in folder.iterdir()
+            if item.name.endswith(".json")
+        )
+    )
+
+
+@functools.cache
+def load_published(name: str) -> PublishedTable:
+    """Read one published table.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest known one.
+    """
+    names = published_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choices: {', '.join(names)}"
+        raise ValueError(f"unknown published table {name!r}; {hint}")
+    text = (resources.files("qkvary.literature.published") / f"{name}.json").read_text("utf-8")
+    return decode_table(json.loads(text), name)
+
+
+def find_published(text: str) -> str:
+    """Return the name of the table that somebody means: a full name, or the end of just one.
+
+    Raises:
+        ValueError: if no table or more than one is meant, with what is near.
+    """
+    names = published_names()
+    if text in names:
+        return text
+    found = [name for name in names if name.endswith(f"-{text}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(f"expected one published table, got {text!r}, which is {_either(found)}")
+    ends = {name.split("-", count)[-1] for name in names for count in range(name.count("-") + 1)}
+    close = difflib.get_close_matches(text, sorted(ends), n=1)
+    near = [name for name in names if name.endswith(tuple(close))] if close else []
+    hint = f"did you mean {_either(near)}?" if near else f"choices: {', '.join(names)}"
+    raise ValueError(f"expected a published table, got {text!r}; {hint}")
+
+
+def _either(names: Sequence[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def decode_table(data: Mapping[str, Any], name: str) -> PublishedTable:
+    """Build a table from the content of its file.
+
+    Raises:
+        ValueError: if the content is not a table of this schema under this name.
+    """
+    if data.get("schema_version") != SCHEMA_VERSION or data.get("name") != name:
+        raise ValueError(
+            f"published table {name!r}: expected schema_version {SCHEMA_VERSION} and its own name, "
+            f"got {data.get('schema_version')!r} and {data.get('name')!r}"
+        )
+    columns = cast(Mapping[str, Mapping[str, Any]], data["columns"])
+    rows = cast(Mapping[str, Mapping[str, Any]], data["rows"])
+    return PublishedTable(
+        name=name,
+        title=data["title"],
+        paper=data["paper"],
+        place=data["place"],
+        arxiv=data.get("arxiv"),
+        unit=data.get("unit", ""),
+        columns=tuple(_column(key, column, data) for key, column in columns.items()),
+        rows=tuple(rows),
+        figures=tuple(
+            _figure(label, row, key, columns, data)
+            for label, row in rows.items()
+            for key in row["figures"]
+        ),
+        note=data.get("note", ""),
+    )
+
+
+def published_quality(label: str) -> PublishedQuality | None:
+    """Return the published change of quality of a variant, or None where nobody published one.
+
+    A column of changes is quoted as printed; from a column of results the baseline's is subtracted.
+
+    Args:
+        label: Any spelling of the variant.
+    """
+    variant = spell_label(parse_variant(label))
+    if variant == BASELINE:
+        return None
+    for name, key in QUALITY_COLUMNS:
+        table = load_published(name)
+        column = next(column for column in table.columns if column.key == key)
+        found = {figure.variant: figure for figure in table.figures if figure.column == key}
+        figure, baseline = found.get(variant), found.get(BASELINE)
+        if figure is None or figure.value is None:
+            continue
+        if key == "change":
+            change, note = f"{figure.printed.removesuffix('%')} %", figure.note
+        elif baseline is None or baseline.value is None:
+            continue
+        else:
+            change = f"{figure.value - baseline.value:+.3f}"
+            note = f"{figure.printed} against {baseline.printed}"
+        return PublishedQuality(
+            variant=variant,
+            change=change,
+            quantity=f"{column.title} ({column.unit})" if column.unit else column.title,
+            source=table.source,
+            note=note,
+        )
+    return None
+
+
+def _column(key: str, column: Mapping[str, Any], data: Mapping[str, Any]) -> PublishedColumn:
+    return PublishedColumn(
+        key=key,
+        title=column["title"],
+        unit=column.get("unit", data.get("unit", "")),
+        tasks=tuple(column.get("tasks", ())),
+        metric=column.get("metric"),
+        where=tuple(column.get("where", {}).items()),
+        variants=tuple(column.get("variants", ())),
+        stated=column.get("stated", False),
+    )
+
+
+def _figure(
+    label: str,
+    row: Mapping[str, Any],
+    key: str,
+    columns: Mapping[str, Mapping[str, Any]],
+    data: Mapping[str, Any],
+) -> PublishedFigure:
+    """Read one figure: a number alone, or with how it is printed; columns give the note."""
+    entry = row["figures"][key]
+    if key not in columns:
+        raise ValueError(f"published table {data['name']!r}: no column {key!r} (row {label!r})")
+    detail: Mapping[str, Any] = entry if isinstance(entry, dict) else {"value": entry}
+    value = detail.get("value")
+    number = float(value) if isinstance(value, int | float) else None
+    return PublishedFigure(
+        row=label,
+        variant=spell_label(parse_variant(row["variant"])) if row.get("variant") else None,
+        column=key,
+        printed=str(detail.get("printed", "-" if value is None else value)),
+        value=number,
+        std=detail.get("std"),
+        note=detail.get("note", columns[key].get("note", "")),
+    )

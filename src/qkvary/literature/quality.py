@@ -1,0 +1,302 @@
+"""What sharing costs in quality by the papers' own figures, with everything that limits them.
+
+Only language models: the perplexities of "Do Transformers Need Three Projections?", Tables 4 and
+10. Changes are recomputed from the printed perplexities and carry the interval that printing leaves
+open. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.models import as_model
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.arch.published_networks import gpt_300m, gpt_1200m
+from qkvary.costs.cache import model_cache_bytes
+from qkvary.costs.parameters import model_parameters
+from qkvary.literature.figures import BASELINE, PublishedFigure, load_published
+from qkvary.literature.rounding import printed_interval
+
+Size = Literal["300M", "1.2B"]
+CostKind = Literal["cache", "parameters"]
+Status = Literal["frontier", "dominated beyond rounding", "dominated by the printed figures only"]
+
+SEEDS = 1
+"""Trained networks per variant and size."""
+REAL_FRACTION_BOUND = 0.53
+"""An estimate of the largest share of real tokens: documents of 1.09k tokens on average, each
+padded or cut to 2,048. Average length from the data card of a 6B-token sample of the corpus."""
+REAL_FRACTIONS = (1.0, REAL_FRACTION_BOUND, 0.45, 0.40)
+"""Shares of real tokens that :func:`dilution_table` lists; 1 is as published."""
+
+_NETWORKS: Mapping[Size, Callable[[str], LanguageModelConfig]] = {
+    "300M": gpt_300m,
+    "1.2B": gpt_1200m,
+}
+_PERPLEXITIES: Mapping[Size, tuple[str, str]] = {
+    "300M": ("three-projections-table-4", "validation_perplexity"),
+    "1.2B": ("three-projections-table-10", "perplexity"),
+}
+
+_ONE_SEED = "One network was trained per variant: how much of a difference is chance is unknown."
+_DILUTED = (
+    "Documents were padded to 2,048 tokens and the padding counts in the loss, so the change per "
+    "real token is larger: about twice as large if half of the tokens are real (an estimate)."
+)
+_SHIPPED_GROUPS = (
+    "The released script for Q-GQA has 8 KV heads (75 % less cache), where the table says 4."
+)
+_STOPPED_EARLY = (
+    "Reported at step 7,500 of 8,477, after 8.85B positions; learning rate, warm-up and batch "
+    "differ from the 300M networks."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """The published change of validation perplexity of one variant against QKV."""
+
+    variant: str
+    """The canonical label."""
+    size: Size
+    """The networks that were compared."""
+    change_percent: float
+    """Recomputed from the two printed perplexities."""
+    low: float
+    """The smallest change that prints as these perplexities, in percent."""
+    high: float
+    """The largest."""
+    printed: str
+    """The change as the paper prints it, which is not always what its perplexities give."""
+    perplexity: float
+    """As printed: of padded positions, not of real tokens."""
+    seeds: int
+    """Trained networks behind the figure."""
+    source: str
+    """The paper and its table."""
+    caveats: tuple[str, ...]
+    """Sentences that belong beside the figure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undiluted:
+    """A perplexity and its change per real token, if padding costs nothing."""
+
+    real_fraction: float
+    """The share of positions that are real tokens."""
+    baseline_perplexity: float
+    """Of the baseline, per real token."""
+    change_percent: float
+    """Against it, per real token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dominator:
+    """A variant that costs no more and is no worse, one of the two strictly."""
+
+    variant: str
+    """The canonical label."""
+    beyond_rounding: bool
+    """Whether its perplexity is lower however the two printed ones were rounded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedStanding:
+    """Where a variant stands among those that were trained at its size, at one cost."""
+
+    variant: str
+    """The canonical label."""
+    cost: int
+    """Bytes of cache per token in bf16, or parameters."""
+    perplexity: float
+    """As printed."""
+    dominated_by: tuple[Dominator, ...]
+    """Best perplexity first."""
+    equal_cost: tuple[str, ...]
+    """Other variants that were trained at exactly the same cost."""
+
+    @property
+    def status(self) -> Status:
+        """Whether anything dominates it, and how surely."""
+        if not self.dominated_by:
+            return "frontier"
+        if any(one.beyond_rounding for one in self.dominated_by):
+            return "dominated beyond rounding"
+        return "dominated by the printed figures only"
+
+
+def quality_of(label: str, size: Size = "300M") -> Quality | None:
+    """Return the published price of a variant, or None where none was published at this size.
+
+    Args:
+        label: Any spelling of the variant. KV heads are counted, so GQA-4 exists at 300M (of 16
+            heads) and GQA-8 at 1.2B (of 32).
+        size: Which of the two networks.
+
+    Raises:
+        ValueError: for an unknown label or size.
+    """
+    variant = spell_label(parse_variant(label))
+    found = _perplexities(size)
+    if variant not in found:
+        return None
+    figure, baseline = found[variant], found[BASELINE]
+    low, high = _change_interval(figure, baseline)
+    perplexity = figure.value or math.nan
+    return Quality(
+        variant=variant,
+        size=size,
+        change_percent=100 * (perplexity / (baseline.value or math.nan) - 1),
+        low=low,
+        high=high,
+        printed=_printed_change(variant, size),
+        perplexity=perplexity,
+        seeds=SEEDS,
+        source=load_published(_PERPLEXITIES[size][0]).source,
+        caveats=() if variant == BASELINE else tuple(_caveats(variant, size)),
+    )
+
+
+def qualities(size: Size = "300M") -> tuple[Quality, ...]:
+    """Return the published price of every variant that was trained at a size, QKV first."""
+    found = (quality_of(label, size) for label in _perplexities(size))
+    return tuple(quality for quality in found if quality is not None)
+
+
+def undiluted(change_percent: float, baseline_perplexity: float, real_fraction: float) -> Undiluted:
+    """Return what a change would be per real token.
+
+    A mean loss L over positions of which a share f is real and the rest costs nothing is f times
+    the loss of a real token: L/f, so perplexities are raised to the power 1/f.
+
+    Args:
+        change_percent: Change of the published perplexity.
+        baseline_perplexity: The published perplexity that it is relative to.
+        real_fraction: f.
+
+    Raises:
+        ValueError: for a share outside (0, 1] or a perplexity below 1.
+    """
+    if not 0 < real_fraction <= 1:
+        raise ValueError(f"expected a share of real tokens in (0, 1], got {real_fraction}")
+    if baseline_perplexity < 1 or change_percent <= -100:
+        raise ValueError(
+            "expected a perplexity of at least 1 and a change above -100 %, got "
+            f"{baseline_perplexity} and {change_percent}"
+        )
+    power = 1 / real_fraction
+    return Undiluted(
+        real_fraction=real_fraction,
+        baseline_perplexity=baseline_perplexity**power,
+        change_percent=100 * ((1 + change_percent / 100) ** power - 1),
+    )
+
+
+def dilution_table(size: Size = "300M") -> Mapping[str, tuple[Undiluted, ...]]:
+    """Return for every variant but QKV what its change would be for each of REAL_FRACTIONS."""
+    baseline = _perplexities(size)[BASELINE].value or math.nan
+    return {
+        one.variant: tuple(
+            undiluted(one.change_percent, baseline, fraction) for fraction in REAL_FRACTIONS
+        )
+        for one in qualities(size)
+        if one.variant != BASELINE
+    }
+
+
+def standings(size: Size = "300M", by: CostKind = "cache") -> tuple[PublishedStanding, ...]:
+    """Return who dominates whom among the variants that were trained at a size.
+
+    Args:
+        size: Which of the two networks.
+        by: Compare at no more cache per token, or at no more parameters.
+    """
+    if by not in get_args(CostKind):
+        raise ValueError(f"expected a cost out of {', '.join(get_args(CostKind))}, got {by!r}")
+    figures = _perplexities(size)
+    costs = {label: _cost(label, size, by) for label in figures}
+    return tuple(
+        PublishedStanding(
+            variant=label,
+            cost=costs[label],
+            perplexity=figure.value or math.nan,
+            dominated_by=_dominators(label, figures, costs),
+            equal_cost=tuple(
+                other for other in figures if other != label and costs[other] == costs[label]
+            ),
+        )
+        for label, figure in figures.items()
+    )
+
+
+@functools.cache
+def _perplexities(size: Size) -> Mapping[str, PublishedFigure]:
+    if size not in _PERPLEXITIES:
+        raise ValueError(f"expected a size out of {', '.join(get_args(Size))}, got {size!r}")
+    name, column = _PERPLEXITIES[size]
+    return {
+        figure.variant: figure
+        for figure in load_published(name).figures
+        if figure.column == column and figure.variant is not None
+    }
+
+
+def _printed_change(variant: str, size: Size) -> str:
+    if variant == BASELINE:
+        return "-"
+    name, _ = _PERPLEXITIES[size]
+    text = load_published(name).figure(variant, "change").printed
+    return f"{text.removesuffix('%')} %"
+
+
+def _change_interval(figure: PublishedFigure, baseline: PublishedFigure) -> tuple[float, float]:
+    if figure is baseline:
+        return 0.0, 0.0
+    (low, high), (base_low, base_high) = printed_interval(figure), printed_interval(baseline)
+    return 100 * (low / base_high - 1), 100 * (high / base_low - 1)
+
+
+def _caveats(variant: str, size: Size) -> list[str]:
+    found = [_ONE_SEED, _DILUTED]
+    if size == "1.2B":
+        found.append(_STOPPED_EARLY)
+    elif variant == "Q-GQA-4":
+        found.append(_SHIPPED_GROUPS)
+    layer = _NETWORKS[size](variant).layers[0]
+    shared = layer.variant.sharing
+    if shared.key == shared.value and shared.query != shared.key:
+        half = layer.num_kv_heads / 2
+        found.append(
+            f"GQA-{half:.0f} has the same cache and was never trained beside it."
+            if half >= 1
+            else "Head sharing alone cannot make so small a cache with heads of this size."
+        )
+    return found
+
+
+@functools.cache
+def _cost(label: str, size: Size, by: CostKind) -> int:
+    model = as_model(_NETWORKS[size](label))
+    if by == "cache":
+        return model_cache_bytes(model, context=1, stored_as="bf16")
+    return model_parameters(model).total
+
+
+def _dominators(
+    label: str, figures: Mapping[str, PublishedFigure], costs: Mapping[str, int]
+) -> tuple[Dominator, ...]:
+    own = figures[label].value or math.nan
+    own_low, _ = printed_interval(figures[label])
+    found: list[tuple[float, Dominator]] = []
+    for other, figure in figures.items():
+        theirs = figure.value or math.nan
+        no_worse = costs[other] <= costs[label] and theirs <= own
+        if no_worse and (costs[other] < costs[label] or theirs < own):
+            beyond = printed_interval(figure)[1] < own_low
+            found.append((theirs, Dominator(variant=other, beyond_rounding=beyond)))
+    return tuple(dominator for _, dominator in sorted(found, key=lambda pair: pair[0]))

@@ -1,0 +1,222 @@
+"""Every published figure, recomputed from the cost model, with a verdict that is derived.
+
+The verdict compares the recomputed number with the printed one, given its printed digits:
+
+- ``equal``: it rounds to the printed figure;
+- ``other convention``: it does so only under another convention, which is then named;
+- ``rounding``: the printed figure was cut off, rounded twice or to fewer digits than printed, or
+  lies within what the rounding of its inputs leaves open;
+- ``wrong``: none of these;
+- ``measured``: an experiment or a choice of the authors, from which others may derive;
+- ``stated``: words, or no figure at all.
+
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from qkvary.literature.figures import (
+    PublishedFigure,
+    PublishedTable,
+    load_published,
+    published_names,
+)
+from qkvary.literature.recomputations import (
+    averages,
+    key_value,
+    overview_article,
+    poster,
+    projection_costs,
+    query_identity,
+    scenario,
+    three_projections,
+    three_projections_text,
+)
+from qkvary.literature.recomputations.derivation import Derivation, Reading, Registry, Value
+from qkvary.literature.rounding import (
+    coarse_step,
+    printed_interval,
+    printed_range,
+    printed_step,
+    rounds_to,
+    rounds_twice_to,
+    truncates_to,
+)
+
+FigureVerdict = Literal["equal", "rounding", "other convention", "wrong", "measured", "stated"]
+NOTHING_PRINTED = "-"
+VERDICTS: tuple[FigureVerdict, ...] = get_args(FigureVerdict)
+
+_SOURCES = (
+    averages,
+    key_value,
+    overview_article,
+    poster,
+    projection_costs,
+    query_identity,
+    scenario,
+    three_projections,
+    three_projections_text,
+)
+DERIVATIONS: Registry = {
+    name: derive for source in _SOURCES for name, derive in source.TABLES.items()
+}
+"""What derives the figures of each table; a table that is not here has only measurements."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """A published figure beside what it should be."""
+
+    table: str
+    """The name of the published table."""
+    figure: PublishedFigure
+    """What is printed there."""
+    unit: str
+    """Of its column."""
+    derivation: Derivation | None
+    """``None`` where there is nothing to recompute."""
+    verdict: FigureVerdict
+    """How the two agree."""
+    reading: Reading | None
+    """The other convention or the slip that gives the printed figure."""
+    why: str
+    """Why it is not equal, in a sentence; empty where it is."""
+
+    @property
+    def needs_a_word(self) -> bool:
+        """Whether a reader must be told: recomputed, and not equal."""
+        return self.verdict in ("rounding", "other convention", "wrong")
+
+
+def recompute(name: str) -> tuple[Recomputed, ...]:
+    """Recompute every figure of a published table.
+
+    Raises:
+        ValueError: for an unknown table, with the nearest known one.
+    """
+    return _recompute(load_published(name))
+
+
+@functools.cache
+def _recompute(table: PublishedTable) -> tuple[Recomputed, ...]:
+    return tuple(recompute_figure(table, figure) for figure in table.figures)
+
+
+def recompute_figure(table: PublishedTable, figure: PublishedFigure) -> Recomputed:
+    """Recompute one figure of a table."""
+    column = next(column for column in table.columns if column.key == figure.column)
+    derive = DERIVATIONS.get(table.name)
+    printed = figure.printed != NOTHING_PRINTED
+    derivation = derive(figure) if derive and printed else None
+    verdict, reading, why = judge(figure, derivation)
+    if verdict == "measured" and column.stated:
+        verdict = "stated"
+    return Recomputed(
+        table=table.name,
+        figure=figure,
+        unit=column.unit,
+        derivation=derivation,
+        verdict=verdict,
+        reading=reading,
+        why=why,
+    )
+
+
+def recompute_all() -> tuple[Recomputed, ...]:
+    """Recompute every figure of every table."""
+    return tuple(one for name in published_names() for one in recompute(name))
+
+
+def count_verdicts(name: str) -> Mapping[FigureVerdict, int]:
+    """Count the figures of a table by verdict; every verdict is there."""
+    found = Counter(one.verdict for one in recompute(name))
+    return {verdict: found[verdict] for verdict in VERDICTS}
+
+
+def judge(
+    figure: PublishedFigure, derivation: Derivation | None
+) -> tuple[FigureVerdict, Reading | None, str]:
+    """Compare a printed figure with what it should be.
+
+    Returns:
+        The verdict; the reading that gives the printed figure, if it took another one; and a
+        sentence, empty for equal figures and where nothing was recomputed.
+    """
+    if derivation is None:
+        return ("stated" if figure.value is None else "measured"), None, ""
+    if derivation.holds is not None:
+        return ("equal", None, "") if derivation.holds else ("wrong", None, derivation.note)
+    if _prints_as(derivation.value, figure):
+        return "equal", None, ""
+    for reading in derivation.others:
+        if _prints_as(reading.value, figure):
+            why = f"{spell(reading.value, figure)} with {reading.convention}."
+            return "other convention", reading, _join(why, derivation.note)
+    for reading in derivation.slips:
+        if _prints_as(reading.value, figure) or _rounding(reading.value, figure, None):
+            why = f"{spell(reading.value, figure)} by {reading.convention}."
+            return "wrong", reading, _join(why, derivation.note)
+    rounding = _rounding(derivation.value, figure, derivation.spread)
+    if rounding:
+        return "rounding", None, _join(rounding, derivation.note)
+    number = "" if isinstance(derivation.value, str) else spell(derivation.value, figure)
+    why = f"No rounding of {number} gives {figure.printed}." if number else ""
+    return "wrong", None, _join(why, derivation.note)
+
+
+def spell(value: Value, figure: PublishedFigure) -> str:
+    """Write a recomputed number with two digits more than the printed figure has."""
+    if isinstance(value, str):
+        return value
+    step = printed_step(figure) if figure.value is not None else 1.0
+    decimals = 2
+    while step < 0.99 and decimals < 8:
+        step *= 10
+        decimals += 1
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _prints_as(value: Value, figure: PublishedFigure) -> bool:
+    if isinstance(value, str):
+        return _plain(value) == _plain(figure.printed)
+    if figure.value is None:
+        ends = printed_range(figure)
+        return ends is not None and ends[0] <= value <= ends[1]
+    return rounds_to(value, figure.value, printed_step(figure))
+
+
+def _plain(text: str) -> str:
+    """Words and formulas without what may differ in print."""
+    return "".join(text.removesuffix(" only").split())
+
+
+def _rounding(value: Value, figure: PublishedFigure, spread: tuple[float, float] | None) -> str:
+    """Say which rounding leads from a number to the printed figure; empty if none does."""
+    if isinstance(value, str) or figure.value is None:
+        return ""
+    printed, step = figure.value, printed_step(figure)
+    number = spell(value, figure)
+    low, high = printed_interval(figure)
+    if spread:
+        ends = " to ".join(spell(end, figure) for end in spread)
+        fits = spread[0] <= high and low <= spread[1]
+        return f"{number} of rounded figures, which allow {ends}." if fits else ""
+    if rounds_twice_to(value, printed, step):
+        return f"{number}, rounded twice."
+    if truncates_to(value, printed, step):
+        return f"{number}, cut off instead of rounded."
+    if rounds_to(value, printed, coarse_step(figure)):
+        return f"{number}, rounded to fewer digits than are printed."
+    return ""
+
+
+def _join(*sentences: str) -> str:
+    return " ".join(sentence for sentence in sentences if sentence)

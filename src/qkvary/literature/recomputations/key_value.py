@@ -1,0 +1,59 @@
+"""The sentences of "Key-Value Transformer" that carry figures about costs."""
+
+from __future__ import annotations
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.sharing import Source
+from qkvary.costs.macs import projection_macs_per_token
+from qkvary.costs.parameters import projection_parameters
+from qkvary.literature.recomputations.derivation import Derivation, Reading, Registry, by_row
+
+
+def _layer(label: str) -> AttentionConfig:
+    return AttentionConfig(d_model=64, num_heads=4, variant=parse_variant(label))
+
+
+def _derive_share(*, macs: bool, value: bool = True) -> float:
+    """What KV has of QKV's projections, in percent."""
+    sizes: list[int] = []
+    for label in ("Q=K-V", "QKV"):
+        layer = _layer(label)
+        counted: list[Source] = [one for one in layer.variant.projections if value or one != "v"]
+        sizes.append(
+            sum(
+                projection_macs_per_token(layer, one)
+                if macs
+                else projection_parameters(layer, one).weights
+                for one in counted
+            )
+        )
+    return 100 * sizes[0] / sizes[1]
+
+
+def _derive_half(*, macs: bool) -> Derivation:
+    return Derivation(
+        value=_derive_share(macs=macs),
+        formula="2 projections / 3 projections",
+        convention="input projections only, weights without biases",
+        others=(
+            Reading(
+                value=_derive_share(macs=macs, value=False),
+                convention="the value's projection left out",
+            ),
+        ),
+        note="With the output projection as well it is three quarters.",
+    )
+
+
+TABLES: Registry = {
+    "key-value-text": by_row(
+        {
+            "parameters of KV attention, of QKV's (%)": lambda: _derive_half(macs=False),
+            "FLOPs of KV attention, of QKV's (%)": lambda: _derive_half(macs=True),
+            "tasks": lambda: Derivation(
+                value=5 + 5 + 3, formula="5 synthetic + 5 vision + 3 language"
+            ),
+        }
+    )
+}

@@ -1,0 +1,117 @@
+"""The tables and sentences of the poster "Do Transformers Need Three Projections?"."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from qkvary.literature.figures import PublishedFigure
+from qkvary.literature.recomputations import quantities as of
+from qkvary.literature.recomputations.derivation import (
+    Derivation,
+    Reading,
+    Registry,
+    by_column,
+    by_row,
+    printed_value,
+)
+from qkvary.literature.recomputations.three_projections import (
+    LARGE,
+    cache_reduction,
+    change,
+    change_large,
+    derive_cache_gb,
+    derive_change,
+    derive_large_reduction,
+    derive_reduction,
+    variant_of,
+)
+from qkvary.literature.recomputations.three_projections_text import attention_parameter_share
+from qkvary.literature.recomputations.training_runs import (
+    RUN_300M,
+    RUN_1200M,
+    derive_steps,
+    derive_tokens,
+)
+
+DOWNSTREAM = "poster-downstream"
+
+
+def _large_reduction(figure: PublishedFigure) -> Derivation | None:
+    return None if figure.value is None else derive_large_reduction(variant_of(figure))
+
+
+def _downstream_reduction(figure: PublishedFigure) -> Derivation | None:
+    if figure.value is None:
+        return None
+    label = variant_of(figure)
+    plain = derive_reduction(label, "1.2B")
+    slips: tuple[Reading, ...] = ()
+    if label == "Q-MQA":
+        small = Reading(
+            value=of.cache_reduction(label), convention="the figure of the 300M network, 16 heads"
+        )
+        slips = (small,)
+    return Derivation(
+        value=plain.value, formula=plain.formula, convention=plain.convention, slips=slips
+    )
+
+
+def _accuracy() -> Derivation:
+    own, base = (printed_value(DOWNSTREAM, row, "accuracy") for row in ("Q-K=V", "QKV"))
+    return Derivation(
+        value=own - base,
+        formula=f"{own:.2f} - {base:.2f}",
+        convention="points of accuracy, not percent of it",
+        note="Half a point is the standard error of these means; chance is 35.0.",
+    )
+
+
+def _shrinks() -> Derivation:
+    small = derive_change("Q-K=V")
+    large = derive_change("Q-K=V", LARGE, "perplexity")
+    low = small.spread[0] if small.spread else 0.0
+    high = large.spread[1] if large.spread else 0.0
+    return Derivation(
+        value=f"{float(small.value):+.2f} % at 300M, {float(large.value):+.2f} % at 1.2B",
+        formula="changes of the printed perplexities",
+        holds=high < low,
+        note="Learning rate, warm-up and batch differ between the sizes, and each has one seed.",
+    )
+
+
+_ROWS: dict[str, Callable[[], Derivation]] = {
+    "attention's share of parameters (%)": attention_parameter_share,
+    "QKV cache at 300M (KB a token)": lambda: Derivation(
+        value=of.cache_bytes("QKV") / of.KIB,
+        formula=of.CACHE_FORMULA,
+        convention="KB of 1,024 bytes",
+    ),
+    **{
+        f"{label} cache at {words} (GB)": functools.partial(derive_cache_gb, label, "300M", tokens)
+        for label in ("QKV", "Q-K=V")
+        for words, tokens in (("32K", of.TOKENS_32K), ("128K", of.TOKENS_128K))
+    },
+    "change of Q-K=V at 1.2B (%)": lambda: derive_change("Q-K=V", LARGE, "perplexity"),
+    "accuracy of Q-K=V against QKV": _accuracy,
+    "change of Q-K=V shrinks with size": _shrinks,
+    "steps at 300M": lambda: derive_steps(RUN_300M),
+    "steps at 1.2B": lambda: derive_steps(
+        RUN_1200M, "Two steps apart, without consequence; the paper reports step 7,500."
+    ),
+    "tokens at 300M (billions)": lambda: derive_tokens(
+        RUN_300M,
+        4_238,
+        "The poster states 36 accumulated micro-batches for both sizes; the code of this one has "
+        "24, and only 24 make 10 billion.",
+    ),
+    "tokens at 1.2B (billions)": lambda: derive_tokens(RUN_1200M, 8_475),
+}
+
+TABLES: Registry = {
+    "poster-300m": by_column({"change": change, "cache_reduction": cache_reduction}),
+    "poster-1.2b": by_column({"change": change_large, "cache_reduction": _large_reduction}),
+    "poster-operating-points": by_column({"change": change, "cache_reduction": cache_reduction}),
+    DOWNSTREAM: by_column({"cache_reduction": _downstream_reduction}),
+    "poster-text": by_row(_ROWS),
+}

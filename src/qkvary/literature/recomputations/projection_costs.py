@@ -1,0 +1,138 @@
+"""Formulas in n, d and m: Table 1 of two papers and the poster's table, read off the cost model.
+
+The published ``+`` sends m channels of every score map through a 1x1 map. Counted here as it is
+published; the cost model counts the equal, reduced form.
+"""
+
+from __future__ import annotations
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.sharing import Source
+from qkvary.costs.macs import projection_macs_per_token
+from qkvary.costs.parameters import attention_parameters, projection_parameters
+from qkvary.literature.figures import PublishedFigure
+from qkvary.literature.recomputations.derivation import (
+    Derivation,
+    Derive,
+    Reading,
+    Registry,
+    by_column,
+)
+
+WITHOUT_BIASES = "input projections only, weights without biases, one layer"
+_VALUE_LEFT_OUT = "the value's projection left out"
+_ONE_HEAD = "one head"
+_WITH_OUTPUT = (
+    "The output projection, which every variant keeps, adds one more matrix: a layer has 4, 3 and "
+    "2 of them."
+)
+
+
+def computation(figure: PublishedFigure) -> Derivation:
+    """Multiply-accumulates of n tokens through the input projections, and the published ``+``."""
+    config = _layer(figure)
+    count = sum(_squares(config, source, macs=True) for source in config.variant.projections)
+    plain = _spell(count, "nd^2")
+    if not config.variant.plus:
+        return Derivation(
+            value=plain,
+            formula="n tokens through each input projection of d x d weights",
+            convention=WITHOUT_BIASES,
+            note=_WITH_OUTPUT,
+        )
+    return Derivation(
+        value=f"{plain} + H n^2 m",
+        formula="n tokens through each input projection; m products for each score of each head",
+        convention=f"{WITHOUT_BIASES}; the map of + as published",
+        others=(Reading(value=f"{plain} + n^2 m", convention=_ONE_HEAD),),
+        note="Reduced exactly to one temperature and one bias per key, + takes about n products.",
+    )
+
+
+def parameters(figure: PublishedFigure) -> Derivation:
+    """Weights of the input projections and of the map of ``+``."""
+    config = _layer(figure)
+    count = sum(_squares(config, source, macs=False) for source in config.variant.projections)
+    plain = _spell(count, "d^2")
+    if not config.variant.plus:
+        return Derivation(
+            value=plain,
+            formula="d x d weights of each input projection",
+            convention=WITHOUT_BIASES,
+            note=_WITH_OUTPUT,
+        )
+    maps = _map_weights(config)
+    letter = "m" if maps == config.position.plus_features else str(maps)
+    return Derivation(
+        value=f"{plain} + {letter}",
+        formula="d x d weights of each input projection; a 1x1 map of m channels",
+        convention=WITHOUT_BIASES,
+        note="The map has a bias too, and the character model has a map for every head.",
+    )
+
+
+def _earlier(derive: Derive) -> Derive:
+    """The earlier paper's table, which leaves the value's projection out."""
+
+    def derived(figure: PublishedFigure) -> Derivation | None:
+        full = derive(figure)
+        if full is None:
+            return None
+        config = _layer(figure)
+        counted = [source for source in config.variant.projections if source != "v"]
+        unit = "nd^2" if figure.column == "computation" else "d^2"
+        plain = _spell(len(counted), unit)
+        extra = {"computation": " + n^2 m", "parameters": " + m"}[figure.column]
+        single = f" and {_ONE_HEAD}" if config.variant.plus and unit == "nd^2" else ""
+        reading = Reading(
+            value=plain + (extra if config.variant.plus else ""),
+            convention=_VALUE_LEFT_OUT + single,
+        )
+        return Derivation(
+            value=full.value,
+            formula=full.formula,
+            convention=full.convention,
+            others=(reading,),
+            note="With the value counted, KV has two thirds of QKV, not half.",
+        )
+
+    return derived
+
+
+def _layer(figure: PublishedFigure) -> AttentionConfig:
+    if figure.variant is None:
+        raise ValueError(f"expected a row that is a variant, got {figure.row!r}")
+    return AttentionConfig(d_model=64, num_heads=4, variant=parse_variant(figure.variant))
+
+
+def _squares(config: AttentionConfig, source: Source, *, macs: bool) -> int:
+    """How many d x d a projection has: parameters, or products of one token."""
+    size = (
+        projection_macs_per_token(config, source)
+        if macs
+        else projection_parameters(config, source).weights
+    )
+    return size // config.d_model**2
+
+
+def _map_weights(config: AttentionConfig) -> int:
+    """Weights that ``+`` adds to a layer: all but the projections, the output's included."""
+    sources = (projection_parameters(config, source) for source in config.variant.projections)
+    projections = sum(size.weights for size in sources) + config.d_model**2
+    return attention_parameters(config).weights - projections
+
+
+def _spell(count: int, unit: str) -> str:
+    return unit if count == 1 else f"{count}{unit}"
+
+
+_COLUMNS = {"computation": computation, "parameters": parameters}
+
+TABLES: Registry = {
+    "three-projections-table-1": by_column(_COLUMNS),
+    "poster-projection-cost": by_column(_COLUMNS),
+    "key-value-table-1": by_column(
+        {column: _earlier(derive) for column, derive in _COLUMNS.items()}
+    ),
+}

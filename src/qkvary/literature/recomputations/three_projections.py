@@ -1,0 +1,395 @@
+"""Tables 4 to 11 of "Do Transformers Need Three Projections?"."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.sharing import Source
+from qkvary.costs.macs import MacCount
+from qkvary.costs.parameters import ParameterCount
+from qkvary.literature.figures import PublishedFigure, load_published
+from qkvary.literature.recomputations import quantities as of
+from qkvary.literature.recomputations.derivation import (
+    Derivation,
+    Derive,
+    Reading,
+    Registry,
+    by_column,
+    printed_value,
+)
+from qkvary.literature.rounding import printed_interval
+
+SMALL = "three-projections-table-4"
+LARGE = "three-projections-table-10"
+
+SQUARE = "every pair of tokens counted, also those that causality hides; biases and softmax not"
+_NETWORKS = {"three": "QKV", "two": "Q-K=V", "one": "Q=K=V"}
+"""What stands in the three columns of Tables 5, 6 and 8; Q=K-V costs what Q-K=V costs there."""
+_NAMES: Mapping[Source, str] = {"q": "Q", "k": "K", "v": "V", "x": "X"}
+_BILLION = 10**9
+_MILLION = 10**6
+
+
+def variant_of(figure: PublishedFigure) -> str:
+    """The label of a figure's row.
+
+    Raises:
+        ValueError: if the row is not a variant.
+    """
+    if figure.variant is None:
+        raise ValueError(f"expected a row that is a variant, got {figure.row!r}")
+    return figure.variant
+
+
+def perplexity(split: str) -> Derive:
+    """The perplexity that belongs to a printed loss."""
+
+    def derive(figure: PublishedFigure) -> Derivation:
+        loss = load_published(SMALL).figure(figure.row, f"{split}_loss")
+        low, high = printed_interval(loss)
+        return Derivation(
+            value=math.exp(loss.value or 0.0),
+            formula=f"exp of the printed loss, {loss.printed}",
+            spread=(math.exp(low), math.exp(high)),
+        )
+
+    return derive
+
+
+def derive_change(
+    variant: str, table: str = SMALL, column: str = "validation_perplexity"
+) -> Derivation:
+    """The change of a printed perplexity against that of QKV, in percent."""
+    own = load_published(table).figure(variant, column)
+    base = load_published(table).figure("QKV", column)
+    (low, high), (base_low, base_high) = printed_interval(own), printed_interval(base)
+    value = of.change(base.value or math.nan, own.value or math.nan)
+    spread = (of.change(base_high, low), of.change(base_low, high))
+    return Derivation(
+        value=value,
+        formula=f"{own.printed} / {base.printed} - 1",
+        spread=(0.0, 0.0) if own is base else spread,
+    )
+
+
+def change(figure: PublishedFigure) -> Derivation | None:
+    """The change of perplexity at 300M; none for variants that were not trained there."""
+    if figure.value is None:
+        return None
+    return derive_change(variant_of(figure))
+
+
+def change_large(figure: PublishedFigure) -> Derivation | None:
+    """The change of perplexity at 1.2B."""
+    if figure.value is None:
+        return None
+    return derive_change(variant_of(figure), LARGE, "perplexity")
+
+
+def cache_reduction(figure: PublishedFigure) -> Derivation | None:
+    """How much smaller the cache is at 300M, in percent."""
+    return None if figure.value is None else derive_reduction(variant_of(figure))
+
+
+def derive_reduction(variant: str, size: of.Size = "300M") -> Derivation:
+    """How much smaller a cache is than that of QKV, in percent."""
+    return Derivation(
+        value=of.cache_reduction(variant, size),
+        formula=f"1 - {of.cache_bytes(variant, size):,} / {of.cache_bytes('QKV', size):,} bytes",
+        convention="bytes of one token",
+    )
+
+
+def cached(figure: PublishedFigure) -> Derivation:
+    """Which tensors decoding keeps."""
+    kept = [_NAMES[source] for source in parse_variant(variant_of(figure)).cached]
+    return Derivation(value="+".join(kept), formula="the projections that key and value read")
+
+
+def projections(figure: PublishedFigure) -> Derivation:
+    """Which roles have a projection of their own, in the words of Table 11."""
+    variant = parse_variant(variant_of(figure))
+    groups = [
+        "=".join(role[0].upper() for role in variant.sharing.readers(source))
+        for source in variant.projections
+    ]
+    words = ", ".join(groups) + (", +PE" if variant.plus else "")
+    if variant.num_kv_heads is not None:
+        heads = variant.num_kv_heads
+        words += " (1 head)" if heads == 1 else f" ({heads} groups)"
+    return Derivation(value=words, formula="the roles that read each projection")
+
+
+def _parts(count: ParameterCount) -> dict[str, int]:
+    return {
+        "Total": count.total,
+        "Embedding": count.embedding + count.positions,
+        "Attention": count.attention,
+        "MLP": count.feed_forward,
+        "LayerNorm": count.norms,
+    }
+
+
+def _work(count: MacCount) -> dict[str, int]:
+    return {
+        "Total": count.total,
+        "Attention": count.attention,
+        "MLP": count.feed_forward,
+        "LM head": count.head,
+    }
+
+
+_PARAMETER_FORMULAS = {
+    "Total": "sum of the parts",
+    "Embedding": "(50,304 tokens + 2,048 positions) x d; the head is the embedding",
+    "Attention": "layers x (projections + 1) x (d^2 + d)",
+    "MLP": "layers x (2 d d_ff + d_ff + d)",
+    "LayerNorm": "(2 layers + 1) x 2 d",
+}
+_MAC_FORMULAS = {
+    "Total": "sum of the parts",
+    "Attention": "layers x ((projections + 1) n d^2 + 2 n^2 d)",
+    "MLP": "layers x 2 n d d_ff",
+    "LM head": "n d x 50,304 tokens",
+}
+
+
+def _parameters(figure: PublishedFigure) -> Derivation:
+    return Derivation(
+        value=_parts(of.parameters(_NETWORKS[figure.column]))[figure.row] / _MILLION,
+        formula=_PARAMETER_FORMULAS[figure.row],
+        convention="biases everywhere, 20 layers, d 1024, d_ff 4096",
+    )
+
+
+def _parameter_change(figure: PublishedFigure) -> Derivation:
+    label = _NETWORKS[figure.column.removeprefix("change_")]
+    before, after = (_parts(of.parameters(one))[figure.row] for one in ("QKV", label))
+    return Derivation(
+        value=of.change(before, after),
+        formula=f"{after:,} / {before:,} - 1",
+        convention="biases everywhere",
+    )
+
+
+def _macs(figure: PublishedFigure) -> Derivation:
+    label = _NETWORKS[figure.column]
+    visible = _work(of.macs(label, 2048, "visible"))[figure.row] / _BILLION
+    square = _work(of.macs(label, 2048))[figure.row] / _BILLION
+    note = "" if visible == square else f"Visible pairs only: {visible:.2f} G."
+    return Derivation(
+        value=square,
+        formula=_MAC_FORMULAS[figure.row],
+        convention=f"n = 2,048; {SQUARE}",
+        note=note,
+    )
+
+
+def _mac_change(figure: PublishedFigure) -> Derivation:
+    label = _NETWORKS[figure.column.removeprefix("change_")]
+    before, after = (_work(of.macs(one, 2048))[figure.row] for one in ("QKV", label))
+    return Derivation(
+        value=of.change(before, after),
+        formula=f"{after / _BILLION:.2f} / {before / _BILLION:.2f} - 1",
+        convention=SQUARE,
+    )
+
+
+def attention_share(label: str, tokens: int) -> float:
+    """The share of attention in all multiply-accumulates of the 300M network, in percent."""
+    count = of.macs(label, tokens)
+    return 100 * count.attention / count.total
+
+
+def _share(figure: PublishedFigure) -> Derivation:
+    tokens = int(figure.row.split()[0])
+    label = _NETWORKS[figure.column]
+    count = of.macs(label, tokens, "visible")
+    twin = {("three", 512): ("two", 1024), ("two", 1024): ("three", 512)}.get(
+        (figure.column, tokens)
+    )
+    notes = [f"Visible pairs only: {100 * count.attention / count.total:.1f} %."]
+    if twin:
+        notes.append(
+            f"Exactly the number of {_NETWORKS[twin[0]]} at {twin[1]:,} tokens; one is printed as "
+            "32.4, the other as 32.3."
+        )
+    return Derivation(
+        value=attention_share(label, tokens),
+        formula="attention / (attention + MLP + LM head), in products",
+        convention=SQUARE,
+        note=" ".join(notes),
+    )
+
+
+def _saving(figure: PublishedFigure) -> Derivation:
+    tokens = int(figure.row.split()[0])
+    label = _NETWORKS[figure.column.removeprefix("saving_")]
+    before, after = (of.macs(one, tokens).total for one in ("QKV", label))
+    return Derivation(
+        value=of.change(before, after),
+        formula="all products / all products of QKV - 1",
+        convention=SQUARE,
+    )
+
+
+def _per_token(figure: PublishedFigure) -> Derivation:
+    size = of.cache_bytes(variant_of(figure))
+    return Derivation(
+        value=size / of.KIB,
+        formula=of.CACHE_FORMULA,
+        convention="KB of 1,024 bytes",
+    )
+
+
+def derive_cache_gb(label: str, size: of.Size, tokens: int, users: int = 1) -> Derivation:
+    """A cache in 10^9 bytes, and what it becomes where "k" means 1,000 tokens.
+
+    Args:
+        label: The variant.
+        size: Which network.
+        tokens: A context of 2^15 or 2^17 tokens.
+        users: Sequences.
+    """
+    decimal = {of.TOKENS_32K: of.ROUND_32K, of.TOKENS_128K: of.ROUND_128K}[tokens]
+    formula = of.CACHE_FORMULA + f" x {tokens:,} tokens" + (f" x {users} users" * (users > 1))
+    words = of.ROUND_TOKENS.replace(f"{of.ROUND_32K:,}", f"{decimal:,}")
+    return Derivation(
+        value=users * of.cache_bytes(label, size, tokens=tokens) / of.GB,
+        formula=formula,
+        convention="GB of 10^9 bytes",
+        others=(
+            Reading(
+                value=users * of.cache_bytes(label, size, tokens=decimal) / of.GB,
+                convention=words.replace(f"{of.TOKENS_32K:,}", f"{tokens:,}"),
+            ),
+        ),
+    )
+
+
+def _at_32k(figure: PublishedFigure) -> Derivation:
+    return derive_cache_gb(variant_of(figure), "300M", of.TOKENS_32K)
+
+
+def _difference(figure: PublishedFigure) -> Derivation:
+    own = load_published(LARGE).figure(figure.row, "perplexity")
+    base = load_published(LARGE).figure("QKV", "perplexity")
+    return Derivation(
+        value=(own.value or math.nan) - (base.value or math.nan),
+        formula=f"{own.printed} - {base.printed}",
+    )
+
+
+def _large_parameters(figure: PublishedFigure) -> Derivation:
+    return Derivation(
+        value=of.parameters(variant_of(figure), "1.2B").total / _MILLION,
+        formula="all parameters of 22 layers, d 2048, d_ff 8192, 32 heads; tied head",
+        convention="biases everywhere",
+    )
+
+
+def _large_attention(figure: PublishedFigure) -> Derivation:
+    label = variant_of(figure)
+    slips: tuple[Reading, ...] = ()
+    if label == "QKV":
+        # Half-way between four matrices a layer and the three of the next row.
+        half = (of.parameters(label, "1.2B").attention + _attention_of_shared()) / 2
+        slips = (Reading(value=half / _MILLION, convention="three and a half matrices a layer"),)
+    return Derivation(
+        value=of.parameters(label, "1.2B").attention / _MILLION,
+        formula="layers x (query + key and value of the KV heads + output), d x width + width each",
+        convention="biases everywhere, output projection included",
+        slips=slips,
+        note="The total of the same row needs all four matrices." if slips else "",
+    )
+
+
+def _attention_of_shared() -> int:
+    return of.parameters("Q-K=V", "1.2B").attention
+
+
+def _large_cache(figure: PublishedFigure) -> Derivation:
+    size = of.cache_bytes(variant_of(figure), "1.2B", tokens=of.TOKENS_32K)
+    return Derivation(
+        value=size / of.MB,
+        formula=f"{of.CACHE_FORMULA} x 32,768 tokens",
+        convention="MB of 10^6 bytes",
+        others=(Reading(value=size / of.MIB, convention="MiB of 2^20 bytes"),),
+        note="Two rows of the column are in 10^6 bytes and four in MiB.",
+    )
+
+
+@functools.cache
+def mixed_units_reduction(label: str) -> float:
+    """A cache reduction at 1.2B if printed MiB are divided by 5,900 printed MB, in percent."""
+    printed = printed_value(LARGE, label, "cache")
+    return 100 * (1 - printed / printed_value(LARGE, "QKV", "cache"))
+
+
+def derive_large_reduction(label: str) -> Derivation:
+    """A cache reduction at 1.2B, and what mixed units make of it."""
+    plain = derive_reduction(label, "1.2B")
+    printed = load_published(LARGE).figure(label, "cache").printed
+    return Derivation(
+        value=plain.value,
+        formula=plain.formula,
+        convention=plain.convention,
+        slips=(
+            Reading(
+                value=mixed_units_reduction(label),
+                convention=f"1 - {printed} MiB / 5,900 MB of Table 10",
+            ),
+        ),
+    )
+
+
+_PARTS = dict.fromkeys(_NETWORKS, _parameters)
+_PRODUCTS = dict.fromkeys(_NETWORKS, _macs)
+_SUMMARY = {"cache_reduction": cache_reduction, "change": change}
+
+TABLES: Registry = {
+    SMALL: by_column(
+        {
+            "train_perplexity": perplexity("train"),
+            "validation_perplexity": perplexity("validation"),
+            **_SUMMARY,
+        }
+    ),
+    "three-projections-table-5": by_column(
+        {**_PARTS, "change_two": _parameter_change, "change_one": _parameter_change}
+    ),
+    "three-projections-table-6": by_column(
+        {**_PRODUCTS, "change_two": _mac_change, "change_one": _mac_change}
+    ),
+    "three-projections-table-7": by_column(
+        {
+            "cached": cached,
+            "per_token": _per_token,
+            "at_32k": _at_32k,
+            "reduction": cache_reduction,
+        }
+    ),
+    "three-projections-table-8": by_column(
+        {
+            **dict.fromkeys(_NETWORKS, _share),
+            "saving_two": _saving,
+            "saving_one": _saving,
+        }
+    ),
+    "three-projections-table-9": by_column(_SUMMARY),
+    LARGE: by_column(
+        {
+            "difference": _difference,
+            "change": change_large,
+            "parameters": _large_parameters,
+            "attention": _large_attention,
+            "cache": _large_cache,
+        }
+    ),
+    "three-projections-table-11": by_column(
+        {**_SUMMARY, "cached": cached, "projections": projections}
+    ),
+}

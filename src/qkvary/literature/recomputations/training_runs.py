@@ -1,0 +1,61 @@
+"""Steps and tokens of the published training runs, from the settings of the public code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qkvary.literature.recomputations.derivation import Derivation
+
+BUDGET = 10 * 10**9
+"""Tokens that the runs of "Do Transformers Need Three Projections?" were planned for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What makes a step."""
+
+    sequences: int
+    """Per device and micro-batch."""
+    accumulated: int
+    """Micro-batches per step."""
+    devices: int
+    """That train one network together."""
+    context: int
+    """Positions of a sequence."""
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Positions that one optimizer step sees, padding included."""
+        return self.sequences * self.accumulated * self.devices * self.context
+
+    @property
+    def formula(self) -> str:
+        """The same for people."""
+        parts = (self.sequences, self.accumulated, self.devices)
+        return f"{' x '.join(map(str, parts))} x {self.context:,} tokens"
+
+
+RUN_300M = Run(sequences=6, accumulated=24, devices=8, context=2048)
+RUN_1200M = Run(sequences=2, accumulated=36, devices=8, context=2048)
+RUN_124M = Run(sequences=12, accumulated=40, devices=1, context=1024)
+"""Of "[Key,Value] is probably all you need"."""
+
+
+def derive_tokens(run: Run, steps: int, note: str = "") -> Derivation:
+    """Tokens of a run, in billions."""
+    return Derivation(
+        value=steps * run.tokens_per_step / 10**9,
+        formula=f"{steps:,} steps x {run.formula}",
+        convention="positions, padding included",
+        note=note,
+    )
+
+
+def derive_steps(run: Run, note: str = "") -> Derivation:
+    """Whole steps of a budget of 10^10 tokens."""
+    return Derivation(
+        value=BUDGET // run.tokens_per_step,
+        formula=f"10^10 tokens / ({run.formula}), whole",
+        convention="settings of the public code",
+        note=note,
+    )

@@ -1,0 +1,330 @@
+"""Which variant to serve or train: what it costs here, joined with what was published about it.
+
+A variant is dominated by one that takes no more cache and is no worse by the published figures.
+Those rest on one seed and two digits, so that each carries its rounding interval, and a change that
+nobody published is never guessed. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from qkvary.costs.candidates import AS_IT_IS, PUBLISHED_GROUP, Candidate
+from qkvary.costs.exact_savings import Method
+from qkvary.costs.formats import Format
+from qkvary.costs.serving import Demand, ServingPlan, plan_serving
+from qkvary.literature.quality import Quality, Size, quality_of
+from qkvary.literature.rounding import meant_decimals
+
+TaskKind = Literal["causal", "set", "image"]
+Goal = Literal["serving", "training"]
+Standing = Literal[
+    "same function",
+    "frontier",
+    "dominated",
+    "dominated by the printed digits only",
+    "no published figure",
+]
+
+SMALL = 600_000_000
+"""Parameters below which a model is compared with the papers' 300M, above with their 1.2B."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedVariant:
+    """One variant with its cache in one format."""
+
+    label: str
+    """The variant."""
+    name: str
+    """The variant, and what is stored where that is not as usual."""
+    is_original: bool
+    """Whether it has the weights of the model as it was given."""
+    saving: Method | None
+    """How it stores less with these weights, where it does."""
+    plan: ServingPlan
+    """How it meets the demand."""
+    quality: Quality | None
+    """The published change of perplexity against all heads and projections."""
+    standing: Standing
+    """Where it stands among the variants of the same format."""
+    dominated_by: tuple[str, ...]
+    """The variants that take no more cache and are no worse."""
+
+    @property
+    def cache(self) -> Format:
+        """How its cache is stored."""
+        return self.plan.cache
+
+
+def serve_variants(
+    candidates: Sequence[Candidate],
+    demand: Demand,
+    formats: Sequence[Format],
+    *,
+    size: Size,
+    rivals: Sequence[Candidate] = (),
+) -> tuple[ServedVariant, ...]:
+    """Plan every candidate in every format, the candidates of one format together.
+
+    Args:
+        candidates: A model in several variants.
+        demand: What is asked.
+        formats: How the cache may be stored.
+        size: Which of the papers' models published changes are taken from.
+        rivals: Variants that are not shown and may dominate one that is.
+    """
+    shown = {candidate.label for candidate in candidates}
+    hidden = [rival for rival in rivals if rival.label not in shown]
+    served: list[ServedVariant] = []
+    for form in formats:
+        everybody = [*candidates, *hidden]
+        plans = [plan_serving(candidate.model, demand, form) for candidate in everybody]
+        qualities = [published_change(candidate, size) for candidate in everybody]
+        points = list(zip(everybody, plans, qualities, strict=True))
+        for candidate, plan, quality in points[: len(candidates)]:
+            above = [
+                (other.label, better)
+                for other, against, better in points
+                if candidate.saving is None
+                and other.saving is None
+                and quality is not None
+                and better is not None
+                and _dominates(against, better, plan, quality)
+            ]
+            served.append(
+                ServedVariant(
+                    label=candidate.label,
+                    name=candidate.name,
+                    is_original=candidate.is_original,
+                    saving=candidate.saving,
+                    plan=plan,
+                    quality=quality,
+                    standing=(
+                        "same function"
+                        if candidate.saving is not None
+                        else _standing(quality, [better for _, better in above])
+                    ),
+                    dominated_by=tuple(label for label, _ in above),
+                )
+            )
+    return tuple(served)
+
+
+def published_change(candidate: Candidate, size: Size) -> Quality | None:
+    """What was published about a variant, or ``None``.
+
+    Published head sharing is looked up by its group, four query heads to a KV head, not by the
+    number of KV heads: GQA-4 of 16 heads and GQA-8 of 32 are one choice.
+    """
+    if candidate.label == AS_IT_IS:
+        return None
+    match = re.fullmatch(r"(Q-)?GQA-(\d+)", candidate.label)
+    if match is None:
+        return quality_of(candidate.label, size)
+    attention = candidate.model.layers[0].attention
+    config = getattr(attention, "config", None)
+    if config is None or config.num_heads != PUBLISHED_GROUP * int(match[2]):
+        return None
+    return quality_of(f"{match[1] or ''}GQA-{4 if size == '300M' else 8}", size)
+
+
+def nearest_size(parameters: int) -> Size:
+    """The papers' model that a model of this many parameters is compared with."""
+    return "300M" if parameters < SMALL else "1.2B"
+
+
+def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
+    """What follows for who serves the model, in sentences, the first format's figures first."""
+    first = [row for row in served if row.cache == served[0].cache]
+    original = first[0]
+    yield _as_it_is(original)
+    for row in first:
+        if row.saving is not None and not _is_no_worse(original.plan.devices, row.plan.devices):
+            yield (
+                f"Exact, without training: {row.saving}, {_devices(row.plan.devices or 0)} for all "
+                f"({_held(row.plan)})."
+            )
+    frontier = sorted(
+        (row for row in first if row.standing == "frontier" and row.plan.fits),
+        key=lambda row: (row.plan.devices or 0, row.quality.change_percent if row.quality else 0.0),
+    )
+    if frontier:
+        is_best = _is_no_worse(original.plan.devices, frontier[0].plan.devices)
+        yield _nothing_better(original) if is_best else _fewest(frontier[0])
+        rest = [row for row in frontier[0 if is_best else 1 :] if not row.is_original]
+        if rest:
+            # A model of which nothing was published is not on the frontier itself.
+            is_further = original.standing == "frontier" or not is_best
+            start = "Also on the frontier" if is_further else "On the frontier"
+            yield f"{start}: {'; '.join(map(_in_short, rest))}."
+    for row in first:
+        if row.dominated_by:
+            one = len(row.dominated_by) == 1
+            yield (
+                f"{row.label} is {row.standing}: {_join(row.dominated_by)} "
+                f"{'takes' if one else 'take'} no more cache and {'is' if one else 'are'} no worse "
+                "by the published figures."
+            )
+    yield from _at_equal_cost(first)
+    yield from _due_to_the_authors(first)
+
+
+def own_name(label: str) -> str:
+    """How a sentence about the model as it was given begins."""
+    return "As it is" if label == AS_IT_IS else f"As it is ({label})"
+
+
+def as_given(label: str) -> str:
+    """What the model as it was given is called inside a sentence."""
+    return "the model as it is" if label == AS_IT_IS else f"{label} as it is"
+
+
+def advise_task(kind: TaskKind) -> Iterator[str]:
+    """What the kind of task changes, as paper 1 says in section 2.5, and what its figures say."""
+    if kind == "causal":
+        yield (
+            "Causal tasks: the query must stay apart from the key; Q=K variants lose most where "
+            "order matters (Q=K=V +25.4 % perplexity at 300M)."
+        )
+        return
+    name = "Sets" if kind == "set" else "Images"
+    yield (
+        f"{name}: nothing is decoded, so there is no cache to save; sharing saves parameters and "
+        "projections only."
+    )
+    yield (
+        f"{name}: paper 1 (section 2.5) lets Q=K-V and Q=K=V suffice, because no temporal "
+        "direction has to be kept; the published differences are within the deviation over "
+        "configurations."
+    )
+    if kind == "set":
+        yield (
+            "Sets: the published gain of the + forms on the anomaly task is suspect, since the "
+            "anomaly always stood last and the position term can see that."
+        )
+
+
+def caveats_of(found_qualities: Iterable[Quality | None]) -> tuple[str, ...]:
+    """What must be known about the published figures that were used, each once."""
+    qualities = [quality for quality in found_qualities if quality is not None]
+    sources = [
+        f"Published changes are those of a language model of {quality.size} without an encoder: "
+        f"{quality.source}."
+        for quality in qualities
+    ]
+    changed = [quality for quality in qualities if quality.caveats]
+    everywhere = [
+        caveat
+        for caveat in (changed[0].caveats if changed else ())
+        if all(caveat in quality.caveats for quality in changed)
+    ]
+    of_one = [
+        f"{quality.variant} of {quality.size}: {caveat}"
+        for quality in changed
+        for caveat in quality.caveats
+        if caveat not in everywhere
+    ]
+    return tuple(dict.fromkeys((*sources, *everywhere, *of_one)))
+
+
+def _dominates(plan: ServingPlan, better: Quality, other: ServingPlan, worse: Quality) -> bool:
+    no_worse = better.change_percent <= worse.change_percent
+    no_more = plan.user_bytes <= other.user_bytes
+    strictly = better.change_percent < worse.change_percent or plan.user_bytes < other.user_bytes
+    return no_worse and no_more and strictly
+
+
+def _standing(quality: Quality | None, above: Sequence[Quality]) -> Standing:
+    if quality is None:
+        return "no published figure"
+    if not above:
+        return "frontier"
+    beyond = any(better.high <= quality.low for better in above)
+    return "dominated" if beyond else "dominated by the printed digits only"
+
+
+def _as_it_is(row: ServedVariant) -> str:
+    plan = row.plan
+    if not plan.fits or plan.devices is None:
+        return f"{own_name(row.label)} the demand does not fit: not one user beside the weights."
+    return f"{own_name(row.label)}: {_held(plan)}, {_devices(plan.devices)} for all."
+
+
+def _held(plan: ServingPlan) -> str:
+    """The users of one copy of the model, and its devices."""
+    users = plan.users_per_replica
+    named = "1 user" if users == 1 else f"{users:,} users"
+    return f"{named} on {_devices(plan.devices_per_replica or 1)}"
+
+
+def _is_no_worse(own: int | None, other: int | None) -> bool:
+    """Whether a model takes no more devices than another; ``None`` are too many for either."""
+    return other is None or (own is not None and own <= other)
+
+
+def _nothing_better(row: ServedVariant) -> str:
+    return (
+        f"No variant of the frontier in this table needs fewer devices than {as_given(row.label)}."
+    )
+
+
+def _fewest(row: ServedVariant) -> str:
+    devices = _devices(row.plan.devices or 0)
+    return f"Fewest devices on the published frontier: {row.label}, {devices}, {_change(row)}."
+
+
+def _in_short(row: ServedVariant) -> str:
+    return f"{row.label} ({_devices(row.plan.devices or 0)}, {_change(row)})"
+
+
+def _change(row: ServedVariant) -> str:
+    quality = row.quality
+    if quality is None:
+        return "no published change"
+    if quality.change_percent == 0:
+        return "the baseline"
+    digits = meant_decimals(quality.low, quality.high)
+    return f"{quality.change_percent:+.{digits}f} % perplexity"
+
+
+def _at_equal_cost(rows: Sequence[ServedVariant]) -> Iterator[str]:
+    """The comparison that would decide: K=V against head sharing of equal bytes and parameters."""
+    tied = next((row for row in rows if row.label == "Q-K=V" and row.quality), None)
+    if tied is None or tied.quality is None:
+        return
+    yield (
+        "At equal cache and equal parameters the rival of K=V is half as many KV heads "
+        "(Q-K=V against GQA with half the heads): nobody published that run."
+    )
+    queries = quality_of("Q=K-V", tied.quality.size)
+    if queries is not None:
+        yield (
+            "At equal parameters K=V is the better projection to share: "
+            f"{tied.quality.change_percent:+.1f} % against {queries.change_percent:+.1f} % for "
+            "Q=K-V, which saves no cache."
+        )
+
+
+def _due_to_the_authors(rows: Sequence[ServedVariant]) -> Iterator[str]:
+    """What K=V is good for, which the authors say themselves."""
+    by_label = {row.label: row for row in rows}
+    one_head, both = by_label.get("MQA"), by_label.get("Q-MQA")
+    if one_head is None or both is None:
+        return
+    yield (
+        "K=V stacks on head sharing, as its authors say: with one KV head left no other sharing "
+        f"halves the cache again (Q-MQA, {_change(both)}). Per byte, sharing heads costs less "
+        "until then."
+    )
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count:,} devices"
+
+
+def _join(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

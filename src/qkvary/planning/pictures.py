@@ -1,0 +1,384 @@
+"""What the pictures of a plan show, as values: curves and points, before anything is drawn.
+
+Cache against context, users against memory, and the papers' own quality against cache. Knows
+neither SVG nor matplotlib, so that both draw the same. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from qkvary.arch.blocks import CompressedAttention, ProjectedAttention
+from qkvary.arch.models import Model
+from qkvary.costs.cache import layerwise_cache_bytes
+from qkvary.costs.candidates import Candidate
+from qkvary.costs.decoding import weight_bytes
+from qkvary.costs.formats import Format
+from qkvary.costs.serving import Demand
+from qkvary.literature.figures import BASELINE
+from qkvary.literature.quality import (
+    REAL_FRACTIONS,
+    Size,
+    Status,
+    qualities,
+    standings,
+    undiluted,
+)
+from qkvary.planning.advice import caveats_of
+from qkvary.planning.plans import Plan
+
+SIZES: tuple[Size, ...] = get_args(Size)
+"""The papers' networks that have pictures."""
+FEWEST_TOKENS = 16
+"""Where the axis of contexts begins at the earliest."""
+USUAL_FIRST = 1024
+"""Where it begins if neither a window nor the question is shorter."""
+MOST_DOUBLINGS = 24
+"""Doublings that an axis of contexts spans."""
+SINGLE_STEPS = 40
+"""Users up to which each step is drawn; beyond, a step is thinner than a line."""
+MOST_MEMORY = 64
+"""How many times the memory of the device the axis of memory may reach."""
+REAL_RANGE = (max(REAL_FRACTIONS[1:]), min(REAL_FRACTIONS))
+"""The shares of real tokens that bound the estimate of what a change is without padding."""
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One line of a picture."""
+
+    names: tuple[str, ...]
+    """The rows of the plan that lie on it, as its tables call them."""
+    label: str
+    """The variant of the first of them, which decides the look."""
+    order: int
+    """The place of the first of them among the rows of the plan, for a dash of its own."""
+    points: tuple[Point, ...]
+    """From left to right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachePicture:
+    """Cache of one user against the context."""
+
+    curves: tuple[Curve, ...]
+    """Tokens and bytes, one line for all rows that keep the same."""
+    form: Format
+    """How the cache is stored."""
+    low: int
+    """Where the axis of contexts begins."""
+    high: int
+    """Where it ends."""
+    context: int
+    """The context that was asked for."""
+    max_tokens: int | None
+    """The longest context that the model was made for."""
+    device: str
+    """The device, in words."""
+    memory_bytes: int
+    """Its memory."""
+    free_bytes: int
+    """What is left of it beside the reserve and the weights of the model as it is."""
+    left_out: tuple[str, ...]
+    """Rows that keep no cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsersPicture:
+    """Users of one device against its memory."""
+
+    curves: tuple[Curve, ...]
+    """Bytes of memory and users, as steps."""
+    loads: tuple[tuple[int, int], ...]
+    """Bytes of the weights and of one user, for each curve."""
+    form: Format
+    """How the cache is stored."""
+    low: float
+    """Where the axis of memory begins."""
+    high: float
+    """Where it ends."""
+    context: int
+    """Tokens that every user keeps."""
+    device: str
+    """The device, in words."""
+    memory_bytes: int
+    """Its memory."""
+    reserve: float
+    """The share of memory that is left alone."""
+    left_out: tuple[str, ...]
+    """Rows of which not one user fits within the axis, or whose users keep nothing."""
+
+    def users_at(self, memory_bytes: float) -> tuple[int, ...]:
+        """The users that fit in so much memory, a number for each curve."""
+        usable = math.floor(memory_bytes * (1 - self.reserve))
+        return tuple(max(0, (usable - weights) // user) for weights, user in self.loads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedPoint:
+    """One variant that the papers trained."""
+
+    variant: str
+    """Its label."""
+    share: float
+    """Its cache as a share of that of all heads and projections."""
+    perplexity: float
+    """As printed."""
+    change_percent: float
+    """Recomputed from the printed perplexities."""
+    low: float
+    """The smallest change that prints like this."""
+    high: float
+    """The largest."""
+    real_low: float
+    """An estimate of the change per real token, if as many are real as can be."""
+    real_high: float
+    """The same for the fewest real tokens that are plausible."""
+    status: Status
+    """Where it stands among all of its size."""
+    dominated_by: tuple[str, ...]
+    """The variants that keep no more and are no worse."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityPicture:
+    """The papers' change of perplexity against cache, of one size."""
+
+    size: Size
+    """Which of their networks."""
+    points: tuple[PublishedPoint, ...]
+    """Every variant that was trained, most cache first."""
+    caveats: tuple[str, ...]
+    """What must be known about the figures, their source first."""
+
+    @property
+    def frontier(self) -> tuple[PublishedPoint, ...]:
+        """The points that nothing dominates, least cache first."""
+        kept = [point for point in self.points if point.status == "frontier"]
+        return tuple(sorted(kept, key=lambda point: point.share))
+
+
+def draw_cache(plan: Plan) -> CachePicture | None:
+    """The cache of one user against the context, or ``None`` where nothing keeps any.
+
+    In the plan's first format; with the most that is kept on the way, as the plan counts.
+    """
+    model, demand, form = plan.model, plan.demand, plan.formats[0]
+    if not model.is_causal:
+        return None
+    low, high = _context_range(model, demand.context)
+    contexts = _sample_contexts(model, demand.context, low, high)
+    rows = plan.candidates.rows
+    found: dict[tuple[int, ...], list[int]] = {}
+    for order, row in enumerate(rows):
+        held = tuple(_user_bytes(row.model, demand, form, tokens) for tokens in contexts)
+        found.setdefault(held, []).append(order)
+    curves = [
+        Curve(
+            names=tuple(name_row(rows[order]) for order in same),
+            label=rows[same[0]].label,
+            order=same[0],
+            points=tuple(zip(map(float, contexts), map(float, held), strict=True)),
+        )
+        for held, same in found.items()
+        if min(held) > 0
+    ]
+    if not curves:
+        return None
+    return CachePicture(
+        curves=tuple(sorted(curves, key=lambda curve: -curve.points[-1][1])),
+        form=form,
+        low=low,
+        high=high,
+        context=demand.context,
+        max_tokens=model.max_tokens,
+        device=demand.device.title,
+        memory_bytes=demand.device.memory_bytes,
+        free_bytes=demand.usable_bytes - _weights(model, demand),
+        left_out=tuple(
+            name_row(rows[order])
+            for held, same in found.items()
+            if min(held) <= 0
+            for order in same
+        ),
+    )
+
+
+def draw_users(plan: Plan) -> UsersPicture | None:
+    """Users of one device against its memory, or ``None`` where none fits within the axis.
+
+    One copy of the model on one device, the cache in the plan's first format.
+    """
+    model, demand, form = plan.model, plan.demand, plan.formats[0]
+    if not model.is_causal:
+        return None
+    rows = plan.candidates.rows
+    loads = [
+        (_weights(row.model, demand), _user_bytes(row.model, demand, form, demand.context))
+        for row in rows
+    ]
+    usable = 1 - demand.reserve
+    memory = demand.device.memory_bytes
+    firsts = [(weights + user) / usable for weights, user in loads if user]
+    low, high = _memory_range(memory, firsts)
+    found: dict[tuple[int, int], list[int]] = {}
+    for order, load in enumerate(loads):
+        found.setdefault(load, []).append(order)
+    curves: list[tuple[Curve, tuple[int, int]]] = []
+    left_out: list[str] = []
+    for (weights, user), same in found.items():
+        most = 0 if user == 0 else int((high * usable - weights) // user)
+        names = tuple(name_row(rows[order]) for order in same)
+        if most < 1:
+            left_out.extend(names)
+            continue
+        steps = tuple(_steps(weights, user, usable, most, (low, high)))
+        curve = Curve(names=names, label=rows[same[0]].label, order=same[0], points=steps)
+        curves.append((curve, (weights, user)))
+    if not curves:
+        return None
+    curves.sort(key=lambda pair: -pair[0].points[-1][1])
+    return UsersPicture(
+        curves=tuple(curve for curve, _ in curves),
+        loads=tuple(load for _, load in curves),
+        form=form,
+        low=low,
+        high=high,
+        context=demand.context,
+        device=demand.device.title,
+        memory_bytes=memory,
+        reserve=demand.reserve,
+        left_out=tuple(left_out),
+    )
+
+
+def draw_quality(size: Size) -> QualityPicture:
+    """The papers' quality against cache at one size, with everything that limits it.
+
+    Args:
+        size: Which of their networks.
+    """
+    found = qualities(size)
+    baseline = next(one for one in found if one.variant == BASELINE)
+    placed = {standing.variant: standing for standing in standings(size, "cache")}
+    whole = placed[BASELINE].cost
+    points: list[PublishedPoint] = []
+    for quality in found:
+        standing = placed[quality.variant]
+        real_low, real_high = (
+            undiluted(quality.change_percent, baseline.perplexity, fraction).change_percent
+            for fraction in REAL_RANGE
+        )
+        points.append(
+            PublishedPoint(
+                variant=quality.variant,
+                share=standing.cost / whole,
+                perplexity=quality.perplexity,
+                change_percent=quality.change_percent,
+                low=quality.low,
+                high=quality.high,
+                real_low=real_low,
+                real_high=real_high,
+                status=standing.status,
+                dominated_by=tuple(one.variant for one in standing.dominated_by),
+            )
+        )
+    points.sort(key=lambda point: (-point.share, point.change_percent))
+    return QualityPicture(size=size, points=tuple(points), caveats=caveats_of(found))
+
+
+def shared_caveats(pictures: Sequence[QualityPicture]) -> tuple[str, ...]:
+    """What limits all of several pictures, so that it needs to be said only once."""
+    return tuple(
+        caveat
+        for caveat in pictures[0].caveats
+        if all(caveat in picture.caveats for picture in pictures)
+    )
+
+
+def estimate_note() -> str:
+    """What the second interval of a published point is."""
+    most, fewest = (f"{share * 100:.0f} %" for share in REAL_RANGE)
+    return (
+        "Dotted bars: an estimate, not a measurement, of the change per real token, if "
+        f"{fewest} to {most} of the positions are real tokens and padding costs nothing."
+    )
+
+
+def name_row(row: Candidate) -> str:
+    """The name of a row, with a star for the weights as they are."""
+    return row.name + (" *" if row.is_original else "")
+
+
+def _weights(model: Model, demand: Demand) -> int:
+    return weight_bytes(model, demand.weights) if demand.count_weights else 0
+
+
+def _user_bytes(model: Model, demand: Demand, form: Format, tokens: int) -> int:
+    return sum(
+        layerwise_cache_bytes(
+            model,
+            context=tokens,
+            stored_as=form,
+            encoder_tokens=demand.encoder_tokens,
+            peak=True,
+        )
+    )
+
+
+def _windows(model: Model) -> set[int]:
+    found: set[int] = set()
+    for layer in model.layers:
+        attention = layer.attention
+        if isinstance(attention, CompressedAttention):
+            found.add(attention.window)
+        elif isinstance(attention, ProjectedAttention) and attention.config.variant.window:
+            found.add(attention.config.variant.window)
+    return found
+
+
+def _context_range(model: Model, context: int) -> tuple[int, int]:
+    """Powers of two around the context, the model's longest and its shortest window."""
+    shortest = min([USUAL_FIRST, context // 4, *(window // 2 for window in _windows(model))])
+    low = 2 ** math.floor(math.log2(max(shortest, FEWEST_TOKENS)))
+    high = 2 ** math.ceil(math.log2(max(2 * context, 2 * (model.max_tokens or 0), 16 * low)))
+    return max(low, high >> MOST_DOUBLINGS), high
+
+
+def _sample_contexts(model: Model, context: int, low: int, high: int) -> list[int]:
+    """Four to a doubling, and wherever a line may bend."""
+    first, last = low.bit_length() - 1, high.bit_length() - 1
+    regular = {round(2 ** (quarter / 4)) for quarter in range(4 * first, 4 * last + 1)}
+    bends = {context, model.max_tokens or context}
+    bends |= {window + shift for window in _windows(model) for shift in (-1, 0)}
+    return sorted(tokens for tokens in regular | bends if low <= tokens <= high)
+
+
+def _memory_range(memory: int, firsts: Sequence[float]) -> tuple[float, float]:
+    """Powers of two around the device, wide enough for the first user of every row within reach."""
+    reach = [first for first in firsts if memory / MOST_MEMORY <= first <= memory * MOST_MEMORY]
+    low = min([memory / 4, *reach])
+    high = max([memory * 4, *(2 * first for first in reach)])
+    return 2.0 ** math.floor(math.log2(low)), 2.0 ** math.ceil(math.log2(high))
+
+
+def _steps(
+    weights: int, user: int, usable: float, most: int, reach: tuple[float, float]
+) -> Iterator[Point]:
+    """The corners of the users that fit against memory, within the axis."""
+    low, high = reach
+    first = max(1, int((low * usable - weights) // user))
+    yield max(low, (weights + first * user) / usable), float(first)
+    count = first + 1
+    while count <= most:
+        place = (weights + count * user) / usable
+        if count <= SINGLE_STEPS:
+            yield place, float(count - 1)
+        yield place, float(count)
+        count = count + 1 if count < SINGLE_STEPS else max(count + 1, round(count * 1.04))
+    yield high, float(most)

@@ -1,0 +1,163 @@
+"""Which variant to train: throughput and memory here, joined with what was published about it.
+
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from qkvary.costs.candidates import Candidate
+from qkvary.costs.devices import Device
+from qkvary.costs.parameters import model_parameters
+from qkvary.costs.training import Precision, TrainingPlan, plan_training
+from qkvary.literature.figures import load_published
+from qkvary.literature.quality import Quality, Size, quality_of
+from qkvary.planning.advice import as_given, own_name, published_change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedVariant:
+    """One variant, planned for training on one device."""
+
+    label: str
+    """The variant."""
+    is_original: bool
+    """Whether it is the model as it was given."""
+    parameters: int
+    """All of them."""
+    plan: TrainingPlan
+    """Memory and throughput."""
+    published_tokens_per_second: float | None
+    """What paper 1 measured of its 300M models on its own machines."""
+    quality: Quality | None
+    """The published change of perplexity."""
+
+
+def train_variants(
+    candidates: Sequence[Candidate],
+    *,
+    device: Device,
+    tokens: int,
+    precision: Precision,
+    checkpointing: bool,
+    reserve: float,
+    utilization: float,
+    size: Size,
+    encoder_tokens: int | None = None,
+) -> tuple[TrainedVariant, ...]:
+    """Plan the training of every candidate on one device.
+
+    Args:
+        candidates: A model in several variants.
+        device: The device.
+        tokens: Tokens of a sequence.
+        precision: What weights, gradients and activations are kept in.
+        checkpointing: Whether blocks are computed again instead of kept.
+        reserve: The share of memory that is left alone.
+        utilization: The share of the matrix rate that training reaches.
+        size: Which of the papers' models published changes are taken from.
+        encoder_tokens: Tokens of the encoder, where the model does not fix them.
+    """
+    speeds = _published_speeds() if size == "300M" else {}
+    rows: list[TrainedVariant] = []
+    for candidate in candidates:
+        quality = published_change(candidate, size)
+        plan = plan_training(
+            candidate.model,
+            device=device,
+            tokens=tokens,
+            precision=precision,
+            checkpointing=checkpointing,
+            reserve=reserve,
+            utilization=utilization,
+            encoder_tokens=encoder_tokens,
+        )
+        rows.append(
+            TrainedVariant(
+                label=candidate.label,
+                is_original=candidate.is_original,
+                parameters=model_parameters(candidate.model).total,
+                plan=plan,
+                published_tokens_per_second=(
+                    None if quality is None else speeds.get(quality.variant)
+                ),
+                quality=quality,
+            )
+        )
+    return tuple(rows)
+
+
+def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
+    """What follows for who trains the model, in sentences."""
+    base = rows[0]
+    if base.plan.largest_batch < 1:
+        yield _what_does_not_fit(base)
+    known = [row for row in rows if row.quality is not None]
+    better = [row for row in known if not _is_dominated(row, known)]
+    if better:
+        best = min(better, key=lambda row: row.plan.macs_per_token)
+        saved = 100 * (1 - best.plan.macs_per_token / base.plan.macs_per_token)
+        if saved > 0:
+            yield (
+                f"Fewest products on the published frontier: {best.label}, {saved:.1f} % below "
+                f"{as_given(base.label)}; a gain of that order is the most that training can be "
+                "faster."
+            )
+        else:
+            yield "Nothing on the published frontier takes fewer products than the model as it is."
+    if {"Q-K=V", "MQA"} <= {row.label for row in known}:
+        yield _compare_speeds()
+
+
+def _what_does_not_fit(base: TrainedVariant) -> str:
+    """What is too large for one device, and what helps against it."""
+    name, plan = own_name(base.label), base.plan
+    if plan.free_bytes < 0:
+        return (
+            f"{name}: weights, gradients and optimizer alone do not fit on one device, however "
+            "short the sequence: shard them."
+        )
+    fewer = "" if plan.checkpointing else "keep fewer activations (--checkpointing), "
+    return (
+        f"{name} not one sequence fits beside weights, gradients and optimizer on one device: "
+        f"shard them, {fewer}or shorten --context."
+    )
+
+
+def _compare_speeds() -> str:
+    """What paper 1 recommends to who is short of compute, beside its own measurements."""
+    speeds = _published_speeds()
+    tied, one_head = quality_of("Q-K=V"), quality_of("MQA")
+    if tied is None or one_head is None:
+        raise ValueError("expected published figures of Q-K=V and MQA at 300M, got none")
+    return (
+        "Paper 1 recommends Q-K=V where training is the constraint (Table 9); by its own Table 4 "
+        f"MQA trains faster ({speeds['MQA'] / 1000:.0f}k against {speeds['Q-K=V'] / 1000:.0f}k "
+        f"tokens/s) at a smaller change of perplexity ({one_head.change_percent:+.1f} % against "
+        f"{tied.change_percent:+.1f} %)."
+    )
+
+
+def _is_dominated(row: TrainedVariant, others: Sequence[TrainedVariant]) -> bool:
+    def worse(other: TrainedVariant) -> bool:
+        if other.quality is None or row.quality is None:
+            return False
+        change, macs = other.quality.change_percent, other.plan.macs_per_token
+        no_worse = change <= row.quality.change_percent and macs <= row.plan.macs_per_token
+        return no_worse and (change < row.quality.change_percent or macs < row.plan.macs_per_token)
+
+    return any(worse(other) for other in others)
+
+
+def _published_speeds() -> dict[str, float]:
+    """Tokens a second of paper 1's 300M models, by label."""
+    table = load_published("three-projections-table-4")
+    return {
+        figure.variant: figure.value
+        for figure in table.figures
+        if figure.column == "tokens_per_second"
+        and figure.variant is not None
+        and figure.value is not None
+    }

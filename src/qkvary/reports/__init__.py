@@ -1,0 +1,1 @@
+"""What does a person look at? Pages, tables, charts and exports."""

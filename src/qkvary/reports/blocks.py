@@ -1,0 +1,187 @@
+"""A drawing of one attention block, derived from its variant: the papers' figure 1 for any sharing.
+
+From bottom to top: the layer input, the learned projections, the three roles that read them, the
+scores, the weighted sum. Nothing here knows a variant by name.
+"""
+
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from qkvary.arch import descriptions
+from qkvary.arch.sharing import IDENTITY, Role, Source
+from qkvary.arch.variants import Variant
+from qkvary.reports import svg
+from qkvary.reports.families import read_variant
+
+_WIDTH, _HEIGHT = 236.0, 268.0
+_COLUMNS: dict[Role, float] = {"query": 50.0, "key": 118.0, "value": 186.0}
+_LETTERS: dict[Role, str] = {"query": "Q", "key": "K", "value": "V"}
+_Y_INPUT, _Y_SOURCE, _Y_ROLE, _Y_SCORES, _Y_SUM = 246.0, 190.0, 136.0, 82.0, 34.0
+_APART = 66.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One drawing and what it says."""
+
+    label: str
+    meaning: str
+    drawing: Markup
+
+
+def block(label: str, name: str) -> Block | None:
+    """Draw the block of a label; None for a name that is not a label."""
+    variant = read_variant(label)
+    if variant is None:
+        return None
+    meaning = describe(variant)
+    return Block(
+        label=label,
+        meaning=meaning,
+        drawing=svg.figure(
+            _WIDTH, _HEIGHT, f"The block of {label}", meaning, _parts(variant), name
+        ),
+    )
+
+
+def describe(variant: Variant) -> str:
+    """Say in two sentences what the variant means and what decoding keeps."""
+    meaning = descriptions.describe(variant)
+    kept = descriptions.name_cached(variant)
+    return f"{meaning[0].upper()}{meaning[1:]}. A cache keeps {kept}."
+
+
+def _centres(variant: Variant) -> dict[Source, float]:
+    """Return the place of each learned projection: below its readers, never on another."""
+    wanted: dict[Source, float] = {
+        source: sum(_COLUMNS[role] for role in variant.sharing.readers(source))
+        / len(variant.sharing.readers(source))
+        for source in variant.projections
+    }
+    order = sorted(wanted, key=lambda source: (wanted[source], source))
+    places = [wanted[source] for source in order]
+    for index in range(1, len(places)):
+        lack = _APART - (places[index] - places[index - 1])
+        if lack > 0:
+            places[index - 1] -= lack / 2
+            places[index] += lack / 2
+    if variant.sharing.key == IDENTITY:
+        # The layer input goes straight up to the key: nothing may stand in its way.
+        places = [place - 46 if abs(place - 118) < 30 else place for place in places]
+    return dict(zip(order, places, strict=True))
+
+
+def _parts(variant: Variant) -> list[Markup]:
+    centres = _centres(variant)
+    parts: list[Markup] = []
+    parts.extend(_wire((118, _Y_INPUT - 12), (x, _Y_SOURCE + 14)) for x in centres.values())
+    for role, source in variant.sharing.roles.items():
+        if source == IDENTITY:
+            parts.append(_past(role))
+        else:
+            parts.append(_wire((centres[source], _Y_SOURCE - 14), (_COLUMNS[role], _Y_ROLE + 13)))
+    if variant.query_form.startswith("residual"):
+        parts.append(_past("query", at=-13))
+    parts.extend(_above())
+    kept = " kept" if IDENTITY in variant.cached else ""
+    parts.append(_box(118, _Y_INPUT, 60, 24, "input x", f"stage{kept}"))
+    parts.extend(part for source, x in centres.items() for part in _projection(variant, source, x))
+    parts.extend(part for role in _COLUMNS for part in _role(variant, role))
+    parts.append(_box(84, _Y_SCORES, 152, 28, _scores(variant), "stage"))
+    parts.append(_box(118, _Y_SUM, 132, 26, "weights × V", "stage"))
+    parts.append(_wire((118, _Y_SUM - 13), (118, 4)))
+    return parts
+
+
+def _above() -> list[Markup]:
+    return [
+        _wire((_COLUMNS["query"], _Y_ROLE - 13), (_COLUMNS["query"], _Y_SCORES + 14)),
+        _wire((_COLUMNS["key"], _Y_ROLE - 13), (_COLUMNS["key"], _Y_SCORES + 14)),
+        _wire((84, _Y_SCORES - 14), (84, _Y_SUM + 13)),
+        _wire((_COLUMNS["value"], _Y_ROLE - 13), (172, _Y_SUM + 13)),
+    ]
+
+
+def _wire(start: svg.Point, end: svg.Point, direct: bool = False) -> Markup:
+    (x0, y0), (x1, y1) = start, end
+    bend = (y0 + y1) / 2
+    n = svg.number
+    way = f"M{n(x0)} {n(y0)}C{n(x0)} {n(bend)} {n(x1)} {n(bend)} {n(x1)} {n(y1)}"
+    return svg.element("path", d=way, class_="wire direct" if direct else "wire")
+
+
+def _past(role: Role, at: float = 0.0) -> Markup:
+    """Draw how the layer input passes by the projections: left, right, or straight up."""
+    n = svg.number
+    x = _COLUMNS[role] + at
+    end = _Y_ROLE + (13 if at == 0 else 4)
+    if role == "key":
+        return _wire((118, _Y_INPUT - 12), (x, end), direct=True)
+    side = 88.0 if role == "query" else 148.0
+    out = 10.0 if role == "query" else _WIDTH - 10
+    way = (
+        f"M{n(side)} {n(_Y_INPUT)}"
+        f"C{n((side + out) / 2)} {n(_Y_INPUT)} {n(out)} {n(_Y_INPUT - 14)} {n(out)} "
+        f"{n(_Y_SOURCE)}S{n(x)} {n(end + 24)} {n(x)} {n(end)}"
+    )
+    return svg.element("path", d=way, class_="wire direct")
+
+
+def _box(
+    x: float, y: float, width: float, height: float, content: str, class_: str, index: str = ""
+) -> Markup:
+    below = svg.element("tspan", index, dy=3.5, class_="index") if index else Markup("")
+    return svg.group(
+        (
+            svg.element(
+                "rect",
+                x=x - width / 2,
+                y=y - height / 2,
+                width=width,
+                height=height,
+                rx=4,
+                class_=f"box {class_}",
+            ),
+            svg.element("text", content, below, x=x, y=y + 4, class_="box-text middle"),
+        )
+    )
+
+
+def _projection(variant: Variant, source: Source, x: float) -> list[Markup]:
+    cached = source in variant.cached
+    readers = "".join(_LETTERS[role] for role in variant.sharing.readers(source))
+    rank = variant.rank(source)
+    style = "learned kept" if cached else "learned"
+    parts = [_box(x, _Y_SOURCE, 56, 28, "W", style, readers.lower())]
+    if rank:
+        parts.append(svg.text(x + 3, _Y_SOURCE + 27, f"rank {rank}", "beside"))
+    return parts
+
+
+def _role(variant: Variant, role: Role) -> list[Markup]:
+    x = _COLUMNS[role]
+    parts = [
+        svg.element("circle", cx=x, cy=_Y_ROLE, r=13, class_="role"),
+        svg.text(x, _Y_ROLE + 4.5, _LETTERS[role], "role-text middle"),
+    ]
+    if role == "value" and variant.num_kv_heads is not None:
+        word = "head" if variant.num_kv_heads == 1 else "heads"
+        parts.append(svg.text(x + 17, _Y_ROLE - 2, f"{variant.num_kv_heads} KV", "beside"))
+        parts.append(svg.text(x + 17, _Y_ROLE + 10, word, "beside"))
+    if role == "query" and variant.query_form == "map":
+        parts.append(svg.text(x - 17, _Y_ROLE + 4, "× M", "tick end"))
+    return parts
+
+
+def _scores(variant: Variant) -> str:
+    """Write the scores with the letters of what is really multiplied."""
+    product = "QKᵀ"
+    if variant.sharing.is_symmetric and variant.query_form != "map":
+        product = "xxᵀ" if variant.sharing.key == IDENTITY else "KKᵀ"
+    inside = f"τ·{product} + g(j)" if variant.plus else product
+    if variant.positions != "none":
+        inside += " + b(i,j)" if variant.positions != "rotary" else ", rotated"
+    if variant.diagonal != "none":
+        inside += ", diag/"
+    return f"softmax({inside})"

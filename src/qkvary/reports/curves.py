@@ -1,0 +1,155 @@
+"""Learning curves as small panels: one per variant, the baseline in grey behind each.
+
+Twelve bands in one chart hide each other; twelve panels on one scale do not, and need no colours to
+tell them apart.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from markupsafe import Markup
+
+from qkvary.reports import svg
+from qkvary.reports.families import family_of
+from qkvary.studies.results.summary import LearningCurve, Summary
+from qkvary.text import names, numbers
+
+Axis = Literal["steps", "seconds"]
+
+POINTS = 36
+"""Places along one curve in the page; the CSV has all."""
+_WIDTH, _HEIGHT = 212.0, 148.0
+_AREA = (36.0, 24.0, _WIDTH - 8, _HEIGHT - 20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panels:
+    """The panels of one quantity in one setting, over one axis."""
+
+    setting: str
+    quantity: str
+    axis: Axis
+    drawings: tuple[Markup, ...]
+    runs: str
+    """How many runs the bands hold, in words."""
+
+
+def thinned(length: int, points: int = POINTS) -> list[int]:
+    """Return at most ``points`` indices spread over ``length``, its first and last among them."""
+    if length <= points:
+        return list(range(length))
+    return sorted({round(index * (length - 1) / (points - 1)) for index in range(points)})
+
+
+def headline_quantities(summary: Summary) -> dict[str, str]:
+    """Return for each setting the recorded quantity that follows its headline metric."""
+    metrics = {run.setting: run.metric for run in summary.runs if run.metric}
+    found: dict[str, list[str]] = {}
+    for curve in summary.curves:
+        found.setdefault(curve.setting, []).append(curve.quantity)
+    return {
+        setting: _headline(list(dict.fromkeys(quantities)), metrics.get(setting, ""))
+        for setting, quantities in found.items()
+    }
+
+
+def _headline(quantities: Sequence[str], metric: str) -> str:
+    last = metric.replace("_", " ").split()[-1] if metric else ""
+    for wanted in (f"validation {last}", "validation loss"):
+        if wanted in quantities:
+            return wanted
+    return next((name for name in quantities if name.startswith("validation")), quantities[0])
+
+
+def panels(curves: Sequence[LearningCurve], axis: Axis, baseline: str, name: str) -> Panels:
+    """Draw the curves of one setting and quantity, one panel each, on one scale."""
+    across, up = _scales(curves, axis)
+    behind = next((curve for curve in curves if curve.variant == baseline), None)
+    drawings = tuple(
+        _panel(curve, behind, axis, across, up, baseline, f"{name}-{index}")
+        for index, curve in enumerate(curves)
+    )
+    return Panels(
+        setting=curves[0].setting,
+        quantity=curves[0].quantity,
+        axis=axis,
+        drawings=drawings,
+        runs=_runs(curves),
+    )
+
+
+def _runs(curves: Iterable[LearningCurve]) -> str:
+    counts = [number for curve in curves for number in curve.runs]
+    if not counts:
+        return "no runs"
+    low, high = min(counts), max(counts)
+    return names.count(high, "run") if low == high else f"{low} to {high} runs"
+
+
+def _scales(curves: Sequence[LearningCurve], axis: Axis) -> tuple[svg.Scale, svg.Scale]:
+    places = [
+        place for curve in curves for place in (curve.steps if axis == "steps" else curve.seconds)
+    ]
+    ends = [value for curve in curves for value in (*curve.low, *curve.high)]
+    usable = sorted(value for value in ends if math.isfinite(value))
+    if len(usable) > 50:
+        # One exploding run must not flatten all others: the lowest and highest percent may be cut.
+        usable = usable[len(usable) // 200 : len(usable) - len(usable) // 100]
+    low, high = svg.padded(usable, 0.05)
+    far = max((float(place) for place in places if math.isfinite(place)), default=1.0) or 1.0
+    left, top, right, bottom = _AREA
+    return svg.Scale(low=0, high=far, start=left, end=right), svg.Scale(
+        low=low, high=high, start=bottom, end=top
+    )
+
+
+def _panel(
+    curve: LearningCurve,
+    behind: LearningCurve | None,
+    axis: Axis,
+    across: svg.Scale,
+    up: svg.Scale,
+    baseline: str,
+    name: str,
+) -> Markup:
+    family = family_of(curve.variant, baseline)
+    left, top, right, bottom = _AREA
+    parts = [
+        svg.text(left, 14, names.short(curve.variant, 24), f"panel-title t-{family.key}"),
+        svg.element("rect", x=left, y=top, width=right - left, height=bottom - top, class_="plot"),
+    ]
+    for value in up.ticks(3):
+        parts.append(svg.line((left, up(value)), (right, up(value)), "grid"))
+        parts.append(svg.text(left - 4, up(value) + 3.5, numbers.tick(value), "tick end"))
+    ticks = across.ticks(3)
+    for value in ticks:
+        anchor = "end" if across(value) > right - 14 else ("" if value == 0 else "middle")
+        parts.append(
+            svg.text(across(value), bottom + 14, numbers.tick(value), f"tick {anchor}".strip())
+        )
+    if behind is not None and behind is not curve:
+        parts.append(svg.path(_places(behind, behind.mean, axis, across, up), "behind"))
+    upper = _places(curve, curve.high, axis, across, up)
+    lower = _places(curve, curve.low, axis, across, up)
+    if len(upper) > 1:
+        parts.append(svg.path([*upper, *reversed(lower)], f"band f-{family.key}", closed=True))
+    parts.append(svg.path(_places(curve, curve.mean, axis, across, up), f"curve f-{family.key}"))
+    last = next((value for value in reversed(curve.mean) if math.isfinite(value)), None)
+    description = (
+        f"{curve.quantity} over {axis}; mean at the end {numbers.real(last)}. "
+        "Band: smallest to largest."
+    )
+    return svg.figure(_WIDTH, _HEIGHT, names.short(curve.variant, 60), description, parts, name)
+
+
+def _places(
+    curve: LearningCurve, values: Sequence[float], axis: Axis, across: svg.Scale, up: svg.Scale
+) -> list[svg.Point]:
+    where = curve.steps if axis == "steps" else curve.seconds
+    return [
+        (across(where[index]), up(values[index]))
+        for index in thinned(len(values))
+        if math.isfinite(values[index]) and math.isfinite(where[index])
+    ]

@@ -1,0 +1,142 @@
+"""The pictures of a measurement of decoding as inline SVG: speed, and what memory is made of.
+
+Nothing is computed here but places.
+"""
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from qkvary.inference.benchmark.comparisons import Speed, name_place
+from qkvary.inference.benchmark.records import MemoryRow, Runner
+from qkvary.literature.figures import BASELINE
+from qkvary.reports import labelling, svg
+from qkvary.reports.families import Family, family_of, mark
+from qkvary.text import numbers, units
+from qkvary.text.names import clip, short
+
+WIDTH = 400.0
+ROW = 30.0
+TOP, BOTTOM = 30.0, 44.0
+NAME_LENGTH = 26
+"""Letters of a name beside a row."""
+
+
+def speed_chart(speeds: Sequence[Speed], name: str) -> Markup:
+    """Draw tokens per second of everybody who answered one case, a row for each variant.
+
+    Filled marks are this project with its caches, hollow ones transformers, and upright lines
+    running the prefix again.
+    """
+    variants = list(dict.fromkeys(speed.row.case.variant for speed in speeds))
+    left = _margin(variants)
+    bottom = TOP + len(variants) * ROW
+    rates = [speed.tokens_per_second for speed in speeds]
+    low, high = svg.padded([end for rate in rates for end in (rate.low, rate.high)], 0.05, True)
+    across = svg.Scale(low=low, high=high, start=left, end=WIDTH - 14, logarithmic=True)
+    parts = [
+        svg.x_axis(across, bottom, numbers.tick, 5, top=TOP),
+        svg.text(WIDTH - 14, bottom + BOTTOM - 8, "tokens per second", "axis-title end"),
+    ]
+    for index, variant in enumerate(variants):
+        y = TOP + (index + 0.5) * ROW
+        family = family_of(variant, BASELINE)
+        parts.append(svg.text(8, y + 4, short(variant, NAME_LENGTH), f"name t-{family.key}"))
+        for speed in speeds:
+            if speed.row.case.variant == variant:
+                parts += _draw_rate(speed, family, across, y)
+    case = speeds[0].row.case
+    said = "; ".join(
+        f"{speed.row.case.variant} {_say(speed.row.runner)} "
+        f"{numbers.real(speed.tokens_per_second.value)}"
+        for speed in speeds
+    )
+    return svg.figure(
+        WIDTH,
+        bottom + BOTTOM,
+        f"Tokens per second, {name_place(case)}",
+        clip(f"{said}.", 1200),
+        parts,
+        name,
+    )
+
+
+def memory_chart(rows: Sequence[MemoryRow], name: str) -> Markup:
+    """Draw what the memory of an answer is made of: weights, cache, and what is momentary."""
+    names = [name_memory(row) for row in rows]
+    left = _margin(names)
+    bottom = TOP + len(rows) * ROW
+    most = max(row.total_bytes for row in rows)
+    across = svg.Scale(low=0.0, high=most * 1.04, start=left, end=WIDTH - 14)
+    unit = 2**20
+    shown = svg.Scale(low=0.0, high=most * 1.04 / unit, start=left, end=WIDTH - 14)
+    parts = [
+        svg.x_axis(shown, bottom, numbers.tick, 5, top=TOP),
+        svg.text(WIDTH - 14, bottom + BOTTOM - 8, "MiB", "axis-title end"),
+    ]
+    for index, (row, label) in enumerate(zip(rows, names, strict=True)):
+        y = TOP + index * ROW
+        family = family_of(row.case.variant, BASELINE)
+        parts.append(svg.text(8, y + ROW / 2 + 4, label, f"name t-{family.key}"))
+        parts += _draw_memory(row, across, y + 6, ROW - 12)
+    said = "; ".join(
+        f"{label}: weights {units.data_size(row.weight_bytes)}, cache "
+        f"{units.data_size(row.cache_bytes)}, peak of the answer "
+        f"{units.data_size(row.answer_bytes)}"
+        for row, label in zip(rows, names, strict=True)
+    )
+    return svg.figure(
+        WIDTH,
+        bottom + BOTTOM,
+        f"Memory, {name_place(rows[0].case)}",
+        clip(f"{said}.", 1200),
+        parts,
+        name,
+    )
+
+
+def name_memory(row: MemoryRow) -> str:
+    """Who answered, short enough for a row."""
+    kind = row.runner if row.cache is None else row.cache.layout
+    return short(f"{row.case.variant}, {kind}", NAME_LENGTH)
+
+
+def _draw_rate(speed: Speed, family: Family, across: svg.Scale, y: float) -> list[Markup]:
+    rate = speed.tokens_per_second
+    x, ends = across(rate.value), (across(rate.low), across(rate.high))
+    parts = [svg.line((ends[0], y), (ends[1], y), f"whisker f-{family.key}")]
+    if speed.row.runner == "prefix":
+        return [*parts, svg.line((x, y - 7), (x, y + 7), f"seed f-{family.key}")]
+    hollow = speed.row.runner != "cache"
+    size = 3.4 if speed.row.runner == "transformers-static" else 5.0
+    return [*parts, mark(family, x, y, size, hollow=hollow)]
+
+
+def _draw_memory(row: MemoryRow, across: svg.Scale, y: float, height: float) -> list[Markup]:
+    """Three boxes, one behind the other."""
+    momentary = max(0, row.answer_bytes - row.cache_bytes)
+    parts: list[Markup] = []
+    start = 0.0
+    for size, kind in (
+        (row.weight_bytes, "box"),
+        (row.cache_bytes, "box kept"),
+        (momentary, "taken"),
+    ):
+        x, end = across(start), across(start + size)
+        start += size
+        parts.append(svg.element("rect", x=x, y=y, width=end - x, height=height, class_=kind))
+    return parts
+
+
+def _margin(names: Sequence[str]) -> float:
+    widest = max(labelling.text_width(short(name, NAME_LENGTH)) for name in names)
+    return min(WIDTH / 2, widest + 18)
+
+
+def _say(runner: Runner) -> str:
+    return {
+        "cache": "with its cache",
+        "prefix": "running the prefix again",
+        "transformers": "in transformers",
+        "transformers-static": "in transformers with its static cache",
+    }[runner]

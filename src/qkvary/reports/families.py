@@ -1,0 +1,194 @@
+"""How a variant looks in every drawing: a colour, a marker and a dash for each family of variants.
+
+A study may hold more variants than eyes can tell colours apart. So the colour says the family, the
+marker repeats it for readers who do not see the colour, and the name always stands beside the
+point.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from markupsafe import Markup
+
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.variants import Variant
+from qkvary.reports import svg
+
+Marker = Literal["square", "circle", "ring", "triangle", "diamond", "star", "cross"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A group of variants that save the same thing."""
+
+    key: str
+    """Names the CSS class ``f-key``."""
+    title: str
+    marker: Marker
+    dash: str
+    """A ``stroke-dasharray`` where several families share one chart; empty for a solid line."""
+    light: str
+    """The colour on white, also in the exported figures (after Okabe and Ito, darkened)."""
+    dark: str
+    """The colour on a dark ground."""
+    matplotlib_marker: str
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family(
+        key="base",
+        title="baseline",
+        marker="square",
+        dash="",
+        light="#1f2933",
+        dark="#e6eaee",
+        matplotlib_marker="s",
+    ),
+    Family(
+        key="share",
+        title="projections shared",
+        marker="circle",
+        dash="",
+        light="#0067a5",
+        dark="#5db8f0",
+        matplotlib_marker="o",
+    ),
+    Family(
+        key="plus",
+        title="projections shared, with position term (+)",
+        marker="ring",
+        dash="5 2",
+        light="#8c4a86",
+        dark="#dc9bd4",
+        matplotlib_marker="P",
+    ),
+    Family(
+        key="heads",
+        title="heads shared",
+        marker="triangle",
+        dash="2 2",
+        light="#c04e00",
+        dark="#f79a4b",
+        matplotlib_marker="^",
+    ),
+    Family(
+        key="both",
+        title="projections and heads shared",
+        marker="diamond",
+        dash="7 2 2 2",
+        light="#007a59",
+        dark="#43cf9e",
+        matplotlib_marker="D",
+    ),
+    Family(
+        key="identity",
+        title="a role reads the layer input",
+        marker="star",
+        dash="1 2",
+        light="#8a6a00",
+        dark="#e8c547",
+        matplotlib_marker="*",
+    ),
+    Family(
+        key="other",
+        title="other",
+        marker="cross",
+        dash="3 3",
+        light="#5f6b76",
+        dark="#a9b4be",
+        matplotlib_marker="X",
+    ),
+)
+_BY_KEY = {family.key: family for family in FAMILIES}
+
+
+def read_variant(label: str) -> Variant | None:
+    """Return the variant behind a label, or None for a name that is not a label."""
+    try:
+        return parse_variant(label)
+    except ValueError:
+        return None
+
+
+def family_of(label: str, baseline: str) -> Family:
+    """Return the family that a label belongs to; the baseline of the study is one of its own."""
+    if label == baseline:
+        return _BY_KEY["base"]
+    variant = read_variant(label)
+    return _BY_KEY["other" if variant is None else _key(variant)]
+
+
+def _key(variant: Variant) -> str:
+    shares = len(set(variant.sharing.roles.values())) < 3
+    if variant.plus:
+        return "plus"
+    if variant.identity_roles:
+        return "identity"
+    if variant.num_kv_heads is not None:
+        return "both" if shares else "heads"
+    return "share" if shares else "other"
+
+
+def present(variants: tuple[str, ...], baseline: str) -> list[Family]:
+    """Return the families that occur, in their fixed order."""
+    keys = {family_of(label, baseline).key for label in variants}
+    return [family for family in FAMILIES if family.key in keys]
+
+
+def mark(family: Family, x: float, y: float, size: float = 5.0, hollow: bool = False) -> Markup:
+    """Draw the marker of a family; ``hollow`` leaves its inside empty."""
+    style = f"mark f-{family.key}" + (" hollow" if hollow else "")
+    match family.marker:
+        case "circle":
+            return svg.element("circle", cx=x, cy=y, r=size, class_=style)
+        case "ring":
+            inner = svg.path([(x - size * 0.5, y), (x + size * 0.5, y)], "plus-sign")
+            stem = svg.path([(x, y - size * 0.5), (x, y + size * 0.5)], "plus-sign")
+            circle = svg.element("circle", cx=x, cy=y, r=size * 1.1, class_=style)
+            return svg.group((circle, inner, stem), class_=f"f-{family.key}")
+        case "square":
+            side = size * 1.8
+            return svg.element(
+                "rect", x=x - side / 2, y=y - side / 2, width=side, height=side, class_=style
+            )
+        case _:
+            return svg.path(_outline(family.marker, x, y, size), style, closed=True)
+
+
+def _outline(marker: Marker, x: float, y: float, r: float) -> list[svg.Point]:
+    match marker:
+        case "triangle":
+            shape = [(0.0, -1.2), (1.15, 0.85), (-1.15, 0.85)]
+        case "diamond":
+            shape = [(0.0, -1.3), (1.2, 0.0), (0.0, 1.3), (-1.2, 0.0)]
+        case "star":
+            long, brief = 1.4, 0.55
+            shape = [
+                (0.0, -long), (brief, -brief), (long, 0.0), (brief, brief),
+                (0.0, long), (-brief, brief), (-long, 0.0), (-brief, -brief),
+            ]  # fmt: skip
+        case _:
+            a, b = 0.4, 1.15
+            shape = [
+                (-b, -a), (-a, -a), (-a, -b), (a, -b), (a, -a), (b, -a),
+                (b, a), (a, a), (a, b), (-a, b), (-a, a), (-b, a),
+            ]  # fmt: skip
+    return [(x + dx * r, y + dy * r) for dx, dy in shape]
+
+
+def key_of_families(families: list[Family]) -> list[tuple[str, Markup]]:
+    """Return the title and a small drawing of each family, for the key above the charts."""
+    return [
+        (
+            family.title,
+            svg.element(
+                "svg",
+                mark(family, 8, 8, 5),
+                viewBox="0 0 16 16",
+                width=16,
+                height=16,
+                aria_hidden="true",
+            ),
+        )
+        for family in families
+    ]

@@ -1,0 +1,181 @@
+"""Attention maps as small pictures, with the cells that hold the answer outlined.
+
+A map goes into the page as a palette PNG in a data URI: 1 kB for what would be 4,096 rectangles.
+"""
+
+import base64
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from qkvary.reports import svg
+from qkvary.text import names, numbers
+
+MOST_LAYERS, MOST_HEADS = 4, 4
+"""How many maps of one example are drawn; the table counts all."""
+_TILE, _GAP = 76.0, 8.0
+_OUTLINED = 24
+"""Above so many tokens the outlines of the right cells would cover what they mark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionMaps:
+    """The attention of one trained network on one example."""
+
+    setting: str
+    variant: str
+    seed: int
+    maps: NDArray[np.float64]
+    """``[layers, heads, rows, columns]``; a row is a query and sums to one."""
+    tokens: tuple[str, ...]
+    targets: tuple[int | None, ...]
+    """For each row the column that holds its answer; None where no single one does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mass:
+    """How much attention one head puts on the right cells, averaged over the rows that have one."""
+
+    layer: int
+    head: int
+    mass: float
+
+
+def masses(example: AttentionMaps) -> tuple[Mass, ...]:
+    """Return the mass on the right cells for each layer and head; empty where no row has one."""
+    layers, heads, height, width = example.maps.shape
+    pairs = [
+        (row, column)
+        for row, column in enumerate(example.targets[:height])
+        if column is not None and 0 <= column < width
+    ]
+    if not pairs:
+        return ()
+    rows, columns = (list(side) for side in zip(*pairs, strict=True))
+    return tuple(
+        Mass(layer=layer, head=head, mass=float(np.mean(example.maps[layer, head][rows, columns])))
+        for layer in range(layers)
+        for head in range(heads)
+    )
+
+
+def best(example: AttentionMaps) -> Mass | None:
+    """Return the head with the most mass on the right cells."""
+    return max(masses(example), key=lambda mass: mass.mass, default=None)
+
+
+def chance(example: AttentionMaps) -> float:
+    """Return the mass that uniform attention would put on the right cells."""
+    return 1.0 / example.maps.shape[-1]
+
+
+def card_width(examples: Sequence[AttentionMaps]) -> int:
+    """Return the pixels that the widest of these drawings needs to be read."""
+    heads = max(min(example.maps.shape[1], MOST_HEADS) for example in examples)
+    return round(18 + heads * (_TILE + _GAP) * 0.85)
+
+
+def drawing(example: AttentionMaps, name: str) -> Markup:
+    """Draw the maps of an example: one row of pictures a layer, one column a head."""
+    layers = min(example.maps.shape[0], MOST_LAYERS)
+    heads = min(example.maps.shape[1], MOST_HEADS)
+    left, top = 18.0, 18.0
+    width = left + heads * (_TILE + _GAP)
+    height = top + layers * (_TILE + _GAP)
+    parts = [
+        svg.text(left + head * (_TILE + _GAP) + _TILE / 2, 12, f"head {head + 1}", "tick middle")
+        for head in range(heads)
+    ]
+    for layer in range(layers):
+        y = top + layer * (_TILE + _GAP)
+        turned = f"rotate(-90 10 {svg.number(y + _TILE / 2)})"
+        parts.append(
+            svg.text(10, y + _TILE / 2, f"layer {layer + 1}", "tick middle", transform=turned)
+        )
+        for head in range(heads):
+            parts.extend(_tile(example, layer, head, left + head * (_TILE + _GAP), y))
+    most = best(example)
+    told = (
+        "no single right cell"
+        if most is None
+        else f"at most {numbers.percent(most.mass)} on the right cells"
+    )
+    size = f"{layers} layers, {heads} heads, {example.maps.shape[-1]} tokens"
+    description = f"{size}; {told}. Rows are queries."
+    title = f"Attention of {names.short(example.variant, 60)}, seed {example.seed}"
+    return svg.figure(width, height, title, description, parts, name)
+
+
+def _tile(example: AttentionMaps, layer: int, head: int, x: float, y: float) -> list[Markup]:
+    values = example.maps[layer, head]
+    rows, columns = values.shape
+    picture = base64.b64encode(png(shades(values))).decode("ascii")
+    parts = [
+        svg.element(
+            "image",
+            href=f"data:image/png;base64,{picture}",
+            x=x,
+            y=y,
+            width=_TILE,
+            height=_TILE,
+            preserveAspectRatio="none",
+            class_="map",
+        ),
+        svg.element("rect", x=x, y=y, width=_TILE, height=_TILE, class_="map-frame"),
+    ]
+    if max(rows, columns) <= _OUTLINED:
+        wide, high = _TILE / columns, _TILE / rows
+        outline = "".join(
+            f"M{svg.number(x + column * wide)} {svg.number(y + row * high)}"
+            f"h{svg.number(wide)}v{svg.number(high)}h-{svg.number(wide)}z"
+            for row, column in enumerate(example.targets[:rows])
+            if column is not None and 0 <= column < columns
+        )
+        if outline:
+            parts.append(svg.element("path", d=outline, class_="right-cell"))
+    return parts
+
+
+def shades(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Return 0 to 255 for weights 0 to 1, by the square root, so that faint ones are seen."""
+    usable = np.nan_to_num(values, nan=0.0, posinf=1.0, neginf=0.0)
+    return np.rint(np.sqrt(np.clip(usable, 0.0, 1.0)) * 255).astype(np.uint8)
+
+
+def png(indices: NDArray[np.uint8]) -> bytes:
+    """Write a picture of palette indices: white for 0, dark blue for 255."""
+    height, width = indices.shape
+    rows = b"".join(b"\0" + indices[row].tobytes() for row in range(height))
+    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
+    chunks = (
+        (b"IHDR", header),
+        (b"PLTE", _palette()),
+        (b"IDAT", zlib.compress(rows, 9)),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+
+
+_STOPS: tuple[tuple[float, tuple[int, int, int]], ...] = (
+    (0.0, (252, 253, 254)),
+    (0.35, (190, 217, 236)),
+    (0.7, (58, 128, 186)),
+    (1.0, (8, 42, 86)),
+)
+
+
+def _palette() -> bytes:
+    places = [place for place, _ in _STOPS]
+    channels: Sequence[NDArray[np.float64]] = [
+        np.interp(np.linspace(0, 1, 256), places, [float(colour[channel]) for _, colour in _STOPS])
+        for channel in range(3)
+    ]
+    return np.rint(np.stack(channels, axis=1)).astype(np.uint8).tobytes()

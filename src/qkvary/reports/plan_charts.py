@@ -1,0 +1,398 @@
+"""The pictures of a plan as inline SVG: cache against context, users against memory, quality.
+
+Nothing is computed here but places. A line is told apart by its dash and by the name at its end,
+so that no reader needs the colours.
+"""
+
+import dataclasses
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from qkvary.literature.figures import BASELINE
+from qkvary.planning.pictures import CachePicture, Curve, QualityPicture, UsersPicture
+from qkvary.reports import labelling, svg
+from qkvary.reports.charts import staircase
+from qkvary.reports.families import family_of, mark
+from qkvary.text import numbers, units
+from qkvary.text.names import clip, listed, short
+
+WIDTH = 400.0
+LINE = 13.0
+"""Height of a line of a name."""
+NAME_LENGTH = 16
+"""Letters of a line of a name."""
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 4", "12 4", "4 2 1 2", "1 2", "10 2 1 2 1 2")
+"""A dash for each row of a plan, the first one solid; more rows than these begin again."""
+FAR = 10.0
+"""Percent from which a change is written at the edge of the picture instead of drawn to scale."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndName:
+    """The names at the end of a line, one below the other."""
+
+    lines: tuple[str, ...]
+    """One name each."""
+    y: float
+    """The middle of all lines."""
+
+    @property
+    def first(self) -> float:
+        """The middle of the first line."""
+        return self.y - (len(self.lines) - 1) * LINE / 2
+
+
+def wrap_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Break the names of a line into pieces that fit beside a chart."""
+    kept = (short(name, 60).replace(" *", "\N{NO-BREAK SPACE}*") for name in names)
+    broken = (textwrap.wrap(name, NAME_LENGTH) for name in kept)
+    return tuple(short(piece, NAME_LENGTH + 4) for pieces in broken for piece in pieces)
+
+
+def end_names(
+    curves: Sequence[Curve], up: Callable[[float], float], top: float, bottom: float
+) -> list[EndName]:
+    """Place the names of lines beside their ends, moved apart where they would overlap."""
+    written = [wrap_names(curve.names) for curve in curves]
+    wanted = [
+        (up(curve.points[-1][1]), len(lines) * LINE + 2)
+        for curve, lines in zip(curves, written, strict=True)
+    ]
+    middles = labelling.stack(wanted, top, bottom)
+    return [EndName(lines=lines, y=y) for lines, y in zip(written, middles, strict=True)]
+
+
+def cache_chart(picture: CachePicture, name: str, *, decimal: bool = False) -> Markup:
+    """Draw the cache of one user against the context, both in doublings."""
+    height, area = _area(picture.curves)
+    across = svg.Scale(
+        low=picture.low,
+        high=picture.high,
+        start=area[0],
+        end=area[2],
+        logarithmic=True,
+        binary=True,
+    )
+    low, high = cache_range(picture)
+    up = svg.Scale(
+        low=low, high=high, start=area[3], end=area[1], logarithmic=True, binary=not decimal
+    )
+    size = _sizes(decimal)
+    at_context = [_value_at(curve, picture.context) for curve in picture.curves]
+    parts = [
+        _taken(up(max(picture.free_bytes, low)), area),
+        svg.y_axis(up, area[0], area[2], size, 6),
+        svg.x_axis(across, area[3], units.tokens, _ticks(area, 40)),
+        svg.text(8, 13, f"cache of one user, {picture.form.name}", "axis-title"),
+        svg.text(area[2], height - 6, "context in tokens (1k = 1,024)", "axis-title end"),
+        *_upright(picture.context, f"asked: {units.tokens(picture.context)}", across, area, 1),
+        *_longest(picture, across, area),
+        *_memory_line(picture, across, up, area, size),
+        *_lines(picture.curves, across, up, area),
+        *_marks(picture.curves, picture.context, at_context, across, up),
+    ]
+    values = [
+        f"{listed(list(curve.names))} {size(value)}"
+        for curve, value in zip(picture.curves, at_context, strict=True)
+    ]
+    description = (
+        f"Cache of one user at {picture.context:,} tokens: {'; '.join(values)}. "
+        f"{picture.device} has {size(picture.memory_bytes)}, of which "
+        f"{size(max(picture.free_bytes, 0))} are left beside the weights."
+    )
+    title = f"Cache of one user against context, stored in {picture.form.name}"
+    return svg.figure(WIDTH, height, title, clip(description, 1200), parts, name)
+
+
+def users_chart(picture: UsersPicture, name: str, *, decimal: bool = False) -> Markup:
+    """Draw users of one device against its memory, as steps, both in doublings."""
+    height, area = _area(picture.curves)
+    across = svg.Scale(
+        low=picture.low,
+        high=picture.high,
+        start=area[0],
+        end=area[2],
+        logarithmic=True,
+        binary=not decimal,
+    )
+    low, high = users_range(picture)
+    up = svg.Scale(low=low, high=high, start=area[3], end=area[1], logarithmic=True)
+    size = _sizes(decimal)
+    at_device = picture.users_at(picture.memory_bytes)
+    memory = f"{short(picture.device, 26)}: {size(picture.memory_bytes)}"
+    parts = [
+        svg.y_axis(up, area[0], area[2], numbers.tick, 5),
+        svg.x_axis(across, area[3], size, _ticks(area, 62)),
+        svg.text(8, 13, f"users of {picture.context:,} tokens, {picture.form.name}", "axis-title"),
+        svg.text(area[2], height - 6, "memory of the device", "axis-title end"),
+        *_upright(picture.memory_bytes, memory, across, area, 1),
+        *_lines([_from_axis(curve, picture.low) for curve in picture.curves], across, up, area),
+        *_marks(picture.curves, picture.memory_bytes, at_device, across, up),
+    ]
+    values = [
+        f"{listed(list(curve.names))} {users:,}"
+        for curve, users in zip(picture.curves, at_device, strict=True)
+    ]
+    description = (
+        f"Users of {picture.context:,} tokens beside one copy of the model on {picture.device} "
+        f"({size(picture.memory_bytes)}): {'; '.join(values)}."
+    )
+    title = f"Users of one device against its memory, cache in {picture.form.name}"
+    return svg.figure(WIDTH, height, title, clip(description, 1200), parts, name)
+
+
+def quality_chart(picture: QualityPicture, name: str) -> Markup:
+    """Draw the papers' change of perplexity against cache: frontier, intervals, an estimate."""
+    height = 330.0
+    area = (54.0, 26.0, WIDTH - 10, height - 44)
+    least = min(point.share for point in picture.points)
+    across = svg.Scale(
+        low=least / 1.5, high=1.5, start=area[0], end=area[2], logarithmic=True, binary=True
+    )
+    low, high = quality_range(picture)
+    up = svg.Scale(low=low, high=high, start=area[3], end=area[1])
+    front = [(across(one.share), up(one.change_percent)) for one in picture.frontier]
+    corners = staircase(front, area[2])
+    parts = [
+        svg.y_axis(up, area[0], area[2], numbers.tick),
+        svg.x_axis(across, area[3], write_share, 7),
+        svg.text(10, 13, "change of perplexity in % (lower is better)", "axis-title"),
+        svg.text(
+            area[2], height - 6, f"cache per token, as a share of {BASELINE}'s", "axis-title end"
+        ),
+        svg.path(corners, "frontier"),
+        *_published(picture, across, up, area, labelling.boxes_along(corners)),
+    ]
+    values = "; ".join(
+        f"{point.variant} {write_share(point.share)} of the cache, {point.change_percent:+.1f} %, "
+        + ("on the frontier" if point.status == "frontier" else "dominated")
+        for point in picture.points
+    )
+    title = f"Published change of perplexity against cache, {picture.size} networks"
+    return svg.figure(WIDTH, height, title, values + ".", parts, name)
+
+
+def cache_range(picture: CachePicture) -> tuple[float, float]:
+    """The bytes between which the cache is drawn: every line and the device, with room above."""
+    held = [value for curve in picture.curves for _, value in curve.points]
+    low, high = min([*held, picture.memory_bytes]) / 1.3, max(held) * 1.3
+    # The device and its two lines of words take a sixth of the height.
+    return low, max(high, picture.memory_bytes * (picture.memory_bytes / low) ** 0.2)
+
+
+def users_range(picture: UsersPicture) -> tuple[float, float]:
+    """The users between which lines are drawn: from below the first."""
+    values = [value for curve in picture.curves for _, value in curve.points]
+    return (0.8 if min(values) < 4 else min(values) / 2), max(max(values) * 1.5, 4.0)
+
+
+def quality_range(picture: QualityPicture) -> tuple[float, float]:
+    """The changes between which points are drawn to scale."""
+    near = [point for point in picture.points if point.change_percent <= FAR]
+    low, high = svg.padded([value for one in near for value in (one.low, one.real_high)], 0.06)
+    return low, high + (0.0 if len(near) == len(picture.points) else (high - low) * 0.12)
+
+
+def write_share(share: float) -> str:
+    """Write a share of the cache: 1, 1/2, 1/32."""
+    return "1" if share >= 1 else f"1/{1 / share:g}"
+
+
+def name_point(variant: str, status: str) -> str:
+    """The name of a published point, with a dagger where something dominates it."""
+    return variant if status == "frontier" else f"{variant} †"
+
+
+def _area(curves: Sequence[Curve]) -> tuple[float, labelling.Box]:
+    """The height of a chart of lines, and where its lines are drawn."""
+    pieces = [wrap_names(curve.names) for curve in curves]
+    margin = max(labelling.text_width(piece) for lines in pieces for piece in lines) + 16
+    height = max(300.0, sum(len(lines) for lines in pieces) * (LINE + 7) + 100)
+    return height, (62.0, 44.0, WIDTH - min(margin, 130.0), height - 44)
+
+
+def _ticks(area: labelling.Box, width: float) -> int:
+    """How many values find room below a chart."""
+    return max(2, int((area[2] - area[0]) / width))
+
+
+def dash_of(curve: Curve) -> str:
+    """The dash of a line, the same in every picture of a plan."""
+    return DASHES[curve.order % len(DASHES)]
+
+
+def _sizes(decimal: bool) -> Callable[[float], str]:
+    return lambda value: units.data_size(value, decimal=decimal)
+
+
+def _taken(y: float, area: labelling.Box) -> Markup:
+    """Shade what is not free on one device."""
+    bottom = min(max(y, area[1]), area[3])
+    return svg.element(
+        "rect",
+        x=area[0],
+        y=area[1],
+        width=area[2] - area[0],
+        height=bottom - area[1],
+        class_="taken",
+    )
+
+
+def _upright(
+    value: float, words: str, across: svg.Scale, area: labelling.Box, row: int
+) -> list[Markup]:
+    """Draw an upright line with its words above the chart, kept within it."""
+    x, y = across(value), area[1] - 4 - (row - 1) * LINE
+    half = labelling.text_width(words) / 2
+    at = min(max(x, half + 4), WIDTH - half - 4)
+    return [
+        svg.line((x, area[1]), (x, area[3]), "reference"),
+        svg.text(at, y, words, "tick strong middle"),
+    ]
+
+
+def _longest(picture: CachePicture, across: svg.Scale, area: labelling.Box) -> list[Markup]:
+    if picture.max_tokens is None or not picture.low <= picture.max_tokens <= picture.high:
+        return []
+    x, words = across(picture.max_tokens), f"made for {units.tokens(picture.max_tokens)}"
+    width = labelling.text_width(words)
+    asked = across(picture.context)
+    # Two names over neighbouring lines stand in two rows.
+    row = 2 if abs(x - asked) < width else 1
+    drawn = _upright(picture.max_tokens, words, across, area, row)
+    return [svg.line((x, area[1]), (x, area[3]), "limit"), drawn[1]]
+
+
+def _memory_line(
+    picture: CachePicture,
+    across: svg.Scale,
+    up: svg.Scale,
+    area: labelling.Box,
+    size: Callable[[float], str],
+) -> list[Markup]:
+    y = up(picture.memory_bytes)
+    free = size(picture.free_bytes) if picture.free_bytes > 0 else "nothing"
+    words = (
+        f"{short(picture.device, 26)}: {size(picture.memory_bytes)}",
+        f"{free} left for the cache",
+    )
+    # Estimated for bold letters; these are not.
+    width = 0.92 * max(labelling.text_width(line) for line in words)
+    points = [(across(x), up(value)) for curve in picture.curves for x, value in curve.points]
+
+    def crossed(box: labelling.Box) -> int:
+        return sum(box[0] <= x <= box[2] and box[1] <= y <= box[3] for x, y in points)
+
+    # Above the line at the left, or in the corner, which no rising line reaches.
+    left, tall = area[0] + 5, 2 * LINE + 2
+    boxes = [(left, max(y - tall - 2, area[1]), left + width, max(y - 2, area[1] + tall))]
+    boxes.append((left, area[1] + 2, left + width, area[1] + tall + 2))
+    box = min(boxes, key=crossed)
+    return [
+        svg.line((area[0], y), (area[2], y), "reference"),
+        svg.text(box[0], box[1] + LINE - 1, words[0], "tick strong over"),
+        svg.text(box[0], box[1] + 2 * LINE - 1, words[1], "tick over"),
+    ]
+
+
+def _lines(
+    curves: Sequence[Curve], across: svg.Scale, up: svg.Scale, area: labelling.Box
+) -> list[Markup]:
+    """Draw every line with its names behind its end."""
+    parts: list[Markup] = []
+    names: list[Markup] = []
+    ends = end_names(curves, up, area[1], area[3])
+    for curve, end in zip(curves, ends, strict=True):
+        family = family_of(curve.label, BASELINE)
+        places = [(across(x), up(value)) for x, value in curve.points]
+        parts.append(
+            svg.element(
+                "path",
+                d=svg.path_data(places),
+                class_=f"curve f-{family.key}",
+                stroke_dasharray=dash_of(curve) or None,
+            )
+        )
+        parts.append(svg.line(places[-1], (area[2] + 8, end.y), "leader"))
+        names.extend(
+            svg.text(area[2] + 11, end.first + row * LINE + 4, line, f"name t-{family.key}")
+            for row, line in enumerate(end.lines)
+        )
+    return [*parts, *names]
+
+
+def _from_axis(curve: Curve, low: float) -> Curve:
+    """The line with its first step, which rises from none."""
+    first = curve.points[0][0]
+    return (
+        curve if first <= low else dataclasses.replace(curve, points=((first, 0.0), *curve.points))
+    )
+
+
+def _value_at(curve: Curve, place: float) -> float:
+    """The value of a line at one of its points."""
+    return next(value for x, value in curve.points if x >= place)
+
+
+def _marks(
+    curves: Sequence[Curve],
+    place: float,
+    values: Sequence[float],
+    across: svg.Scale,
+    up: svg.Scale,
+) -> list[Markup]:
+    """Mark what the table says of the place that was asked for."""
+    return [
+        mark(family_of(curve.label, BASELINE), across(place), up(value), 4)
+        for curve, value in zip(curves, values, strict=True)
+        if value > 0
+    ]
+
+
+def _published(
+    picture: QualityPicture,
+    across: svg.Scale,
+    up: svg.Scale,
+    area: labelling.Box,
+    taken: Sequence[labelling.Box],
+) -> list[Markup]:
+    parts: list[Markup] = []
+    obstacles = list(taken)
+    spots: list[labelling.Spot] = []
+    for point in picture.points:
+        family = family_of(point.variant, BASELINE)
+        x, words = across(point.share), name_point(point.variant, point.status)
+        y = up(point.change_percent) if point.change_percent <= FAR else area[1] + 12
+        if point.change_percent > FAR:
+            parts.append(svg.path([(x - 4, y - 7), (x, y - 13), (x + 4, y - 7)], "reference open"))
+            words += f" {point.change_percent:+.1f} %"
+        else:
+            # As wide as can be seen beside the mark, which is higher than most of them.
+            if point.high > point.low:
+                ends = up(point.low), up(point.high)
+                parts.extend(_interval(x, *ends, 8, f"whisker f-{family.key}"))
+            if point.real_high > point.real_low:
+                ends = up(point.real_low), up(point.real_high)
+                parts.extend(_interval(x, *ends, 4, f"estimate f-{family.key}"))
+                obstacles.append((x - 5, ends[1] - 2, x + 5, ends[0] + 2))
+        parts.append(mark(family, x, y, 5, hollow=point.status != "frontier"))
+        half = 9 if point.high > point.low else 7
+        obstacles.append((x - half, y - 7, x + half, y + 7))
+        spots.append(labelling.Spot(text=words, x=x, y=y))
+    labels = labelling.place(spots, obstacles, (area[0] + 2, area[1], area[2], area[3] - 3))
+    for point, spot, label in zip(picture.points, spots, labels, strict=True):
+        if label is None:
+            continue
+        if label.leader:
+            parts.insert(0, svg.line((spot.x, spot.y), label.leader, "leader"))
+        family = family_of(point.variant, BASELINE)
+        parts.append(svg.text(label.x, label.y, label.text, f"name t-{family.key}"))
+    return parts
+
+
+def _interval(x: float, low: float, high: float, half: float, class_: str) -> list[Markup]:
+    ends = [svg.line((x - half, y), (x + half, y), class_) for y in (low, high)]
+    return [svg.line((x, low), (x, high), class_), *ends]

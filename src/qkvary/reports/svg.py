@@ -1,0 +1,210 @@
+"""A small writer of SVG: elements as escaped text, scales, ticks.
+
+Knows nothing about studies. Everything that reaches an element is escaped here and nowhere else.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from qkvary.text.names import clean
+
+Attribute = str | float | int | None
+Point = tuple[float, float]
+
+
+def number(value: float) -> str:
+    """Write a coordinate: at most two decimals, no trailing zeros, never ``-0``."""
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text in {"-0", ""} else text
+
+
+def element(tag: str, *children: str | Markup, **attributes: Attribute) -> Markup:
+    """Write one element.
+
+    Args:
+        tag: Its name.
+        children: Markup stays, text is escaped.
+        attributes: ``class_`` and ``stroke_width`` are spelt for SVG; None drops the attribute.
+    """
+    written = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{_attribute(value)}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+    inner = Markup("").join(
+        child if isinstance(child, Markup) else escape(clean(child)) for child in children
+    )
+    # Tags and names of attributes are ours; every value was escaped above.
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(tag), Markup(written), inner)  # noqa: S704
+
+
+def _attribute(value: str | float) -> Markup:
+    return escape(clean(value)) if isinstance(value, str) else escape(number(value))
+
+
+def group(children: Iterable[Markup], **attributes: Attribute) -> Markup:
+    """Write a ``g`` element."""
+    return element("g", Markup("").join(children), **attributes)
+
+
+def text(
+    x: float, y: float, content: str, class_: str | None = None, **attributes: Attribute
+) -> Markup:
+    """Write a piece of text; its style comes from the class."""
+    return element("text", content, x=x, y=y, class_=class_, **attributes)
+
+
+def line(start: Point, end: Point, class_: str) -> Markup:
+    """Write a straight line."""
+    return element("line", x1=start[0], y1=start[1], x2=end[0], y2=end[1], class_=class_)
+
+
+def path(points: Sequence[Point], class_: str, closed: bool = False) -> Markup:
+    """Write a polyline, with relative moves because they are shorter."""
+    return element("path", d=path_data(points) + ("z" if closed else ""), class_=class_)
+
+
+def path_data(points: Sequence[Point]) -> str:
+    """Write the ``d`` of a polyline on a grid of tenths, so that rounding never accumulates."""
+    grid = [(round(x * 10), round(y * 10)) for x, y in points]
+    parts = [f"M{number(grid[0][0] / 10)} {number(grid[0][1] / 10)}"] if grid else []
+    for (x0, y0), (x1, y1) in itertools.pairwise(grid):
+        if (x0, y0) != (x1, y1):
+            parts.append(f"l{number((x1 - x0) / 10)} {number((y1 - y0) / 10)}")
+    return "".join(parts)
+
+
+def figure(
+    width: float, height: float, title: str, description: str, children: Iterable[Markup], name: str
+) -> Markup:
+    """Write a whole drawing that says in words what it shows."""
+    heads = (
+        element("title", title, id=f"{name}-t"),
+        element("desc", description, id=f"{name}-d"),
+    )
+    return element(
+        "svg",
+        Markup("").join((*heads, *children)),
+        viewBox=f"0 0 {number(width)} {number(height)}",
+        role="img",
+        aria_labelledby=f"{name}-t {name}-d",
+        class_="drawing",
+        style=f"--w:{number(width)}px",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """A map from values to places along one axis, linear or logarithmic."""
+
+    low: float
+    """The value at ``start``."""
+    high: float
+    """The value at ``end``."""
+    start: float
+    """The place of ``low``."""
+    end: float
+    """The place of ``high``; smaller than ``start`` on a vertical axis."""
+    logarithmic: bool = False
+    """Whether equal ratios lie equally far apart."""
+    binary: bool = False
+    """Whether a logarithmic axis counts in powers of two, as bytes do."""
+
+    def __call__(self, value: float) -> float:
+        """Return the place of a value, kept within the axis."""
+        low, high, at = (self._bend(number) for number in (self.low, self.high, value))
+        share = (at - low) / (high - low) if high > low else 0.5
+        return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
+
+    def _bend(self, value: float) -> float:
+        return math.log10(max(value, 1e-300)) if self.logarithmic else value
+
+    def ticks(self, count: int = 5) -> list[float]:
+        """Return round values on this axis, at most about ``count``."""
+        if self.logarithmic and self.binary:
+            return binary_ticks(self.low, self.high, count)
+        if self.logarithmic:
+            return log_ticks(self.low, self.high, count)
+        return linear_ticks(self.low, self.high, count)
+
+
+def linear_ticks(low: float, high: float, count: int) -> list[float]:
+    """Return multiples of 1, 2 or 5 times a power of ten between two values."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / max(count, 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [round(index * step, 12) for index in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float, count: int) -> list[float]:
+    """Return powers of ten; with 2 and 5 between them where there is room; else linear ticks."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        values = [factor * 10.0**power for power in exponents for factor in factors]
+        inside = [value for value in values if low * 0.999 <= value <= high * 1.001]
+        if len(inside) <= count + 1:
+            return inside if len(inside) >= 2 else linear_ticks(low, high, count)
+    every = max(1, math.ceil(len(exponents) / count))
+    return [10.0**power for power in exponents if power % every == 0]
+
+
+def binary_ticks(low: float, high: float, count: int) -> list[float]:
+    """Return powers of two between two values, so few that ``count`` is about kept."""
+    first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
+    every = max(1, math.ceil((last - first + 1) / (count + 1)))
+    return [2.0**power for power in range(first, last + 1, every)]
+
+
+def padded(values: Iterable[float], share: float = 0.06, logarithmic: bool = False) -> Point:
+    """Return the range of the finite values, a little wider."""
+    usable = [value for value in values if math.isfinite(value) and (value > 0 or not logarithmic)]
+    if not usable:
+        return (1.0, 10.0) if logarithmic else (0.0, 1.0)
+    low, high = min(usable), max(usable)
+    if logarithmic:
+        margin = max((high / low) ** share, 1.08)
+        return low / margin, high * margin
+    margin = (high - low) * share or abs(high) * 0.05 or 0.5
+    return low - margin, high + margin
+
+
+def y_axis(
+    scale: Scale, left: float, right: float, write: Callable[[float], str], count: int = 5
+) -> Markup:
+    """Write horizontal grid lines with their values at the left."""
+    marks: list[Markup] = []
+    for value in scale.ticks(count):
+        y = scale(value)
+        marks.append(line((left, y), (right, y), "grid"))
+        marks.append(text(left - 6, y + 3.5, write(value), "tick end"))
+    return group(marks)
+
+
+def x_axis(
+    scale: Scale,
+    bottom: float,
+    write: Callable[[float], str],
+    count: int = 5,
+    top: float | None = None,
+) -> Markup:
+    """Write the bottom line with its values below, and grid lines up to ``top`` where given."""
+    marks = [line((scale.start, bottom), (scale.end, bottom), "axis")]
+    for value in scale.ticks(count):
+        x = scale(value)
+        marks.append(
+            line(
+                (x, bottom),
+                (x, bottom + 4 if top is None else top),
+                "axis" if top is None else "grid",
+            )
+        )
+        marks.append(text(x, bottom + 16, write(value), "tick middle"))
+    return group(marks)

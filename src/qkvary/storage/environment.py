@@ -1,0 +1,66 @@
+"""When and where something was made: the time, versions, the processor. Torch-free."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+
+def now() -> str:
+    """Return the time as records have it: ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def package_version(package: str) -> str | None:
+    """The version that is installed, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout that qkvary runs from, with a plus if it was changed."""
+    source = Path(__file__).parent
+    try:
+        said = subprocess.run(
+            ["git", "-C", str(source), "describe", "--always", "--abbrev=40", "--dirty=+"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said.stdout.strip() or None
+
+
+@functools.cache
+def machine() -> dict[str, Any]:
+    """Return what is the same for all runs of this process."""
+    return {
+        "qkvary": package_version("qkvary"),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": package_version("torch"),
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "cpu_count": os.cpu_count(),
+    }

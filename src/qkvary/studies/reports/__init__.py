@@ -1,1 +1,0 @@
-"""How a study is shown: one page, its tables and figures, and the table in the terminal."""

@@ -1,0 +1,1 @@
+"""What runs show together: statistics, comparisons, fronts and the summary of a study."""

@@ -1,0 +1,181 @@
+"""From a study and its records to its summary: the one place where figures are put together.
+
+The parts are in ``observations`` (what became of every run), ``table_plans`` and ``result_tables``
+(which tables and their rows), ``comparisons`` (differences), ``contrasts``, ``frontier``,
+``learning_curves``, ``published_comparison`` and ``answers``. Never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.literature.figures import load_published
+from qkvary.studies.equal_parameters import describe_equal_parameters
+from qkvary.studies.results.answers import write_answers, write_caveats
+from qkvary.studies.results.comparisons import Level
+from qkvary.studies.results.contrasts import build_contrasts, contrast_family
+from qkvary.studies.results.frontier import build_frontiers
+from qkvary.studies.results.learning_curves import Event, build_curves
+from qkvary.studies.results.observations import (
+    Observation,
+    choose_learning_rates,
+    count,
+    observe,
+)
+from qkvary.studies.results.published_comparison import compare_published
+from qkvary.studies.results.result_tables import build_duels, build_tables, headline_family
+from qkvary.studies.results.summary import Contrast, Frontier, Method, ResultTable, Summary
+from qkvary.studies.results.table_plans import Material, Plan, gather, plan_tables
+from qkvary.studies.running.records import Record
+from qkvary.studies.study import Study
+from qkvary.text.names import typed_seeds
+
+_OF_THE_CONFIGURATION = {"device", "kernel"}
+"""What a record's environment holds that its configuration decided, not the machine."""
+_PAIRING = (
+    "Differences are paired: a variant and the baseline in the same setting with the same seed. "
+    "Over several settings they are averaged for each seed first: the seeds are the independent "
+    "units."
+)
+_STEPS = (
+    "Steps to solve count an unsolved run at the number of its training steps (restricted mean); "
+    "the share of solved runs has a Wilson interval."
+)
+_SPREAD = (
+    "The spread over seeds is the sample standard deviation within settings; the spread over "
+    "settings is the population standard deviation that the papers print."
+)
+
+
+def summarise(
+    study: Study,
+    records: Iterable[Record],
+    *,
+    curves: Mapping[str, Iterable[Event]] | None = None,
+    level: Level | None = None,
+) -> Summary:
+    """Return everything that a report of the study says.
+
+    Args:
+        study: What was planned.
+        records: What was run; records of runs outside the study are passed over.
+        curves: The log of each run by run key, for learning curves.
+        level: Confidence, correction and power; 95 %, Bonferroni and 80 % by default.
+    """
+    level = level or Level()
+    observations, learning_rates = choose_learning_rates(study, observe(study, records))
+    material = gather(study, observations)
+    plans = plan_tables(study, observations)
+    tables = build_tables(material, plans, level)
+    contrasts = build_contrasts(material, plans, tables, level)
+    baseline = spell_label(parse_variant(study.baseline))
+    counts = count(observations)
+    environments = _environments(observations)
+    made = {run.row.run_key: run.row for run in observations}.values()
+    return Summary(
+        study=study.name,
+        question=study.question,
+        description=study.description,
+        baseline=baseline,
+        variants=material.variants,
+        seeds=study.seeds,
+        counts=counts,
+        answers=write_answers(tables, baseline),
+        commands=tuple(
+            f"qkvary {verb} {study.name} --seeds {typed_seeds(study.seeds)}"
+            for verb in ("study", "report")
+        ),
+        caveats=write_caveats(
+            study.limits, counts, tables, study.seeds, learning_rates, len(environments)
+        ),
+        method=_method(study, level, tables, contrasts),
+        tables=tables,
+        contrasts=contrasts,
+        frontiers=_frontiers(material, plans, tables, level),
+        curves=build_curves(observations, curves or {}),
+        learning_rates=learning_rates,
+        published=tuple(
+            compare_published(load_published(name), study, tables) for name in study.published
+        ),
+        runs=tuple(observation.row for observation in observations),
+        environments=environments,
+        training_seconds=sum(run.training_seconds or 0.0 for run in made),
+        total_seconds=sum(run.total_seconds or 0.0 for run in made),
+        started=min((run.record.started for run in observations if run.record), default=None),
+        ended=max((run.record.ended for run in observations if run.record), default=None),
+    )
+
+
+def _frontiers(
+    material: Material, plans: Sequence[Plan], tables: Sequence[ResultTable], level: Level
+) -> tuple[Frontier, ...]:
+    """Return the charts of averages and tasks; single settings have tables only."""
+    return tuple(
+        chart
+        for plan, table in zip(plans, tables, strict=True)
+        if table.kind != "setting"
+        for chart in build_frontiers(table, build_duels(material, plan, level))
+    )
+
+
+def _environments(
+    observations: Sequence[Observation],
+) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """Return the distinct environments of the runs, in the order of their first run."""
+    found = [
+        tuple(
+            (name, str(value))
+            for name, value in run.record.environment.items()
+            if name not in _OF_THE_CONFIGURATION
+        )
+        for run in observations
+        if run.record is not None
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _corrected(level: Level, family: int) -> str:
+    return {
+        "bonferroni": f"Bonferroni's correction for {family} comparisons",
+        "sidak": f"Sidak's correction for {family} comparisons",
+        "none": "no correction for the number of comparisons",
+    }[level.correction]
+
+
+def _method(
+    study: Study, level: Level, tables: Sequence[ResultTable], contrasts: Sequence[Contrast]
+) -> Method:
+    family = headline_family(tables)
+    percent = f"{100 * level.confidence:g} %"
+    planned = (
+        "Planned contrasts are paired in the same way, a variant and its reference. They are a "
+        f"family of their own, {percent} with {_corrected(level, contrast_family(contrasts))} "
+        "(averages and tasks; single settings are corrected among themselves)."
+    )
+    return Method(
+        confidence=level.confidence,
+        correction=level.correction,
+        family=family,
+        interval="paired t",
+        power=level.power,
+        sentences=(
+            _PAIRING,
+            (
+                f"Intervals are Student's, {percent}, with {_corrected(level, family)} "
+                "(averages and tasks; single settings and steps to solve are corrected among "
+                f"themselves). All of them hold at once with {percent} confidence. p-values are "
+                "Holm's, which are less cautious: one below the level stands beside a difference "
+                "that is not distinguished where only its interval takes in zero."
+            ),
+            (
+                "A difference is called supported where its interval leaves out zero. Otherwise "
+                f"the text says which one would have been seen with {100 * level.power:g} % "
+                "probability."
+            ),
+            *((planned,) if contrasts else ()),
+            _STEPS,
+            _SPREAD,
+            *describe_equal_parameters(study),
+        ),
+    )

@@ -1,0 +1,264 @@
+"""The answer of a study in sentences: what the data support, and what they do not.
+
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qkvary.studies.results.summary import (
+    ContrastRow,
+    CostRow,
+    Counts,
+    Difference,
+    LearningRateRow,
+    ResultTable,
+    Verdict,
+)
+from qkvary.studies.results.verdicts import decimals_of, write_interval, write_number
+
+
+def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ...]:
+    """State which differences to the baseline the data support, table by table.
+
+    Args:
+        tables: All result tables; single settings of a task with several are left to the tables.
+        baseline: Label of the baseline.
+    """
+    headline = [table for table in tables if table.kind != "setting"]
+    compared = [row.difference for table in headline for row in table.rows if row.difference]
+    if not compared:
+        alone = [text for table in headline if (text := _of_one(table, baseline))]
+        return (*alone, f"There is nothing to compare: {baseline} is the only variant.")
+    if not any(difference.pairs for difference in compared):
+        return (f"No pair of runs has finished, so nothing can be said about {baseline} yet.",)
+    sentences = [_overview(compared, baseline)]
+    sentences += [
+        _of_table(table, baseline)
+        for table in headline
+        if any(row.difference for row in table.rows)
+    ]
+    sentences += [text for table in headline if (text := _of_steps(table, baseline))]
+    return tuple(sentences)
+
+
+def _of_one(table: ResultTable, baseline: str) -> str:
+    """What the only variant reached, where a run of it has finished."""
+    means = [row.mean for row in table.rows if row.variant == baseline and row.mean is not None]
+    metric = table.metric.replace("_", " ")
+    return f"{baseline} has a {metric} of {means[0]:.4f} ({table.name})." if means else ""
+
+
+def write_contrast(
+    variant: str,
+    reference: str,
+    rows: Sequence[ContrastRow],
+    costs: Sequence[tuple[CostRow | None, CostRow | None]],
+) -> str:
+    """State what the data say about one planned contrast, in one sentence.
+
+    What would have been seen, where the two are not distinguished, stands in the rows.
+
+    Args:
+        variant: Label of the variant.
+        reference: Label of the variant that it is compared with.
+        rows: The contrast in every table; single settings are left to the tables.
+        costs: What the two cost in each table of tasks.
+    """
+    headline = [row for row in rows if row.kind != "setting"] or rows
+    start = f"{variant} against {reference}{_same_costs(costs)}"
+    if not any(row.difference.pairs for row in headline):
+        return f"{start}: no pair of runs has finished yet."
+    groups: tuple[tuple[Verdict, str], ...] = (
+        ("better", "better in"),
+        ("worse", "worse in"),
+        ("not distinguished", "not distinguished in"),
+        ("no interval", "without an interval in"),
+    )
+    parts = [
+        f"{words} {', '.join(found)}"
+        for verdict, words in groups
+        if (found := [_in_table(row) for row in headline if row.difference.verdict == verdict])
+    ]
+    return f"{start}: {'; '.join(parts)}."
+
+
+def _in_table(row: ContrastRow) -> str:
+    gap = row.difference
+    said = _bare(gap).removeprefix("no interval: ").removeprefix("not compared: ")
+    if gap.verdict == "not distinguished" and gap.low is not None and gap.high is not None:
+        decimals = decimals_of((gap.high - gap.low) / 2)
+        said = f"{write_number(gap.mean or 0.0, decimals)} "
+        said += write_interval(gap.low, gap.high, decimals)
+        if gap.pairs < gap.pairs_planned:
+            said += f", from {gap.pairs} of {gap.pairs_planned} pairs"
+    return f"{row.table} ({row.metric.replace('_', ' ') or 'no result yet'}: {said})"
+
+
+def _same_costs(pairs: Sequence[tuple[CostRow | None, CostRow | None]]) -> str:
+    """Say what the reference has the same of, in all tables of tasks."""
+    costs = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
+    caches = {(a.cache_bytes_per_token, b.cache_bytes_per_token) for a, b in costs}
+    caches.discard((None, None))
+    same: list[str] = []
+    if costs and all(a.parameters_total == b.parameters_total for a, b in costs):
+        same.append("the same number of parameters")
+    if caches and all(a == b for a, b in caches):
+        same.append("the same cache")
+    return f", which has {' and '.join(same)}" if same else ""
+
+
+def write_caveats(
+    limits: Sequence[str],
+    counts: Counts,
+    tables: Sequence[ResultTable],
+    seeds: Sequence[int],
+    learning_rates: Sequence[LearningRateRow],
+    environments: int,
+) -> tuple[str, ...]:
+    """State what a reader must know before believing the answer."""
+    caveats = list(limits)
+    if not counts.complete:
+        open_ends = [
+            f"{number} {state}"
+            for state, number in (
+                ("failed", counts.failed),
+                ("diverged", counts.diverged),
+                ("missing", counts.missing),
+            )
+            if number
+        ]
+        caveats.append(
+            f"{counts.done} of {counts.planned} runs finished ({', '.join(open_ends)}); "
+            "means and differences are over those that did."
+        )
+    if len(seeds) == 1:
+        caveats.append(
+            "There is one seed: the only spread is that over settings, and a task with one setting "
+            "has no interval at all."
+        )
+    elif len(seeds) == 2:
+        caveats.append("There are two seeds: intervals are very wide by necessity.")
+    differences = [row.difference for table in tables for row in table.rows if row.difference]
+    if len(seeds) > 1 and any(one.unit == "setting" and one.units for one in differences):
+        caveats.append(
+            "Where there are few seeds and many settings, the settings are the units of the "
+            "interval: it speaks about settings like these, and takes them as independent."
+        )
+    caveats.append(_learning_rate_sentence(learning_rates))
+    if environments > 1:
+        caveats.append(
+            f"The runs come from {environments} different machines or versions: "
+            "times are not comparable between them."
+        )
+    return tuple(caveats)
+
+
+def _learning_rate_sentence(rows: Sequence[LearningRateRow]) -> str:
+    if not rows:
+        return "All variants use the same hyper-parameters in a setting."
+    edge = sum(row.at_the_edge for row in rows)
+    chosen = sum(row.chosen for row in rows)
+    tail = (
+        f" In {edge} of {chosen} choices it is the smallest or largest of those tried."
+        if edge
+        else ""
+    )
+    return (
+        "Each variant uses its own best learning rate in a setting, chosen by the mean of the "
+        "task's own validation metric, whichever score a table shows; the figures are those of the "
+        f"test split.{tail}"
+    )
+
+
+def _overview(differences: Sequence[Difference], baseline: str) -> str:
+    total = len(differences)
+    better = _number(differences, "better")
+    worse = _number(differences, "worse")
+    parts = [f"{worse} worse", f"{better} better"]
+    rest = [
+        f"{number} {words}"
+        for number, words in (
+            (_number(differences, "not distinguished"), "not distinguished"),
+            (_number(differences, "no interval"), "without an interval"),
+        )
+        if number
+    ]
+    tail = f"; {' and '.join(rest)}" if rest else ""
+    return (
+        f"Of {total} differences to {baseline}, the data support {better + worse} "
+        f"({', '.join(parts)}){tail}."
+    )
+
+
+def _of_table(table: ResultTable, baseline: str) -> str:
+    metric = table.metric.replace("_", " ")
+    parts: list[str] = []
+    for verdict, words in (("worse", "worse than"), ("better", "better than")):
+        found = [
+            f"{row.variant} ({_bare(row.difference)})"
+            for row in table.rows
+            if row.difference and row.difference.verdict == verdict
+        ]
+        if found:
+            parts.append(f"{words} {baseline}: {', '.join(found)}")
+    undecided = {
+        row.variant: row.difference
+        for row in table.rows
+        if row.difference and row.difference.verdict == "not distinguished"
+    }
+    if undecided:
+        names = ", ".join(undecided)
+        seen = _seen([difference.detectable for difference in undecided.values()])
+        parts.append(f"not distinguished from {baseline}: {names}{seen}")
+    same = [row.variant for row in table.rows if _equal(row.difference)]
+    if same:
+        parts.append(f"the same as {baseline} in every pair: {', '.join(same)}")
+    bare = [
+        row.variant
+        for row in table.rows
+        if row.difference and row.difference.verdict == "no interval" and not _equal(row.difference)
+    ]
+    if bare:
+        parts.append(f"without an interval: {', '.join(bare)}")
+    return f"{table.name} ({metric or 'no result yet'}): {'; '.join(parts)}."
+
+
+def _of_steps(table: ResultTable, baseline: str) -> str:
+    """State supported differences in steps to solve, or nothing where there is none."""
+    found = [
+        f"{row.variant} {_bare(row.solving.difference)}"
+        for row in table.rows
+        if row.solving
+        and row.solving.difference
+        and row.solving.difference.verdict in {"better", "worse"}
+    ]
+    return f"{table.name}, steps to solve against {baseline}: {', '.join(found)}." if found else ""
+
+
+def _seen(detectable: Sequence[float | None]) -> str:
+    """Say from which size on a difference would have been seen."""
+    known = [size for size in detectable if size is not None]
+    if not known:
+        return ""
+    low, high = (write_number(size, decimals_of(size)) for size in (min(known), max(known)))
+    sizes = low if low == high else f"{low} to {high}"
+    return f" (a difference of {sizes} would have been seen)"
+
+
+def _bare(difference: Difference | None) -> str:
+    return difference.sentence.removeprefix("supported: ") if difference else ""
+
+
+def _equal(difference: Difference | None) -> bool:
+    return (
+        difference is not None
+        and difference.verdict == "no interval"
+        and difference.mean == 0
+        and difference.units > 1
+    )
+
+
+def _number(differences: Sequence[Difference], verdict: Verdict) -> int:
+    return sum(difference.verdict == verdict for difference in differences)

@@ -1,0 +1,80 @@
+"""Learning curves of a study: one line for each variant and setting, with a band over the seeds.
+
+The band spans the smallest and the largest value, not an interval: with five seeds every run can be
+shown. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from qkvary.studies.results.observations import Observation
+from qkvary.studies.results.statistics import mean
+from qkvary.studies.results.summary import LearningCurve
+
+Event = Mapping[str, Any]
+"""One line of a run's log: ``event``, ``step``, ``seconds`` and the figures."""
+
+_NOT_FIGURES = {"event", "step", "seconds"}
+
+
+def build_curves(
+    observations: Sequence[Observation], events: Mapping[str, Iterable[Event]]
+) -> tuple[LearningCurve, ...]:
+    """Average the logs of the selected runs over their seeds, step by step.
+
+    Args:
+        observations: The runs of a study.
+        events: The log of each run, by run key; runs without one are left out.
+    """
+    groups: dict[tuple[str, str, str], list[dict[int, tuple[float, float]]]] = {}
+    for run in observations:
+        log = events.get(run.row.run_key or "")
+        if not run.row.selected or log is None:
+            continue
+        for quantity, points in _quantities(log).items():
+            groups.setdefault((run.row.setting, run.row.variant, quantity), []).append(points)
+    return tuple(_curve(*names, runs) for names, runs in groups.items())
+
+
+def _quantities(events: Iterable[Event]) -> dict[str, dict[int, tuple[float, float]]]:
+    """Sort the finite figures of one log by quantity and step, with the seconds so far.
+
+    A run that was resumed repeats the steps after its checkpoint, with the same figures: the last
+    line of a step counts.
+    """
+    found: dict[str, dict[int, tuple[float, float]]] = {}
+    for event in events:
+        kind = event.get("event")
+        if kind not in {"train", "validation"}:
+            continue
+        for name, value in event.items():
+            if name in _NOT_FIGURES or isinstance(value, bool | str) or value is None:
+                continue
+            if math.isfinite(value):
+                step, seconds = int(event["step"]), float(event.get("seconds", 0.0))
+                found.setdefault(f"{kind} {name}", {})[step] = (float(value), seconds)
+    return found
+
+
+def _curve(
+    setting: str,
+    variant: str,
+    quantity: str,
+    runs: Sequence[Mapping[int, tuple[float, float]]],
+) -> LearningCurve:
+    steps = sorted({step for run in runs for step in run})
+    points = [[run[step] for run in runs if step in run] for step in steps]
+    return LearningCurve(
+        setting=setting,
+        variant=variant,
+        quantity=quantity,
+        steps=tuple(steps),
+        seconds=tuple(mean([seconds for _, seconds in point]) or 0.0 for point in points),
+        mean=tuple(mean([value for value, _ in point]) or 0.0 for point in points),
+        low=tuple(min(value for value, _ in point) for point in points),
+        high=tuple(max(value for value, _ in point) for point in points),
+        runs=tuple(len(point) for point in points),
+    )

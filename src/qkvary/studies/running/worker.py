@@ -1,0 +1,115 @@
+"""The process that trains: the runner starts ``python -m qkvary.studies.running.worker``."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import cast
+
+import numpy as np
+import torch
+
+from qkvary.checkpoints.models import save_model
+from qkvary.nn.kernels import choose_kernel
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.environment import now
+from qkvary.storage.errors import DamagedError
+from qkvary.studies.running.attention_maps import AttentionMaps, to_bytes
+from qkvary.studies.running.recording import make_record
+from qkvary.studies.running.store import NETWORK_NAME, Claim
+from qkvary.studies.running.utilization import measure_utilization
+from qkvary.studies.running.workloop import Made, Surroundings, serve
+from qkvary.studies.study import Cell
+from qkvary.tasks.catalog import load_task
+from qkvary.tasks.config import TaskConfig
+from qkvary.tasks.contract import AttentionExample, Task
+from qkvary.training.allocator import keep_freed_memory
+from qkvary.training.config import Way
+from qkvary.training.distribution import Distribution
+from qkvary.training.loop import train
+
+
+@functools.lru_cache(maxsize=8)
+def load_cell_task(config: TaskConfig) -> Task:
+    """The task of a run, loaded once for all runs of this process.
+
+    Raises:
+        DamagedError: if its data is not what the configuration says.
+    """
+    task = load_task(config)
+    if task.data_fingerprint != config.data_fingerprint:
+        raise DamagedError(
+            f"the data of task {config.name} is not what its configuration says: "
+            f"{task.data_fingerprint} instead of {config.data_fingerprint}"
+        )
+    return task
+
+
+def _attention(example: AttentionExample) -> bytes:
+    maps = example.maps.detach().cpu().numpy().astype(np.float32)
+    return to_bytes(AttentionMaps(maps=maps, tokens=example.tokens, targets=example.targets))
+
+
+def _kernel(cell: Cell) -> str:
+    """The implementations of the softmax core that training uses, by the configuration."""
+    keys = cell.run.task.sequence_length
+    layers = cell.run.network.layers
+    return " and ".join(sorted({choose_kernel(layer, keys, training=True) for layer in layers}))
+
+
+def make(
+    cell: Cell,
+    claim: Claim,
+    surroundings: Surroundings,
+    distribution: Distribution | None = None,
+    way: Way | None = None,
+) -> Made | None:
+    """Train the network of one run in the claimed folder; None if it was stopped."""
+    started, task = now(), load_cell_task(cell.run.task)
+    outcome = train(
+        cell.run,
+        task,
+        claim.directory,
+        stop=surroundings.stop,
+        watchers=surroundings.watchers,
+        distribution=distribution,
+        checkpoint_seconds=surroundings.checkpoint_seconds,
+        keep=surroundings.keep,
+        way=way,
+    )
+    computed = cell.run if way is None else cell.run.computed(way)
+    changed = cell.run.way.differences(computed.way)
+    if outcome.status == "stopped":
+        return None
+    if cell.keep_network and outcome.status == "done":
+        network = cast("LanguageModel", outcome.network)
+        save_model(claim.directory / NETWORK_NAME, network, task.tokenizer)
+    processes = 1 if distribution is None else distribution.size
+    speed = outcome.timing["steps_per_second"] if outcome.status == "done" else 0.0
+    record = make_record(
+        cell,
+        status=outcome.status,
+        started=started,
+        message=outcome.message,
+        metrics=outcome.metrics,
+        timing={
+            **outcome.timing,
+            **measure_utilization(computed, speed, processes=processes),
+        },
+        environment={
+            "torch": str(torch.__version__),
+            "device": computed.device,
+            "instructions": torch.backends.cpu.get_cpu_capability(),
+            "kernel": _kernel(cell),
+            "processes": processes,
+            **({"changed": changed} if changed else {}),
+        },
+        state_sha256=outcome.state_sha256,
+    )
+    attention = None if outcome.attention is None else _attention(outcome.attention)
+    return Made(record=record, attention=attention)
+
+
+if __name__ == "__main__":
+    keep_freed_memory()
+    sys.exit(serve(make))

@@ -1,0 +1,257 @@
+"""What a worker does: walk the runs, claim one that is open, make it, record it. Torch-free.
+
+There is no queue. Every worker looks at the store itself, so that any number of runners share the
+runs of one store without knowing of each other. How a run is made is given from outside.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from qkvary.storage.environment import now
+from qkvary.storage.errors import BusyError, NoneSoundError, QkvaryError
+from qkvary.storage.rotation import KEEP
+from qkvary.studies.running.messages import Job, News
+from qkvary.studies.running.recording import make_record, run_identity
+from qkvary.studies.running.records import Record
+from qkvary.studies.running.store import Claim, Store
+from qkvary.studies.study import Cell
+from qkvary.training.progress import NOBODY, Event, Watchers
+
+POLL_SECONDS = 0.5
+"""How often a worker looks again at runs that others hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a run that is being made may ask for and say."""
+
+    stop: Callable[[], bool]
+    """Whether the run should write a checkpoint and end."""
+    checkpoint_seconds: float
+    """Seconds between two checkpoints."""
+    keep: int = KEEP
+    """Checkpoints that are left, the newest ones."""
+    watchers: Watchers = NOBODY
+    """Who is told how the run goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A run that has ended."""
+
+    record: Record
+    """How."""
+    attention: bytes | None = None
+    """Its attention maps, if it has any."""
+
+
+Make = Callable[[Cell, Claim, Surroundings], Made | None]
+"""Makes a run in the claimed folder; None if it was stopped before the end."""
+
+
+class Worker:
+    """Walks the runs of one job."""
+
+    def __init__(
+        self,
+        job: Job,
+        make: Make,
+        tell: Callable[[News], None],
+        *,
+        records_failures: bool = True,
+    ) -> None:
+        """Be ready to work.
+
+        Args:
+            job: The runs.
+            make: Makes one of them.
+            tell: Takes news.
+            records_failures: Whether a run that ends with an error has failed, and the others are
+                made all the same. Without it the error is raised, and the run stays open with what
+                it has done so far.
+        """
+        self._job, self._make, self._tell = job, make, tell
+        self._records_failures = records_failures
+        self._store = Store(job.store)
+        self._stopping = threading.Event()
+        self._keys = [cell.run_key for cell in job.cells]
+        self._waiting_for = ""
+
+    def stop(self) -> None:
+        """Ask for a checkpoint and an end."""
+        self._stopping.set()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether an end was asked for."""
+        return self._stopping.is_set()
+
+    def work(self) -> None:
+        """Work until every run is done or ``stop`` was called.
+
+        Raises:
+            QkvaryError: if no run can go on, for example because the disk is full.
+        """
+        left = list(range(len(self._job.cells)))
+        while left and not self.is_stopped:
+            before = len(left)
+            left = [number for number in left if not self._is_done(number)]
+            if left and len(left) == before and not self.is_stopped:
+                self._wait(left[0])
+
+    def _wait(self, number: int) -> None:
+        owner = self._store.owner(self._keys[number])
+        holder = str(owner or "another process")
+        if holder != self._waiting_for:
+            self._waiting_for = holder
+            self._tell(News(kind="waiting", cell=number, text=holder))
+        self._stopping.wait(POLL_SECONDS)
+
+    def _is_done(self, number: int) -> bool:
+        """Make a run if it is open; return whether it is done."""
+        if self._stopping.is_set():
+            return False
+        key, cell = self._keys[number], self._job.cells[number]
+        state = self._store.state(key)
+        if state == "running":
+            return False
+        if state == "open":
+            with suppress(BusyError):
+                claim = self._store.claim(key, run_identity(cell.run))
+                if claim is not None:
+                    return self._made(number, claim)
+            if self._store.state(key) != "done":
+                return False
+        self._tell(News(kind="elsewhere", cell=number))
+        return True
+
+    def _made(self, number: int, claim: Claim) -> bool:
+        started = time.perf_counter()
+        self._waiting_for = ""
+        self._tell(News(kind="started", cell=number))
+        for warning in claim.warnings:
+            self._tell(News(kind="note", cell=number, text=warning))
+        try:
+            made = self._attempt(number, claim)
+        except BaseException:
+            claim.release()
+            raise
+        if made is None:
+            claim.release()
+            return False
+        claim.finish(made.record, attention=made.attention)
+        record = made.record
+        self._tell(
+            News(
+                kind="ended",
+                cell=number,
+                status=record.status,
+                text=record.message,
+                loss=record.headline,
+                seconds=time.perf_counter() - started,
+            )
+        )
+        return True
+
+    def _attempt(self, number: int, claim: Claim) -> Made | None:
+        cell, started = self._job.cells[number], now()
+        surroundings = Surroundings(
+            stop=self._stopping.is_set,
+            watchers=Watchers(on_event=lambda event: self._pass_on(number, event)),
+            checkpoint_seconds=self._job.checkpoint_seconds,
+            keep=self._job.keep,
+        )
+        try:
+            try:
+                return self._make(cell, claim, surroundings)
+            except NoneSoundError as error:
+                self._tell(News(kind="note", cell=number, text=f"{error}; it begins again"))
+                claim.restart()
+                return self._make(cell, claim, surroundings)
+        except QkvaryError:
+            raise
+        except Exception as error:  # whatever a run does, the others go on
+            if not self._records_failures:
+                raise
+            traceback.print_exc()
+            record = make_record(cell, status="failed", started=started, message=_reason(error))
+            return Made(record=record)
+
+    def _pass_on(self, number: int, event: Event) -> None:
+        if event.warning:
+            self._tell(News(kind="note", cell=number, text=event.warning))
+        else:
+            self._tell(
+                News(
+                    kind="progress",
+                    cell=number,
+                    step=event.step,
+                    steps=event.steps,
+                    loss=event.loss,
+                )
+            )
+
+
+def _reason(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def serve(make: Make) -> int:
+    """Be a worker process: read the job from standard input, work, return the exit code.
+
+    News goes to what was standard output; whatever else prints lands on standard error.
+    """
+    faulthandler.enable()
+    channel = os.dup(1)
+    os.dup2(2, 1)
+    reader = os.fdopen(os.dup(0), "rb")
+    line = reader.readline()
+    if not line:
+        return 0
+
+    def tell(news: News) -> None:
+        try:
+            os.write(channel, news.to_line())
+        except BrokenPipeError:
+            worker.stop()
+
+    worker = Worker(Job.from_line(line), make, tell)
+
+    def terminate(_number: int, _frame: FrameType | None) -> None:
+        if terminated:
+            os._exit(128 + signal.SIGTERM)
+        terminated.append(True)
+        worker.stop()
+
+    def listen() -> None:
+        while os.read(0, 1024):
+            pass
+        worker.stop()
+
+    terminated: list[bool] = []
+    signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=listen, daemon=True).start()
+    tell(News(kind="ready"))
+    code = 0
+    try:
+        worker.work()
+    except QkvaryError as error:
+        tell(News(kind="fatal", text=str(error), code=error.exit_code))
+        code = error.exit_code
+    sys.stderr.flush()
+    return 128 + signal.SIGTERM if terminated else code

@@ -1,0 +1,1 @@
+"""How is it *written*? Numbers, units, names and lists; the standard library alone."""

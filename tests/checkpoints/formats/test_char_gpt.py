@@ -1,0 +1,201 @@
+"""A character model does what its reference says, and a damaged one is refused in a sentence."""
+
+import json
+import math
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.formats.char_gpt import load, read_config
+from qkvary.checkpoints.models import LoadedModel
+from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
+from tests.checkpoints.published_models import (
+    KINDS,
+    find_model,
+    held_out_characters,
+    loads_or_refuses,
+    read_reference,
+)
+from tests.reference import char_gpt
+from tests.storage.damage import DAMAGES
+
+CONFIG = char_gpt.CONFIG
+WEIGHTS = char_gpt.make_weights(CONFIG)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return find_model("shakespeare_char_mha", kind, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def loaded(folder: Path) -> LoadedModel:
+    return load_checkpoint(folder)
+
+
+def encode(loaded: LoadedModel, text: str) -> torch.Tensor:
+    assert loaded.tokenizer is not None
+    return torch.tensor(loaded.tokenizer.encode(text))
+
+
+def test_logits_are_the_reference_to_the_printed_digits(folder: Path) -> None:
+    reference = read_reference(folder)
+    expected = torch.tensor(reference["logits_after_prompt"], dtype=torch.float64)
+    for dtype in (torch.float64, torch.float32):
+        loaded = load(folder)
+        prompt = encode(loaded, reference["greedy"]["prompt"])
+        with torch.inference_mode():
+            found = loaded.network.to(dtype)(prompt[None])[0, -1]
+        assert (found.double() - expected).abs().max() < 1e-5
+
+
+def test_greedy_text_is_the_reference(folder: Path, loaded: LoadedModel) -> None:
+    expected = read_reference(folder)["greedy"]
+    ids = encode(loaded, expected["prompt"]).tolist()
+    with torch.inference_mode():
+        for _ in range(expected["new_tokens"]):
+            ids.append(int(loaded.network(torch.tensor([ids]))[0, -1].argmax()))
+    assert loaded.tokenizer is not None
+    assert b"".join(map(loaded.tokenizer.piece, ids)).decode() == expected["text"]
+
+
+def test_mean_loss_is_the_reference(kind: str, folder: Path) -> None:
+    loaded = load(folder)
+    loaded.network.double()
+    codes = encode(loaded, held_out_characters(kind))
+    size = loaded.network.config.max_tokens
+    windows = (len(codes) - 1) // size
+    inputs, targets = codes[: windows * size], codes[1 : windows * size + 1]
+    total = 0.0
+    for some, wanted in zip(inputs.view(-1, size).split(32), targets.view(-1, size).split(32)):  # noqa: B905
+        with torch.inference_mode():
+            logits = loaded.network(some).flatten(0, 1)
+        total += float(F.cross_entropy(logits, wanted.flatten(), reduction="sum"))
+    expected = read_reference(folder)["validation"]
+    assert windows == expected["windows"]
+    assert round(total / (windows * size), 6) == expected["mean_nll_nats"]
+
+
+def write(folder: Path, config: dict[str, Any], weights: dict[str, Any] | None = None) -> Path:
+    made = char_gpt.make_weights(config, seed=3) if weights is None else weights
+    (folder / "model.safetensors").write_bytes(char_gpt.pack(made))
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    return folder
+
+
+def test_shared_heads_equal_the_loops(tmp_path: Path) -> None:
+    config = {**CONFIG, "num_heads": 6, "num_kv_heads": 2, "head_dim": 3}
+    network = load(write(tmp_path, config)).network.double()
+    tokens = [3, 0, 12, 7, 7, 1]
+    with torch.inference_mode():
+        found = network(torch.tensor([tokens]))[0].numpy()
+    expected = char_gpt.logits(config, char_gpt.make_weights(config, seed=3), tokens)
+    assert np.abs(found - expected).max() / expected.std() < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"vocab_size": 0}, DamagedError, "has vocab_size 0, expected a whole number from 1"),
+        ({"num_layers": 10**12}, DamagedError, "has num_layers 1000000000000, expected"),
+        ({"num_layers": 10**6}, DamagedError, "has 1000000 layers, expected at most"),
+        ({"num_layers": 3}, DamagedError, "but its configuration asks for"),
+        ({"d_model": True}, DamagedError, "has d_model True, expected a whole number"),
+        ({"d_model": "20"}, DamagedError, "has d_model '20', expected"),
+        ({"d_ff": 2.5}, DamagedError, "has d_ff 2.5, expected"),
+        ({"d_ff": None}, DamagedError, "has d_ff None, expected"),
+        ({"d_ff": [0] * 1000}, DamagedError, "has d_ff [0, 0"),
+        ({"num_kv_heads": 3}, DamagedError, "describes no network: expected KV heads that divide"),
+        ({"chars": "aa"}, DamagedError, "expected an alphabet of distinct characters"),
+        ({"chars": 5}, DamagedError, "has chars that are no text"),
+        ({"chars": "ab"}, DamagedError, "has a vocabulary of 13, but its tokenizer one of 2"),
+        ({"ffn_activation": "gelu"}, UsageError, "has ffn_activation 'gelu', expected 'relu'"),
+        ({"layer_norm_eps": 1e-6}, UsageError, "has layer_norm_eps 1e-06, expected 1e-05"),
+    ],
+)
+def test_a_configuration_that_makes_no_sense_is_refused(
+    changes: dict[str, Any], error: type[QkvaryError], message: str, tmp_path: Path
+) -> None:
+    write(tmp_path, {**CONFIG, **changes}, WEIGHTS)
+    with pytest.raises(error) as caught:
+        load_checkpoint(tmp_path)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def changed_weights(how: str) -> dict[str, Any]:
+    changed = dict(WEIGHTS)
+    if how == "missing":
+        # As many numbers as before, elsewhere.
+        changed["other"] = changed.pop("blocks.1.norm1.bias")
+    elif how == "shape":
+        changed["lm_head.weight"] = WEIGHTS["lm_head.weight"].T.copy()
+    else:
+        changed["ln_f.bias"] = WEIGHTS["ln_f.bias"] + np.float32(math.nan)
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("missing", "stack.blocks.1.attention_norm.bias is missing, other is not known"),
+        ("shape", "head_weight is [20, 13] instead of [13, 20]"),
+        ("nan", "has a weight that is not finite, in stack.final_norm.bias"),
+    ],
+)
+def test_weights_of_another_network_are_refused(how: str, message: str, tmp_path: Path) -> None:
+    write(tmp_path, CONFIG, changed_weights(how))
+    with pytest.raises(DamagedError) as caught:
+        load(tmp_path)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "error"),
+    [
+        ("model.safetensors", b"", DamagedError),
+        ("model.safetensors", b"\xff" * 100, DamagedError),
+        ("model.safetensors", b"\x80\x04pickle", UnsafeError),
+        ("config.json", b'{"chars": "ab"', DamagedError),
+        ("config.json", b'{"chars": "ab", "chars": "ab"}', DamagedError),
+        ("config.json", b'"chars"' + b"[" * 100_000, DamagedError),
+        ("config.json", b'{"chars": "\\ud800"}', DamagedError),
+        ("config.json", b'{"chars": NaN}', DamagedError),
+    ],
+)
+def test_what_is_no_such_file_is_refused(
+    name: str, data: bytes, error: type[QkvaryError], tmp_path: Path
+) -> None:
+    write(tmp_path, CONFIG, WEIGHTS)
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(error) as caught:
+        load_checkpoint(tmp_path)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_no_damage_ends_in_anything_but_a_sentence(tmp_path: Path) -> None:
+    char_gpt.write_stand_in(tmp_path / "sound")
+    for seed in range(60):
+        generator = random.Random(seed)
+        shutil.copytree(tmp_path / "sound", tmp_path / "damaged")
+        files = [tmp_path / "damaged" / name for name in ("config.json", "model.safetensors")]
+        DAMAGES[seed % len(DAMAGES)](generator.choice(files), generator)
+        assert loads_or_refuses(tmp_path / "damaged")
+        shutil.rmtree(tmp_path / "damaged")
+
+
+def test_a_configuration_needs_nothing_but_sizes_and_characters() -> None:
+    few = {name: CONFIG[name] for name in CONFIG if name not in {"ffn_activation", "num_kv_heads"}}
+    assert read_config(few, "c") == read_config(CONFIG, "c")

@@ -1,0 +1,219 @@
+"""A llama2.c model does what its reference says, and a damaged one is refused in a sentence."""
+
+import itertools
+import math
+import random
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.formats.llama2c import load, read_sizes, read_tokenizer, recognises
+from qkvary.checkpoints.models import LoadedModel
+from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
+from tests.checkpoints.published_models import (
+    KINDS,
+    find_model,
+    loads_or_refuses,
+    read_reference,
+    stories,
+)
+from tests.reference import llama2c
+from tests.storage.damage import DAMAGES
+
+SIZES = llama2c.SIZES
+WEIGHTS = llama2c.make_weights(SIZES)
+PACKED = llama2c.pack(SIZES, WEIGHTS)
+PIECES, SCORES = llama2c.make_pieces(SIZES["vocab_size"])
+TOKENIZER = llama2c.pack_tokenizer(PIECES, SCORES)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return find_model("stories260K", kind, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def loaded(folder: Path) -> LoadedModel:
+    return load_checkpoint(folder)
+
+
+def test_logits_are_the_reference_to_the_printed_digits(folder: Path, loaded: LoadedModel) -> None:
+    expected = torch.tensor(read_reference(folder)["logits_after_bos"], dtype=torch.float64)
+    for dtype in (torch.float64, torch.float32):
+        with torch.inference_mode():
+            found = load(folder).network.to(dtype)(torch.tensor([[1]]))[0, -1]
+        assert (found.double() - expected).abs().max() < 1e-5
+
+
+def test_greedy_tokens_and_their_text_are_the_reference(folder: Path, loaded: LoadedModel) -> None:
+    expected = read_reference(folder)["greedy"]
+    network, tokenizer = loaded
+    ids = list(expected["prompt_ids"])
+    with torch.inference_mode():
+        while len(ids) < len(expected["ids"]):
+            ids.append(int(network(torch.tensor([ids]))[0, -1].argmax()))
+    assert ids == expected["ids"]
+    assert tokenizer is not None
+    pieces = [tokenizer.piece(b, after=a) for a, b in itertools.pairwise(ids)]
+    assert b"".join(pieces).decode("utf-8", "replace") == expected["text"]
+
+
+def test_mean_loss_is_the_reference(kind: str, folder: Path) -> None:
+    network, tokenizer = load(folder)
+    network.double()
+    assert tokenizer is not None
+    total, count = 0.0, 0
+    for text in stories(kind):
+        tokens = torch.tensor(tokenizer.encode(text)[: network.config.max_tokens + 1])
+        with torch.inference_mode():
+            logits = network(tokens[None, :-1])[0]
+        total += float(F.cross_entropy(logits, tokens[1:], reduction="sum"))
+        count += len(tokens) - 1
+    expected = read_reference(folder)["validation"]
+    assert count == expected["predicted_tokens"]
+    assert round(total / count, 6) == expected["mean_nll_nats"]
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+def test_every_kind_of_head_equals_the_loops(tied: bool, kv_heads: int, tmp_path: Path) -> None:
+    sizes = {**SIZES, "n_kv_heads": kv_heads}
+    weights = llama2c.make_weights(sizes, seed=5)
+    (tmp_path / "any.bin").write_bytes(llama2c.pack(sizes, weights, tied=tied))
+    network, tokenizer = load(tmp_path / "any.bin")
+    assert tokenizer is None
+    assert network.config.tied_head is tied
+    tokens = [1, 300, 7, 7, 41, 259]
+    with torch.inference_mode():
+        found = network.double()(torch.tensor([tokens]))[0].numpy()
+    expected = llama2c.logits(sizes, weights, tokens, tied=tied)
+    assert np.abs(found - expected).max() / expected.std() < 1e-12
+
+
+def test_texts_are_encoded_as_by_looking_at_all_neighbours() -> None:
+    tokenizer = read_tokenizer(TOKENIZER, SIZES["vocab_size"], "t")
+    for text in ("", "the", "  then  there ", "ainer\nTHE €é😀 in an", *llama2c.TEXTS):
+        assert tokenizer.encode(text) == llama2c.encode(PIECES, SCORES, text)
+
+
+@settings(max_examples=200)
+@given(text=st.text(alphabet=" theanirsg\n€é😀x", max_size=40))
+def test_any_text_is_encoded_so_and_comes_back(text: str) -> None:
+    tokenizer = read_tokenizer(TOKENIZER, SIZES["vocab_size"], "t")
+    tokens = tokenizer.encode(text)
+    assert tokens == llama2c.encode(PIECES, SCORES, text)
+    pieces = [tokenizer.piece(b, after=a) for a, b in itertools.pairwise(tokens)]
+    assert b"".join(pieces).decode() == text
+
+
+def test_the_original_model_of_the_tokenizer_says_what_becomes_of_spaces(tmp_path: Path) -> None:
+    llama2c.write_stand_in(tmp_path / "model")
+    assert load(tmp_path / "model").tokenizer.encode("a  b ")[-1] == 259 + 12  # type: ignore[union-attr]
+    normalizer = bytes((1 << 3 | 2, 1)) + b"i" + bytes((4 << 3, 1))
+    data = bytes((3 << 3 | 2, len(normalizer))) + normalizer
+    (tmp_path / "model" / f"tok{SIZES['vocab_size']}.model").write_bytes(data)
+    tokenizer = load(tmp_path / "model").tokenizer
+    assert tokenizer is not None
+    assert tokenizer.encode(" a  b  ") == tokenizer.encode("a b")
+
+
+def header(**changes: int) -> bytes:
+    fields = {**SIZES, **changes}
+    return struct.pack("<7i", *fields.values()) + PACKED[28:]
+
+
+def with_value(kind: str, value: float) -> bytes:
+    changed = WEIGHTS[kind].copy()
+    changed.flat[changed.size // 2] = value
+    return llama2c.pack(SIZES, {**WEIGHTS, kind: changed})
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (b"", DamagedError, "has 0 bytes, fewer than a header of 28"),
+        (PACKED[:27], DamagedError, "has 27 bytes, fewer than a header of 28"),
+        (PACKED[:-4], DamagedError, "instead of the"),
+        (PACKED + b"\0", DamagedError, "instead of the"),
+        (header(dim=0), DamagedError, "has dim 0, expected 1 to"),
+        (header(n_layers=-3), DamagedError, "has n_layers -3, expected"),
+        (header(vocab_size=-(2**31)), DamagedError, "has vocab_size 2147483648, expected"),
+        (header(n_layers=2**24, hidden_dim=2**24), DamagedError, "bytes instead of the"),
+        (header(n_heads=5), DamagedError, "expected heads of an even number"),
+        (header(n_heads=8), DamagedError, "expected heads of an even number"),
+        (header(n_kv_heads=4), DamagedError, "KV heads that divide them"),
+        (header(vocab_size=-307), DamagedError, "bytes instead of the"),
+        (with_value("w2", math.nan), DamagedError, "not finite, in stack.blocks"),
+        (with_value("embedding", math.inf), DamagedError, "not finite, in embedding"),
+        (with_value("cos", math.nan), DamagedError, "a rotation that is not of base 10,000"),
+        (with_value("sin", 0.5), DamagedError, "a rotation that is not of base 10,000"),
+        (b"24ka" + PACKED, UsageError, "a later version of the llama2.c format"),
+        (b"PK\x03\x04" + PACKED, UnsafeError, "is a pickle"),
+        (b"\x80\x02" + PACKED, UnsafeError, "is a pickle"),
+    ],
+)
+def test_what_is_no_model_is_refused(
+    data: bytes, error: type[QkvaryError], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "model.bin").write_bytes(data)
+    with pytest.raises(error) as caught:
+        load_checkpoint(tmp_path)
+    assert message in str(caught.value)
+    assert str(tmp_path / "model.bin") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "ends at piece 0 of 307"),
+        (TOKENIZER[:-3], "or ends inside it"),
+        (TOKENIZER[:-30], "of 307"),
+        (TOKENIZER + b"x", "has 1 bytes behind 307 pieces"),
+        (TOKENIZER[:8] + struct.pack("<i", -1) + TOKENIZER[12:], "has -1 bytes in piece 0"),
+        (TOKENIZER[:8] + struct.pack("<i", 2**30) + TOKENIZER[12:], "bytes in piece 0"),
+        (TOKENIZER[:4] + struct.pack("<f", math.nan) + TOKENIZER[8:], "scores that are finite"),
+        (TOKENIZER.replace(b"<0x41>", b"<0x4g>"), "a token for each of 256 bytes, got 255"),
+    ],
+)
+def test_what_is_no_tokenizer_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(DamagedError) as caught:
+        read_tokenizer(data, SIZES["vocab_size"], "t.bin")
+    assert message in str(caught.value)
+
+
+def test_no_damage_ends_in_anything_but_a_sentence(tmp_path: Path) -> None:
+    llama2c.write_stand_in(tmp_path / "sound")
+    for seed in range(60):
+        generator = random.Random(seed)
+        shutil.copytree(tmp_path / "sound", tmp_path / "damaged")
+        files = sorted((tmp_path / "damaged").glob("*.bin"))
+        DAMAGES[seed % len(DAMAGES)](generator.choice(files), generator)
+        assert loads_or_refuses(tmp_path / "damaged")
+        shutil.rmtree(tmp_path / "damaged")
+
+
+def test_a_folder_of_several_models_is_not_guessed_at(tmp_path: Path) -> None:
+    for name in ("a.bin", "b.bin", "tokenizer.bin"):
+        (tmp_path / name).write_bytes(PACKED)
+    assert recognises(tmp_path)
+    with pytest.raises(UsageError, match=r"expected one \.bin in .*, got 2: a\.bin, b\.bin"):
+        load(tmp_path)
+
+
+def test_the_header_is_read_as_it_is_written() -> None:
+    sizes = read_sizes(PACKED, "m")
+    assert (sizes.dim, sizes.hidden, sizes.layers, sizes.heads) == (24, 11, 2, 6)
+    assert (sizes.kv_heads, sizes.vocabulary, sizes.tokens, sizes.tied) == (3, 307, 33, True)

@@ -1,0 +1,66 @@
+"""What transformers saves of our networks is read without it, bit by bit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers.utils import logging
+
+from qkvary.arch.canonical import to_dict
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.formats.transformers_folder import load, recognises
+from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import DamagedError, NewerFormatError, QkvaryError
+from tests.checkpoints.test_models import make_model
+from tests.reference import char_gpt
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("label", ["QKV", "Q-K=V@rotary", "(Q-MQA)+"])
+def test_what_transformers_saves_comes_back(label: str, tied: bool, tmp_path: Path) -> None:
+    logging.disable_progress_bar()
+    model = make_model(label, tied_head=tied, positions="learned")
+    QKVForCausalLM.wrap(model).save_pretrained(tmp_path / "model")
+    found, tokenizer = load_checkpoint(tmp_path / "model")
+    assert tokenizer is None
+    assert found.config == model.config
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(found.state_dict()[name], tensor)
+
+
+def write(folder: Path, model: LanguageModel, **changes: Any) -> Path:
+    weights = {f"network.{name}": t.detach().numpy() for name, t in model.state_dict().items()}
+    (folder / "model.safetensors").write_bytes(char_gpt.pack(weights))
+    fields = {"model_type": "qkvary", "network": to_dict(model.config), "network_format": 1}
+    (folder / "config.json").write_text(json.dumps({**fields, **changes}), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"network_format": 2}, NewerFormatError, "has network_format 2, this qkvary reads 1"),
+        ({"network": None}, DamagedError, "is no configuration of a language model"),
+        ({"network": []}, DamagedError, "is no configuration of a language model"),
+        ({"network": {"num_layers": 10**12}}, DamagedError, "more layers than there are tensors"),
+    ],
+)
+def test_what_is_no_network_is_refused(
+    changes: dict[str, Any], error: type[QkvaryError], message: str, tmp_path: Path
+) -> None:
+    assert load(write(tmp_path, make_model())).network.config == make_model().config
+    write(tmp_path, make_model(), **changes)
+    with pytest.raises(error) as caught:
+        load_checkpoint(tmp_path)
+    assert message in str(caught.value)
+
+
+def test_a_configuration_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, make_model())
+    (tmp_path / "config.json").write_bytes(b'{"model_type": "qkvary", NaN')
+    assert recognises(tmp_path)
+    with pytest.raises(DamagedError, match="cannot be used: expected one JSON object"):
+        load_checkpoint(tmp_path / "model.safetensors")

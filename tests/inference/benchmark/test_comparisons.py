@@ -1,0 +1,178 @@
+import dataclasses
+
+import pytest
+
+from qkvary.inference.benchmark.comparisons import (
+    compare_memory,
+    find_memory,
+    find_row,
+    is_reference,
+    name_place,
+    read_speeds,
+    stand_beside_poster,
+    wall_counts,
+)
+from qkvary.inference.benchmark.records import DecodeRecord
+from tests.inference.benchmark.made_up import (
+    CONTEXT,
+    FASTER,
+    LONG,
+    MOMENTARY,
+    SECONDS,
+    TOKENS,
+    VARIANTS,
+    formula_bytes,
+    make_case,
+    make_record,
+)
+
+MIB = 2**20
+
+
+def change_effort(record: DecodeRecord, **changes: object) -> DecodeRecord:
+    effort = dataclasses.replace(record.question.effort, **changes)
+    return dataclasses.replace(record, question=dataclasses.replace(record.question, effort=effort))
+
+
+def test_rates_follow_from_times() -> None:
+    ours = read_speeds(make_record())[0]
+    # Of seven rounds four are quick.
+    assert ours.first_seconds.value == pytest.approx(SECONDS["cache"] / 100)
+    step = SECONDS["cache"] * 0.99 / (TOKENS - 1)
+    assert ours.token_seconds.value == pytest.approx(step)
+    assert ours.token_seconds.high == pytest.approx(1.1 * step)
+    assert ours.tokens_per_second.value == pytest.approx(TOKENS / SECONDS["cache"])
+    assert ours.tokens_per_second.low == pytest.approx(TOKENS / SECONDS["cache"] / 1.1)
+    assert ours.read_bytes_per_second is not None
+    assert ours.read_bytes_per_second.value == pytest.approx(12e6 / step)
+    assert ours.share_of_stream == pytest.approx(12e6 / step / 16e9)
+
+
+def test_ratios_are_taken_within_rounds_and_belong_to_the_cache() -> None:
+    for speed in read_speeds(make_record()):
+        if speed.row.runner != "cache":
+            assert speed.over_prefix is None
+            assert speed.over_stock == ()
+            continue
+        faster = FASTER[speed.row.case.variant]
+        assert speed.over_prefix is not None
+        for ratio, runner in (
+            (speed.over_prefix, "prefix"),
+            *((ratio, runner) for runner, ratio in speed.over_stock),
+        ):
+            wanted = faster * SECONDS[runner] / SECONDS["cache"]
+            assert [ratio.value, ratio.low, ratio.high] == pytest.approx([wanted] * 3)
+
+
+def test_time_of_the_processor_counts_unless_work_is_shared() -> None:
+    record = make_record()
+    row = record.speed[0]
+    slow = dataclasses.replace(row.times, cpu_seconds=tuple(2 * one for one in row.times.seconds))
+    rows = (dataclasses.replace(row, times=slow), *record.speed[1:])
+    record = dataclasses.replace(record, speed=rows)
+    assert not wall_counts(record)
+    alone = read_speeds(record)[0].over_prefix
+    shared = read_speeds(change_effort(record, threads=2))[0].over_prefix
+    assert alone is not None
+    assert shared is not None
+    assert shared.value == pytest.approx(2 * alone.value)
+    assert wall_counts(change_effort(record, device="cuda"))
+
+
+def test_without_transformers_there_is_nothing_to_compare_with() -> None:
+    speeds = read_speeds(make_record(stock=False))
+    assert {speed.row.runner for speed in speeds} == {"cache", "prefix"}
+    assert all(speed.over_stock == () for speed in speeds)
+
+
+def test_peaks_differ_as_caches_do() -> None:
+    record = make_record()
+    gaps = compare_memory(record)
+    found = [
+        (gap.more.case.variant, gap.less.case.variant, gap.formula_bytes, gap.error) for gap in gaps
+    ]
+    single = formula_bytes("Q-K=V", "rotated", LONG)
+    assert found == [
+        ("Q-K=V", "Q-K=V", single, 0.0),
+        ("QKV", "Q-K=V", single, 0.0),
+        ("QKV", "MQA", 3 * single // 2, 0.0),
+    ]
+    assert all(gap.more.case.context == LONG for gap in gaps)
+
+
+def test_an_error_is_a_share_of_the_formula() -> None:
+    record = make_record()
+    rows = [
+        dataclasses.replace(row, peak_bytes=row.peak_bytes - MIB)
+        if row.cache is not None and row.cache.layout == "split"
+        else row
+        for row in record.memory
+    ]
+    (gap, *_) = compare_memory(dataclasses.replace(record, memory=tuple(rows)))
+    single = formula_bytes("Q-K=V", "rotated", LONG)
+    assert gap.measured_bytes == single - MIB
+    assert gap.error == pytest.approx(-MIB / single)
+
+
+def test_rows_are_found_by_case() -> None:
+    record = make_record()
+    row = find_row(record, make_case("MQA"), "prefix")
+    assert row is not None
+    assert (row.case.variant, row.runner) == ("MQA", "prefix")
+    assert find_row(record, make_case("MQA", 17), "prefix") is None
+    memory = find_memory(record, make_case("Q-K=V", LONG))
+    assert memory is not None
+    assert memory.cache is not None
+    assert memory.cache.layout == "rotated"
+    assert memory.answer_bytes == formula_bytes("Q-K=V", "rotated", LONG) + MOMENTARY
+    assert memory.total_bytes == memory.answer_bytes + 12 * MIB
+
+
+def test_the_reference_case_is_one() -> None:
+    record = make_record()
+    case = make_case("QKV")
+    assert is_reference(record, case)
+    assert not is_reference(record, dataclasses.replace(case, batch=2))
+    assert not is_reference(record, make_case("QKV", 512))
+    assert not is_reference(change_effort(record, threads=2), case)
+    assert not is_reference(change_effort(record, new_tokens=100), case)
+
+
+def test_ours_stands_beside_the_poster() -> None:
+    memory, speed = stand_beside_poster(make_record())
+    assert memory.published == (-6.5, -6.9)
+    assert speed.published == (4.4, 5.3)
+    assert [place for place, _ in memory.here] == [
+        name_place(make_case("Q-K=V", context)) for context in (CONTEXT, LONG)
+    ]
+    weights, long = 12 * MIB, formula_bytes("QKV", "rotated", LONG)
+    wanted = (weights + MOMENTARY + long // 2) / (weights + MOMENTARY + long) - 1
+    assert memory.here[1][1].value == pytest.approx(100 * wanted)
+    ((where, change),) = speed.here
+    assert where == name_place(make_case("Q-K=V"))
+    assert change.value == pytest.approx(25.0)
+
+
+def test_the_projection_that_is_gone_saves_more_than_the_poster_measured() -> None:
+    """22 layers of 2048 x 2048 and a bias, of 1,214 M parameters, before anything is cached."""
+    memory, speed = stand_beside_poster(make_record())
+    gone = 22 * (2048 * 2048 + 2048)
+    place, change = memory.model[0]
+    assert place == "no context"
+    assert change == pytest.approx(-100 * gone / 1_214_000_000, rel=0.02)
+    assert change < memory.published[1]
+    assert speed.model[0][1] > speed.published[1]
+    assert [change for _, change in memory.model] == sorted(
+        (change for _, change in memory.model), reverse=True
+    )
+
+
+def test_other_variants_have_no_place_beside_the_poster() -> None:
+    record = make_record()
+    rows = tuple(row for row in record.speed if row.case.variant != "QKV")
+    kept = tuple(row for row in record.memory if row.case.variant != "QKV")
+    assert stand_beside_poster(dataclasses.replace(record, speed=rows, memory=kept)) == ()
+
+
+def test_variants_are_all_there() -> None:
+    assert {speed.row.case.variant for speed in read_speeds(make_record())} == set(VARIANTS)

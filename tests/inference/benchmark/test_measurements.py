@@ -1,0 +1,301 @@
+"""What is measured and by whom; how long it takes is nobody's business here."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkvary.arch.caches import CacheOptions
+from qkvary.checkpoints.models import save_model
+from qkvary.inference.benchmark import measurements as decode_measurements
+from qkvary.inference.benchmark.measurements import (
+    MEMORY_TOKENS,
+    MEMORY_TURNS,
+    NEEDS_TRANSFORMERS,
+    measure,
+)
+from qkvary.inference.benchmark.measuring import MemoryStream, usual_options
+from qkvary.inference.benchmark.networks import Sizes, cache_formula_bytes, make_network
+from qkvary.inference.benchmark.peak_memory import MemoryJob, MemoryReading
+from qkvary.inference.benchmark.records import (
+    STOCK_RUNNERS,
+    CacheChoice,
+    DecodeQuestion,
+    DecodeRecord,
+    Effort,
+    from_json,
+    to_json,
+)
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import ResourceError, UsageError
+
+SIZES = Sizes(d_model=24, num_layers=2, num_heads=3, vocabulary=29)
+EFFORT = Effort(
+    new_tokens=7,
+    rounds=2,
+    prefix_steps=7,
+    memory_context=None,
+    memory_chunk=8,
+    threads=1,
+    device="cpu",
+    seed=0,
+)
+READING = MemoryReading(
+    source="VmHWM", weight_bytes=100, before_bytes=1000, peak_bytes=1700, cache_bytes=500
+)
+
+
+def ask(*labels: str, **changes: object) -> DecodeQuestion:
+    effort = changes.pop("effort", {})
+    question = DecodeQuestion(
+        networks=tuple(make_network(label, SIZES) for label in labels),
+        checkpoint=None,
+        contexts=(16,),
+        batches=(1,),
+        dtypes=("float32",),
+        caches=(CacheChoice(),),
+        stock=STOCK_RUNNERS,
+        effort=dataclasses.replace(EFFORT, **effort),  # type: ignore[arg-type]
+    )
+    return dataclasses.replace(question, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def short_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(device: str) -> MemoryStream:
+        return MemoryStream(device, 2**16)
+
+    monkeypatch.setattr(decode_measurements, "MemoryStream", make)
+
+
+def answer(question: DecodeQuestion) -> DecodeRecord:
+    return measure(question, command="typed", tell=lambda _: None)
+
+
+def test_everybody_answers_every_case_in_every_round() -> None:
+    told: list[str] = []
+    question = ask("QKV", "Q-MQA", contexts=(16, 19), batches=(1, 2))
+    record = measure(question, command="typed", tell=told.append)
+    assert len(record.speed) == 2 * 2 * 2 * 4
+    for row in record.speed:
+        times = row.times
+        assert [len(one) for one in dataclasses.astuple(times)] == [2] * 4
+        assert all(first < whole for first, whole in zip(times.first_seconds, times.seconds))  # noqa: B905
+        assert row.equal_tokens == row.timed_steps == 7
+        assert row.cache_bytes == row.cache_formula_bytes
+    assert len(record.stream_bytes_per_second) == 4 * 2
+    assert [text.partition(":")[0] for text in told] == [
+        f"speed at {context} tokens, batch {batch}, float32"
+        for context in (16, 19)
+        for batch in (1, 2)
+    ]
+    assert record.command == "typed"
+    assert from_json(to_json(record), where="here") == record
+
+
+def test_rows_say_what_was_stored_and_read() -> None:
+    record = answer(ask("Q-K=V"))
+    rows = {row.runner: row for row in record.speed}
+    ours, stock = rows["cache"], rows["transformers"]
+    network = dataclasses.replace(make_network("Q-K=V", SIZES), max_tokens=16)
+    assert ours.cache == usual_options(LanguageModel(network))
+    assert ours.cache_bytes == 2 * 24 * 4 * 15
+    assert stock.cache_bytes == 2 * ours.cache_bytes
+    assert rows["prefix"].cache_bytes == 0
+    assert ours.step_read_bytes is not None
+    assert stock.step_read_bytes is None
+    assert stock.parameters == ours.parameters + 2 * (24 * 24 + 24)
+    assert stock.notes[0] == "as gpt2"
+
+
+def test_caches_are_measured_beside_each_other() -> None:
+    choices = (
+        CacheChoice(),
+        CacheChoice(layout="split", kernel="folded"),
+        CacheChoice(storage=CacheOptions(storage="int8", group=8)),
+    )
+    record = answer(ask("Q-K=V", caches=choices, stock=()))
+    caches = [row.cache for row in record.speed if row.runner == "cache"]
+    usual = caches[0]
+    assert usual is not None
+    assert caches == [choice.resolve(usual) for choice in choices]
+    sizes = [row.cache_bytes for row in record.speed if row.cache is not None]
+    assert sizes[1] == 2 * sizes[0]
+    assert sizes[2] < sizes[0]
+
+
+def test_a_choice_that_changes_nothing_is_measured_once() -> None:
+    record = answer(ask("QKV", caches=(CacheChoice(), CacheChoice(layout=None)), stock=()))
+    assert [row.runner for row in record.speed] == ["cache", "prefix"]
+
+
+def test_long_contexts_are_interpolated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_measurements, "LONG_CONTEXT", 15)
+    monkeypatch.setattr(decode_measurements, "LONG_STEPS", 3)
+    record = answer(ask("QKV", stock=()))
+    (row,) = (row for row in record.speed if row.runner == "prefix")
+    assert (row.timed_steps, row.equal_tokens) == (3, 3)
+
+
+def test_without_transformers_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_measurements, "has_transformers", lambda: False)
+    record = answer(ask("QKV"))
+    assert record.notes == (NEEDS_TRANSFORMERS,)
+    assert {row.runner for row in record.speed} == {"cache", "prefix"}
+    assert record.question.stock == ()
+    silent = answer(ask("QKV", stock=()))
+    assert silent.notes == ()
+
+
+def test_what_transformers_cannot_express_has_no_peer() -> None:
+    record = answer(ask("(Q=K-V)+"))
+    assert {row.runner for row in record.speed} == {"cache", "prefix"}
+    (note,) = record.notes
+    assert note.startswith("(Q=K-V)+ has no peer in transformers: expected a network that GPT-2")
+
+
+def test_every_dtype_is_computed_in() -> None:
+    record = answer(ask("MQA", dtypes=("float64", "bfloat16"), stock=()))
+    sizes = [row.cache_bytes for row in record.speed if row.runner == "cache"]
+    assert sizes[0] == 4 * sizes[1]
+
+
+def test_memory_is_measured_of_every_case_and_of_a_long_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jobs: list[MemoryJob] = []
+
+    def read(job: MemoryJob) -> MemoryReading:
+        jobs.append(job)
+        return READING
+
+    monkeypatch.setattr(decode_measurements, "measure_apart", read)
+    effort = {"memory_context": 64, "new_tokens": 7}
+    record = answer(ask("QKV", "Q-K=V", effort=effort))
+    found = [
+        (row.case.variant, row.case.context, row.runner, row.cache and row.cache.layout)
+        for row in record.memory
+    ]
+    usual = record.memory[0].cache
+    assert usual is not None
+    own = usual.layout
+    # Both are of one size in transformers, and are measured there once.
+    assert found == [
+        ("QKV", 16, "cache", own),
+        ("QKV", 16, "transformers", None),
+        ("Q-K=V", 16, "cache", own),
+        ("QKV", 64, "cache", own),
+        ("QKV", 64, "transformers", None),
+        ("Q-K=V", 64, "cache", own),
+        ("Q-K=V", 64, "cache", "split"),
+    ]
+    assert all(job == jobs[index - index % MEMORY_TURNS] for index, job in enumerate(jobs))
+    for job, row in zip(jobs[::MEMORY_TURNS], record.memory, strict=True):
+        assert job.cache == row.cache
+        assert job.prompt_tokens + job.new_tokens == row.case.context
+        assert job.network.config.max_tokens == row.case.context
+        assert job.new_tokens == row.new_tokens == min(7, MEMORY_TOKENS)
+        assert job.chunk == 8
+        assert (row.answer_bytes, row.total_bytes) == (700, 800)
+        if row.cache is not None:
+            assert row.cache_formula_bytes == cache_formula_bytes(
+                job.network.config,
+                row.cache,
+                tokens=row.case.context - 1,
+                batch=1,
+                dtype="float32",
+            )
+
+
+def test_the_least_of_some_processes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    more = itertools.cycle((5, 0, 3))
+
+    def read(_job: MemoryJob) -> MemoryReading:
+        return dataclasses.replace(READING, peak_bytes=READING.peak_bytes + next(more))
+
+    monkeypatch.setattr(decode_measurements, "measure_apart", read)
+    record = answer(ask("QKV", stock=(), effort={"memory_context": 0}))
+    assert [row.answer_bytes for row in record.memory] == [700]
+
+
+def test_no_long_context_and_no_memory_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_measurements, "measure_apart", lambda _: READING)
+    only = answer(ask("Q-K=V", stock=(), effort={"memory_context": 0}))
+    assert [row.case.context for row in only.memory] == [16]
+    assert answer(ask("Q-K=V", stock=())).memory == ()
+
+
+def test_a_process_that_dies_takes_no_other_row_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(job: MemoryJob) -> MemoryReading:
+        if job.prompt_tokens > 32:
+            raise ResourceError("the process that measures memory ended with code -9")
+        return READING
+
+    monkeypatch.setattr(decode_measurements, "measure_apart", read)
+    record = answer(ask("QKV", stock=(), effort={"memory_context": 64}))
+    assert [row.case.context for row in record.memory] == [16]
+    (note,) = record.notes
+    assert note.startswith("No memory of QKV, 1 answer of 64 tokens, float32: the process that")
+    assert note.endswith("ended with code -9.")
+
+
+def test_peaks_come_from_processes_of_their_own() -> None:
+    record = answer(ask("Q-K=V", stock=(), effort={"memory_context": 0}))
+    (row,) = record.memory
+    assert row.cache_bytes == row.cache_formula_bytes == record.speed[0].cache_bytes
+    assert row.weight_bytes == 4 * record.speed[0].parameters
+    assert 0 < row.before_bytes <= row.peak_bytes
+
+
+def test_a_checkpoint_is_measured_as_it_is(tmp_path: Path) -> None:
+    config = dataclasses.replace(make_network("Q-GQA-1@rotary", SIZES), max_tokens=40)
+    save_model(tmp_path / "model", LanguageModel(config, seed=7))
+    question = ask(
+        "QKV",
+        networks=(config,),
+        checkpoint=str(tmp_path / "model"),
+        effort={"memory_context": 0},
+        stock=(),
+    )
+    record = answer(question)
+    assert {row.case.variant for row in record.speed} == {"Q-MQA@rotary"}
+    assert record.memory[0].weight_bytes == 4 * record.speed[0].parameters
+
+
+def test_environment_and_threads() -> None:
+    before = torch.get_num_threads()
+    record = answer(ask("QKV"))
+    facts = {fact.name: fact.value for fact in record.environment}
+    assert facts["threads"] == "1"
+    assert {"torch", "transformers", "cpu", "instructions"} <= facts.keys()
+    assert torch.get_num_threads() == before
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match="expected a device"):
+        answer(ask("QKV", effort={"device": "cuda:99"}))
+
+
+def test_what_a_timing_chose_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = answer(ask("QKV", "Q-MQA", stock=()))
+    size = record.speed[0].parameters
+    step = f"step, device cpu, parameters {size}, threads 1, rows 1, tokens 64"
+    attention = "device cpu, heads 3, kv 1, width 8, threads 1"
+    found = {
+        step: "step",
+        step.replace(str(size), f"{size}0"): "layer",
+        step.replace("threads 1", "threads 12"): "layer",
+        attention: "native",
+        "device cpu, heads 3, kv 2, width 8, threads 1": "folded",
+    }
+    monkeypatch.setattr(decode_measurements, "chosen", lambda: found)
+    alone = answer(ask("QKV", "Q-MQA", stock=())).kernels
+    assert [(fact.name, fact.value) for fact in alone] == [(step, "step")]
+    found[step] = "attention"
+    both = answer(ask("QKV", "Q-MQA", stock=())).kernels
+    assert [(fact.name, fact.value) for fact in both] == [
+        (step, "attention"),
+        (attention, "native"),
+    ]

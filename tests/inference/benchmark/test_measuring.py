@@ -1,0 +1,111 @@
+import torch
+
+from qkvary.arch.caches import CacheOptions
+from qkvary.inference.benchmark.measuring import (
+    Clocks,
+    MemoryStream,
+    TimedAnswer,
+    answer_with_cache,
+    answer_without_cache,
+    choose_steps,
+    count_equal,
+    draw_prompts,
+    usual_options,
+)
+from qkvary.inference.decoding import complete
+from qkvary.inference.requests import Request
+from tests.inference.decoding_networks import VOCABULARY, make_network
+
+NEW = 13
+PREALLOCATED = CacheOptions(storage="preallocated")
+
+
+def check_times(answer: TimedAnswer) -> None:
+    for first, whole in zip(answer.first, answer.whole, strict=True):
+        assert 0 <= first <= whole
+    assert answer.whole.wall > answer.first.wall > 0
+
+
+def test_prompts_are_drawn_anew_for_every_row_and_alike_for_a_seed() -> None:
+    one = draw_prompts(VOCABULARY, batch=3, length=11, seed=1)
+    assert one == draw_prompts(VOCABULARY, batch=3, length=11, seed=1)
+    assert one != draw_prompts(VOCABULARY, batch=3, length=11, seed=2)
+    assert [len(row) for row in one] == [11] * 3
+    assert len(set(one)) == 3
+    assert all(0 <= token < VOCABULARY for row in one for token in row)
+
+
+def test_the_answer_is_that_of_decoding_and_the_cache_is_what_it_says() -> None:
+    model = make_network("Q-K=V")
+    prompts = draw_prompts(VOCABULARY, batch=2, length=7, seed=0)
+    answer = answer_with_cache(model, prompts, NEW, options=PREALLOCATED)
+    requests = [Request(prompt=prompt, max_new_tokens=NEW) for prompt in prompts]
+    assert answer.tokens == tuple(tuple(one.tokens) for one in complete(model, requests))
+    # K alone of 2 rows, 3 layers, 20 channels, for all tokens but the last.
+    assert answer.cache_bytes == 2 * 3 * 20 * 4 * (7 + NEW - 1)
+    check_times(answer)
+
+
+def test_running_the_prefix_again_gives_the_same_tokens() -> None:
+    model = make_network("Q-MQA")
+    prompts = draw_prompts(VOCABULARY, batch=2, length=5, seed=0)
+    ours = answer_with_cache(model, prompts, NEW, options=PREALLOCATED)
+    again = answer_without_cache(model, prompts, ours.tokens, range(NEW))
+    assert again.tokens == ours.tokens
+    assert again.cache_bytes == 0
+    check_times(again)
+
+
+def test_some_steps_stand_for_all() -> None:
+    model = make_network("QKV")
+    prompts = draw_prompts(VOCABULARY, batch=1, length=5, seed=0)
+    ours = answer_with_cache(model, prompts, NEW, options=PREALLOCATED)
+    steps = choose_steps(NEW, 4)
+    assert steps == (0, 3, 7, 11)
+    some = answer_without_cache(model, prompts, ours.tokens, steps)
+    assert some.tokens == (tuple(ours.tokens[0][step] for step in steps),)
+    check_times(some)
+
+
+def test_steps_are_all_or_the_first_and_middles() -> None:
+    assert choose_steps(5, 5) == (0, 1, 2, 3, 4)
+    assert choose_steps(5, 99) == (0, 1, 2, 3, 4)
+    for new_tokens, most in ((240, 9), (17, 2), (1000, 16)):
+        steps = choose_steps(new_tokens, most)
+        assert len(set(steps)) == most
+        assert steps[0] == 0
+        assert steps[-1] < new_tokens
+        # Their mean is that of all steps behind the first.
+        assert abs(sum(steps[1:]) / (most - 1) - new_tokens / 2) <= 1
+
+
+def test_equal_tokens_are_counted_up_to_the_first_difference_of_any_row() -> None:
+    assert count_equal(((1, 2, 3), (4, 5, 6)), ((1, 2, 3), (4, 5, 6))) == 3
+    assert count_equal(((1, 2, 3), (4, 5, 6)), ((1, 2, 9), (4, 0, 6))) == 1
+    assert count_equal(((1,),), ((2,),)) == 0
+
+
+def test_clocks_run_forward() -> None:
+    start = Clocks.now()
+    sum(range(10_000))
+    span = Clocks.now().since(start)
+    assert span.wall > 0
+    assert span.cpu >= 0
+
+
+def test_memory_is_read_at_some_rate() -> None:
+    assert MemoryStream("cpu", 2**20).measure() > 0
+
+
+def test_the_usual_cache_is_that_of_decoding() -> None:
+    assert usual_options(make_network("MQA")).storage == "preallocated"
+
+
+def test_threads_and_gradients_are_left_alone() -> None:
+    model = make_network("QKV")
+    prompts = draw_prompts(VOCABULARY, batch=1, length=3, seed=0)
+    threads = torch.get_num_threads()
+    answer_with_cache(model, prompts, 2, options=PREALLOCATED)
+    assert torch.get_num_threads() == threads
+    assert torch.is_grad_enabled()
+    assert all(parameter.grad is None for parameter in model.parameters())

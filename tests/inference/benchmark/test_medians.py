@@ -1,0 +1,47 @@
+import math
+from itertools import pairwise
+
+import pytest
+
+from qkvary.inference.benchmark.medians import LEVEL, Median, median_ratio, median_with_interval
+
+
+def coverage(count: int, cut: int) -> float:
+    """How often the order statistics ``cut`` from both ends enclose the median of any shape."""
+    return 1 - 2 * sum(math.comb(count, below) for below in range(cut + 1)) / 2**count
+
+
+def test_median_is_in_the_middle_of_its_interval() -> None:
+    assert median_with_interval([3.0, 1.0, 2.0]) == Median(2.0, 1.0, 3.0)
+    assert median_with_interval([5.0]) == Median(5.0, 5.0, 5.0)
+    assert median_with_interval([1.0, 2.0, 3.0, 10.0]).value == 2.5
+
+
+@pytest.mark.parametrize("count", range(1, 40))
+def test_interval_holds_its_level_and_no_narrower_one_does(count: int) -> None:
+    found = median_with_interval([float(number) for number in range(count)])
+    cut = int(found.low)
+    assert found.high == count - 1 - cut
+    if count < 6:
+        assert cut == 0
+    else:
+        assert coverage(count, cut) >= LEVEL
+        assert coverage(count, cut + 1) < LEVEL
+
+
+def test_more_rounds_give_narrower_intervals() -> None:
+    widths = []
+    for count in (9, 15, 35):
+        found = median_with_interval([number / count for number in range(count)])
+        widths.append(found.high - found.low)
+    assert all(after < before for before, after in pairwise(widths))
+
+
+def test_ratio_is_taken_round_by_round() -> None:
+    """A round in which both are slower says the same of them."""
+    assert median_ratio([1.0, 10.0, 2.0], [3.0, 30.0, 6.0]) == Median(3.0, 3.0, 3.0)
+
+
+def test_rounds_come_in_pairs() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        median_ratio([1.0], [1.0, 2.0])

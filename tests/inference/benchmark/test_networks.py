@@ -1,0 +1,97 @@
+import dataclasses
+from typing import get_args
+
+import pytest
+import torch
+
+from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage
+from qkvary.arch.models import as_model
+from qkvary.checkpoints.huggingface.stock import export_stock
+from qkvary.costs.cache import cache_bytes_per_token
+from qkvary.costs.decoding import decode_step
+from qkvary.costs.formats import parse_format
+from qkvary.inference.benchmark.networks import (
+    STORED,
+    Sizes,
+    cache_formula_bytes,
+    make_network,
+    mean_step_bytes,
+    name_variant,
+    shares_key_and_value,
+)
+from qkvary.nn.cache import KVCache
+from qkvary.nn.language_model import LanguageModel
+
+SIZES = Sizes(d_model=24, num_layers=3, num_heads=4, vocabulary=29)
+LABELS = ("QKV", "Q-K=V", "MQA", "Q-MQA", "QKV@rotary", "Q-K=V@rotary", "Q-GQA-2@rotary")
+TOKENS, BATCH = 13, 2
+
+
+def test_every_layout_has_a_formula() -> None:
+    assert set(STORED) == set(get_args(CacheLayout))
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_transformers_can_express_the_network(label: str) -> None:
+    network = dataclasses.replace(make_network(label, SIZES), max_tokens=16)
+    kind = export_stock(LanguageModel(network)).config.model_type
+    assert kind == ("llama" if "rotary" in label else "gpt2")
+
+
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("layout", get_args(CacheLayout))
+@pytest.mark.parametrize("storage", get_args(CacheStorage))
+def test_formula_is_what_a_cache_holds(
+    label: str, layout: CacheLayout, storage: CacheStorage
+) -> None:
+    network = dataclasses.replace(make_network(label, SIZES), max_tokens=TOKENS)
+    options = CacheOptions(layout=layout, storage=storage, group=3)
+    cache = KVCache(network.layers, max_tokens=TOKENS, options=options)
+    model = LanguageModel(network).eval()
+    with torch.no_grad():
+        model(torch.arange(BATCH * TOKENS).view(BATCH, TOKENS) % 29, cache=cache)
+    formula = cache_formula_bytes(network, options, tokens=TOKENS, batch=BATCH, dtype="float32")
+    assert cache.nbytes == formula
+
+
+def test_step_reads_weights_and_what_was_stored_so_far() -> None:
+    """With one step it is the cost model's; with more, the mean over them."""
+    network = dataclasses.replace(make_network("Q-K=V", SIZES), max_tokens=64)
+    options, form = CacheOptions(), parse_format("fp32")
+    found = [
+        mean_step_bytes(network, options, prompt=5, tokens=tokens, batch=2, dtype="float32")
+        for tokens in (2, 4)
+    ]
+    step = decode_step(as_model(network), batch=2, context=6, weights=form, cache=form)
+    assert found[0] == step.weight_bytes + step.cache_bytes
+    assert found[1] - found[0] == 2 * (cache_bytes_per_token(network) or 0)
+
+
+def test_two_tensors_are_read_where_two_are_stored() -> None:
+    network = dataclasses.replace(make_network("Q-K=V", SIZES), max_tokens=64)
+    sizes = [
+        mean_step_bytes(
+            network,
+            CacheOptions(layout=layout),
+            prompt=5,
+            tokens=2,
+            batch=1,
+            dtype="bfloat16",
+        )
+        for layout in ("sources", "split")
+    ]
+    assert sizes[1] - sizes[0] == 6 * 3 * 24 * 2
+
+
+def test_variants_have_their_labels() -> None:
+    assert name_variant(make_network("q,k=v", SIZES)) == "Q-K=V"
+    one, other = (make_network(label, SIZES) for label in ("QKV", "MQA"))
+    mixed = dataclasses.replace(one, attention=(*one.layers[:2], other.layers[0]))
+    assert name_variant(mixed) == "QKV, MQA"
+    assert not shares_key_and_value(mixed)
+    assert shares_key_and_value(make_network("Q-MQA", SIZES))
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected d_model divisible by num_heads"):
+        make_network("QKV", Sizes(d_model=10, num_heads=3))

@@ -1,0 +1,102 @@
+"""Memory falls by what the formula says: measured in fresh processes."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.caches import CacheLayout, CacheOptions
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.inference.benchmark.peak_memory import (
+    MemoryJob,
+    MemoryReading,
+    NetworkSource,
+    measure_apart,
+    measure_here,
+)
+from qkvary.storage.errors import ResourceError
+from tests.inference.decoding_networks import make_config
+
+MOST_OFF = 0.02
+"""Of the difference of two caches."""
+
+
+def make_job(config: LanguageModelConfig, cache: CacheOptions | None, **sizes: int) -> MemoryJob:
+    given = {"batch": 1, "prompt_tokens": 9, "new_tokens": 5, "threads": 1, "chunk": 4, **sizes}
+    source = NetworkSource(config=config, seed=0, checkpoint=None, dtype="float32", device="cpu")
+    return MemoryJob(network=source, cache=cache, **given)
+
+
+def read_layout(layout: CacheLayout, *, context: int, batch: int, chunk: int) -> MemoryReading:
+    """Of a Q-K=V network whose cache is large against everything else."""
+    config = LanguageModelConfig(
+        attention=AttentionConfig(
+            d_model=256, num_heads=4, variant=parse_variant("Q-K=V"), causal=True
+        ),
+        block=BlockConfig(d_ff=64),
+        num_layers=4,
+        vocabulary=512,
+        max_tokens=context,
+    )
+    options = CacheOptions(layout=layout, storage="preallocated", kernel="auto")
+    sizes = {"batch": batch, "prompt_tokens": context - 8, "new_tokens": 8, "chunk": chunk}
+    return measure_apart(make_job(config, options, **sizes))
+
+
+def check_gap(*, context: int, batch: int, chunk: int) -> None:
+    full = read_layout("split", context=context, batch=batch, chunk=chunk)
+    single = read_layout("rotated", context=context, batch=batch, chunk=chunk)
+    formula = batch * (context - 1) * 4 * 256 * 4
+    assert full.cache_bytes == 2 * formula
+    assert single.cache_bytes == formula
+    measured = full.answer_bytes - single.answer_bytes
+    assert abs(measured / formula - 1) <= MOST_OFF, (measured, formula)
+
+
+def test_one_tensor_for_both_roles_lowers_the_peak_by_its_bytes() -> None:
+    """64 MiB of cache as 8 texts, since one long text takes half a minute."""
+    check_gap(context=2048, batch=8, chunk=32)
+
+
+@pytest.mark.slow
+def test_one_tensor_for_both_roles_lowers_the_peak_of_a_long_context_by_its_bytes() -> None:
+    check_gap(context=2**15, batch=1, chunk=128)
+
+
+@pytest.mark.parametrize("label", ["QKV", "Q-K=V"])
+def test_a_process_of_its_own_says_what_this_one_would(label: str) -> None:
+    """All but the marks, which belong to a process."""
+    job = make_job(make_config(label), CacheOptions(storage="preallocated"))
+    apart, here = measure_apart(job), measure_here(job)
+    parameters = sum(part.numel() for part in job.network.load().parameters())
+    assert apart.weight_bytes == here.weight_bytes == 4 * parameters
+    tensors = 2 if label == "QKV" else 1
+    assert apart.cache_bytes == here.cache_bytes == tensors * 3 * 20 * 4 * 13
+    assert apart.source == here.source == "VmHWM"
+    assert 0 < apart.before_bytes <= apart.peak_bytes
+    assert apart.total_bytes == apart.weight_bytes + apart.peak_bytes - apart.before_bytes
+
+
+def test_transformers_is_measured_by_itself() -> None:
+    job = make_job(make_config("Q-K=V"), None)
+    reading = measure_apart(job)
+    assert reading.cache_bytes == 2 * 3 * 20 * 4 * 13
+    # A copy of the shared projection in each layer, with its bias.
+    more = (
+        reading.weight_bytes
+        - measure_here(dataclasses.replace(job, cache=CacheOptions())).weight_bytes
+    )
+    assert more == 4 * 3 * (20 * 20 + 20)
+
+
+def test_a_process_that_dies_is_told_with_its_last_words() -> None:
+    job = make_job(make_config("QKV"), CacheOptions(), prompt_tokens=60, new_tokens=60)
+    with pytest.raises(ResourceError, match="ended with code 1 and said: ValueError: expected"):
+        measure_apart(job)
+
+
+def test_threads_are_those_that_are_asked_for() -> None:
+    measure_here(make_job(make_config("QKV"), CacheOptions(), threads=1))
+    assert torch.get_num_threads() == 1

@@ -1,0 +1,53 @@
+import pytest
+
+from qkvary.arch.caches import CacheOptions
+from qkvary.inference.benchmark.measuring import answer_with_cache, draw_prompts
+from qkvary.inference.benchmark.stock_generation import ATTENTION, StockModel
+from qkvary.inference.catalog import has_transformers, load_stock
+from tests.inference.decoding_networks import VOCABULARY, make_network
+
+NEW, LENGTH = 11, 9
+
+
+@pytest.mark.parametrize(
+    ("label", "architecture", "numbers"),
+    [
+        # GPT-2 has as many KV heads as heads, Llama has not: 3 layers of 20 channels, or of 10.
+        ("QKV", "gpt2", 2 * 3 * 20),
+        ("Q-K=V", "gpt2", 2 * 3 * 20),
+        ("Q-MQA", "gpt2", 2 * 3 * 20),
+        ("QKV@rotary", "llama", 2 * 3 * 20),
+        ("Q-MQA@rotary", "llama", 2 * 3 * 10),
+    ],
+)
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_transformers_gives_the_same_tokens(
+    label: str, architecture: str, numbers: int, cache: str
+) -> None:
+    network = make_network(label)
+    stock = StockModel(network)
+    prompts = draw_prompts(VOCABULARY, batch=2, length=LENGTH, seed=1)
+    ours = answer_with_cache(network, prompts, NEW, options=CacheOptions(storage="preallocated"))
+    theirs = stock.answer(prompts, NEW, cache=cache)
+    assert theirs.tokens == ours.tokens
+    assert 0 < theirs.first.wall < theirs.whole.wall
+    assert (stock.architecture, stock.cache_numbers_per_token) == (architecture, numbers)
+    assert stock.model.config._attn_implementation == ATTENTION
+    assert theirs.cache_bytes == 2 * numbers * 4 * (LENGTH + NEW - 1)
+
+
+def test_chunks_of_a_prompt_change_nothing() -> None:
+    network = make_network("MQA")
+    stock = StockModel(network)
+    prompts = draw_prompts(VOCABULARY, batch=1, length=LENGTH, seed=1)
+    assert stock.answer(prompts, NEW, chunk=4).tokens == stock.answer(prompts, NEW).tokens
+
+
+def test_what_cannot_be_expressed_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected a network that GPT-2 can express"):
+        StockModel(make_network("(Q=K-V)+"))
+
+
+def test_the_catalog_finds_it() -> None:
+    assert has_transformers()
+    assert load_stock() is StockModel

@@ -1,0 +1,129 @@
+"""Published figures: the files are sound, and a person finds what is in them."""
+
+import json
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.literature.figures import (
+    PublishedFigure,
+    decode_table,
+    find_published,
+    load_published,
+    published_names,
+    published_quality,
+)
+
+FIGURES = [
+    pytest.param(name, figure, id=f"{name}:{figure.row}:{figure.column}")
+    for name in published_names()
+    for figure in load_published(name).figures
+]
+
+
+@pytest.mark.parametrize("name", published_names())
+def test_every_file_is_a_table_with_its_source(name: str) -> None:
+    table = load_published(name)
+    assert table.name == name
+    assert table.title
+    assert table.paper in table.source
+    assert table.place in table.source
+    assert table.figures
+    assert table.note.endswith(".")
+    assert len({(figure.row, figure.column) for figure in table.figures}) == len(table.figures)
+    for column in table.columns:
+        assert column.title
+        assert (column.metric is None) or column.tasks
+        for variant in column.variants:
+            assert variant == spell_label(parse_variant(variant))
+
+
+def test_every_table_of_the_papers_is_there() -> None:
+    names = set(published_names())
+    assert {f"three-projections-table-{number}" for number in range(1, 12)} <= names
+    assert {f"key-value-table-{number}" for number in range(1, 4)} <= names
+    assert {"query-identity-table-2", "poster-downstream", "poster-measured"} <= names
+
+
+@pytest.mark.parametrize(("name", "figure"), FIGURES)
+def test_every_figure_is_printed_somehow(name: str, figure: PublishedFigure) -> None:
+    assert figure.printed, name
+    assert figure.std is None or figure.value is not None
+
+
+def test_a_table_is_meant_by_its_name_or_the_end_of_it() -> None:
+    assert find_published("poster-text") == "poster-text"
+    assert find_published("table-10") == "three-projections-table-10"
+    assert find_published("scenario") == "three-projections-scenario"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("table-1", "one published table, got 'table-1', which is key-value-table-1 or three-proj"),
+        ("scenari", "got 'scenari'; did you mean three-projections-scenario"),
+        ("qqqq", "got 'qqqq'; choices: key-value-notebook-characters, "),
+        ("", "got ''; choices: "),
+    ],
+)
+def test_a_table_that_is_not_there_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        find_published(text)
+
+
+@pytest.mark.parametrize(
+    ("label", "change"),
+    [
+        ("q,k=v", "+3.1 %"),
+        ("Q=K-V", "+4.9 %"),
+        ("GQA-8", "+0.52 %"),
+        ("(Q=K-V)+", "+0.019"),
+        ("(Q=K=V)+", "-0.028"),
+        ("I-K-V", "+0.002"),
+    ],
+)
+def test_published_quality_takes_any_spelling(label: str, change: str) -> None:
+    quality = published_quality(label)
+    assert quality is not None
+    assert quality.change == change
+    assert quality.source
+    assert quality.quantity
+
+
+@pytest.mark.parametrize("label", ["QKV", "I-K=V", "Q-I-V"])
+def test_nothing_is_made_up_where_nothing_was_published(label: str) -> None:
+    assert published_quality(label) is None
+
+
+def test_an_unknown_table_suggests_the_nearest() -> None:
+    message = "unknown published table 'three-projections-table-44'; did you mean"
+    with pytest.raises(ValueError, match=message):
+        load_published("three-projections-table-44")
+    with pytest.raises(ValueError, match="choices: key-value-notebook-characters, "):
+        load_published("qqqq")
+
+
+def test_a_figure_that_is_not_there_names_what_is() -> None:
+    table = load_published("three-projections-table-2")
+    with pytest.raises(KeyError, match="no figure 'MQA', 'sort' in three-projections-table-2"):
+        table.figure("MQA", "sort")
+
+
+def content() -> dict[str, Any]:
+    text = (resources.files("qkvary.literature.published") / "poster-measured.json").read_text()
+    return json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": 2}, "expected schema_version 1 and its own name, got 2"),
+        ({"name": "another"}, "got 1 and 'another'"),
+        ({"columns": {}}, "no column 'low'"),
+    ],
+)
+def test_a_damaged_table_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        decode_table({**content(), **change}, "poster-measured")

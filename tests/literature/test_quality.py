@@ -1,0 +1,186 @@
+"""The published price of sharing: changes, what rounding leaves open, and who dominates whom."""
+
+import math
+
+import pytest
+
+from qkvary.literature.quality import (
+    REAL_FRACTIONS,
+    SEEDS,
+    CostKind,
+    Size,
+    dilution_table,
+    qualities,
+    quality_of,
+    standings,
+    undiluted,
+)
+
+PRINTED_300M = {
+    "QKV": 5.11,
+    "Q-K=V": 5.27,
+    "Q=K-V": 5.36,
+    "Q=K=V": 6.41,
+    "GQA-4": 5.15,
+    "MQA": 5.19,
+    "Q-GQA-4": 5.32,
+    "Q-MQA": 5.36,
+}
+PRINTED_1200M = {
+    "QKV": 5.004,
+    "Q-K=V": 5.128,
+    "GQA-8": 5.030,
+    "MQA": 5.057,
+    "Q-GQA-8": 5.158,
+    "Q-MQA": 5.212,
+}
+
+
+@pytest.mark.parametrize(
+    ("size", "printed", "half"), [("300M", PRINTED_300M, 0.005), ("1.2B", PRINTED_1200M, 0.0005)]
+)
+def test_changes_follow_from_the_printed_perplexities(
+    size: Size, printed: dict[str, float], half: float
+) -> None:
+    found = {quality.variant: quality for quality in qualities(size)}
+    assert {label: quality.perplexity for label, quality in found.items()} == printed
+    base = printed["QKV"]
+    for label, quality in found.items():
+        assert quality.seeds == SEEDS == 1
+        assert quality.source.startswith("Do Transformers Need Three Projections?")
+        if label == "QKV":
+            assert (quality.low, quality.change_percent, quality.high) == (0, 0, 0)
+            assert quality.caveats == ()
+            continue
+        own = printed[label]
+        assert quality.change_percent == pytest.approx(100 * (own - base) / base)
+        assert quality.low == pytest.approx(100 * (own - half - base - half) / (base + half))
+        assert quality.high == pytest.approx(100 * (own + half - base + half) / (base - half))
+        assert any("seed" in line or "One network" in line for line in quality.caveats)
+        assert any("padding" in line for line in quality.caveats)
+
+
+def test_the_interval_of_mqa_is_the_known_one() -> None:
+    quality = quality_of("MQA")
+    assert quality is not None
+    assert f"{quality.change_percent:+.2f} in {quality.low:.2f} ... {quality.high:.2f}" == (
+        "+1.57 in 1.37 ... 1.76"
+    )
+    assert quality.printed == "+1.5 %"
+
+
+def test_any_spelling_is_read_and_nothing_is_made_up() -> None:
+    assert quality_of("q,k=v") == quality_of("Q-K=V")
+    assert quality_of("GQA-8") is None
+    assert quality_of("GQA-4", "1.2B") is None
+    assert quality_of("I-K-V") is None
+    with pytest.raises(ValueError, match=r"expected a size out of 300M, 1\.2B, got '7B'"):
+        quality_of("MQA", "7B")  # type: ignore[arg-type]
+
+
+def test_caveats_name_what_was_never_trained_and_what_was_shipped() -> None:
+    def caveats(label: str, size: Size = "300M") -> str:
+        quality = quality_of(label, size)
+        return " ".join(quality.caveats) if quality else ""
+
+    assert "GQA-8 has the same cache and was never trained" in caveats("Q-K=V")
+    assert "GQA-2 has the same cache" in caveats("Q-GQA-4")
+    assert "GQA-16 has the same cache" in caveats("Q-K=V", "1.2B")
+    assert "Head sharing alone cannot" in caveats("Q-MQA")
+    assert "same cache" not in caveats("Q=K=V") + caveats("MQA")
+    assert "has 8 KV heads" in caveats("Q-GQA-4")
+    assert "has 8 KV heads" not in caveats("Q-GQA-8", "1.2B")
+    assert "step 7,500 of 8,477" in caveats("MQA", "1.2B")
+
+
+def test_dilution_is_undone_in_the_logarithm() -> None:
+    loss, gap, fraction = 1.7, 0.04, 0.37
+    diluted = 100 * (math.exp(fraction * (loss + gap)) / math.exp(fraction * loss) - 1)
+    found = undiluted(diluted, math.exp(fraction * loss), fraction)
+    assert found.baseline_perplexity == pytest.approx(math.exp(loss))
+    assert found.change_percent == pytest.approx(100 * (math.exp(gap) - 1))
+
+
+def test_dilution_table() -> None:
+    table = dilution_table()
+    assert set(table) == set(PRINTED_300M) - {"QKV"}
+    assert [one.real_fraction for one in table["Q-K=V"]] == list(REAL_FRACTIONS)
+    changes = {label: [round(one.change_percent, 1) for one in row] for label, row in table.items()}
+    assert changes["GQA-4"] == [0.8, 1.5, 1.7, 2.0]
+    assert changes["MQA"] == [1.6, 3.0, 3.5, 4.0]
+    assert changes["Q-K=V"] == [3.1, 6.0, 7.1, 8.0]
+    assert changes["Q=K-V"] == [4.9, 9.4, 11.2, 12.7]
+    assert changes["Q-GQA-4"] == [4.1, 7.9, 9.4, 10.6]
+    assert changes["Q=K=V"] == [25.4, 53.4, 65.5, 76.2]
+    baseline = [round(one.baseline_perplexity, 1) for one in table["Q-K=V"]]
+    assert baseline == [5.1, 21.7, 37.5, 59.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((3.1, 5.11, 0.0), "a share of real tokens in"),
+        ((3.1, 5.11, 1.5), "a share of real tokens in"),
+        ((3.1, 0.5, 0.5), "a perplexity of at least 1"),
+        ((-100.0, 5.11, 0.5), "a change above -100 %"),
+    ],
+)
+def test_nonsense_is_refused(given: tuple[float, float, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        undiluted(*given)
+
+
+# Variants that nothing dominates, and of each other all that do, best perplexity first.
+EXPECTED: dict[tuple[Size, CostKind], tuple[str, dict[str, str]]] = {
+    ("300M", "cache"): (
+        "QKV GQA-4 MQA Q-MQA",
+        {
+            "Q-K=V": "GQA-4 MQA",
+            "Q=K-V": "QKV GQA-4 MQA Q-K=V Q-GQA-4 Q-MQA",
+            "Q=K=V": "GQA-4 MQA Q-K=V Q-GQA-4 Q-MQA",
+            "Q-GQA-4": "MQA",
+        },
+    ),
+    ("300M", "parameters"): (
+        "QKV Q=K=V GQA-4 MQA Q-MQA",
+        {
+            "Q-K=V": "GQA-4 MQA",
+            "Q=K-V": "GQA-4 MQA Q-K=V Q-GQA-4 Q-MQA",
+            "Q-GQA-4": "MQA",
+        },
+    ),
+    ("1.2B", "cache"): ("QKV GQA-8 MQA Q-MQA", {"Q-K=V": "GQA-8 MQA", "Q-GQA-8": "MQA"}),
+    ("1.2B", "parameters"): ("QKV GQA-8 MQA Q-MQA", {"Q-K=V": "GQA-8 MQA", "Q-GQA-8": "MQA"}),
+}
+
+
+@pytest.mark.parametrize(("size", "by"), EXPECTED)
+def test_who_dominates_whom(size: Size, by: CostKind) -> None:
+    frontier, dominated = EXPECTED[size, by]
+    found = {standing.variant: standing for standing in standings(size, by)}
+    assert [label for label, one in found.items() if one.status == "frontier"] == frontier.split()
+    for label, dominators in dominated.items():
+        assert [one.variant for one in found[label].dominated_by] == dominators.split()
+        assert found[label].status == "dominated beyond rounding"
+    assert set(found) == {*frontier.split(), *dominated}
+
+
+def test_two_equal_perplexities_decide_by_print_only() -> None:
+    """Q-MQA and Q=K-V are both printed as 5.36."""
+    standing = {one.variant: one for one in standings("300M", "cache")}["Q=K-V"]
+    beyond = {one.variant: one.beyond_rounding for one in standing.dominated_by}
+    assert not beyond["Q-MQA"]
+    assert beyond["MQA"]
+
+
+def test_equal_costs_are_named() -> None:
+    by_cache = {one.variant: one.equal_cost for one in standings("300M", "cache")}
+    assert by_cache["QKV"] == ("Q=K-V",)
+    assert by_cache["Q-K=V"] == ("Q=K=V",)
+    assert by_cache["MQA"] == ()
+    by_parameters = {one.variant: one for one in standings("300M", "parameters")}
+    assert by_parameters["Q-K=V"].equal_cost == ("Q=K-V",)
+    assert by_parameters["QKV"].cost == 305_534_976
+    assert standings("300M", "cache")[0].cost == 20 * 16 * 64 * 2 * 2
+    with pytest.raises(ValueError, match="expected a cost out of cache, parameters, got 'macs'"):
+        standings("300M", "macs")  # type: ignore[arg-type]

@@ -1,0 +1,149 @@
+"""Advice on training: arithmetic here beside what was measured and published there."""
+
+import pytest
+
+from qkvary.arch.families.sizes import load_size
+from qkvary.arch.models import Model, as_model
+from qkvary.arch.published_networks import gpt_300m, gpt_1200m, synthetic_encoder
+from qkvary.costs.candidates import choose_candidates
+from qkvary.costs.devices import Device, find_device
+from qkvary.costs.parameters import model_parameters
+from qkvary.costs.training import plan_training
+from qkvary.literature.figures import load_published
+from qkvary.literature.quality import Size
+from qkvary.planning.training_advice import TrainedVariant, advise_training, train_variants
+
+A100 = find_device("a100-40gb")
+
+
+def train(
+    model: Model, labels: tuple[str, ...] = (), *, size: Size = "300M", **fields: object
+) -> tuple[TrainedVariant, ...]:
+    given: dict[str, object] = {
+        "device": A100,
+        "tokens": 1024,
+        "precision": "mixed",
+        "checkpointing": False,
+        "reserve": 0.1,
+        "utilization": 0.4,
+        "size": size,
+    }
+    candidates = [row for row in choose_candidates(model, labels).rows if row.saving is None]
+    return train_variants(candidates, **(given | fields))  # type: ignore[arg-type]
+
+
+def test_rows_are_plans_of_each_variant() -> None:
+    model = as_model(gpt_300m())
+    rows = train(model, ("Q-K=V", "MQA"), checkpointing=True, utilization=0.3, reserve=0.2)
+    candidates = choose_candidates(model, ("Q-K=V", "MQA")).rows
+    assert [row.label for row in rows] == ["QKV", "Q-K=V", "MQA"]
+    for row in rows:
+        own = next(one.model for one in candidates if one.label == row.label and not one.saving)
+        assert row.parameters == model_parameters(own).total
+        assert row.plan == plan_training(
+            own, device=A100, tokens=1024, checkpointing=True, utilization=0.3, reserve=0.2
+        )
+
+
+def test_speeds_are_those_of_the_papers_table() -> None:
+    table = load_published("three-projections-table-4")
+    rows = train(as_model(gpt_300m()))
+    for row in rows:
+        printed = table.figure(row.label, "tokens_per_second")
+        assert row.published_tokens_per_second == printed.value
+        assert row.quality is not None
+
+
+def test_speeds_of_small_networks_are_not_those_of_large_ones() -> None:
+    rows = train(as_model(gpt_1200m()), size="1.2B")
+    assert all(row.quality is not None for row in rows)
+    assert all(row.published_tokens_per_second is None for row in rows)
+
+
+def test_groups_of_four_have_the_published_speed() -> None:
+    """Twelve heads in groups of four: GQA-3 is what the papers call GQA-4."""
+    rows = {row.label: row for row in train(load_size("gpt2"))}
+    table = load_published("three-projections-table-4")
+    assert rows["GQA-3"].published_tokens_per_second == (
+        table.figure("GQA-4", "tokens_per_second").value
+    )
+
+
+def test_advice_on_the_papers_network() -> None:
+    rows = train(as_model(gpt_300m()))
+    first, second = advise_training(rows)
+    base = rows[0].plan.macs_per_token
+    best = next(row for row in rows if row.label == "Q-MQA").plan.macs_per_token
+    assert first.startswith(
+        f"Fewest products on the published frontier: Q-MQA, {100 * (1 - best / base):.1f} % below"
+    )
+    assert "448k against 427k tokens/s" in second
+    assert "+1.6 % against +3.1 %" in second
+
+
+def test_quoted_changes_belong_to_the_quoted_speeds() -> None:
+    sentences = list(advise_training(train(as_model(gpt_1200m()), size="1.2B")))
+    assert "+1.6 % against +3.1 %" in sentences[-1]
+
+
+def test_the_frontier_is_of_products_and_quality() -> None:
+    """Q=K=V takes few products and is far worse; without Q-MQA it takes the fewest."""
+    rows = train(as_model(gpt_300m()), ("Q=K=V", "Q=K-V", "MQA"))
+    sentence = next(iter(advise_training(rows)))
+    assert sentence.startswith("Fewest products on the published frontier: Q=K=V")
+    with_more = train(as_model(gpt_300m()), ("Q=K-V", "MQA"))
+    assert "frontier: MQA" in next(iter(advise_training(with_more)))
+
+
+def test_a_model_that_takes_the_fewest_products_already() -> None:
+    rows = train(as_model(gpt_300m("Q-MQA")), ("QKV", "MQA"))
+    assert next(iter(advise_training(rows))) == (
+        "Nothing on the published frontier takes fewer products than the model as it is."
+    )
+
+
+def test_what_does_not_fit_is_said_first() -> None:
+    small = Device(name="x", title="x", memory_bytes=22 * 10**9)
+    large = as_model(gpt_1200m())
+    sentences = list(advise_training(train(large, size="1.2B", device=small, tokens=4096)))
+    assert sentences[0] == (
+        "As it is (QKV) not one sequence fits beside weights, gradients and optimizer on one "
+        "device: shard them, keep fewer activations (--checkpointing), or shorten --context."
+    )
+
+
+def test_what_was_done_already_is_no_advice() -> None:
+    rows = train(as_model(gpt_1200m()), size="1.2B", device=A100, tokens=2**18, checkpointing=True)
+    assert rows[0].plan.free_bytes > 0
+    assert next(iter(advise_training(rows))) == (
+        "As it is (QKV) not one sequence fits beside weights, gradients and optimizer on one "
+        "device: shard them, or shorten --context."
+    )
+
+
+def test_shorter_sequences_do_not_help_what_has_no_room_for_weights() -> None:
+    rows = train(load_size("llama-3.1-8b"), size="1.2B")
+    assert rows[0].plan.free_bytes < 0
+    assert next(iter(advise_training(rows))) == (
+        "As it is (GQA-8): weights, gradients and optimizer alone do not fit on one device, "
+        "however short the sequence: shard them."
+    )
+
+
+def test_models_without_a_label_are_spoken_of_as_they_are() -> None:
+    sentences = list(advise_training(train(load_size("gemma-4-31b"), size="1.2B")))
+    assert sentences[0].startswith("As it is: weights, gradients and optimizer alone do not fit")
+    assert sentences[1].startswith("Fewest products on the published frontier: ")
+    assert "% below the model as it is; a gain" in sentences[1]
+
+
+def test_networks_that_decode_nothing_can_be_trained() -> None:
+    rows = train(as_model(synthetic_encoder()), tokens=16)
+    assert all(row.plan.largest_batch > 0 for row in rows)
+
+
+@pytest.mark.parametrize("seen", [512, 4096])
+def test_an_encoders_tokens_are_counted(seen: int) -> None:
+    rows = train(load_size("t5-small"), encoder_tokens=seen)
+    alone = plan_training(load_size("t5-small"), device=A100, tokens=1024, encoder_tokens=seen)
+    assert rows[0].plan == alone

@@ -1,0 +1,280 @@
+"""A study that never ran: records with the shape and the accidents of real ones."""
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from qkvary.arch.variants import QKV
+from qkvary.reports.maps import AttentionMaps
+from qkvary.studies.results.analysis import summarise
+from qkvary.studies.results.summary import PublishedCell, PublishedComparison, Summary
+from qkvary.studies.running.records import Record
+from qkvary.studies.study import Cell, Setting, Study
+from qkvary.tasks.config import CharacterTaskConfig, SequenceTaskConfig
+from qkvary.training.config import OptimizerConfig, TrainingConfig
+
+Rename = Callable[[str, str], str]
+"""Gets the name of a field and its text, returns the text to put there."""
+
+VARIANTS = (
+    "QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+",
+    "GQA-2", "MQA", "Q-GQA-2", "Q-MQA", "I-K-V", "I-K=V",
+)  # fmt: skip
+CONTRASTS = (("I-K=V", "Q=K=V"), ("Q-K=V", "Q=K-V"), ("MQA", "QKV"), ("Q-K=V", "QKV"))
+"""Those whose variants are there are planned."""
+MORE_VARIANTS = (
+    *VARIANTS,
+    *("Q=V", "Q-I-V", "Q-K-I", "Q[residual]-K-V", "Q[map]=K-V", "QKV@alibi", "Q=K-V@diag-mean"),
+    *("Q-K=V@relative", "QKV@t2.0", "Q-K[d/4]-V[d/4]", "I-K-V@rotary", "MQA@w8", "Q=K=V@relative"),
+)
+TASKS = ("reverse", "sort", "swap", "characters")
+HORIZON = 450
+_SKILL = (0.95, 0.93, 0.945, 0.94, 0.72, 0.83, 0.945, 0.93, 0.93, 0.91, 0.955, 0.90)
+_PARAMETERS = (72_586, 64_288, 64_310, 64_288, 56_010, 56_032, 68_000, 66_000)
+_CACHE = (1024, 1024, 1028, 512, 512, 516, 512, 256, 256, 128, 1024, 512)
+_ACCIDENTS = {
+    ("reverse", "Q=K=V", 2): ("diverged", "the loss became NaN at step 120"),
+    ("sort", "(Q=K=V)+", 1): ("failed", "MemoryError: the worker ran out of memory"),
+    ("characters", "I-K=V", 4): ("missing", ""),
+}
+
+
+def keep(_field: str, text: str) -> str:
+    return text
+
+
+def make_study(variants: Sequence[str] = VARIANTS, seeds: int = 5) -> Study:
+    block = BlockConfig(d_ff=34)
+    attention = AttentionConfig(variant=QKV, d_model=16, num_heads=4, head_dim=4, causal=False)
+    causal = dataclasses.replace(attention, causal=True)
+    training = TrainingConfig(
+        steps=HORIZON,
+        batch_size=7,
+        evaluate_every=10,
+        optimizer=OptimizerConfig(learning_rate=1e-3),
+        solve_threshold=0.99,
+    )
+    encoder = EncoderConfig(
+        attention=attention, block=block, num_layers=2, vocabulary=10, max_tokens=16, classes=10
+    )
+    decoder = LanguageModelConfig(
+        attention=causal, block=block, num_layers=2, vocabulary=65, max_tokens=16
+    )
+    settings = [
+        Setting(
+            name=f"{name} n=16",
+            task=SequenceTaskConfig(name=name, length=16),
+            network=encoder,
+            training=training,
+        )
+        for name in ("reverse", "sort", "swap")
+    ]
+    characters = Setting(
+        name="characters",
+        task=CharacterTaskConfig(context=16),
+        network=decoder,
+        training=dataclasses.replace(training, solve_threshold=None),
+    )
+    return Study(
+        name="quickstart",
+        question="Do transformers need three projections, when all train under one protocol?",
+        description="Every variant of the papers on three synthetic tasks and on characters.",
+        settings=(*settings, characters),
+        variants=tuple(variants),
+        seeds=tuple(range(seeds)),
+        contrasts=tuple(pair for pair in CONTRASTS if set(pair) <= set(variants)),
+    )
+
+
+def _draw(cell: Cell, place: int) -> tuple[float, int | None, float]:
+    """Return a score, the steps until solved and the seconds of a run."""
+    noise = random.Random(f"{cell.setting}{place}{cell.seed}")
+    shared = random.Random(f"{cell.setting}{cell.seed}").gauss(0, 1)
+    skill = _SKILL[place % len(_SKILL)]
+    seconds = (20.0 if place % 12 in (2, 5) else 14.0) * (1 + noise.gauss(0, 0.03))
+    if cell.setting == "characters":
+        return (
+            1.72 + (0.95 - skill) * 0.8 + shared * 0.01 + noise.gauss(0, 0.003),
+            None,
+            seconds * 2,
+        )
+    hard = {"reverse n=16": 0.10, "sort n=16": 0.04, "swap n=16": 0.2}[cell.setting]
+    score = 1 - hard * (1.15 - skill) * 3 + shared * 0.01 + noise.gauss(0, 0.004)
+    steps = 260 + 900 * (0.97 - skill) + shared * 30 + noise.gauss(0, 20)
+    return min(score, 1.0), None if steps > HORIZON else int(steps // 10 * 10), seconds
+
+
+def _metrics(cell: Cell, score: float, steps: int | None) -> dict[str, float | int | None]:
+    name = "loss" if cell.setting == "characters" else "accuracy"
+    return {
+        f"test_{name}": score,
+        f"validation_{name}": score + 0.001,
+        "final_train_loss": 0.2,
+        "steps_to_solve": steps,
+    }
+
+
+def _no_metrics(metric: str, status: str) -> dict[str, float | None]:
+    return {metric: math.nan if status == "diverged" else None}
+
+
+def _costs(cell: Cell, place: int) -> dict[str, Any]:
+    total = _PARAMETERS[place % len(_PARAMETERS)]
+    parts = {"total": total, "embedding": 704, "attention": total - 39_000, "feed_forward": 33_000}
+    bidirectional = cell.setting != "characters"
+    return {
+        "parameters": parts,
+        "macs_per_token": total + 1_201,
+        "macs_per_sequence": (total + 1_201) * 16,
+        "cache_bytes_per_token": None if bidirectional else _CACHE[place % len(_CACHE)],
+    }
+
+
+def make_record(cell: Cell, place: int, status: str, message: str) -> Record:
+    score, steps, seconds = _draw(cell, place)
+    metric = "test_loss" if cell.setting == "characters" else "test_accuracy"
+    return Record(
+        run_key=cell.run_key,
+        config={},
+        task=cell.run.task.name,
+        variant=cell.variant,
+        seed=cell.seed,
+        status=status,  # pyright: ignore[reportArgumentType]
+        message=message,
+        metric=metric,
+        higher_is_better=metric != "test_loss",
+        metrics=_metrics(cell, score, steps) if status == "done" else _no_metrics(metric, status),
+        costs=_costs(cell, place),
+        timing={
+            "training_seconds": seconds,
+            "total_seconds": seconds * 1.06,
+            "steps_per_second": HORIZON / seconds,
+        },
+        environment={
+            "qkvary": "0.1.0", "commit": "3bcadec0f1", "python": "3.13.5", "torch": "2.13.0",
+            "platform": "Linux x86_64", "cpu": "AMD EPYC 7763", "threads": 1,
+        },
+        started="2026-11-21T01:00:00+00:00",
+        ended="2026-11-21T01:09:12+00:00",
+    )  # fmt: skip
+
+
+def _events(cell: Cell, place: int) -> list[dict[str, Any]]:
+    noise = random.Random(f"{cell.setting}{place}{cell.seed} events")
+    rate = (0.006 + 0.01 * (_SKILL[place % len(_SKILL)] - 0.6)) * (1 + noise.gauss(0, 0.15))
+    pace = 0.045 if place % 12 in (2, 5) else 0.031
+    events: list[dict[str, Any]] = []
+    for step in range(0, HORIZON + 1, 10):
+        way = 1 / (1 + math.exp(-(step - 1.6 / rate) * rate * 3))
+        loss = 2.3 - 2.1 * way + abs(noise.gauss(0, 0.02))
+        place_in_time = {"step": step, "seconds": step * pace}
+        events.append({"event": "train", "loss": loss, **place_in_time})
+        accuracy = {} if cell.setting == "characters" else {"accuracy": 0.1 + 0.88 * way}
+        events.append({"event": "validation", "loss": loss + 0.01, **accuracy, **place_in_time})
+    return events
+
+
+@cache
+def make_summary(variants: Sequence[str] = VARIANTS, seeds: int = 5) -> Summary:
+    """Summarise the study that never ran."""
+    study = make_study(variants, seeds)
+    records: list[Record] = []
+    curves: dict[str, list[dict[str, Any]]] = {}
+    order = {cell.variant: None for cell in study.cells()}
+    places = {label: place for place, label in enumerate(order)}
+    for cell in study.cells():
+        place = places[cell.variant]
+        accident = (cell.run.task.name, cell.variant, cell.seed)
+        status, message = _ACCIDENTS.get(accident, ("done", ""))
+        if status != "missing":
+            records.append(make_record(cell, place, status, message))
+            curves[cell.run_key] = _events(cell, place)
+    summary = summarise(study, records, curves=curves)
+    return dataclasses.replace(summary, published=(_published(),))
+
+
+def _published() -> PublishedComparison:
+    figures = {"QKV": 0.6978, "Q=K-V": 0.7046, "(Q=K-V)+": 0.7181, "Q-K=V": 0.701, "Q=K=V": 0.514}
+    return PublishedComparison(
+        name="three-projections-table-2",
+        title="Synthetic tasks, test accuracy",
+        source="Do Transformers Need Three Projections?, table 2",
+        unit="accuracy",
+        note="Averages over 16 configurations (19 for reverse and sort), not over 36.",
+        cells=tuple(
+            PublishedCell(
+                variant=variant,
+                column="reverse",
+                published=figure,
+                published_std=0.38,
+                ours=0.95,
+                ours_std=0.02,
+                deviation=0.95 - figure,
+                recomputes="no" if variant == "Q=K=V" else "not checkable",
+                recomputed=0.52 if variant == "Q=K=V" else None,
+                note="an example of a note" if variant == "Q=K=V" else "",
+            )
+            for variant, figure in figures.items()
+        ),
+        not_compared=("copy",),
+    )
+
+
+NAMES = (
+    "study", "question", "description", "answers", "caveats", "sentences", "variant", "variants",
+    "name", "setting", "settings", "task", "tasks", "metric", "axis_title", "dominated_by",
+    "left_out", "quantity", "title", "source", "unit", "note", "column", "not_compared", "message",
+    "run_key", "metrics", "parameters", "environments", "started", "ended", "table", "sentence",
+    "reference", "answer",
+)  # fmt: skip
+"""Every field of the summary that holds text from outside."""
+
+
+def renamed(value: Any, rename: Rename, field: str = "") -> Any:
+    """Return a summary whose texts went through ``rename``; flags and keys of ours stay."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changes = {
+            part.name: renamed(getattr(value, part.name), rename, part.name)
+            for part in dataclasses.fields(value)
+        }
+        return dataclasses.replace(value, **changes)
+    if isinstance(value, tuple):
+        return tuple(renamed(part, rename, field) for part in value)
+    if isinstance(value, str) and field in NAMES and value not in {"", "total"}:
+        return rename(field, value)
+    return value
+
+
+def make_attention(summary: Summary, length: int = 16) -> tuple[AttentionMaps, ...]:
+    """Make attention maps that look for the right cell, better or worse."""
+    made: list[AttentionMaps] = []
+    settings: Mapping[str, str] = {run.setting: run.task for run in summary.runs}
+    for place, setting in enumerate(settings):
+        if place == TASKS.index("characters"):
+            continue
+        flipped = [length - 1 - row for row in range(length)]
+        half = [(row + length // 2) % length for row in range(length)]
+        targets = flipped if place == 0 else half
+        for index, variant in enumerate(summary.variants):
+            drawn = np.random.default_rng(place * 100 + index)
+            scores = drawn.normal(size=(2, 2, length, length))
+            scores[1, 0, range(length), targets] += 3 + 2 * _SKILL[index % len(_SKILL)]
+            weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+            made.append(
+                AttentionMaps(
+                    setting=setting,
+                    variant=variant,
+                    seed=0,
+                    maps=weights,
+                    tokens=tuple(str(drawn.integers(10)) for _ in range(length)),
+                    targets=(None,) * length if place == 1 else tuple(targets),
+                )
+            )
+    return tuple(made)

@@ -1,0 +1,119 @@
+import csv
+import dataclasses
+import io
+import json
+
+from qkvary.reports import export
+from qkvary.reports.page import render_page, store_digest
+from tests.reports.hostile import PAYLOADS
+from tests.reports.synthetic import make_attention, make_summary, renamed
+
+
+def read(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_every_table_is_exported() -> None:
+    summary = make_summary()
+    files = export.csv_files(summary, make_attention(summary))
+    assert set(files) == {
+        "results.csv",
+        "contrasts.csv",
+        "frontiers.csv",
+        "solving.csv",
+        "costs.csv",
+        "runs.csv",
+        "curves.csv",
+        "attention.csv",
+        "published-1-three-projections-table-2.csv",
+    }
+    assert len(read(files["runs.csv"])) == len(summary.runs)
+    assert len(read(files["results.csv"])) == sum(len(table.rows) for table in summary.tables)
+    assert len(read(files["curves.csv"])) == sum(len(curve.steps) for curve in summary.curves)
+
+
+def test_figures_are_not_rounded() -> None:
+    summary = make_summary()
+    rows = read(export.csv_files(summary, ())["results.csv"])
+    wanted = [row for table in summary.tables for row in table.rows]
+    for row, source in zip(rows, wanted, strict=True):
+        assert row["variant"] == source.variant
+        assert source.mean is not None
+        assert float(row["mean"]) == source.mean
+        gap = source.difference
+        assert row["low"] == ("" if gap is None or gap.low is None else repr(gap.low))
+        parts = ("done", "failed", "diverged", "missing")
+        assert sum(int(row[f"runs_{part}"]) for part in parts) == int(row["runs_planned"])
+
+
+def test_utilization_stands_beside_the_speed_where_it_was_measured() -> None:
+    summary = make_summary()
+    assert "utilization" not in export.csv_files(summary, ())["costs.csv"].lower()
+    tables = tuple(
+        dataclasses.replace(
+            table,
+            rows=tuple(
+                dataclasses.replace(row, utilization=0.375 if row.variant == "QKV" else None)
+                for row in table.rows
+            ),
+        )
+        for table in summary.tables
+    )
+    measured = dataclasses.replace(summary, tables=tables)
+    for row in read(export.csv_files(measured, ())["costs.csv"]):
+        assert row["utilization"] == ("0.375" if row["variant"] == "QKV" else "")
+    for text in (export.markdown_report(measured, ()), render_page(measured, ())):
+        assert "38 %" in text
+        assert "over that of one large product on the same device" in text
+    assert "large product" not in export.markdown_report(summary, ())
+
+
+def test_contrasts_are_exported_with_their_sentences() -> None:
+    summary = make_summary()
+    rows = read(export.csv_files(summary, ())["contrasts.csv"])
+    wanted = [(one, row) for one in summary.contrasts for row in one.rows]
+    assert len(wanted) == 4 * len(summary.tables)
+    for row, (contrast, source) in zip(rows, wanted, strict=True):
+        assert (row["variant"], row["reference"]) == (contrast.variant, contrast.reference)
+        assert (row["table"], row["verdict"]) == (source.table, source.difference.verdict)
+        assert row["difference"] == repr(source.difference.mean)
+        assert row["low"] == repr(source.difference.low)
+        assert row["comparisons"] == str(len(wanted))
+        assert row["sentence"].lstrip("'") == source.sentence
+
+
+def test_a_study_without_contrasts_has_no_table_of_them() -> None:
+    summary = make_summary(("QKV", "Q=K=V"), 2)
+    assert "contrasts.csv" not in export.csv_files(summary, ())
+    assert "contrasts" not in export.markdown_report(summary, ())
+
+
+def test_hostile_names_stay_in_their_cells() -> None:
+    summary = make_summary(("QKV", "MQA"), 2)
+    for payload in PAYLOADS[:60]:
+        bad = renamed(summary, lambda _field, text, payload=payload: payload + text)
+        for text in export.csv_files(bad, ()).values():
+            rows = list(csv.reader(io.StringIO(text, newline="")))
+            assert len({len(row) for row in rows}) == 1
+            cells = [cell for row in rows for cell in row]
+            assert not any(cell.startswith(("=", "+", "@", "\t")) for cell in cells)
+            text.encode()
+
+
+def test_markdown_says_question_answers_and_tables() -> None:
+    summary = make_summary()
+    text = export.markdown_report(summary, ())
+    assert text.startswith("# Do transformers need three projections")
+    assert text.count("\n### ") == len(export.all_tables(summary, ()))
+    assert "does not recompute" in text
+    assert f"    qkvary study {summary.study} --seeds {summary.seeds[0]}-" in text
+    assert all(value in text for _, value in summary.environments[0] if value.isalnum())
+    assert "- I-K=V against Q=K=V" in text
+    assert "### Planned contrasts: paired differences, 95 % intervals corrected for 20 comp" in text
+    assert json.dumps(text)
+
+
+def test_exports_are_deterministic() -> None:
+    summary = make_summary()
+    assert export.csv_files(summary, ()) == export.csv_files(summary, ())
+    assert store_digest(summary.runs) == store_digest(summary.runs)

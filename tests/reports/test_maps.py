@@ -1,0 +1,62 @@
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from qkvary.reports import maps
+from qkvary.reports.maps import AttentionMaps
+
+
+def example(length: int = 5, layers: int = 2, heads: int = 3) -> AttentionMaps:
+    weights = np.full((layers, heads, length, length), 1 / length)
+    weights[1, 2] = np.eye(length)[::-1]
+    return AttentionMaps(
+        setting="reverse",
+        variant="QKV",
+        seed=3,
+        maps=weights,
+        tokens=tuple("abcdefghijklmnopqrstuvwxyzabcdef"[:length]),
+        targets=tuple(range(length - 1, -1, -1)),
+    )
+
+
+def test_mass_is_what_the_right_cells_hold() -> None:
+    found = maps.masses(example())
+    assert len(found) == 6
+    assert found[0].mass == pytest.approx(0.2)
+    most = maps.best(example())
+    assert most is not None
+    assert (most.layer, most.head, most.mass) == (1, 2, 1.0)
+    assert maps.chance(example()) == 0.2
+
+
+def test_rows_without_a_right_cell_do_not_count() -> None:
+    partly = replace(example(), targets=(4, None, None, None, None))
+    assert maps.best(partly).mass == 1.0  # type: ignore[union-attr]
+    assert maps.masses(replace(example(), targets=(None,) * 5)) == ()
+    assert maps.best(replace(example(), targets=(None,) * 5)) is None
+    assert maps.masses(replace(example(), targets=(99,) * 5)) == ()
+
+
+def test_picture_is_a_png_with_the_weights() -> None:
+    weights = np.array([[0.0, 0.25], [1.0, 0.0], [0.5, np.nan]])
+    picture = Image.open(io.BytesIO(maps.png(maps.shades(weights))))
+    picture.load()
+    assert picture.size == (2, 3)
+    assert picture.mode == "P"
+    assert np.asarray(picture).tolist() == [[0, 128], [255, 0], [180, 0]]
+    darkness = [sum(picture.getpalette()[3 * place : 3 * place + 3]) for place in (0, 128, 255)]
+    assert darkness == sorted(darkness, reverse=True)
+
+
+def test_drawing_shows_the_first_layers_and_heads() -> None:
+    drawn = maps.drawing(example(layers=6, heads=7), "map-1")
+    assert drawn.count("<image ") == maps.MOST_LAYERS * maps.MOST_HEADS
+    assert drawn.count("right-cell") == maps.MOST_LAYERS * maps.MOST_HEADS
+    assert "at most 100.0 % on the right cells" in drawn
+
+
+def test_long_sequences_have_no_outlines() -> None:
+    assert "right-cell" not in maps.drawing(example(length=32), "map-1")

@@ -1,0 +1,190 @@
+import dataclasses
+import itertools
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+from markupsafe import Markup
+
+from qkvary.costs.devices import find_device
+from qkvary.literature.quality import Size
+from qkvary.planning.pictures import SIZES, Curve, draw_cache, draw_quality, draw_users
+from qkvary.planning.plans import Plan
+from qkvary.reports import plan_charts
+from tests.reports.hostile import PAYLOADS, UNICODE
+from tests.reports.plan_examples import make_plan, renamed
+
+MODELS = ("300M", "llama-3.1-8b", "gemma-4-31b", "deepseek-v4-flash", "whisper-tiny", "gpt2")
+
+
+def drawings(plan: Plan) -> list[Markup]:
+    cache, users = draw_cache(plan), draw_users(plan)
+    found: list[Markup] = []
+    if cache is not None:
+        found.append(plan_charts.cache_chart(cache, "cache", decimal=plan.decimal))
+    if users is not None:
+        found.append(plan_charts.users_chart(users, "users", decimal=plan.decimal))
+    return found
+
+
+def read(drawing: str) -> ET.Element:
+    return ET.fromstring(drawing)  # noqa: S314  our own drawing
+
+
+def check(drawing: str) -> ET.Element:
+    """Well-formed, finite, inside its frame, and said in words."""
+    root = read(drawing)
+    width, height = (float(part) for part in root.attrib["viewBox"].split()[2:])
+    for node in root.iter():
+        for name in ("x", "x1", "x2", "cx"):
+            assert -1 <= float(node.attrib.get(name, "0")) <= width + 1, node.attrib
+        for name in ("y", "y1", "y2", "cy"):
+            assert -1 <= float(node.attrib.get(name, "0")) <= height + 1, node.attrib
+    assert not re.search(r"\b(nan|inf)\b", drawing, re.IGNORECASE)
+    assert root.find("title") is not None
+    assert len(root.findtext("desc", "")) > 40
+    return root
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_line_has_its_name_and_a_dash_of_its_own(name: str) -> None:
+    plan = make_plan(name)
+    for drawing in drawings(plan):
+        root = check(drawing)
+        lines = [node for node in root.iter("path") if "curve" in node.attrib["class"]]
+        dashes = [node.attrib.get("stroke-dasharray") for node in lines]
+        assert len(set(dashes)) == len(dashes)
+        written = " ".join(node.text or "" for node in root.iter("text"))
+        for row in plan.candidates.rows:
+            assert row.label.split()[0] in written
+
+
+def test_names_at_the_end_of_lines_do_not_overlap() -> None:
+    for name in MODELS:
+        for drawing in drawings(make_plan(name)):
+            root = check(drawing)
+            names = [node for node in root.iter("text") if "name" in node.attrib["class"]]
+            heights = sorted(float(node.attrib["y"]) for node in names)
+            assert all(b - a >= 12.9 for a, b in itertools.pairwise(heights))
+
+
+def test_a_row_has_one_dash_in_both_pictures() -> None:
+    plan = make_plan("gemma-4-31b")
+    cache, users = draw_cache(plan), draw_users(plan)
+    assert cache is not None
+    assert users is not None
+    by_name = {
+        name: plan_charts.dash_of(line)
+        for line in cache.curves
+        for name in line.names
+        if name == line.names[0]
+    }
+    for line in users.curves:
+        assert by_name.get(line.names[0], plan_charts.dash_of(line)) == plan_charts.dash_of(line)
+
+
+def test_a_plan_in_powers_of_ten_never_shows_the_others() -> None:
+    for drawing in drawings(make_plan(decimal=True)):
+        assert "iB" not in drawing
+        assert re.search(r"\b\d+ GB", drawing)
+    for drawing in drawings(make_plan()):
+        assert not re.search(r"\d [kMGT]B\b", drawing)
+
+
+@pytest.mark.parametrize("context", [1, 2, 2048, 2**30, 2**60])
+def test_any_context_can_be_drawn(context: int) -> None:
+    for drawing in drawings(make_plan(context=context)):
+        check(drawing)
+
+
+@pytest.mark.parametrize("memory", [2**20, 2**30, 2**44])
+def test_any_device_can_be_drawn(memory: int) -> None:
+    device = dataclasses.replace(find_device("t4"), memory_bytes=memory)
+    for drawing in drawings(make_plan(device=device)):
+        check(drawing)
+
+
+def test_asked_and_longest_context_are_both_named() -> None:
+    for context in (1024, 2048, 32_768):
+        plan = make_plan(context=context)
+        root = check(drawings(plan)[0])
+        marks = {
+            node.text: (float(node.attrib["x"]), float(node.attrib["y"]))
+            for node in root.iter("text")
+            if "strong" in node.attrib["class"]
+        }
+        asked = next(place for words, place in marks.items() if str(words).startswith("asked: "))
+        made = marks["made for 2k"]
+        assert abs(asked[0] - made[0]) > 80 or abs(asked[1] - made[1]) > 12
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_dominated_points_are_hollow_and_carry_a_dagger(size: Size) -> None:
+    picture = draw_quality(size)
+    drawing = plan_charts.quality_chart(picture, "quality")
+    root = check(drawing)
+    names = {node.text for node in root.iter("text") if "name" in node.attrib["class"]}
+    for point in picture.points:
+        words = plan_charts.name_point(point.variant, point.status)
+        assert any(str(name).startswith(words) for name in names)
+        assert words.endswith(" †") == (point.status != "frontier")
+    hollow = sum(point.status != "frontier" for point in picture.points)
+    assert drawing.count(" hollow") == hollow
+
+
+def test_what_is_off_the_scale_is_written_at_its_edge() -> None:
+    drawing = plan_charts.quality_chart(draw_quality("300M"), "quality")
+    assert ">Q=K=V † +25.4 %<" in drawing
+    assert drawing.count("reference open") == 1
+    assert "reference open" not in plan_charts.quality_chart(draw_quality("1.2B"), "quality")
+
+
+def test_intervals_are_drawn_to_scale() -> None:
+    """The bar of what digits leave open, against the grid lines of 0 and 5 percent."""
+    root = check(plan_charts.quality_chart(draw_quality("300M"), "quality"))
+    grid = {
+        tick.text: float(line.attrib["y1"])
+        for group in root.findall("g")[:1]
+        for line, tick in zip(group.findall("line"), group.findall("text"), strict=True)
+    }
+    pixels = (grid["0"] - grid["5"]) / 5
+    upright = [
+        node
+        for node in root.iter("line")
+        if node.attrib["class"] == "whisker f-share" and node.attrib["x1"] == node.attrib["x2"]
+    ]
+    lengths = sorted(abs(float(node.attrib["y1"]) - float(node.attrib["y2"])) for node in upright)
+    points = [one for one in draw_quality("300M").points if one.variant in ("Q-K=V", "Q=K-V")]
+    wanted = sorted((one.high - one.low) * pixels for one in points)
+    assert lengths == pytest.approx(wanted, abs=0.02)
+
+
+def test_shares_are_written_as_fractions() -> None:
+    assert [plan_charts.write_share(share) for share in (1, 0.5, 1 / 32, 1 / 3)] == [
+        "1",
+        "1/2",
+        "1/32",
+        "1/3",
+    ]
+
+
+def test_long_names_are_broken_and_keep_their_star() -> None:
+    pieces = plan_charts.wrap_names(("as it is, value and rotated slice *", "MQA"))
+    assert pieces == ("as it is, value", "and rotated", "slice\N{NO-BREAK SPACE}*", "MQA")
+    assert all(len(piece) <= 20 for piece in plan_charts.wrap_names(("w" * 500,)))
+
+
+def test_more_rows_than_dashes_begin_again() -> None:
+    lines = [
+        Curve(names=("x",), label="QKV", order=order, points=((1.0, 1.0),)) for order in (0, 1, 10)
+    ]
+    first, second, again = map(plan_charts.dash_of, lines)
+    assert first == again != second
+
+
+@pytest.mark.parametrize("payload", [*PAYLOADS[:60], *UNICODE])
+def test_names_stay_text(payload: str) -> None:
+    benign = [read(drawing) for drawing in drawings(renamed(make_plan(), "plain "))]
+    for drawing, other in zip(drawings(renamed(make_plan(), payload)), benign, strict=True):
+        root = check(drawing)
+        assert [node.tag for node in root.iter()] == [node.tag for node in other.iter()]

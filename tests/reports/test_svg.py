@@ -1,0 +1,77 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkvary.reports import svg
+
+
+def test_element_escapes_text_and_attributes() -> None:
+    made = svg.element("text", "<b>&\x00", class_='"x', stroke_width=1.5, dropped=None)
+    assert made == '<text class="&#34;x" stroke-width="1.5">&lt;b&gt;&amp;\ufffd</text>'
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [(1.0, "1"), (-0.001, "0"), (100.0, "100"), (2.346, "2.35")]
+)
+def test_numbers_are_short(value: float, written: str) -> None:
+    assert svg.number(value) == written
+
+
+@given(st.lists(st.tuples(st.floats(-999, 999), st.floats(-999, 999)), min_size=1, max_size=30))
+def test_relative_moves_end_where_the_points_end(points: list[tuple[float, float]]) -> None:
+    """Rounding to tenths never adds up."""
+    data = svg.path_data(points)
+    x = y = 0.0
+    for move in data.replace("M", " ").replace("l", " ,").split(" ,"):
+        dx, dy = (float(part) for part in move.split())
+        x, y = x + dx, y + dy
+    assert math.isclose(x, points[-1][0], abs_tol=0.06)
+    assert math.isclose(y, points[-1][1], abs_tol=0.06)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+def test_linear_ticks_are_round_and_inside(low: float, width: float) -> None:
+    high = low + width
+    ticks = svg.linear_ticks(low, high, 5)
+    slack = width * 1e-6 + abs(low) * 1e-9
+    assert len(ticks) <= 7
+    assert all(low - slack <= tick <= high + slack for tick in ticks)
+    assert ticks == sorted(set(ticks))
+
+
+@given(st.floats(1e-6, 1e9), st.floats(1.5, 1e6))
+def test_log_ticks_are_few_and_inside(low: float, ratio: float) -> None:
+    ticks = svg.log_ticks(low, low * ratio, 5)
+    assert 1 <= len(ticks) <= 8
+    assert all(low * 0.99 <= tick <= low * ratio * 1.01 for tick in ticks)
+
+
+def test_binary_ticks_are_powers_of_two() -> None:
+    assert svg.binary_ticks(100, 1100, 5) == [128, 256, 512, 1024]
+
+
+def test_scale_keeps_values_within_the_axis() -> None:
+    scale = svg.Scale(low=0, high=10, start=50, end=0)
+    assert [scale(value) for value in (-5, 0, 5, 10, 99)] == [50, 50, 25, 0, 0]
+    log = svg.Scale(low=1, high=100, start=0, end=10, logarithmic=True)
+    assert log(10) == pytest.approx(5)
+
+
+@pytest.mark.parametrize(
+    ("values", "logarithmic"),
+    [
+        ([], False),
+        ([], True),
+        ([3.0], False),
+        ([0.0, 0.0], False),
+        ([math.nan, 1, 2], False),
+        ([0, 5.0], True),
+    ],
+)
+def test_ranges_are_never_empty(values: list[float], logarithmic: bool) -> None:
+    low, high = svg.padded(values, 0.1, logarithmic)
+    assert low < high
+    assert math.isfinite(low)
+    assert math.isfinite(high)

@@ -1,0 +1,73 @@
+import csv
+import io
+
+import pytest
+
+from qkvary.reports.tables import (
+    Cell,
+    Column,
+    Table,
+    csv_field,
+    named,
+    plain,
+    table_csv,
+    table_markdown,
+    to_csv,
+)
+from tests.reports.hostile import PAYLOADS
+
+DANGEROUS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def read(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text, newline="")))
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", " =1", "\n@x"])
+def test_formulas_become_text(text: str) -> None:
+    assert csv_field(text) == f"'{text}"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(-0.5, "-0.5"), (3, "3"), (1e-7, "1e-07"), (True, "true"), (None, ""), ("Q=K-V", "Q=K-V")],
+)
+def test_numbers_and_plain_texts_stay(value: str | float | None, written: str) -> None:
+    assert csv_field(value) == written
+
+
+def test_no_payload_makes_a_formula_or_another_row() -> None:
+    """R2: 300 payloads as header and as cell."""
+    rows = read(to_csv(PAYLOADS, [PAYLOADS]))
+    assert [len(row) for row in rows] == [300, 300]
+    for field in (*rows[0], *rows[1]):
+        assert not field.startswith(DANGEROUS)
+
+
+def table(*cells: Cell) -> Table:
+    columns = (
+        Column(key="variant", title="variant", numeric=False),
+        Column(key="mean", title="mean"),
+    )
+    return Table(key="t", title="A table", columns=columns, rows=(cells,), notes=("A note.",))
+
+
+def test_csv_holds_raw_figures_and_markdown_printed_ones() -> None:
+    made = table(named("Q-K=V"), Cell(raw=-0.12345, text="−0.123", below=("[−0.2, 0]",)))
+    assert read(table_csv(made)) == [["variant", "mean"], ["Q-K=V", "-0.12345"]]
+    assert "| Q-K=V | −0.123 \\[−0.2, 0\\] |" in table_markdown(made)
+
+
+def test_markdown_has_one_line_a_row() -> None:
+    for payload in PAYLOADS:
+        text = table_markdown(table(named(payload), plain(1)))
+        lines = [line for line in text.split("\n") if line.startswith("|")]
+        assert len(lines) == 3
+        bars = lines[2].replace("\\\\", "").replace("\\|", "").count("|")
+        assert bars == 3
+        assert "<" not in lines[2].replace("\\<", "")
+
+
+def test_rows_must_fit_the_columns() -> None:
+    with pytest.raises(ValueError, match=r"^expected 2 cells in each row of 't', got 1$"):
+        table(named("QKV"))

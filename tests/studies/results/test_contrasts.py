@@ -1,0 +1,119 @@
+"""Planned contrasts: two variants compared directly, as a family of their own."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from scipy import stats
+
+from qkvary.studies.results.analysis import summarise
+from qkvary.studies.results.contrasts import contrast_family
+from qkvary.studies.results.summary import Summary
+from qkvary.studies.running.records import Record
+from qkvary.studies.study import Setting, Study
+from tests.studies.made_up import Outcome, by_variant, make_records, make_setting, make_study
+
+QKV = [0.91, 0.95, 0.90, 0.97, 0.93]
+SINGLE = [0.41, 0.56, 0.43, 0.50, 0.47]
+IDENTITY = [0.52, 0.65, 0.55, 0.60, 0.58]
+NEAR = [0.43, 0.54, 0.44, 0.49, 0.46]
+VALUES = {"QKV": QKV, "Q=K=V": SINGLE, "I-K=V": IDENTITY, "(Q=K=V)+": NEAR}
+PLANNED = (("I-K=V", "q=k=v"), ("(Q=K=V)+", "Q=K=V"))
+START = "I-K=V against Q=K=V, which has the same number of parameters"
+
+
+def study_of(*settings: Setting) -> Study:
+    return make_study(*settings, variants=tuple(VALUES), contrasts=PLANNED)
+
+
+def summary_of(
+    values: dict[str, Sequence[Outcome]],
+    *settings: Setting,
+    change: Callable[[Record], None] = lambda _: None,
+) -> Summary:
+    study = study_of(*settings)
+    records = make_records(study, by_variant(values))
+    for record in records:
+        change(record)
+    return summarise(study, records)
+
+
+def test_a_contrast_is_the_paired_interval_corrected_over_contrasts_and_tables() -> None:
+    summary = summary_of({**VALUES}, make_setting("reverse"), make_setting("sort", "sort", 11))
+    first, second = summary.contrasts
+    assert (first.variant, first.reference) == ("I-K=V", "Q=K=V")
+    assert [row.table for row in first.rows] == ["average of reverse, sort", "reverse", "sort"]
+    assert contrast_family(summary.contrasts) == 6
+    interval = stats.ttest_rel(IDENTITY, SINGLE).confidence_interval(1 - 0.05 / 6)
+    for row in first.rows:
+        gap = row.difference
+        assert (gap.baseline, gap.comparisons, gap.pairs) == (
+            "Q=K=V", 6, 10 if row.kind == "average" else 5,
+        )  # fmt: skip
+        assert gap.mean == pytest.approx(sum(IDENTITY) / 5 - sum(SINGLE) / 5)
+        assert (gap.low, gap.high) == pytest.approx((interval.low, interval.high))
+        assert gap.verdict == "better"
+        assert row.sentence == f"I-K=V against Q=K=V: {gap.sentence}"
+        assert row.sentence.startswith("I-K=V against Q=K=V: supported: higher by 0.106 [")
+    assert {row.difference.verdict for row in second.rows} == {"not distinguished"}
+
+
+def test_a_contrast_with_the_baseline_agrees_with_the_tables() -> None:
+    study = make_study(variants=("QKV", "Q=K=V"), contrasts=(("Q=K=V", "QKV"),))
+    summary = summarise(study, make_records(study, by_variant({**VALUES})))
+    (row,) = summary.contrasts[0].rows
+    assert row.difference == summary.table("reverse").row("Q=K=V").difference
+
+
+def test_single_settings_are_corrected_among_themselves() -> None:
+    summary = summary_of({**VALUES}, make_setting("short"), make_setting("long", length=11))
+    sizes = {row.table: row.difference.comparisons for row in summary.contrasts[0].rows}
+    assert sizes == {"reverse": 2, "short": 4, "long": 4}
+    assert "in reverse (" in summary.contrasts[0].answer
+    assert "short" not in summary.contrasts[0].answer
+
+
+def test_the_answer_names_the_reference_what_is_the_same_and_every_table() -> None:
+    first, second = summary_of({**VALUES}).contrasts
+    assert first.answer.startswith(
+        f"{START}: better in reverse (test accuracy: higher by 0.106 [0.0"
+    )
+    assert first.answer.endswith("]).")
+    assert "not distinguished in reverse (test accuracy: -0.002 [-" in second.answer
+    assert second.answer.count("(") == 2, "an interval says enough in a sentence"
+    assert second.rows[0].sentence.endswith(" would have been seen")
+
+
+def test_the_same_cache_is_said_and_different_parameters_are_not() -> None:
+    def cached(record: Record) -> None:
+        record.costs["cache_bytes_per_token"] = 64
+        record.costs["parameters"]["total"] += 20 * record.variant.endswith("+")
+
+    first, second = summary_of({**VALUES}, change=cached).contrasts
+    assert first.answer.startswith(f"{START} and the same cache: better")
+    assert second.answer.startswith("(Q=K=V)+ against Q=K=V, which has the same cache: not dist")
+
+    def apart(record: Record) -> None:
+        record.costs["cache_bytes_per_token"] = len(record.variant)
+        record.costs["parameters"]["total"] += len(record.variant)
+
+    second = summary_of({**VALUES}, change=apart).contrasts[1]
+    assert second.answer.startswith("(Q=K=V)+ against Q=K=V: not dist")
+
+
+def test_missing_pairs_and_missing_intervals_are_said() -> None:
+    same = summary_of({**VALUES, "I-K=V": SINGLE}).contrasts[0].answer
+    assert "without an interval in reverse (test accuracy: the same in all 5 pairs" in same
+    fewer = summary_of({**VALUES, "I-K=V": [0.5, None, "failed", 0.66, 0.57]}).contrasts[0]
+    assert fewer.rows[0].difference.pairs == 3
+    assert ", from 3 of 5 pairs)" in fewer.answer
+    loose = summary_of({**VALUES, "I-K=V": [0.3, None, 0.6, 0.66, 0.27]}).contrasts[0]
+    assert loose.answer.startswith(f"{START}: not distinguished in reverse")
+    assert loose.answer.endswith("], from 4 of 5 pairs).")
+
+
+def test_before_the_first_pair_there_is_nothing_to_say() -> None:
+    answers = [contrast.answer for contrast in summarise(study_of(), []).contrasts]
+    assert answers == [
+        "I-K=V against Q=K=V: no pair of runs has finished yet.",
+        "(Q=K=V)+ against Q=K=V: no pair of runs has finished yet.",
+    ]

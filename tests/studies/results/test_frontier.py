@@ -1,0 +1,145 @@
+"""Pareto fronts with their uncertainty."""
+
+import pytest
+
+from qkvary.studies.results.frontier import build_frontiers
+from qkvary.studies.results.summary import (
+    CostAxis,
+    CostRow,
+    Counts,
+    Difference,
+    Frontier,
+    FrontierPoint,
+    ResultTable,
+    VariantRow,
+    Verdict,
+)
+
+
+def row(variant: str, mean: float | None, parameters: int, cache: float | None) -> VariantRow:
+    return VariantRow(
+        variant=variant,
+        counts=Counts(planned=5, done=5, failed=0, diverged=0, missing=0),
+        mean=mean,
+        std_seeds=0.01,
+        std_settings=None,
+        difference=None,
+        solving=None,
+        training_seconds=None,
+        steps_per_second=None,
+        costs=CostRow(
+            parameters=(("total", parameters),),
+            macs_per_token=7.0,
+            macs_per_sequence=49.0,
+            cache_bytes_per_token=cache,
+        ),
+        learning_rates=(1e-3,),
+    )
+
+
+def duel(verdict: Verdict) -> Difference:
+    return Difference(
+        baseline="?",
+        pairs=5,
+        pairs_planned=5,
+        units=5,
+        unit="seed",
+        mean=0.1,
+        low=None,
+        high=None,
+        low_single=None,
+        high_single=None,
+        p_value=None,
+        p_adjusted=None,
+        comparisons=3,
+        detectable=None,
+        verdict=verdict,
+        sentence="",
+    )
+
+
+def charts(*rows: VariantRow, higher: bool = True, **duels: Verdict) -> dict[CostAxis, Frontier]:
+    """Charts of a table; a duel is given as ``A_B="better"``."""
+    table = ResultTable(
+        name="reverse",
+        kind="task",
+        tasks=("reverse",),
+        settings=("reverse",),
+        metric="test_accuracy" if higher else "test_loss",
+        higher_is_better=higher,
+        rows=rows,
+    )
+    opposite: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
+    known: dict[tuple[str, str], Difference] = {}
+    for pair, verdict in duels.items():
+        one, other = pair.split("_")
+        known[one, other] = duel(verdict)
+        known[other, one] = duel(opposite.get(verdict, verdict))
+    return {chart.axis: chart for chart in build_frontiers(table, known)}
+
+
+def points(chart: Frontier) -> dict[str, FrontierPoint]:
+    return {point.variant: point for point in chart.points}
+
+
+def test_a_cheaper_and_better_variant_dominates_for_certain() -> None:
+    chart = charts(row("A", 0.9, 100, None), row("B", 0.5, 200, None), A_B="better")["parameters"]
+    found = points(chart)
+    assert found["A"].standing == "frontier"
+    assert found["A"].sentence == "on the frontier"
+    assert (found["B"].standing, found["B"].dominated_by) == ("dominated", ("A",))
+    assert found["B"].sentence == "dominated: A costs no more and is better"
+
+
+def test_a_lead_that_is_not_distinguished_is_one_of_the_means_only() -> None:
+    chart = charts(row("A", 0.9, 100, None), row("B", 0.89, 200, None), A_B="not distinguished")[
+        "parameters"
+    ]
+    assert points(chart)["B"].standing == "dominated by the means only"
+    assert points(chart)["B"].sentence == (
+        "dominated by the means only: A costs no more and is not distinguished"
+    )
+
+
+def test_a_place_on_the_frontier_may_rest_on_noise_too() -> None:
+    rows = (row("A", 0.9, 100, None), row("B", 0.91, 200, None), row("C", 0.99, 300, None))
+    chart = charts(*rows, A_B="not distinguished", A_C="worse", B_C="worse")["parameters"]
+    found = points(chart)
+    assert {point.standing for point in found.values()} == {"frontier"}
+    assert found["B"].sentence == (
+        "on the frontier, but not shown to be better than A, which costs less"
+    )
+    assert found["C"].sentence == "on the frontier"
+
+
+def test_a_loss_is_better_where_it_is_lower() -> None:
+    rows = (row("A", 1.5, 100, None), row("B", 1.9, 200, None))
+    chart = charts(*rows, higher=False, A_B="better")["parameters"]
+    assert points(chart)["B"].standing == "dominated"
+    assert points(chart)["A"].standing == "frontier"
+
+
+def test_equal_points_do_not_dominate_each_other() -> None:
+    chart = charts(row("A", 1.0, 100, None), row("B", 1.0, 100, None), A_B="no interval")
+    assert all(not point.dominated_by for point in chart["parameters"].points)
+
+
+def test_only_costs_that_exist_have_a_chart_and_what_is_missing_is_named() -> None:
+    found = charts(row("A", 0.9, 100, 64.0), row("B", 0.8, 200, None), row("C", None, 300, 32.0))
+    assert set(found) == {"cache_bytes_per_token", "parameters", "macs_per_token"}
+    assert [point.variant for point in found["cache_bytes_per_token"].points] == ["A"]
+    assert found["cache_bytes_per_token"].left_out == ("B", "C")
+    assert found["parameters"].left_out == ("C",)
+
+
+def test_a_table_without_results_has_no_chart() -> None:
+    assert charts(row("A", None, 100, None)) == {}
+
+
+@pytest.mark.parametrize("names", [("A",), ("A", "B"), ("A", "B", "C")])
+def test_several_dominating_variants_are_listed(names: tuple[str, ...]) -> None:
+    rows = [row(name, 0.9, 100, None) for name in names]
+    chart = charts(*rows, row("Z", 0.5, 200, None), **{f"{name}_Z": "better" for name in names})
+    sentence = points(chart["parameters"])["Z"].sentence
+    listed = {1: "A", 2: "A or B", 3: "A, B or C"}[len(names)]
+    assert sentence == f"dominated: {listed} costs no more and is better"

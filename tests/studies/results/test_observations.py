@@ -1,0 +1,166 @@
+"""What became of planned runs, and the choice of learning rates."""
+
+import dataclasses
+import math
+
+import pytest
+
+from qkvary.studies.results.observations import choose_learning_rates, count, observe
+from tests.studies.made_up import by_variant, make_record, make_records, make_setting, make_study
+
+
+def test_every_planned_run_is_counted_once() -> None:
+    study = make_study()
+    outcomes = {
+        "QKV": [0.9, "failed", None, "diverged", math.nan],
+        "Q-K=V": [0.9, 0.8, math.inf, None, 0.7],
+    }
+    observations = observe(study, make_records(study, by_variant(outcomes)))
+    counts = count(observations)
+    assert (counts.planned, counts.done, counts.failed) == (10, 4, 1)
+    assert (counts.diverged, counts.missing) == (3, 2)
+    assert counts.done + counts.failed + counts.diverged + counts.missing == counts.planned
+    assert not counts.complete
+
+
+def test_a_result_that_is_not_finite_is_a_divergence_and_says_so() -> None:
+    study = make_study(seeds=(1,))
+    records = make_records(study, by_variant({"QKV": [math.nan], "Q-K=V": [0.5]}))
+    diverged, done = observe(study, records)
+    assert (diverged.row.state, diverged.row.value) == ("diverged", None)
+    assert diverged.row.message == "the result is not a finite number"
+    assert dict(diverged.row.metrics)["test_accuracy"] is None
+    assert (done.row.state, done.value, done.validation) == ("done", 0.5, 0.5)
+
+
+def test_a_value_beside_a_failure_is_not_a_result() -> None:
+    study = make_study(seeds=(1,), variants=("QKV",))
+    (cell,) = study.cells()
+    record = dataclasses.replace(make_record(cell, 0.9), status="failed", message="out of memory")
+    (observation,) = observe(study, [record])
+    assert observation.value is None
+    assert observation.row.value is None
+    assert observation.validation is None
+    assert (observation.row.state, observation.row.message) == ("failed", "out of memory")
+
+
+def test_records_of_other_studies_are_passed_over() -> None:
+    ours, theirs = make_study(seeds=(1,)), make_study(seeds=(8,))
+    records = make_records(theirs, lambda _: 0.5)
+    assert count(observe(ours, records)).missing == 2
+
+
+def test_without_several_learning_rates_all_runs_are_used() -> None:
+    study = make_study()
+    marked, table = choose_learning_rates(study, observe(study, []))
+    assert table == ()
+    assert all(run.row.selected for run in marked)
+
+
+RATES = (1e-4, 1e-3, 1e-2)
+
+
+def test_a_learning_rate_is_chosen_on_validation_only() -> None:
+    study = make_study(seeds=(1, 2), variants=("QKV",), learning_rates=RATES)
+    validation = {1e-4: 0.7, 1e-3: 0.9, 1e-2: 0.8}
+    test = {1e-4: 0.7, 1e-3: 0.5, 1e-2: 0.99}
+    records = [
+        make_record(
+            cell,
+            0.0,
+            metrics={
+                "test_accuracy": test[cell.learning_rate],
+                "validation_accuracy": validation[cell.learning_rate],
+            },
+        )
+        for cell in study.cells()
+    ]
+    marked, table = choose_learning_rates(study, observe(study, records))
+    assert {run.row.learning_rate for run in marked if run.row.selected} == {1e-3}
+    assert [(row.learning_rate, row.chosen, row.at_the_edge) for row in table] == [
+        (1e-4, False, False),
+        (1e-3, True, False),
+        (1e-2, False, False),
+    ]
+    assert [row.validation_mean for row in table] == pytest.approx([0.7, 0.9, 0.8])
+
+
+def test_a_score_of_the_test_alone_leaves_the_choice_to_the_validation() -> None:
+    """As ``document_loss`` of packed rows, which no validation finds."""
+    setting = dataclasses.replace(make_setting("reverse"), table="own", metric="document_loss")
+    study = make_study(setting, seeds=(1, 2), variants=("QKV",), learning_rates=RATES)
+    loss = {1e-4: 2.5, 1e-3: 2.25, 1e-2: 3.5}
+    records = [
+        make_record(
+            cell,
+            0.0,
+            metric="test_loss",
+            higher_is_better=False,
+            metrics={
+                "test_loss": 2.0,
+                "test_document_loss": 1.0,
+                "validation_loss": loss[cell.learning_rate],
+            },
+        )
+        for cell in study.cells()
+    ]
+    marked, table = choose_learning_rates(study, observe(study, records))
+    assert {run.row.learning_rate for run in marked if run.row.selected} == {1e-3}
+    assert [row.chosen for row in table] == [False, True, False]
+    assert [row.validation_mean for row in table] == pytest.approx(list(loss.values()))
+    assert {run.value for run in marked} == {1.0}
+
+
+def test_a_loss_is_better_where_it_is_lower_and_the_edge_is_named() -> None:
+    study = make_study(seeds=(1,), variants=("QKV",), learning_rates=RATES)
+    records = [
+        make_record(
+            cell,
+            0.0,
+            metric="test_loss",
+            higher_is_better=False,
+            metrics={"test_loss": 1.0, "validation_loss": cell.learning_rate},
+        )
+        for cell in study.cells()
+    ]
+    _, table = choose_learning_rates(study, observe(study, records))
+    assert [row.chosen for row in table] == [True, False, False]
+    assert table[0].at_the_edge
+
+
+def test_a_rate_at_which_a_run_diverged_is_not_chosen_over_one_that_held() -> None:
+    study = make_study(seeds=(1, 2), variants=("QKV",), learning_rates=RATES)
+    outcomes = {1e-4: [0.6, 0.6], 1e-3: [0.7, 0.7], 1e-2: [0.99, "diverged"]}
+    records = make_records(study, lambda cell: outcomes[cell.learning_rate][cell.seed - 1])
+    _, table = choose_learning_rates(study, observe(study, records))
+    assert [row.learning_rate for row in table if row.chosen] == [1e-3]
+    assert table[2].counts.diverged == 1
+
+
+def test_each_variant_and_setting_has_its_own_rate() -> None:
+    study = make_study(
+        make_setting("short"), make_setting("long", length=11), seeds=(1,), learning_rates=RATES
+    )
+    best = {("short", "QKV"): 1e-4, ("long", "QKV"): 1e-3}
+    records = make_records(
+        study,
+        lambda cell: (
+            0.9 if cell.learning_rate == best.get((cell.setting, cell.variant), 1e-2) else 0.1
+        ),
+    )
+    marked, _ = choose_learning_rates(study, observe(study, records))
+    chosen = {
+        (run.row.setting, run.row.variant): run.row.learning_rate
+        for run in marked
+        if run.row.selected
+    }
+    assert chosen == {**best, ("short", "Q-K=V"): 1e-2, ("long", "Q-K=V"): 1e-2}
+
+
+def test_where_nothing_finished_no_rate_is_called_chosen_but_runs_are_counted() -> None:
+    study = make_study(seeds=(1, 2), variants=("QKV",), learning_rates=RATES)
+    outcomes = {1e-4: None, 1e-3: "failed", 1e-2: None}
+    records = make_records(study, lambda cell: outcomes[cell.learning_rate])
+    marked, table = choose_learning_rates(study, observe(study, records))
+    assert not any(row.chosen for row in table)
+    assert count([run for run in marked if run.row.selected]).failed == 2

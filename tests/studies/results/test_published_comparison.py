@@ -1,0 +1,111 @@
+"""Published figures beside ours."""
+
+import pytest
+
+from qkvary.literature.figures import load_published
+from qkvary.studies.protocols import character_network
+from qkvary.studies.results.comparisons import Level
+from qkvary.studies.results.observations import observe
+from qkvary.studies.results.published_comparison import compare_published
+from qkvary.studies.results.result_tables import build_tables
+from qkvary.studies.results.summary import PublishedComparison
+from qkvary.studies.results.table_plans import gather, plan_tables
+from qkvary.studies.study import Setting, Study
+from qkvary.tasks.config import CharacterTaskConfig
+from qkvary.training.config import OptimizerConfig, TrainingConfig
+from tests.studies.made_up import make_record, make_setting, make_study
+
+TASKS = ("reverse", "sort", "sub", "swap", "copy")
+FIVE = make_study(
+    *(make_setting(name, name) for name in TASKS), variants=("QKV", "Q=K-V", "MQA"), seeds=(1, 2)
+)
+
+
+def compare(
+    study: Study, name: str, value: float = 0.5, metric: str = "test_accuracy"
+) -> PublishedComparison:
+    records = [
+        make_record(cell, 0.0, metric=metric, metrics={metric: value}) for cell in study.cells()
+    ]
+    observations = observe(study, records)
+    plans = plan_tables(study, observations)
+    tables = build_tables(gather(study, observations), plans, Level())
+    return compare_published(load_published(name), study, tables)
+
+
+def test_a_column_stands_beside_its_task_and_the_average_beside_the_average() -> None:
+    comparison = compare(FIVE, "three-projections-table-2")
+    cells = {(cell.variant, cell.column): cell for cell in comparison.cells}
+    assert set(cells) == {(v, c) for v in ("QKV", "Q=K-V") for c in (*TASKS, "average")}
+    cell = cells["QKV", "reverse"]
+    assert (cell.published, cell.ours) == (0.698, 0.5)
+    assert cell.deviation == pytest.approx(-0.198)
+    assert cells["QKV", "average"].ours == pytest.approx(0.5)
+    assert "(Q=K-V)+" in comparison.not_compared
+    assert "MQA" not in comparison.not_compared
+
+
+def test_exchanged_columns_stand_beside_what_they_really_hold() -> None:
+    cells = {(cell.variant, cell.column): cell for cell in compare(FIVE, "key-value-table-2").cells}
+    assert cells["QKV", "swap"].published == 1.0
+    assert cells["QKV", "swap"].recomputes == "no"
+    assert cells["QKV", "sub"].published == 0.588
+    assert cells["QKV", "reverse"].published_std == 0.38
+
+
+def test_a_task_that_the_study_lacks_is_named_and_there_is_no_average() -> None:
+    study = make_study(make_setting("reverse"), make_setting("sort", "sort"), seeds=(1,))
+    comparison = compare(study, "three-projections-table-2")
+    assert {cell.column for cell in comparison.cells} == {"reverse", "sort"}
+    assert {"sub", "swap", "copy", "average of the five tasks"} <= set(comparison.not_compared)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "setting"),
+    [
+        ("key-value-notebook-characters", "validation", (64, 192, 6, 10_000)),
+        ("key-value-notebook-characters-1000", "early", (64, 192, 6, 1_000)),
+    ],
+)
+def test_a_column_about_one_size_stands_beside_that_setting_only(
+    name: str, column: str, setting: tuple[int, int, int, int]
+) -> None:
+    def study(*sizes: tuple[int, int, int, int]) -> Study:
+        settings = (
+            Setting(
+                name=f"n{context} d{width} L{layers}",
+                task=CharacterTaskConfig(context=context),
+                network=character_network(
+                    context=context, d_model=width, num_heads=3, num_layers=layers
+                ),
+                training=TrainingConfig(
+                    optimizer=OptimizerConfig(learning_rate=5e-4),
+                    steps=steps,
+                    batch_size=64,
+                    evaluate_every=100,
+                ),
+            )
+            for context, width, layers, steps in sizes
+        )
+        return make_study(*settings, variants=("QKV", "Q=K-V"), seeds=(1,))
+
+    context, width, layers, steps = setting
+    others = ((8, width, layers, steps), (context, 96, layers, steps), (context, width, 2, steps))
+    for sizes in ((setting,), (setting, *others)):
+        cells = compare(study(*sizes), name, 1.5, metric="test_loss").cells
+        assert {cell.column for cell in cells} == {column}
+        assert all(cell.ours == pytest.approx(1.5) for cell in cells)
+    for other in (*others, (context, width, layers, steps + 1)):
+        assert compare(study(other), name, 1.5, metric="test_loss").cells == ()
+
+
+def test_runs_that_did_not_finish_leave_our_side_empty() -> None:
+    comparison = compare(FIVE, "three-projections-table-2", float("nan"))
+    assert comparison.cells
+    assert all(cell.ours is None and cell.deviation is None for cell in comparison.cells)
+
+
+def test_a_table_about_other_tasks_has_no_cells() -> None:
+    comparison = compare(FIVE, "three-projections-table-3")
+    assert comparison.cells == ()
+    assert "MNIST" in comparison.not_compared

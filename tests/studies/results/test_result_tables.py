@@ -1,0 +1,330 @@
+"""Which tables a study has, and their rows."""
+
+import dataclasses
+import math
+
+import pytest
+from scipy import stats
+
+from qkvary.studies.results.comparisons import Level
+from qkvary.studies.results.observations import observe
+from qkvary.studies.results.result_tables import build_duels, build_tables, headline_family
+from qkvary.studies.results.summary import ResultTable
+from qkvary.studies.results.table_plans import gather, plan_tables
+from qkvary.studies.running.records import Record
+from qkvary.studies.study import Study
+from tests.studies.made_up import by_variant, make_record, make_records, make_setting, make_study
+
+
+def tables_of(study: Study, records: list[Record]) -> dict[str, ResultTable]:
+    observations = observe(study, records)
+    plans = plan_tables(study, observations)
+    tables = build_tables(gather(study, observations), plans, Level())
+    return {table.name: table for table in tables}
+
+
+QKV = [0.91, 0.95, 0.90, 0.97, 0.93]
+SHARED = [0.81, 0.86, 0.83, 0.85, 0.80]
+
+
+def test_a_row_is_the_mean_and_spread_of_its_runs() -> None:
+    study = make_study()
+    tables = tables_of(study, make_records(study, by_variant({"QKV": QKV, "Q-K=V": SHARED})))
+    row = tables["reverse"].row("Q-K=V")
+    assert row.mean == pytest.approx(0.83)
+    assert row.std_seeds == pytest.approx(stats.tstd(SHARED))
+    assert row.std_settings is None
+    assert row.difference is not None
+    reference = stats.ttest_rel(SHARED, QKV).confidence_interval(0.95)
+    assert (row.difference.low, row.difference.high) == pytest.approx(
+        (reference.low, reference.high)
+    )
+    assert row.difference.verdict == "worse"
+    assert tables["reverse"].row("QKV").difference is None
+    assert (row.training_seconds, row.steps_per_second) == (2.0, 250.0)
+    assert row.learning_rates == (1e-3,)
+    assert row.costs is not None
+    assert (row.costs.parameters_total, row.costs.cache_bytes_per_token) == (1_000, None)
+
+
+def test_a_table_names_its_rows_when_asked_for_another() -> None:
+    study = make_study()
+    table = tables_of(study, [])["reverse"]
+    with pytest.raises(KeyError, match=r"no variant 'MQA' in 'reverse'; there are \['QKV'"):
+        table.row("MQA")
+
+
+def test_averages_come_first_and_settings_last() -> None:
+    study = make_study(
+        make_setting("r7"), make_setting("r11", length=11), make_setting("sort", "sort")
+    )
+    tables = tables_of(study, make_records(study, by_variant({"QKV": QKV, "Q-K=V": SHARED})))
+    assert [(table.name, table.kind) for table in tables.values()] == [
+        ("average of reverse, sort", "average"),
+        ("reverse", "task"),
+        ("sort", "task"),
+        ("r7", "setting"),
+        ("r11", "setting"),
+    ]
+    assert tables["reverse"].settings == ("r7", "r11")
+    assert headline_family(list(tables.values())) == 3
+    comparisons = {
+        name: table.row("Q-K=V").difference.comparisons  # type: ignore[union-attr]
+        for name, table in tables.items()
+    }
+    assert comparisons == {
+        "average of reverse, sort": 3, "reverse": 3, "sort": 3, "r7": 2, "r11": 2,
+    }  # fmt: skip
+
+
+def test_a_setting_with_the_name_of_its_task_keeps_its_own_table() -> None:
+    study = make_study(make_setting("reverse"), make_setting("long", length=11))
+    names = list(tables_of(study, []))
+    assert names == ["reverse", "setting reverse", "long"]
+
+
+def test_tasks_with_different_metrics_are_not_averaged() -> None:
+    study = make_study(make_setting("reverse"), make_setting("sort", "sort"))
+    records = [
+        make_record(cell, 0.5)
+        if cell.setting == "sort"
+        else make_record(
+            cell, 0.5, metric="test_loss", higher_is_better=False, metrics={"test_loss": 2.0}
+        )
+        for cell in study.cells()
+    ]
+    tables = tables_of(study, records)
+    assert list(tables) == ["reverse", "sort"]
+    assert not tables["reverse"].higher_is_better
+
+
+def test_tasks_without_any_result_are_not_averaged() -> None:
+    """Nobody knows yet whether they have the same metric."""
+    study = make_study(make_setting("reverse"), make_setting("sort", "sort"))
+    assert list(tables_of(study, [])) == ["reverse", "sort"]
+
+
+def difference_of_means(table: ResultTable) -> float:
+    ours, theirs = table.row("Q-K=V").mean, table.row("QKV").mean
+    assert ours is not None
+    assert theirs is not None
+    return ours - theirs
+
+
+@pytest.mark.parametrize("seeds", [(1,), (1, 2), (1, 2, 3, 4, 5)])
+def test_the_difference_is_that_of_the_printed_means(seeds: tuple[int, ...]) -> None:
+    """Whatever the units are, and however many settings a task has."""
+    lengths = (5, 7, 11, 13, 17)
+    settings = [make_setting(f"r{length}", length=length) for length in lengths]
+    study = make_study(*settings, make_setting("sort", "sort"), seeds=seeds)
+    tables = tables_of(
+        study,
+        make_records(
+            study,
+            lambda c: (
+                0.9
+                if c.variant == "QKV"
+                else 0.5 + 0.02 * c.seed + 0.01 * len(c.setting) * (1 + 2 * (c.setting == "r5"))
+            ),
+        ),
+    )
+    for name, unit in (
+        ("average of reverse, sort", "seed" if len(seeds) == 5 else "setting"),
+        ("reverse", "seed" if len(seeds) == 5 else "setting"),
+        ("sort", "seed"),
+    ):
+        difference = tables[name].row("Q-K=V").difference
+        assert difference is not None
+        assert difference.mean == pytest.approx(difference_of_means(tables[name]))
+        assert difference.unit == unit
+
+
+def test_steps_of_several_tasks_are_averaged_as_their_difference_is() -> None:
+    """Settings of two tasks, in a table of their own: two of one, one of the other."""
+    names = ("reverse", "reverse", "sort")
+    settings = [
+        dataclasses.replace(make_setting(f"s{index}", name, length=7 + index), table="own")
+        for index, name in enumerate(names)
+    ]
+    study = make_study(*settings)
+    steps = {"s0": 100, "s1": 150, "s2": 400}
+    records = [
+        dataclasses.replace(
+            record := make_record(cell, 0.9),
+            metrics={
+                **record.metrics,
+                "steps_to_solve": 50 if cell.variant == "QKV" else steps[cell.setting] + cell.seed,
+            },
+        )
+        for cell in study.cells()
+    ]
+    table = tables_of(study, records)["own"]
+    ours, theirs = table.row("Q-K=V").solving, table.row("QKV").solving
+    assert ours is not None
+    assert theirs is not None
+    assert ours.difference is not None
+    assert (ours.restricted_mean_steps, theirs.restricted_mean_steps) == (265.5, 50.0)
+    assert ours.difference.mean == pytest.approx(215.5)
+
+
+def test_every_difference_of_a_table_has_the_same_units() -> None:
+    settings = [make_setting(f"r{length}", length=length) for length in range(3, 13)]
+    study = make_study(*settings, variants=("QKV", "Q-K=V", "MQA"))
+    tables = tables_of(
+        study,
+        make_records(
+            study,
+            lambda c: (
+                "failed" if (c.variant, c.setting, c.seed) == ("MQA", "r7", 2) else 0.5 + c.seed / 9
+            ),
+        ),
+    )
+    rows = [tables["reverse"].row(variant) for variant in ("Q-K=V", "MQA")]
+    assert [row.difference.unit for row in rows if row.difference] == ["seed", "seed"]
+    assert [row.difference.units for row in rows if row.difference] == [5, 4]
+
+
+def test_spread_over_settings_is_that_of_the_population_of_their_means() -> None:
+    study = make_study(make_setting("short"), make_setting("long", length=11), seeds=(1, 2))
+    values = {"short": (0.9, 0.7), "long": (0.2, 0.4)}
+    tables = tables_of(study, make_records(study, lambda c: values[c.setting][c.seed - 1]))
+    row = tables["reverse"].row("QKV")
+    assert row.mean == pytest.approx(0.55)
+    assert row.std_settings == pytest.approx(0.25)
+    assert row.std_seeds == pytest.approx(math.sqrt(0.02))
+
+
+def test_a_mean_over_settings_that_lack_results_is_not_given() -> None:
+    """Else a variant that fails in the hard setting would look better than one that does not."""
+    study = make_study(make_setting("easy"), make_setting("hard", length=11), seeds=(1, 2))
+    tables = tables_of(
+        study,
+        make_records(
+            study,
+            lambda c: (
+                "diverged"
+                if (c.setting, c.variant) == ("hard", "Q-K=V")
+                else {"easy": 0.9, "hard": 0.3}[c.setting]
+            ),
+        ),
+    )
+    row = tables["reverse"].row("Q-K=V")
+    assert row.mean is None
+    assert row.std_settings is None
+    assert (row.counts.done, row.counts.diverged) == (2, 2)
+    assert tables["easy"].row("Q-K=V").mean == pytest.approx(0.9)
+    assert tables["hard"].row("Q-K=V").mean is None
+
+
+def test_a_study_without_any_record_has_tables_of_missing_runs() -> None:
+    study = make_study()
+    row = tables_of(study, [])["reverse"].row("Q-K=V")
+    assert (row.counts.missing, row.mean, row.costs, row.training_seconds) == (5, None, None, None)
+    assert row.difference is not None
+    assert row.difference.verdict == "no interval"
+
+
+def steps_records(study: Study, steps: dict[str, list[int | str | None]]) -> list[Record]:
+    records: list[Record] = []
+    for cell in study.cells():
+        value = steps[cell.variant][cell.seed - 1]
+        record = make_record(cell, value if isinstance(value, str) else 0.9)
+        if not isinstance(value, str):
+            metrics = {**record.metrics, "steps_to_solve": value}
+            record = dataclasses.replace(record, metrics=metrics)
+        records.append(record)
+    return records
+
+
+def test_steps_to_solve_count_unsolved_and_diverged_runs_at_the_horizon() -> None:
+    study = make_study()
+    records = steps_records(
+        study, {"QKV": [100, 150, 100, 150, 100], "Q-K=V": [400, None, "diverged", "failed", 450]}
+    )
+    row = tables_of(study, records)["reverse"].row("Q-K=V")
+    assert row.solving is not None
+    assert (row.solving.threshold, row.solving.horizon) == (0.99, 500)
+    assert (row.solving.runs, row.solving.solved) == (4, 2)
+    assert row.solving.restricted_mean_steps == pytest.approx((400 + 500 + 500 + 450) / 4)
+    assert row.solving.median_steps is None
+    assert row.solving.difference is not None
+    assert row.solving.difference.mean == pytest.approx((300 + 350 + 400 + 350) / 4)
+    assert row.solving.difference.verdict == "worse"
+    assert row.solving.difference.sentence.startswith("supported: later by 350 steps [")
+    assert row.solving.difference.sentence.endswith(", from 4 of 5 pairs")
+    assert row.solving.p_sign == pytest.approx(2 / 16)
+    low, high = row.solving.proportion_low or 0, row.solving.proportion_high or 0
+    assert 0.1 < low < 0.5 < high < 0.9
+
+
+def test_the_baseline_has_steps_but_no_difference() -> None:
+    study = make_study()
+    records = steps_records(study, {"QKV": [100] * 5, "Q-K=V": [200] * 5})
+    table = tables_of(study, records)["reverse"]
+    baseline, row = table.row("QKV").solving, table.row("Q-K=V").solving
+    assert baseline is not None
+    assert row is not None
+    assert row.difference is not None
+    assert (baseline.difference, baseline.p_sign, baseline.median_steps) == (None, None, 100.0)
+    assert row.difference.sentence == (
+        "no interval: later by 100 steps in all 5 pairs, which leaves no spread to go by"
+    )
+
+
+def test_settings_with_different_horizons_have_no_common_steps() -> None:
+    study = make_study(make_setting("short"), make_setting("long", length=11, steps=900))
+    tables = tables_of(study, make_records(study, lambda _: 0.9))
+    assert tables["reverse"].row("QKV").solving is None
+    assert tables["long"].row("QKV").solving is not None
+
+
+def test_duels_are_symmetric_and_corrected_for_all_pairs() -> None:
+    study = make_study(variants=("QKV", "Q-K=V", "MQA"))
+    records = make_records(
+        study, by_variant({"QKV": QKV, "Q-K=V": SHARED, "MQA": [x - 0.3 for x in QKV]})
+    )
+    observations = observe(study, records)
+    (plan,) = plan_tables(study, observations)
+    duels = build_duels(gather(study, observations), plan, Level())
+    assert len(duels) == 6
+    assert {duel.comparisons for duel in duels.values()} == {3}
+    assert duels["QKV", "Q-K=V"].verdict == "better"
+    assert duels["Q-K=V", "QKV"].verdict == "worse"
+    assert duels["Q-K=V", "QKV"].mean == pytest.approx(-(duels["QKV", "Q-K=V"].mean or 0))
+
+
+def test_utilization_is_the_mean_of_the_runs_that_measured_it() -> None:
+    study = make_study(seeds=(1, 2, 3))
+    shares = {("Q-K=V", 1): 0.25, ("Q-K=V", 3): 0.5}
+    records = [make_record(cell, 0.5) for cell in study.cells()]
+    for number, record in enumerate(records):
+        share = shares.get((record.variant, record.seed))
+        if share is not None:
+            timing = {**record.timing, "utilization": share}
+            records[number] = dataclasses.replace(record, timing=timing)
+    table = tables_of(study, records)["reverse"]
+    assert table.row("Q-K=V").utilization == 0.375
+    assert table.row("QKV").utilization is None
+
+
+def test_costs_are_averaged_over_settings_and_need_all_of_them() -> None:
+    study = make_study(make_setting("short"), make_setting("long", length=11), seeds=(1,))
+    records = [
+        make_record(
+            cell,
+            0.5,
+            costs={
+                "parameters": {"total": 100 if cell.setting == "short" else 300},
+                "macs_per_token": 10,
+                "macs_per_sequence": 70,
+                "cache_bytes_per_token": 64 if cell.setting == "short" else None,
+            },
+        )
+        for cell in study.cells()
+    ]
+    row = tables_of(study, records)["reverse"].row("QKV")
+    assert row.costs is not None
+    assert row.costs.parameters_total == 200
+    assert row.costs.cache_bytes_per_token is None
+    short_only = [record for record in records if "length': 7" in str(record.config)]
+    assert tables_of(study, short_only)["reverse"].row("QKV").costs is None

@@ -1,0 +1,119 @@
+"""The sentences of verdicts."""
+
+import pytest
+
+from qkvary.studies.results.statistics import Estimate, paired_t
+from qkvary.studies.results.verdicts import (
+    Scale,
+    decimals_of,
+    judge,
+    steps_scale,
+    write_interval,
+    write_number,
+)
+
+ACCURACY = Scale(higher_is_better=True)
+LOSS = Scale(higher_is_better=False)
+
+
+def estimate(mean: float, half: float) -> Estimate:
+    return Estimate(
+        units=5,
+        mean=mean,
+        std=half,
+        low=mean - half,
+        high=mean + half,
+        confidence=0.95,
+        p_value=0.01,
+        undefined=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("scale", "mean", "verdict", "sentence"),
+    [
+        (ACCURACY, -0.12, "worse", "supported: lower by 0.120 [0.050, 0.190]"),
+        (ACCURACY, 0.12, "better", "supported: higher by 0.120 [0.050, 0.190]"),
+        (LOSS, -0.12, "better", "supported: lower by 0.120 [0.050, 0.190]"),
+        (LOSS, 0.12, "worse", "supported: higher by 0.120 [0.050, 0.190]"),
+    ],
+)
+def test_a_supported_difference_has_a_direction_and_a_judgement(
+    scale: Scale, mean: float, verdict: str, sentence: str
+) -> None:
+    result = judge(estimate(mean, 0.07), scale, detectable=None, pairs=5, pairs_planned=5)
+    assert result == (verdict, sentence)
+
+
+def test_steps_are_sooner_or_later() -> None:
+    result = judge(
+        estimate(-1_200.0, 150.0), steps_scale(2_000), detectable=None, pairs=5, pairs_planned=5
+    )
+    assert result == ("better", "supported: sooner by 1,200 steps [1,050, 1,350]")
+
+
+def test_not_distinguished_says_what_would_have_been_seen() -> None:
+    result = judge(estimate(-0.02, 0.06), ACCURACY, detectable=0.0812, pairs=5, pairs_planned=5)
+    assert result == (
+        "not distinguished",
+        "not distinguished: -0.020 [-0.080, 0.040]; a difference of 0.081 would have been seen",
+    )
+    bare = judge(estimate(-0.02, 0.06), ACCURACY, detectable=None, pairs=5, pairs_planned=5)
+    assert bare[1] == "not distinguished: -0.020 [-0.080, 0.040]"
+
+
+def test_a_study_that_could_not_have_seen_anything_says_so() -> None:
+    bounded = Scale(higher_is_better=True, limit=1.0)
+    _, sentence = judge(estimate(-0.1, 0.6), bounded, detectable=1.4, pairs=2, pairs_planned=2)
+    assert sentence == (
+        "not distinguished: -0.10 [-0.70, 0.50]; no possible difference would have been seen"
+    )
+
+
+def test_an_interval_that_touches_zero_supports_nothing() -> None:
+    verdict, _ = judge(estimate(0.5, 0.5), ACCURACY, detectable=None, pairs=5, pairs_planned=5)
+    assert verdict == "not distinguished"
+
+
+@pytest.mark.parametrize(
+    ("differences", "sentence"),
+    [
+        ([], "not compared: no pair of finished runs out of 5"),
+        (
+            [-0.2],
+            (
+                "no interval: lower by 0.200 in a single pair, which says nothing about its "
+                "spread, from 1 of 5 pairs"
+            ),
+        ),
+        (
+            [0.2] * 5,
+            "no interval: higher by 0.200 in all 5 pairs, which leaves no spread to go by",
+        ),
+        ([0.0] * 5, "no interval: the same in all 5 pairs, which leaves no spread to go by"),
+    ],
+)
+def test_without_an_interval_nothing_is_claimed(differences: list[float], sentence: str) -> None:
+    result = judge(
+        paired_t(differences), ACCURACY, detectable=None, pairs=len(differences), pairs_planned=5
+    )
+    assert result == ("no interval", sentence)
+
+
+def test_unfinished_pairs_are_named() -> None:
+    _, sentence = judge(estimate(0.5, 0.1), LOSS, detectable=None, pairs=3, pairs_planned=5)
+    assert sentence == "supported: higher by 0.50 [0.40, 0.60], from 3 of 5 pairs"
+
+
+@pytest.mark.parametrize(
+    ("spread", "decimals"),
+    [(0.034, 3), (0.34, 2), (3.4, 1), (34.0, 0), (340.0, 0), (1e-9, 6), (0.0, 3), (None, 3)],
+)
+def test_decimals_show_two_digits_of_the_spread(spread: float | None, decimals: int) -> None:
+    assert decimals_of(spread) == decimals
+
+
+def test_numbers_are_readable_and_zero_has_no_sign() -> None:
+    assert write_number(-0.0001, 2) == "0.00"
+    assert write_number(12_345.6, 0) == "12,346"
+    assert write_interval(-0.051, 0.19, 2) == "[-0.05, 0.19]"

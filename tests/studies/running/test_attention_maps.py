@@ -1,0 +1,29 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkvary.storage.errors import DamagedError
+from qkvary.studies.running.attention_maps import AttentionMaps, from_bytes, to_bytes
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.lists(st.text(), min_size=1, max_size=5),
+    st.data(),
+)
+def test_maps_come_back(layers: int, heads: int, tokens: list[str], data: st.DataObject) -> None:
+    size = len(tokens)
+    targets = data.draw(st.lists(st.none() | st.integers(0, 7), min_size=size, max_size=size))
+    maps = np.random.default_rng(0).random((layers, heads, size, size), dtype=np.float32)
+    example = AttentionMaps(maps=maps, tokens=tuple(tokens), targets=tuple(targets))
+    found = from_bytes(to_bytes(example))
+    np.testing.assert_array_equal(found.maps, maps)
+    assert (found.tokens, found.targets) == (example.tokens, example.targets)
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 50])
+def test_what_holds_no_maps_is_named(data: bytes) -> None:
+    with pytest.raises(DamagedError, match="holds no attention maps"):
+        from_bytes(data)

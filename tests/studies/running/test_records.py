@@ -1,0 +1,119 @@
+"""S10: whatever stands in a record, it is stored and returned equal."""
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkvary.storage.errors import DamagedError, NewerFormatError
+from qkvary.storage.jsonvalues import decode, encode
+from qkvary.studies.running.recording import make_record
+from qkvary.studies.running.records import Record, from_json, to_json
+from tests.storage.damage import trials
+from tests.storage.test_jsonvalues import KEYS, TEXT, VALUES, same
+from tests.studies.toy_study import toy_study
+
+CELL = toy_study([5]).cells()[0]
+HOSTILE = st.sampled_from(
+    [
+        "'; DROP TABLE runs; --",
+        "<script>alert(1)</script>",
+        "=HYPERLINK(1)",
+        "../../etc/passwd",
+        "%s%n{0}${7*7}",
+        "\x00\x1b[31m\u202e\ufeff",
+        "\ud800",
+        "NaN",
+        "x" * 1_000_000,
+    ]
+)
+WORDS = TEXT | HOSTILE
+
+
+def plain(record: Record) -> dict[str, object]:
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+
+
+RECORDS = st.builds(
+    Record,
+    run_key=WORDS,
+    config=st.dictionaries(KEYS, VALUES, max_size=3),
+    task=WORDS,
+    variant=WORDS,
+    seed=st.integers(),
+    status=st.sampled_from(["done", "failed", "diverged"]),
+    message=WORDS,
+    metric=WORDS,
+    higher_is_better=st.booleans(),
+    metrics=st.dictionaries(WORDS, st.floats() | st.integers() | st.none(), max_size=3),
+    costs=st.dictionaries(KEYS, VALUES, max_size=2),
+    timing=st.dictionaries(KEYS, st.floats(), max_size=3),
+    environment=st.dictionaries(KEYS, VALUES, max_size=2),
+    started=TEXT,
+    ended=TEXT,
+    state_sha256=TEXT,
+)
+
+
+def check(record: Record) -> None:
+    data = to_json(record)
+    found = from_json(data, where="record.json")
+    assert same(plain(found), plain(record))
+    assert to_json(found) == data
+
+
+@given(RECORDS)
+@settings(max_examples=trials("RECORDS", 60))
+def test_any_record_comes_back(record: Record) -> None:
+    check(record)
+
+
+@pytest.mark.slow
+@given(RECORDS)
+@settings(max_examples=trials("RECORDS", 10_000))
+def test_thousands_of_records_come_back(record: Record) -> None:
+    check(record)
+
+
+def test_nan_stays_nan() -> None:
+    record = make_record(CELL, status="diverged", started="", metrics={"test_accuracy": math.nan})
+    headline = from_json(to_json(record), where="").headline
+    assert headline is not None
+    assert math.isnan(headline)
+
+
+def test_a_run_that_did_not_come_so_far_has_no_headline() -> None:
+    assert make_record(CELL, status="failed", started="").headline is None
+
+
+def changed(**fields: object) -> bytes:
+    value = decode(to_json(make_record(CELL, status="done", started="")))
+    assert isinstance(value, dict)
+    return encode({**value, **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "r.json is not JSON"),
+        (b"\xff", "r.json is not JSON"),
+        (b"[]", "r.json holds no record"),
+        (changed(seed="5"), "r.json: seed missing, unknown or of another type"),
+        (changed(seed=True), "r.json: seed missing"),
+        (changed(metrics=[]), "r.json: metrics missing"),
+        (changed(extra=1), "r.json: extra missing, unknown"),
+        (changed(status="running"), "r.json: unknown status 'running'"),
+        (changed(schema_version=None), "r.json has the schema_version None, which there is not"),
+    ],
+)
+def test_what_is_no_record_is_named(data: bytes, message: str) -> None:
+    with pytest.raises(DamagedError, match=message) as caught:
+        from_json(data, where="r.json")
+    assert caught.value.exit_code == 3
+
+
+def test_a_newer_schema_is_refused() -> None:
+    with pytest.raises(NewerFormatError, match="schema_version 2, this qkvary reads 1"):
+        from_json(changed(schema_version=2), where="r.json")

@@ -1,0 +1,392 @@
+"""The runner with a toy worker: S1-S4, S7, T10."""
+
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qkvary.studies.running.runner import MAX_DEATHS, RunnerOptions, run_study
+from qkvary.studies.running.store import Store
+from tests.storage.damage import trials
+from tests.storage.quick_disk import quick_folder
+from tests.studies.toy_study import (
+    end_runner,
+    ends,
+    leftovers,
+    run_toy,
+    start_runner,
+    starts,
+    table,
+    toy_study,
+)
+from tests.studies.toy_worker import CRASHES, DISK_FULL, DIVERGES, RAISES, TALKS, executions
+
+root = pytest.fixture(quick_folder)
+second_root = pytest.fixture(quick_folder)
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+
+
+def test_every_run_is_made_once_and_never_again(root: Path) -> None:
+    study = toy_study(range(4))
+    summary = run_toy(study, root)
+    assert (summary.planned, summary.done, summary.made, summary.missing) == (8, 8, 8, 0)
+    assert (summary.exit_code, summary.message, summary.notes) == (0, "", ())
+    before = table(study, root)
+    again = run_toy(study, root)
+    assert (again.done, again.made, again.exit_code) == (8, 0, 0)
+    assert table(study, root) == before
+    assert set(ends(root).values()) == set(starts(root).values()) == {1}
+    assert len(executions(root)) == 16
+    assert leftovers(root) == []
+
+
+def test_the_number_of_workers_changes_nothing(root: Path, second_root: Path) -> None:
+    study = toy_study(range(3))
+    run_toy(study, root, workers=1)
+    run_toy(study, second_root, workers=5)
+    assert table(study, root) == table(study, second_root)
+
+
+def test_runs_that_go_wrong_are_counted_and_the_others_go_on(root: Path) -> None:
+    """S7: two fail, two diverge, the rest is done; the exit code speaks only when asked to."""
+    study = toy_study([0, RAISES, 1, DIVERGES, 2, TALKS])
+    summary = run_toy(study, root)
+    assert (summary.done, summary.failed, summary.diverged, summary.missing) == (8, 2, 2, 0)
+    assert summary.exit_code == 0
+    assert run_toy(study, root, strict=True).exit_code == 1
+    records = [Store(root / "runs").record(cell.run_key) for cell in study.cells()]
+    messages = {record.message for record in records if record and record.status == "failed"}
+    (message,) = messages
+    assert re.fullmatch(r"RuntimeError: the run went wrong \(toy_worker\.py, line \d+\)", message)
+    assert all(record.metric == "test_accuracy" for record in records if record)
+    assert any("failed, RuntimeError: the run went wrong" in note for note in summary.notes)
+
+
+def test_failed_runs_are_made_again_only_if_asked_to(root: Path) -> None:
+    study = toy_study([0, RAISES])
+    run_toy(study, root)
+    assert run_toy(study, root).made == 0
+    assert run_toy(study, root, retry_failed=True).made == 2
+    counts = starts(root)
+    assert sorted(counts.values()) == [1, 1, 2, 2]
+
+
+def test_a_run_of_which_workers_die_counts_as_failed(root: Path) -> None:
+    """S3: each death is named, another worker goes on; after the fourth, the run has failed."""
+    study = toy_study([0, 1, CRASHES])
+    summary = run_toy(study, root, workers=3)
+    assert (summary.done, summary.failed, summary.exit_code) == (4, 2, 0)
+    keys = [cell.run_key for cell in study.cells() if cell.seed == CRASHES]
+    # A worker that waited may take the run up between the last death and its being recorded.
+    for key in keys:
+        assert MAX_DEATHS + 1 <= starts(root)[key] <= MAX_DEATHS + 3
+    deaths = [note for note in summary.notes if "ended with signal SIGSEGV" in note]
+    assert len(deaths) == 2 * (MAX_DEATHS + 1)
+    record = Store(root / "runs").record(keys[0])
+    assert record
+    died = starts(root)[keys[0]]
+    said = f"{died} workers died of this run, the last with signal SIGSEGV"
+    assert record.message.startswith(said)
+    assert "last words of the worker" in record.message
+
+
+def test_a_full_disk_ends_the_study_and_leaves_the_run_open(root: Path) -> None:
+    study = toy_study([0, DISK_FULL, 1])
+    summary = run_toy(study, root, workers=1)
+    assert summary.exit_code == 4
+    assert "the disk is full; free some space" in summary.message
+    states = {cell.seed: Store(root / "runs").state(cell.run_key) for cell in study.cells()}
+    assert states[DISK_FULL] == "open"
+    assert summary.missing >= 2
+
+
+def test_workers_that_never_come_to_life_end_the_study(root: Path) -> None:
+    options = RunnerOptions(workers=2, worker_module="tests.studies.absent", quiet=True)
+    summary = run_study(toy_study([0, 1]), Store(root / "runs"), options)
+    assert summary.exit_code == 4
+    assert "no worker comes to life (exit code 1): " in summary.message
+    assert "No module named" in summary.message
+    assert summary.missing == 4
+
+
+def test_workers_must_be_at_least_one() -> None:
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        RunnerOptions(workers=0)
+
+
+def killed_sweep(root: Path, seeds: range, generator: random.Random, step_seconds: float) -> int:
+    """Kill runners and workers until the study is complete; return how many were killed."""
+    kills = 0
+    # The first kill waits for runs instead of seconds, so that it comes on a fast machine too.
+    begun = generator.randrange(1, len(seeds))
+    for _ in range(100):
+        runner = start_runner(root, seeds, step_seconds=step_seconds)
+        # What is killed: nothing, the runner, or one of its workers (twice as often).
+        deadline = time.monotonic() + generator.uniform(0.3, 2.0)
+        while runner.poll() is None and kills < 12 and time.monotonic() < deadline + 5:
+            time.sleep(0.02)
+            waiting = len(starts(root)) < begun if kills == 0 else time.monotonic() < deadline
+            if waiting:
+                continue
+            workers = [int(pid) for what, _key, pid in executions(root)[-4:] if what == "start"]
+            victim = generator.choice([runner.pid, *workers])
+            if is_ours(victim):
+                os.kill(victim, signal.SIGKILL)
+                kills += 1
+            deadline = time.monotonic() + generator.uniform(0.1, 0.5)
+            if victim == runner.pid:
+                break
+        code, said = end_runner(runner)
+        assert code in (0, -9), said
+        if code == 0:
+            return kills
+    raise AssertionError("the study never ended")
+
+
+def is_ours(pid: int) -> bool:
+    try:
+        return b"toy" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def check_sweeps(root: Path, second_root: Path, count: int, runs: int) -> None:
+    seeds = range(runs // 2)
+    study = toy_study(seeds)
+    run_toy(study, root)
+    expected = table(study, root)
+    killed = 0
+    for trial in range(count):
+        place = second_root / str(trial)
+        place.mkdir()
+        killed += killed_sweep(place, seeds, random.Random(trial), 0.01)
+        assert table(study, place) == expected
+        assert leftovers(place) == []
+    assert killed >= count
+
+
+def test_a_sweep_whose_processes_are_killed_ends_like_any_other(
+    root: Path, second_root: Path
+) -> None:
+    """S1: every run has one record, and the table is the same, byte for byte."""
+    check_sweeps(root, second_root, trials("SWEEPS", 1), 24)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_sweeps_whose_processes_are_killed_end_like_any_other(
+    root: Path, second_root: Path
+) -> None:
+    check_sweeps(root, second_root, trials("SWEEPS", 50), 200)
+
+
+def shared(root: Path, runners: int, runs: int, mutant: str = "") -> list[int]:
+    """Let several runners begin at once on a store that does not exist yet."""
+    seeds = range(runs // 2)
+    started = [
+        # A mutant needs runners that overlap, however fast one of them comes to life.
+        start_runner(
+            root,
+            seeds,
+            steps=3,
+            workers=1,
+            step_seconds=0.03 if mutant else 0.002,
+            mutant=mutant,
+        )
+        for _ in range(runners)
+    ]
+    for code, said in [end_runner(runner) for runner in started]:
+        assert code == 0 or mutant, said
+    return sorted(starts(root).values())
+
+
+@pytest.mark.parametrize("runners", [2, 8])
+def test_runners_that_begin_at_once_share_the_work(
+    root: Path, second_root: Path, runners: int
+) -> None:
+    """S2: no run is made twice, and none is left out."""
+    assert shared(root, runners, 30) == [1] * 30
+    study = toy_study(range(15), steps=3)
+    run_toy(study, second_root)
+    assert table(study, root) == table(study, second_root)
+    assert leftovers(root) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("runners", [2, 8])
+def test_runners_that_begin_at_once_never_share_a_run(root: Path, runners: int) -> None:
+    """S2 in full: about 10,000 claims."""
+    count = trials("COLD_STARTS", 50)
+    for trial in range(count):
+        place = root / str(trial)
+        place.mkdir()
+        assert shared(place, runners, 100) == [1] * 100
+
+
+def test_without_the_lock_runs_would_be_made_twice(root: Path) -> None:
+    """The mutant of S2."""
+    assert max(shared(root, 4, 30, "no_lock")) > 1
+
+
+def test_a_paused_worker_keeps_its_run(root: Path) -> None:
+    """S4: another runner names the holder and waits; when it goes on, nothing is made twice."""
+    first = start_runner(root, [7], steps=40, workers=1, step_seconds=0.02)
+    wait_for(lambda: executions(root))
+    worker = int(executions(root)[0][2])
+    os.kill(worker, signal.SIGSTOP)
+    second = start_runner(root, [7], steps=40, workers=1, step_seconds=0.0)
+    wait_for(lambda: len(ends(root)) == 1)
+    time.sleep(0.7)
+    assert second.poll() is None, "the second runner waits for the run that is held"
+    assert len(starts(root)) == 2
+    os.kill(worker, signal.SIGCONT)
+    ended = [end_runner(runner) for runner in (first, second)]
+    for (code, said), says in zip(ended, (False, True), strict=True):
+        assert code == 0, said
+        assert (f"waiting for process {worker} on " in said) == says
+    assert sorted(starts(root).values()) == [1, 1]
+    assert len(table(toy_study([7], steps=40), root)) == 2
+
+
+def test_a_run_whose_worker_was_killed_goes_on_from_its_checkpoint(root: Path) -> None:
+    """S3: the lock is free at once, and nothing that was saved is made again."""
+    runner = start_runner(root, [7], steps=60, workers=1, step_seconds=0.01)
+    study = toy_study([7], steps=60)
+    checkpoints = Store(root / "runs").directory(study.cells()[0].run_key) / "checkpoints"
+    wait_for((checkpoints / f"step-{20:012d}").exists)
+    os.kill(int(executions(root)[0][2]), signal.SIGKILL)
+    code, said = end_runner(runner)
+    assert code == 0
+    assert re.search(
+        r"worker 1 \(process \d+\) ended with signal SIGKILL; another one goes on", said
+    )
+    curve = Store(root / "runs").curve(study.cells()[0].run_key)
+    (resumed,) = [event["step"] for event in curve if event["event"] == "resumed"]
+    assert resumed >= 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_ends_and_the_study_goes_on_later(
+    root: Path, second_root: Path, number: signal.Signals
+) -> None:
+    """T10: each worker leaves a checkpoint; the exit code names the signal."""
+    runner = start_runner(root, [7], steps=100, step_seconds=0.01)
+    wait_for(lambda: len(executions(root)) == 2)
+    time.sleep(0.2)
+    os.kill(runner.pid, number)
+    code, said = end_runner(runner)
+    assert code == 128 + number, said
+    assert "waiting" not in said
+    study = toy_study([7], steps=100)
+    for cell in study.cells():
+        directory = Store(root / "runs").directory(cell.run_key)
+        assert Store(root / "runs").state(cell.run_key) == "open"
+        assert list((directory / "checkpoints").iterdir())
+    assert ends(root) == {}
+    run_toy(study, root)
+    run_toy(study, second_root)
+    assert table(study, root) == table(study, second_root)
+    resumed = [
+        event
+        for cell in study.cells()
+        for event in Store(root / "runs").curve(cell.run_key)
+        if event["event"] == "resumed"
+    ]
+    assert len(resumed) == 2
+
+
+def test_a_second_signal_ends_at_once(root: Path, second_root: Path) -> None:
+    """T10: a worker that does not react is ended, and its run is not lost."""
+    runner = start_runner(root, [7], steps=60, workers=1, step_seconds=0.01)
+    wait_for(lambda: len(executions(root)) == 1)
+    worker = int(executions(root)[0][2])
+    os.kill(worker, signal.SIGSTOP)
+    os.kill(runner.pid, signal.SIGINT)
+    time.sleep(0.7)
+    assert runner.poll() is None
+    os.kill(runner.pid, signal.SIGINT)
+    code, said = end_runner(runner)
+    assert code == 130, said
+    study = toy_study([7], steps=60)
+    run_toy(study, root)
+    run_toy(study, second_root)
+    assert table(study, root) == table(study, second_root)
+
+
+def test_workers_end_when_their_runner_was_killed(root: Path) -> None:
+    runner = start_runner(root, [7], steps=2000, step_seconds=0.01)
+    wait_for(lambda: len(executions(root)) == 2)
+    workers = [int(pid) for _what, _key, pid in executions(root)]
+    runner.kill()
+    end_runner(runner)
+    wait_for(lambda: not any(map(is_ours, workers)))
+    for cell in toy_study([7], steps=2000).cells():
+        assert Store(root / "runs").state(cell.run_key) == "open"
+
+
+def test_a_worker_that_is_asked_to_end_is_replaced_and_its_run_goes_on(root: Path) -> None:
+    runner = start_runner(root, [7], steps=60, workers=1, step_seconds=0.01)
+    wait_for(lambda: executions(root))
+    time.sleep(0.1)
+    os.kill(int(executions(root)[0][2]), signal.SIGTERM)
+    code, said = end_runner(runner)
+    assert code == 0, said
+    assert sorted(ends(root).values()) == [1, 1]
+    assert "ended with" not in said
+
+
+def test_damaged_runs_are_named_and_made_again(root: Path) -> None:
+    """S6, seen from the runner."""
+    study = toy_study(range(3))
+    run_toy(study, root)
+    expected = table(study, root)
+    store = Store(root / "runs")
+    victims = [store.directory(cell.run_key) for cell in study.cells()[:3]]
+    (victims[0] / "record.json").write_bytes(b"{}")
+    (victims[1] / "metrics.jsonl").unlink()
+    (victims[2] / "record.json").unlink()
+    summary = run_toy(study, root)
+    assert (summary.done, summary.made) == (6, 3)
+    for victim, problem in zip(
+        victims, ("record.json", "metrics.jsonl", "record.json"), strict=True
+    ):
+        assert any(str(victim / problem) in note for note in summary.notes)
+    assert table(study, root) == expected
+
+
+def test_a_run_with_damaged_checkpoints_begins_again(root: Path, second_root: Path) -> None:
+    runner = start_runner(root, [7], steps=100, step_seconds=0.01)
+    wait_for(lambda: len(executions(root)) == 2)
+    time.sleep(0.3)
+    os.kill(runner.pid, signal.SIGTERM)
+    end_runner(runner)
+    study = toy_study([7], steps=100)
+    damaged = Store(root / "runs").directory(study.cells()[0].run_key)
+    for manifest in damaged.glob("checkpoints/*/MANIFEST.json"):
+        manifest.unlink()
+    summary = run_toy(study, root)
+    assert any("every checkpoint in" in note and "begins again" in note for note in summary.notes)
+    run_toy(study, second_root)
+    assert table(study, root) == table(study, second_root)
+
+
+def test_what_a_killed_worker_could_not_tidy_is_tidied(root: Path) -> None:
+    study = toy_study([0])
+    run_toy(study, root)
+    directory = Store(root / "runs").directory(study.cells()[0].run_key)
+    (directory / "checkpoints" / "step-000000000004").mkdir(parents=True)
+    assert run_toy(study, root).made == 0
+    assert leftovers(root) == []
+    assert len(table(study, root)) == 2

@@ -1,0 +1,323 @@
+"""The store: who may make a run, when it is done, and what happens to damaged folders (S6)."""
+
+import dataclasses
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkvary.storage import durable
+from qkvary.storage.errors import BusyError, DamagedError, NewerFormatError, UnsafeError
+from qkvary.storage.journal import Journal
+from qkvary.storage.locks import OwnerLock
+from qkvary.storage.manifest import Manifest, describe
+from qkvary.studies.running import records
+from qkvary.studies.running.recording import make_record, run_identity
+from qkvary.studies.running.records import Record
+from qkvary.studies.running.store import Claim, Store
+from tests.storage.damage import DAMAGES, trials
+from tests.studies.toy_study import toy_study
+from tests.studies.toy_worker import finished
+
+CELL = toy_study([5]).cells()[0]
+KEY = CELL.run_key
+IDENTITY = run_identity(CELL.run)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable.os, "fsync", lambda _descriptor: None)
+
+
+def claim(store: Store, **options: Any) -> Claim:
+    taken = store.claim(KEY, IDENTITY, **options)
+    assert taken
+    return taken
+
+
+def finish(taken: Claim) -> Record:
+    journal = Journal(taken.directory / "metrics.jsonl")
+    for step in range(20):
+        journal.append({"event": "train", "step": step, "loss": 1 / (step + 1)})
+    journal.close()
+    made = finished(CELL, "0123456789abcdef" * 4)
+    taken.finish(made.record, attention=made.attention)
+    return made.record
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "runs")
+
+
+def names(store: Store) -> list[str]:
+    return sorted(path.name for path in store.directory(KEY).iterdir())
+
+
+def test_a_store_that_is_not_there_is_empty(store: Store) -> None:
+    assert store.state(KEY) == "open"
+    assert store.record(KEY) is None
+    assert store.curve(KEY) == []
+    assert store.attention(KEY) is None
+    assert store.damage(KEY) is None
+    assert store.owner(KEY) is None
+    assert store.keys() == ()
+    assert not store.path.exists(), "looking leaves nothing behind"
+
+
+def test_from_open_to_done(store: Store) -> None:
+    taken = claim(store)
+    assert store.state(KEY) == "running"
+    owner = store.owner(KEY)
+    assert owner
+    assert owner.pid == os.getpid()
+    assert store.record(KEY) is None
+    record = finish(taken)
+    assert store.state(KEY) == "done"
+    assert store.owner(KEY) is None
+    assert store.record(KEY) == record
+    assert [event["step"] for event in store.curve(KEY)] == list(range(20))
+    attention = store.attention(KEY)
+    assert attention
+    assert (attention.tokens, attention.targets) == (("a", "b"), (1, None))
+    assert store.keys() == (KEY,)
+    assert names(store) == [
+        "MANIFEST.json",
+        "attention.safetensors",
+        "config.json",
+        "metrics.jsonl",
+        "record.json",
+        "run.lock",
+    ]
+    assert store.claim(KEY, IDENTITY) is None
+
+
+def test_a_run_that_is_held_is_refused_and_its_owner_named(store: Store) -> None:
+    taken = claim(store)
+    with pytest.raises(BusyError, match=f"in use by process {os.getpid()} on"):
+        store.claim(KEY, IDENTITY)
+    taken.release()
+    claim(store).release()
+
+
+def test_what_was_done_so_far_stays(store: Store) -> None:
+    taken = claim(store)
+    journal = Journal(taken.directory / "metrics.jsonl")
+    journal.append({"event": "train", "step": 1})
+    journal.close()
+    taken.release()
+    assert [event["step"] for event in store.curve(KEY)] == [1]
+    again = claim(store)
+    assert again.warnings == ()
+    again.restart()
+    assert store.curve(KEY) == []
+    again.release()
+
+
+def test_a_run_may_be_made_again(store: Store) -> None:
+    finish(claim(store))
+    again = claim(store, again=True)
+    assert again.warnings == ()
+    assert store.record(KEY) is None
+    assert names(store) == ["config.json", "run.lock"]
+    finish(again)
+
+
+def test_who_came_second_looks_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that another runner finished between the first look and the lock is not made again."""
+    assert store.state(KEY) == "open"
+    finish(claim(store))
+    assert store.claim(KEY, IDENTITY) is None
+    # The mutant: no second look. The record that is there would be made once more.
+    monkeypatch.setattr(Store, "damage", lambda _store, _key: "not looked")
+    assert store.claim(KEY, IDENTITY) is not None
+
+
+def test_a_record_appears_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    write = durable.atomic_write_file
+
+    def watched(path: Path, data: bytes) -> None:
+        assert not (path.parent / "record.json").exists()
+        written.append(path.name)
+        write(path, data)
+
+    monkeypatch.setattr("qkvary.studies.running.store.atomic_write_file", watched)
+    finish(claim(store))
+    assert written == ["config.json", "attention.safetensors", "MANIFEST.json", "record.json"]
+
+
+def test_a_crash_between_manifest_and_record_leaves_the_run_open(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = durable.atomic_write_file
+
+    def crash(path: Path, data: bytes) -> None:
+        if path.name == "record.json":
+            raise KeyboardInterrupt
+        write(path, data)
+
+    taken = claim(store)
+    with monkeypatch.context() as patch:
+        patch.setattr("qkvary.studies.running.store.atomic_write_file", crash)
+        with pytest.raises(KeyboardInterrupt):
+            finish(taken)
+    taken.release()
+    assert store.state(KEY) == "open"
+    again = claim(store)
+    assert "record.json is missing; the run is taken up again" in again.warnings[0]
+    assert names(store) == ["config.json", "metrics.jsonl", "run.lock"]
+    finish(again)
+    assert store.damage(KEY) is None
+
+
+def test_a_changed_configuration_is_named_and_written_again(store: Store) -> None:
+    claim(store).release()
+    path = store.directory(KEY) / "config.json"
+    before = path.read_bytes()
+    path.write_bytes(before.replace(b'"seed": 5', b'"seed": 6'))
+    taken = claim(store)
+    assert taken.warnings == (f"{path} was changed; it is written again",)
+    assert path.read_bytes() == before
+
+
+def silent_damages(store: Store, spare: Path, count: int) -> list[str]:
+    """Damages of a finished run after which the store gives a wrong or an empty answer."""
+    record = finish(claim(store))
+    attention = store.attention(KEY)
+    assert attention
+    expected = (record, store.curve(KEY), attention.maps.tolist())
+    shutil.copytree(store.directory(KEY), spare)
+    missed: list[str] = []
+    for seed in range(count):
+        generator = random.Random(seed)
+        shutil.rmtree(store.directory(KEY))
+        shutil.copytree(spare, store.directory(KEY))
+        files = [path for path in store.directory(KEY).iterdir() if path.name != "run.lock"]
+        path = generator.choice(sorted(files))
+        damage = DAMAGES[seed % len(DAMAGES)]
+        damage(path, generator)
+        if not named_and_open(store, path, expected):
+            missed.append(f"{damage.__name__} of {path.name}, seed {seed}")
+    return missed
+
+
+def named_and_open(store: Store, path: Path, expected: tuple[Any, ...]) -> bool:
+    problem = store.damage(KEY)
+    for read, answer in zip(
+        (store.record, store.curve, look_at_maps(store)), expected, strict=True
+    ):
+        try:
+            if read(KEY) != answer and not (read(KEY) is None and store.state(KEY) == "open"):
+                return False
+        except DamagedError:
+            pass
+    taken = store.claim(KEY, IDENTITY)
+    if taken is None:
+        return False
+    named = problem or " ".join(taken.warnings)
+    reopened = store.state(KEY) == "running" and store.record(KEY) is None
+    taken.release()
+    return reopened and str(path.parent) in named and bool(taken.warnings)
+
+
+def look_at_maps(store: Store) -> Any:
+    def read(key: str) -> Any:
+        found = store.attention(key)
+        return None if found is None else found.maps.tolist()
+
+    return read
+
+
+def test_no_damage_is_silent(store: Store, tmp_path: Path) -> None:
+    """S6: named, and the run is open again; the wrong answer is never given."""
+    assert silent_damages(store, tmp_path / "spare", trials("DAMAGES", 200)) == []
+
+
+def test_without_digests_damage_would_be_silent(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant of S6."""
+    monkeypatch.setattr(
+        Manifest, "read", lambda _manifest, directory, name: (directory / name).read_bytes()
+    )
+    with pytest.raises((AssertionError, FileNotFoundError)):
+        assert silent_damages(store, tmp_path / "spare", 30) == []
+
+
+def test_a_swap_of_two_runs_is_noticed(store: Store) -> None:
+    finish(claim(store))
+    other = "f" * 64
+    shutil.copytree(store.directory(KEY), store.directory(other))
+    with pytest.raises(DamagedError, match="holds the record of another run"):
+        store.record(other)
+
+
+def test_a_newer_schema_is_neither_read_nor_made_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "SCHEMA_VERSION", 2)
+        finish(claim(store))
+    for look in (store.record, store.damage, lambda key: store.claim(key, IDENTITY)):
+        with pytest.raises(NewerFormatError, match="schema_version 2, this qkvary reads 1"):
+            look(KEY)
+    assert store.state(KEY) == "done"
+    OwnerLock(store.directory(KEY) / "run.lock").release()
+
+
+@pytest.mark.parametrize(
+    "key", ["", "..", "../../etc", "A" * 64, "f" * 63, "f" * 65, "f" * 64 + "/"]
+)
+def test_what_is_no_key_never_becomes_a_path(store: Store, key: str) -> None:
+    with pytest.raises(UnsafeError, match="is no run key"):
+        store.directory(key)
+
+
+def test_folders_that_are_no_runs_are_passed_over(store: Store) -> None:
+    finish(claim(store))
+    (store.path / KEY[:2] / "notes").mkdir()
+    (store.path / "zz").mkdir()
+    assert store.keys() == (KEY,)
+
+
+def test_a_failed_run_needs_neither_log_nor_maps(store: Store) -> None:
+    record = make_record(CELL, status="failed", started="", message="it went wrong")
+    claim(store).finish(record)
+    assert store.record(KEY) == record
+    assert store.curve(KEY) == []
+    assert store.attention(KEY) is None
+    assert store.damage(KEY) is None
+
+
+def test_maps_that_are_no_maps_are_damaged(store: Store) -> None:
+    record = dataclasses.replace(finished(CELL, "ab" * 32).record)
+    claim(store).finish(record, attention=b"no tensors")
+    assert store.damage(KEY) is None
+    with pytest.raises(DamagedError, match="holds no attention maps"):
+        store.attention(KEY)
+
+
+def test_an_extra_file_is_nobodys_business(store: Store) -> None:
+    finish(claim(store))
+    (store.directory(KEY) / "notes.txt").write_text("mine")
+    assert store.damage(KEY) is None
+    assert describe({"a": b""}).files["a"].size == 0
+
+
+@pytest.mark.parametrize("status", ["done", "diverged"])
+def test_a_diverged_run_keeps_its_checkpoints(store: Store, status: Any) -> None:
+    taken = claim(store)
+    checkpoint = taken.directory / "checkpoints" / "step-000000000007"
+    checkpoint.mkdir(parents=True)
+    made = finished(CELL, "0123456789abcdef" * 4)
+    taken.finish(dataclasses.replace(made.record, status=status))
+    assert checkpoint.is_dir() == (status == "diverged")
+    assert store.is_tidy(KEY)
+    assert store.claim(KEY, IDENTITY) is None
+    assert checkpoint.is_dir() == (status == "diverged")
+    claim(store, again=True).release()
+    assert not checkpoint.exists(), "a run that is made again begins at its beginning"

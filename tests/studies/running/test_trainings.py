@@ -1,0 +1,158 @@
+"""Notes of trainings: what is one training, which one is meant, and what is said of a bad note."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from qkvary.cli._results import report_folder
+from qkvary.data.tokenizers import ByteTokenizer
+from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
+from qkvary.storage.journal import Journal
+from qkvary.studies.pretraining import DataChoice, Wishes, plan_training
+from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running.store import JOURNAL_NAME, Store
+from qkvary.studies.running.trainings import (
+    FOLDER,
+    find_training,
+    list_trainings,
+    note_training,
+    page_name,
+)
+from qkvary.studies.study import Study
+from qkvary.training.presets import find_preset
+
+DATA = DataChoice(name="some", where="here", fingerprint="f" * 64, tokenizer=ByteTokenizer())
+NAME = "train lm-10m on some"
+
+
+def plan(*variants: str, seeds: tuple[int, ...] = (0,), steps: int = 7) -> Study:
+    preset = find_preset("lm-10m")
+    return plan_training(preset, DATA, variants=variants, seeds=seeds, wishes=Wishes(steps=steps))
+
+
+def begin(store: Store, study: Study) -> None:
+    """Log the first step of its first run."""
+    (cell, *_) = study.cells()
+    claim = store.claim(cell.run_key, run_identity(cell.run))
+    assert claim is not None
+    journal = Journal(claim.directory / JOURNAL_NAME)
+    journal.append({"event": "train", "step": 1, "loss": 1.0, "seconds": 0.1})
+    journal.close()
+    claim.release()
+
+
+def note_on(store: Store, study: Study, day: int) -> None:
+    before = set((store.path / FOLDER).glob("*"))
+    note_training(store, study, f"command {day}")
+    (path,) = set((store.path / FOLDER).iterdir()) - before
+    note = json.loads(path.read_text())
+    path.write_text(json.dumps({**note, "noted": f"2030-01-0{day}"}))
+
+
+def test_a_note_gives_back_the_study(tmp_path: Path) -> None:
+    store, study = Store(tmp_path), plan("QKV", "Q-K=V", seeds=(3, 5))
+    note_training(store, study, "qkvary train lm-10m")
+    found = find_training(store, NAME)
+    assert found.study == study
+    assert found.commands == ("qkvary train lm-10m",)
+    (path,) = (tmp_path / FOLDER).iterdir()
+    before = path.read_bytes()
+    note_training(store, study, "qkvary train lm-10m --sample x")
+    assert [path.read_bytes()] == [one.read_bytes() for one in (tmp_path / FOLDER).iterdir()]
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("first", ["QKV", "I-K-V"])
+def test_more_variants_and_seeds_are_the_same_training(tmp_path: Path, first: str) -> None:
+    store = Store(tmp_path)
+    parts = (plan(first, seeds=(4,)), plan("Q-K=V", seeds=(4, 2)), plan("MQA", first, seeds=(4,)))
+    for day, study in enumerate(parts, start=1):
+        note_on(store, study, day)
+    found = find_training(store, NAME)
+    assert found.study.variants == (f"{first}@rotary", "Q-K=V@rotary", "MQA@rotary")
+    assert found.study.seeds == (4, 2)
+    assert found.commands == ("command 1", "command 2", "command 3")
+    keys = {cell.run_key for cell in found.study.cells()}
+    assert all(cell.run_key in keys for study in parts for cell in study.cells())
+
+
+def test_other_runs_of_the_same_name_are_another_training(tmp_path: Path) -> None:
+    store, short, long = Store(tmp_path), plan("QKV"), plan("Q-K=V", steps=11)
+    for study in (short, long):
+        note_training(store, study, f"qkvary train {study.variants[0]}")
+    with pytest.raises(
+        UsageError, match=r"2 trainings are called 'train lm-10m on some': name one of"
+    ) as caught:
+        find_training(store, NAME)
+    assert "(11 steps, Q-K=V@rotary: `qkvary train Q-K=V" in str(caught.value)
+    for one in list_trainings(store):
+        assert one.notes[0] in str(caught.value)
+        assert find_training(store, one.notes[0]).study == one.study
+    # Only one of them was begun: the other was refused, or is still to come.
+    begin(store, long)
+    assert find_training(store, NAME).study == long
+    begin(store, short)
+    with pytest.raises(UsageError, match="2 trainings are called"):
+        find_training(store, NAME)
+
+
+def test_a_younger_training_of_the_same_name_has_a_page_of_its_own(tmp_path: Path) -> None:
+    store, older, younger = Store(tmp_path), plan("QKV"), plan("QKV", steps=11)
+    assert page_name(store, older) == NAME
+    for day, study in enumerate((older, younger), start=1):
+        note_on(store, study, day)
+    (_, second) = list_trainings(store)
+    assert (page_name(store, older), page_name(store, younger)) == (NAME, second.notes[0])
+    # One that was refused before its first step has no page.
+    begin(store, younger)
+    assert page_name(store, younger) == NAME
+    begin(store, older)
+    assert (page_name(store, older), page_name(store, younger)) == (NAME, second.notes[0])
+    # More seeds of a training are on its page.
+    more = replace(younger, seeds=(0, 5))
+    note_on(store, more, 3)
+    assert page_name(store, more) == page_name(store, younger) == second.notes[0]
+
+
+def test_trainings_of_a_long_name_have_folders_of_their_own(tmp_path: Path) -> None:
+    store, name = Store(tmp_path), "train gpt2-124m-decay-scale on openwebtext"
+    plans = [replace(plan("QKV", steps=steps), name=name) for steps in (10, 20, 30)]
+    for day, study in enumerate(plans, start=1):
+        note_on(store, study, day)
+    folders = [report_folder(page_name(store, study), tmp_path) for study in plans]
+    assert len(set(folders)) == 3
+    for study, folder in zip(plans[1:], folders[1:], strict=True):
+        (note,) = next(one.notes for one in list_trainings(store) if one.study == study)
+        assert folder.name == note
+
+
+def test_no_training(tmp_path: Path) -> None:
+    store = Store(tmp_path / "none")
+    with pytest.raises(UsageError, match="got 'train x on y'; it has none: `qkvary train` makes"):
+        find_training(store, "train x on y")
+    assert list_trainings(store) == ()
+    assert not store.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"format": 2}, NewerFormatError, "has the format 2, this qkvary reads 1"),
+        ({"study": {}}, DamagedError, "is not as it was written: expected the keys"),
+        ({"noted": None, "study": {"seeds": "x"}}, DamagedError, "is not as it was written"),
+        (None, DamagedError, "is not as it was written"),
+    ],
+)
+def test_a_note_that_was_changed(
+    tmp_path: Path, change: dict[str, object] | None, error: type[Exception], message: str
+) -> None:
+    store = Store(tmp_path)
+    note_training(store, replace(plan("QKV"), name="train a"), "")
+    (path,) = (tmp_path / FOLDER).iterdir()
+    note = json.loads(path.read_text())
+    path.write_text("{" if change is None else json.dumps({**note, **change}))
+    with pytest.raises(error, match=message) as caught:
+        find_training(store, "train a")
+    assert str(path) in str(caught.value)

@@ -1,0 +1,175 @@
+"""The real worker: one tiny study, trained by two processes, stopped and taken up again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from qkvary.storage.errors import DamagedError
+from qkvary.studies.running import worker
+from qkvary.studies.running.messages import Job
+from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.store import Claim, Store
+from qkvary.studies.running.workloop import Made, Surroundings, Worker
+from qkvary.studies.study import Study
+from tests.storage.quick_disk import quick_folder
+from tests.studies.toy_study import ROOT, table, toy_study
+
+quick_path = pytest.fixture(quick_folder)
+
+RUNNER = """
+import sys
+from pathlib import Path
+from qkvary.studies.running.messages import Job
+from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.store import Store
+from tests.studies.toy_study import toy_study
+options = RunnerOptions(workers=1, quiet=True, checkpoint_seconds=0.1)
+assert "torch" not in sys.modules
+study = toy_study([7], steps=160)
+summary = run_study(study, Store(Path(sys.argv[1]) / "runs"), options)
+sys.exit(summary.exit_code)
+"""
+
+
+def start(root: Path) -> "subprocess.Popen[bytes]":
+    path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+    command = [sys.executable, "-c", RUNNER, str(root)]
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
+
+
+def in_this_process(study: Study, root: Path) -> None:
+    """Make all runs without a worker process."""
+    store = Store(root / "runs")
+    surroundings = Surroundings(stop=lambda: False, checkpoint_seconds=1e9)
+    for cell in study.cells():
+        claim = store.claim(cell.run_key, {"here": True})
+        assert claim
+        made = worker.make(cell, claim, surroundings)
+        assert made
+        claim.finish(made.record, attention=made.attention)
+
+
+def test_a_study_that_is_killed_ends_as_one_that_is_not(quick_path: Path) -> None:
+    """The whole way: kill -9 of runner and worker, start again; bit for bit the same."""
+    study = toy_study([7], steps=160)
+    root, other = quick_path / "killed", quick_path / "whole"
+    store = Store(root / "runs")
+    key = study.cells()[0].run_key
+    runner = start(root)
+    while not newest(store.directory(key) / "checkpoints"):
+        assert runner.poll() is None
+        time.sleep(0.005)
+    owner = store.owner(key)
+    assert owner
+    runner.kill()
+    os.kill(owner.pid, signal.SIGKILL)
+    assert runner.wait() == -9
+    assert store.record(study.cells()[1].run_key) is None
+    assert start(root).wait() == 0
+    in_this_process(study, other)
+    assert table(study, root) == table(study, other)
+    assert [e for e in store.curve(key) if e["event"] == "resumed"]
+    record = store.record(key)
+    assert record
+    assert record.metrics["steps"] == 160
+    assert record.environment["kernel"] in ("explicit", "sdpa")
+    assert record.environment["instructions"]
+    assert set(record.timing) == {
+        "training_seconds",
+        "evaluation_seconds",
+        "total_seconds",
+        "cpu_seconds",
+        "steps_per_second",
+    }
+
+
+def newest(checkpoints: Path) -> str:
+    steps = checkpoints.glob("step-*") if checkpoints.exists() else ()
+    return max((path.name for path in steps), default="")
+
+
+def test_data_that_is_not_what_the_configuration_says_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Other:
+        data_fingerprint = "of something else"
+
+    cell = toy_study([7]).cells()[0]
+    monkeypatch.setattr(worker, "load_task", lambda _config: Other())
+    worker.load_cell_task.cache_clear()
+    claim = Store(tmp_path).claim(cell.run_key, {})
+    assert claim
+    surroundings = Surroundings(stop=lambda: False, checkpoint_seconds=1.0)
+    with pytest.raises(DamagedError, match="of something else instead of"):
+        worker.make(cell, claim, surroundings)
+    claim.release()
+    worker.load_cell_task.cache_clear()
+
+
+def test_a_run_that_is_stopped_leaves_a_checkpoint_and_no_record(tmp_path: Path) -> None:
+    cell = toy_study([7]).cells()[0]
+    asked: list[bool] = []
+
+    def stop() -> bool:
+        asked.append(True)
+        return len(asked) > 4
+
+    claim: Claim | None = Store(tmp_path).claim(cell.run_key, {})
+    assert claim
+    surroundings = Surroundings(stop=stop, checkpoint_seconds=1e9)
+    assert worker.make(cell, claim, surroundings) is None
+    claim.release()
+    assert newest(claim.directory / "checkpoints") == "step-000000000004"
+
+
+def test_a_runner_uses_the_real_worker_unless_told_otherwise() -> None:
+    assert RunnerOptions().worker_module == worker.__name__
+    assert callable(run_study)
+
+
+def test_damaged_data_takes_nothing_from_a_run(tmp_path: Path) -> None:
+    """Only where every checkpoint is damaged is there nothing to lose by beginning again."""
+    study = toy_study([7], steps=160)
+    store = Store(tmp_path)
+    (cell, *_) = study.cells()
+    claim = store.claim(cell.run_key, run_identity(cell.run))
+    assert claim
+    kept = claim.directory / "checkpoints" / "step-000000000003"
+    kept.mkdir(parents=True)
+    claim.release()
+    tried: list[str] = []
+
+    def make(*_arguments: object) -> Made | None:
+        tried.append("once")
+        raise DamagedError("train-00000.bin was changed")
+
+    job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1.0)
+    with pytest.raises(DamagedError, match=r"train-00000.bin was changed"):
+        Worker(job, make, [].append).work()
+    assert tried == ["once"]
+    assert kept.is_dir()
+
+
+def test_a_run_may_stay_open_whatever_it_ends_with(tmp_path: Path) -> None:
+    study = toy_study([7], steps=160)
+    (cell, *_) = study.cells()
+    kept = Store(tmp_path).directory(cell.run_key) / "checkpoints" / "step-000000000003"
+    kept.mkdir(parents=True)
+
+    def make(*_arguments: object) -> Made | None:
+        raise ZeroDivisionError("by a person's mistake")
+
+    job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1.0)
+    with pytest.raises(ZeroDivisionError):
+        Worker(job, make, [].append, records_failures=False).work()
+    assert kept.is_dir()
+    assert Store(tmp_path).state(cell.run_key) == "open"
+    Worker(job, make, [].append).work()
+    assert Store(tmp_path).state(cell.run_key) == "done"
