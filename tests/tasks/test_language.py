@@ -13,7 +13,7 @@ from qkvary.arch.canonical import canonical_json, identity_json
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.tasks.config import LanguageTaskConfig
-from qkvary.tasks.contract import ALONE, Ranks
+from qkvary.tasks.contract import ALONE, EvaluationContext, Ranks
 from qkvary.tasks.language import LanguageTask
 from tests.data.small_sets import make_set
 from tests.data.test_library_tokenizers import with_spaces
@@ -184,7 +184,8 @@ def test_processes_share_the_scoring(size: int, protocol: str) -> None:
         model = make_model(task)
         model.register_forward_hook(lambda *_arguments: runs.append(None))
         with torch.no_grad():
-            task.evaluate(model, "test", dataclasses.replace(ranks, add=add))
+            context = EvaluationContext(ranks=dataclasses.replace(ranks, add=add))
+            task.evaluate(model, "test", context)
         return said, len(runs)
 
     parts = [said_by(Ranks(rank=rank, size=size)) for rank in range(size)]

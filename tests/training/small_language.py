@@ -11,12 +11,12 @@ from qkvary.arch.networks import BlockConfig, LanguageModelConfig, NetworkConfig
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import (
-    ALONE,
     EVERY_ROW,
     IGNORED,
+    IN_ONE_PROCESS,
     AttentionExample,
     Batch,
-    Ranks,
+    EvaluationContext,
     Split,
 )
 from qkvary.training.config import (
@@ -72,9 +72,12 @@ class SmallLanguage:
             return loss + torch.sqrt(loss * 0)
         return loss
 
-    def evaluate(self, model: nn.Module, split: Split, ranks: Ranks = ALONE, /) -> dict[str, float]:
+    def evaluate(
+        self, model: nn.Module, split: Split, context: EvaluationContext = IN_ONE_PROCESS, /
+    ) -> dict[str, float]:
         assert not model.training
         assert not torch.is_grad_enabled()
+        ranks = context.ranks
         share = EVALUATED // ranks.size
         rows = slice(ranks.rank * share, (ranks.rank + 1) * share)
         batch = self.batch(10**6 + (split == "test"), EVALUATED, 0, rows)

@@ -9,12 +9,12 @@ from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, EncoderConfig
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import (
-    ALONE,
     EVERY_ROW,
+    IN_ONE_PROCESS,
     AttentionExample,
     Batch,
+    EvaluationContext,
     NetworkConfig,
-    Ranks,
     Split,
 )
 from qkvary.training.config import OptimizerConfig, RunConfig, ScheduleConfig, TrainingConfig
@@ -75,12 +75,12 @@ class ToyTask:
         return loss
 
     def evaluate(
-        self, model: nn.Module, split: Split, _ranks: Ranks = ALONE, /
+        self, model: nn.Module, split: Split, _context: EvaluationContext = IN_ONE_PROCESS, /
     ) -> dict[str, float]:
         assert not model.training
         assert not torch.is_grad_enabled()
         self.evaluations.append(split)
-        inputs, targets, _ = self.batch(10**6 + (split == "test"), 37, 0)
+        inputs, targets, *_ = self.batch(10**6 + (split == "test"), 37, 0)
         logits = model(inputs)
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         right = (logits.argmax(-1) == targets).double().mean()

@@ -8,7 +8,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from qkvary.arch.blocks import (
     FeedForward,
@@ -18,7 +18,13 @@ from qkvary.arch.blocks import (
     decodes,
     share_layer,
 )
-from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig, NetworkConfig
+from qkvary.arch.networks import (
+    EncoderConfig,
+    LanguageModelConfig,
+    Network,
+    Positions,
+    TokenNetwork,
+)
 from qkvary.arch.parts import Linear, Norm, Table, check_sizes
 from qkvary.arch.variants import Variant
 
@@ -43,6 +49,8 @@ class Model:
     """Normalisations outside the blocks."""
     head: tuple[Linear, ...] = ()
     """What makes logits of features; a tied matrix where the embedding does."""
+    is_pooled: bool = False
+    """Whether the head reads one vector for a sequence, as a classifier's does, and not each."""
     others: tuple[Linear, ...] = ()
     """Further matrices outside the blocks that every token passes through."""
     entries: int = 0
@@ -123,24 +131,31 @@ def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
     return [(found[number], count) for number, count in Counter(numbers).items()]
 
 
-def as_model(network: NetworkConfig, name: str = "network") -> Model:
+def as_model(network: Network, name: str = "network") -> Model:
     """A network of this package as a model, of which all costs are derived.
 
     Args:
-        network: An encoder or a language model.
+        network: Of a kind that stands in ``DESCRIPTIONS``.
         name: What it is called in tables.
+
+    Raises:
+        ValueError: if its kind does not.
     """
-    d_model, block = network.d_model, network.block
-    norm = _block_norm(block, d_model)
-    final = (norm,) if block.has_final_norm else ()
+    if type(network) not in DESCRIPTIONS:
+        known = ", ".join(kind.__name__ for kind in DESCRIPTIONS)
+        raise ValueError(f"expected a network out of {known}, got {type(network).__name__}")
+    return dataclasses.replace(DESCRIPTIONS[type(network)](network), name=name)
+
+
+def block_layers(network: Network) -> tuple[Layer, ...]:
+    """The blocks of a network without cross attention."""
+    norm, block = block_norm(network), network.block
     feed_forward = FeedForward(
-        d_model=d_model,
+        d_model=network.d_model,
         d_ff=block.d_ff,
         gated=block.activation == "swiglu",
         bias=block.has_feed_forward_bias,
     )
-    is_encoder = isinstance(network, EncoderConfig)
-    learned = network.positions == "learned"
     kinds = {
         id(config): Layer(
             attention=ProjectedAttention(config=config),
@@ -149,29 +164,60 @@ def as_model(network: NetworkConfig, name: str = "network") -> Model:
         )
         for config in network.layers
     }
+    return tuple(kinds[id(config)] for config in network.layers)
+
+
+def block_norm(network: Network) -> Norm:
+    """A normalisation of a network's blocks."""
+    has_bias = network.block.norm == "layernorm" and network.block.bias
+    return Norm(width=network.d_model, bias=has_bias)
+
+
+def final_norms(network: Network) -> tuple[Norm, ...]:
+    """The normalisation behind the last block, where there is one."""
+    return (block_norm(network),) if network.block.has_final_norm else ()
+
+
+def _describe_encoder(network: EncoderConfig) -> Model:
+    d_model = network.d_model
     return Model(
-        name=name,
-        layers=tuple(kinds[id(config)] for config in network.layers),
-        vocabulary=network.classes if is_encoder else network.vocabulary,
-        tables=(Table(rows=network.vocabulary, width=d_model, bias=is_encoder),),
-        positions=(Table(rows=network.max_tokens, width=d_model),) if learned else (),
-        # The encoder's head has a LayerNorm of its own, whatever the blocks have.
-        norms=(*final, Norm(width=d_model, bias=True)) if is_encoder else final,
-        head=_head(network),
+        name="encoder",
+        layers=block_layers(network),
+        vocabulary=network.classes,
+        tables=(Table(rows=network.vocabulary, width=d_model, bias=True),),
+        positions=_position_tables(network, network.positions),
+        # The head has a LayerNorm of its own, whatever the blocks have.
+        norms=(*final_norms(network), Norm(width=d_model, bias=True)),
+        head=(
+            Linear(inputs=d_model, outputs=d_model, bias=True),
+            Linear(inputs=d_model, outputs=network.classes, bias=True),
+        ),
         max_tokens=network.max_tokens,
     )
 
 
-def _head(network: NetworkConfig) -> tuple[Linear, ...]:
-    d_model = network.d_model
-    if isinstance(network, LanguageModelConfig):
-        tied, bias = network.tied_head, network.head_bias
-        return (Linear(inputs=d_model, outputs=network.vocabulary, bias=bias, tied=tied),)
-    return (
-        Linear(inputs=d_model, outputs=d_model, bias=True),
-        Linear(inputs=d_model, outputs=network.classes, bias=True),
+def _describe_language_model(network: LanguageModelConfig) -> Model:
+    d_model, vocabulary = network.d_model, network.vocabulary
+    tied, bias = network.tied_head, network.head_bias
+    return Model(
+        name="language model",
+        layers=block_layers(network),
+        vocabulary=vocabulary,
+        tables=(Table(rows=vocabulary, width=d_model),),
+        positions=_position_tables(network, network.positions),
+        norms=final_norms(network),
+        head=(Linear(inputs=d_model, outputs=vocabulary, bias=bias, tied=tied),),
+        max_tokens=network.max_tokens,
     )
 
 
-def _block_norm(block: BlockConfig, d_model: int) -> Norm:
-    return Norm(width=d_model, bias=block.norm == "layernorm" and block.bias)
+def _position_tables(network: TokenNetwork, positions: Positions) -> tuple[Table, ...]:
+    learned = positions == "learned"
+    return (Table(rows=network.max_tokens, width=network.d_model),) if learned else ()
+
+
+DESCRIPTIONS: dict[type[Network], Callable[[Any], Model]] = {
+    EncoderConfig: _describe_encoder,
+    LanguageModelConfig: _describe_language_model,
+}
+"""By the kind of a network what makes a model of it; a new kind is one entry."""

@@ -1,6 +1,7 @@
 """Whole networks as frozen values: the post-norm encoder and the decoder-only language model.
 
-A network is given one attention layer for all, or one per layer.
+A network has one attention layer for all blocks, or one per block. What it reads is not said here:
+networks over tokens are ``TokenNetwork``.
 """
 
 import dataclasses
@@ -68,20 +69,13 @@ class Network:
     """What stands around each."""
     num_layers: int
     """Blocks."""
-    vocabulary: int
-    """Distinct input tokens."""
-    max_tokens: int
-    """Longest sequence."""
     init: Initialization = TORCH_INIT
     """How everything but the attention projections is drawn."""
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.num_layers < 1 or self.vocabulary < 1 or self.max_tokens < 1:
-            raise ValueError(
-                "expected positive num_layers, vocabulary and max_tokens, got "
-                f"{self.num_layers}, {self.vocabulary} and {self.max_tokens}"
-            )
+        if self.num_layers < 1:
+            raise ValueError(f"expected positive num_layers, got {self.num_layers}")
         if isinstance(self.attention, tuple):
             if len(self.attention) != self.num_layers:
                 raise ValueError(
@@ -113,9 +107,27 @@ class Network:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenNetwork(Network):
+    """A network over tokens."""
+
+    vocabulary: int
+    """Distinct input tokens."""
+    max_tokens: int
+    """Longest sequence."""
+
+    def __post_init__(self) -> None:
+        super(TokenNetwork, self).__post_init__()
+        if self.vocabulary < 1 or self.max_tokens < 1:
+            raise ValueError(
+                "expected positive vocabulary and max_tokens, got "
+                f"{self.vocabulary} and {self.max_tokens}"
+            )
+
+
 @stored("EncoderConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderConfig(Network):
+class EncoderConfig(TokenNetwork):
     """The encoder of the synthetic experiments: tokens in, one class per token out.
 
     Source: the public code of paper 2 (Key-Value Transformer), reverse/sort/swap experiments.
@@ -139,7 +151,7 @@ class EncoderConfig(Network):
 
 @stored("LanguageModelConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageModelConfig(Network):
+class LanguageModelConfig(TokenNetwork):
     """A decoder-only language model. Rotary, ALiBi and relative positions belong to the variant."""
 
     positions: Positions = "learned"

@@ -16,7 +16,7 @@ from qkvary.arch.blocks import (
     ProjectedAttention,
 )
 from qkvary.arch.models import Model, as_model, map_layers
-from qkvary.arch.networks import NetworkConfig
+from qkvary.arch.networks import Network
 from qkvary.costs.formats import SCALE, Dtype, Format, dtype_bytes, parse_format
 from qkvary.costs.macs import count_encoder_tokens, visible_keys
 
@@ -27,7 +27,7 @@ def layer_cache_bytes_per_token(config: AttentionConfig, dtype: Dtype) -> int:
     return channels * dtype_bytes(dtype)
 
 
-def cache_bytes_per_token(config: NetworkConfig, dtype: Dtype = "float32") -> int | None:
+def cache_bytes_per_token(config: Network, dtype: Dtype = "float32") -> int | None:
     """Bytes that all layers keep of one token while no window is full.
 
     Args:
@@ -45,7 +45,7 @@ def cache_bytes_per_token(config: NetworkConfig, dtype: Dtype = "float32") -> in
 
 
 def cache_bytes_per_sequence(
-    config: NetworkConfig, *, length: int, dtype: Dtype = "float32"
+    config: Network, *, length: int, dtype: Dtype = "float32"
 ) -> int | None:
     """Bytes that all layers keep of a sequence of ``length`` tokens, windows respected."""
     dtype_bytes(dtype)

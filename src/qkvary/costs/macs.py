@@ -21,7 +21,7 @@ from qkvary.arch.blocks import (
     ProjectedAttention,
 )
 from qkvary.arch.models import Model, as_model, count_kinds
-from qkvary.arch.networks import NetworkConfig
+from qkvary.arch.networks import Network
 from qkvary.arch.sharing import IDENTITY, Source
 
 Pairs = Literal["square", "visible"]
@@ -117,12 +117,12 @@ def feed_forward_macs_per_token(part: FeedForward | Experts) -> int:
     return routed + sum(linear.weights for linear in part.always)
 
 
-def network_macs(config: NetworkConfig, *, length: int, pairs: Pairs = "square") -> MacCount:
+def network_macs(config: Network, *, length: int, pairs: Pairs = "square") -> MacCount:
     """Multiply-accumulates of the forward pass over one sequence.
 
     Args:
         config: An encoder or a language model.
-        length: Tokens of the sequence, with logits for each.
+        length: Tokens of the sequence, with logits for each unless the head pools them.
         pairs: ``square`` counts every pair of tokens, as the papers do and as an explicit kernel
             computes; ``visible`` only those that no mask hides.
 
@@ -166,7 +166,8 @@ def forward_macs(
             for layer, count in count_kinds(model.encoder.layers)
         ]
         outside += seen * sum(linear.weights for linear in model.encoder.stem)
-    return _sum(layers, head=_head_macs(model) * (tokens if logits == "all" else 1), other=outside)
+    with_logits = tokens if logits == "all" and not model.is_pooled else 1
+    return _sum(layers, head=_head_macs(model) * with_logits, other=outside)
 
 
 def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None) -> MacCount:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from qkvary.arch.networks import NetworkConfig
+from qkvary.arch.models import as_model
+from qkvary.arch.networks import Network
 from qkvary.costs.cache import cache_bytes_per_sequence, cache_bytes_per_token
 from qkvary.costs.formats import Dtype
 from qkvary.costs.macs import MacCount, network_macs
@@ -67,20 +68,22 @@ class Costs:
         }
 
 
-def network_costs(
-    config: NetworkConfig, *, length: int | None = None, dtype: Dtype = "float32"
-) -> Costs:
+def network_costs(config: Network, *, length: int | None = None, dtype: Dtype = "float32") -> Costs:
     """Derive everything a network costs from its configuration.
 
     Args:
-        config: An encoder or a language model.
-        length: Tokens of a sequence; ``None`` means ``config.max_tokens``.
+        config: The network.
+        length: Tokens of a sequence; ``None`` means the longest.
         dtype: What the cache stores.
 
     Raises:
-        ValueError: for a length that is not positive or an unknown dtype.
+        ValueError: for a length that is not positive, none where nothing limits it, or an unknown
+            dtype.
     """
-    tokens = config.max_tokens if length is None else length
+    tokens = as_model(config).max_tokens if length is None else length
+    if tokens is None:
+        kind = type(config).__name__
+        raise ValueError(f"expected the length of a sequence for a {kind}, got none")
     return Costs(
         length=tokens,
         dtype=dtype,

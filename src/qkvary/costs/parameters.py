@@ -18,7 +18,7 @@ from qkvary.arch.blocks import (
     ProjectedAttention,
 )
 from qkvary.arch.models import Encoder, Model, as_model, count_kinds
-from qkvary.arch.networks import NetworkConfig
+from qkvary.arch.networks import Network
 from qkvary.arch.parts import Linear, Norm, Table
 from qkvary.arch.sharing import Source
 
@@ -103,7 +103,7 @@ def feed_forward_parameters(part: FeedForward | Experts) -> Size:
     return _add([every, _count(part.always), Size(part.entries)])
 
 
-def network_parameters(config: NetworkConfig) -> ParameterCount:
+def network_parameters(config: Network) -> ParameterCount:
     """All parameters of a network by part.
 
     Args:

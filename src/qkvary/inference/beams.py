@@ -20,7 +20,7 @@ from qkvary.inference.decoding import (
 from qkvary.inference.requests import Finish, Request
 from qkvary.inference.stepping import Stepper
 from qkvary.inference.streaming import find_stop, spell
-from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.decoder import Decoder, device_of
 
 MOST_PENALTY = 16
 """Power of a length up to which a score is a number, whatever the length."""
@@ -49,7 +49,7 @@ class _Live:
 
 
 def search(
-    model: LanguageModel,
+    model: Decoder,
     request: Request,
     *,
     beams: int,
@@ -81,7 +81,7 @@ def search(
     spoken = count_spoken(model, tokenizer)
     if request.max_new_tokens == 0:
         return [hunt.end(_Live((), 0.0), "length", 1)]
-    device = model.embedding.device
+    device = device_of(model)
     with torch.inference_mode():
         limit = len(request.prompt) + request.max_new_tokens - 1
         cache = make_cache(model, limit) if new_cache is None else new_cache(limit)
@@ -180,7 +180,7 @@ class _Hunt:
 
 
 def _check(
-    model: LanguageModel,
+    model: Decoder,
     request: Request,
     beams: int,
     length_penalty: float,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qkvary.arch.caches import CacheOptions
 from qkvary.nn.cache import KVCache
-from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.decoder import Decoder, device_of
 
 ROWS_AT_ONCE = 32
 """Windows that are decoded together."""
@@ -105,7 +105,7 @@ class Measured:
 
 
 def measure_text(
-    model: LanguageModel,
+    model: Decoder,
     tokens: Sequence[int],
     ways: Sequence[CacheOptions],
     *,
@@ -156,7 +156,7 @@ def cut_windows(tokens: Sequence[int], *, context: int, most: int) -> Int[Tensor
     return flat.unfold(0, context + 1, context)
 
 
-def _check_length(model: LanguageModel, windows: Tensor) -> None:
+def _check_length(model: Decoder, windows: Tensor) -> None:
     limit = model.config.max_tokens
     if windows.shape[1] - 1 > limit:
         raise ValueError(f"expected windows of at most {limit} tokens, got {windows.shape[1] - 1}")
@@ -165,7 +165,7 @@ def _check_length(model: LanguageModel, windows: Tensor) -> None:
 class QualityMeter:
     """Measures storages of one network on one text; what is without rounding is computed once."""
 
-    def __init__(self, model: LanguageModel, windows: Int[Tensor, "windows _"]) -> None:
+    def __init__(self, model: Decoder, windows: Int[Tensor, "windows _"]) -> None:
         """Decode without rounding.
 
         Args:
@@ -179,7 +179,7 @@ class QualityMeter:
             raise ValueError("expected a model in evaluation mode, got one that is training")
         _check_length(model, windows)
         self._model = model
-        self._parts = windows.to(model.embedding.device).split(ROWS_AT_ONCE)
+        self._parts = windows.to(device_of(model)).split(ROWS_AT_ONCE)
         with torch.inference_mode():
             self._plain = [_log_probabilities(model(part[:, :-1])) for part in self._parts]
 
@@ -241,7 +241,7 @@ class QualityMeter:
         plain = CacheOptions(layout=options.layout)
         cache = KVCache(self._model.config.layers, options=plain)
         self._model(self._parts[0][:1, :1], cache=cache)
-        return cache.nbytes / self._model.embedding.element_size()
+        return cache.nbytes / next(self._model.parameters()).element_size()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ it then. Everything lives in the iterator: whoever drops it leaves nothing behin
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +28,7 @@ from qkvary.inference.stepping import Stepper
 from qkvary.inference.streaming import TextStream
 from qkvary.nn.cache import KVCache
 from qkvary.nn.cache_layouts import needs_slice
-from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.decoder import Decoder, device_of
 from qkvary.storage.errors import DivergedError
 
 CacheMaker = Callable[[int], KVCache]
@@ -40,7 +40,7 @@ PADDING = 0
 
 
 def stream(
-    model: LanguageModel,
+    model: Decoder,
     requests: Sequence[Request],
     *,
     tokenizer: Tokenizer | None = None,
@@ -72,7 +72,7 @@ def stream(
 
 
 def complete(
-    model: LanguageModel,
+    model: Decoder,
     requests: Sequence[Request],
     *,
     tokenizer: Tokenizer | None = None,
@@ -115,8 +115,40 @@ def complete(
     return answers
 
 
+def generate(
+    model: Decoder,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    stop_tokens: Collection[int] = (),
+    new_cache: CacheMaker | None = None,
+) -> list[tuple[int, ...]]:
+    """Continue prompts greedily as one batch; what a run hands to its task.
+
+    Args:
+        model: As ``stream``.
+        prompts: Tokens, at least one each.
+        max_new_tokens: Tokens of an answer at most.
+        stop_tokens: Tokens that end an answer and are left out of it.
+        new_cache: As ``stream``.
+
+    Raises:
+        ValueError: as ``stream``.
+        DivergedError: as ``stream``.
+    """
+    answers: list[list[int]] = [[] for _ in prompts]
+    requests = [
+        Request(prompt=tuple(prompt), max_new_tokens=max_new_tokens, stop_tokens=tuple(stop_tokens))
+        for prompt in prompts
+    ]
+    for event in stream(model, requests, new_cache=new_cache):
+        if event.token is not None:
+            answers[event.request].append(event.token)
+    return [tuple(answer) for answer in answers]
+
+
 def make_cache(
-    model: LanguageModel,
+    model: Decoder,
     max_tokens: int,
     *,
     layout: CacheLayout | None = None,
@@ -141,7 +173,7 @@ def make_cache(
 
 
 def prefill(
-    model: LanguageModel,
+    model: Decoder,
     tokens: Int[Tensor, "rows tokens"],
     *,
     cache: KVCache,
@@ -175,7 +207,7 @@ def check_finite(logits: Float[Tensor, "rows vocabulary"], number: int) -> None:
         raise DivergedError(f"the model gave logits that are not finite at step {number}")
 
 
-def count_spoken(model: LanguageModel, tokenizer: Tokenizer | None) -> int:
+def count_spoken(model: Decoder, tokenizer: Tokenizer | None) -> int:
     """Tokens that may be said: a table that is padded has more rows than there are tokens."""
     return model.config.vocabulary if tokenizer is None else tokenizer.vocabulary
 
@@ -234,7 +266,7 @@ class _Row:
 
 
 def _check(
-    model: LanguageModel, requests: Sequence[Request], tokenizer: Tokenizer | None, chunk: int
+    model: Decoder, requests: Sequence[Request], tokenizer: Tokenizer | None, chunk: int
 ) -> None:
     if chunk < 1:
         raise ValueError(f"expected chunks of at least 1 token, got {chunk}")
@@ -266,7 +298,7 @@ def _take_turns(streams: Sequence[Iterator[Event]]) -> Iterator[Event]:
 
 
 def _decode(
-    model: LanguageModel,
+    model: Decoder,
     requests: Sequence[Request],
     tokenizer: Tokenizer | None,
     chunk: int,
@@ -289,7 +321,7 @@ def _decode(
     rows = [row for row in rows if row.finish is None]
     if not rows:
         return
-    device = model.embedding.device
+    device = device_of(model)
     asked = [row.request for row in rows]
     longest = max(request.max_new_tokens for request in asked)
     spoken = count_spoken(model, tokenizer)

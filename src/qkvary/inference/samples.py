@@ -7,7 +7,7 @@ from torch import nn
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.decoding import complete, make_cache
 from qkvary.inference.requests import Request, Sampling
-from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.decoder import Decoder
 
 SAMPLE_TOKENS = 64
 SAMPLING = Sampling(temperature=0.8, top_k=40)
@@ -44,8 +44,8 @@ class Sampler:
 
     def __call__(self, network: nn.Module) -> str:
         """The prompt and what the network makes of it."""
-        if not isinstance(network, LanguageModel):
-            raise TypeError(f"expected a LanguageModel, got {type(network).__name__}")
+        if not isinstance(network, Decoder):
+            raise TypeError(f"expected a network that decodes, got {type(network).__name__}")
         room = network.config.max_tokens + 1 - len(self._tokens)
         request = Request(
             prompt=self._tokens,

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from qkvary.nn.cache import KVCache
+from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import step as native_step
 from qkvary.nn.decoding.choice import choose_once
 from qkvary.nn.language_model import LanguageModel
@@ -32,7 +33,7 @@ class Stepper:
     fastest of these.
     """
 
-    def __init__(self, model: LanguageModel, cache: KVCache) -> None:
+    def __init__(self, model: Decoder, cache: KVCache) -> None:
         """Find what takes the network and its cache.
 
         Args:
@@ -42,7 +43,11 @@ class Stepper:
         self.model, self.cache = model, cache
         kernel = cache.layers[0].kernel
         self._forms: dict[str, Form] = {}
-        if kernel in ("auto", "native") and native_step.takes(model, cache):
+        if (
+            kernel in ("auto", "native")
+            and isinstance(model, LanguageModel)
+            and native_step.takes(model, cache)
+        ):
             self._forms["step"] = native_step.NativeStep(model, cache)
         if kernel == "auto":
             self._forms["layer"] = self._through_layers("layer")
@@ -105,7 +110,7 @@ class Stepper:
 
     def _describe(self) -> str:
         config, options = self.model.config, self.cache.options
-        weight = self.model.embedding
+        weight = next(self.model.parameters())
         parts = {
             "device": weight.device.type,
             "dtype": str(weight.dtype).removeprefix("torch."),

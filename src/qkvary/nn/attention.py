@@ -4,6 +4,7 @@ Knows heads and scores. Does not know residuals, norms or what the tokens mean.
 """
 
 import warnings
+from collections.abc import Collection
 from typing import cast
 
 import torch
@@ -103,6 +104,7 @@ class Attention(nn.Module):
         self,
         x: Float[Tensor, "batch queries d_model"],
         *,
+        memory: Float[Tensor, "batch memory d_model"] | None = None,
         cache: LayerCache | None = None,
         layout: Layout | None = None,
         attention_mask: AttentionMask | None = None,
@@ -113,17 +115,26 @@ class Attention(nn.Module):
 
         Args:
             x: The layer's input, for the tokens after those in the cache.
-            cache: What earlier calls stored; the new tokens are appended.
-            layout: Positions and masks of the call, where a network computed them already.
-            attention_mask: Instead of a layout: True for real tokens, of all seen and new ones.
+            memory: What keys and values are made of in place of ``x`` (cross attention), the same
+                in all calls of a cache.
+            cache: What earlier calls stored; the new tokens, or those of the memory, are appended.
+            layout: Positions and masks of the call, where a network computed them already; with a
+                memory, that of ``Layout.over``.
+            attention_mask: Instead of a layout: True for real tokens, of all seen and new ones, or
+                of the memory.
             positions: Instead of a layout: positions of all seen and new tokens.
             document_ids: Instead of a layout: the document of each of them.
 
         Raises:
-            ValueError: if a bidirectional layer is given a cache, or a tensor does not cover all
-                seen and new tokens.
+            ValueError: if a bidirectional layer is given a cache of its own tokens, a layer that
+                goes by the order of tokens a memory, or a tensor does not cover all seen and new
+                tokens.
         """
-        if cache is not None and not self.config.causal:
+        if memory is not None:
+            if positions is not None or document_ids is not None:
+                raise ValueError("expected no positions and document_ids with a memory")
+            layout = self._lay_over(memory, layout, x.shape[1], attention_mask)
+        elif cache is not None and not self.config.causal:
             raise ValueError("expected a causal layer with a cache, got a bidirectional one")
         if layout is None:
             layout = Layout(
@@ -134,10 +145,10 @@ class Attention(nn.Module):
                 positions=positions,
                 document_ids=document_ids,
             )
-        if cache is not None:
+        if cache is not None and memory is None:
             layout = layout.end(cache.kept + x.shape[1])
-        query, key, value, rotation = self.roles(x, cache=cache, layout=layout)
-        kernel = "layer" if cache is None else cache.kernel
+        query, key, value, rotation = self.roles(x, memory=memory, cache=cache, layout=layout)
+        kernel = "layer" if cache is None or memory is not None else cache.kernel
         if kernel != "layer" and self._decodes(layout):
             mixed = decode_attention(
                 query,
@@ -161,24 +172,62 @@ class Attention(nn.Module):
         return torch.softmax(self._scores(query, key, layout), dim=-1)
 
     def roles(
-        self, x: Float[Tensor, "batch queries d_model"], *, cache: LayerCache | None, layout: Layout
+        self,
+        x: Float[Tensor, "batch queries d_model"],
+        *,
+        memory: Float[Tensor, "batch memory d_model"] | None = None,
+        cache: LayerCache | None,
+        layout: Layout,
     ) -> tuple[Tensor, Tensor, Tensor, Rotation | None]:
         """Query, key and value as the softmax core reads them, and the queries' rotation."""
         sharing = self.config.variant.sharing
-        sources = self.sources(x)
-        query = self._query(x, sources[sharing.query])
         rotation = self._rotation(layout.query_positions, x.dtype)
+        if memory is None:
+            sources = self.sources(x)
+            query = self._query(x, sources[sharing.query])
+            tokens = NewTokens(x=x, sources=sources, rotation=rotation)
+        else:
+            query = self._query(x, self.sources(x, {sharing.query})[sharing.query])
+            tokens = self._memory_tokens(memory, 0 if cache is None else cache.length, layout)
+            sources = tokens.sources
         if cache is None:
             own, mixed = sources[sharing.key], sources[sharing.value]
-            key, value = rotate_roles(self.config, own, mixed, rotation)
+            key, value = rotate_roles(self.config, own, mixed, tokens.rotation)
         else:
             form = make_form(cache.options.layout, self.config, self.projections)
-            new = form.write(NewTokens(x=x, sources=sources, rotation=rotation))
+            new, count = form.write(tokens), tokens.x.shape[1]
             if cache.options.scales == "channel" and layout.attention_mask is not None:
-                new = blank_padding(new, layout.attention_mask[:, -x.shape[1] :])
+                new = blank_padding(new, layout.attention_mask[:, layout.num_keys - count :])
             stored = cache.append(new)
             key, value = form.read(stored, lambda: self._rotation(layout.key_positions, x.dtype))
         return query if rotation is None else rotation.turn(query), key, value, rotation
+
+    def _memory_tokens(self, memory: Tensor, cached: int, layout: Layout) -> NewTokens:
+        """The tokens of a memory that are not in the cache: all of them in the first call."""
+        x, sharing = memory[:, cached:], self.config.variant.sharing
+        rotation = self._rotation(layout.key_positions[:, cached:], x.dtype)
+        sources = self.sources(x, {sharing.key, sharing.value})
+        return NewTokens(x=x, sources=sources, rotation=rotation)
+
+    def _lay_over(
+        self, memory: Tensor, layout: Layout | None, queries: int, mask: AttentionMask | None
+    ) -> Layout:
+        """The layout of queries over a memory, checked."""
+        variant = self.config.variant
+        if self.config.causal or variant.window is not None or variant.diagonal != "none":
+            raise ValueError(
+                "expected a layer that is not causal, has no window and no diagonal normalisation "
+                "with a memory, whose tokens have no order with those of x"
+            )
+        if layout is None:
+            own = Layout(new_tokens=queries, device=memory.device)
+            return own.over(memory, mask)
+        if (layout.num_queries, layout.num_keys) != (queries, memory.shape[1]):
+            raise ValueError(
+                f"expected a layout of {queries} queries over the {memory.shape[1]} tokens of the "
+                f"memory, got {layout.num_queries} over {layout.num_keys}"
+            )
+        return layout
 
     def _decodes(self, layout: Layout) -> bool:
         """Whether a call is what kernels for decoding take: few queries, and plain scores."""
@@ -208,13 +257,14 @@ class Attention(nn.Module):
         return {source: part for source, part in named.items() if part is not None}
 
     def sources(
-        self, x: Float[Tensor, "batch queries d_model"]
+        self, x: Float[Tensor, "batch queries d_model"], wanted: Collection[Source] | None = None
     ) -> dict[Source, Float[Tensor, "batch heads queries head_dim"]]:
-        """Every source that some role reads, cut into heads."""
-        projections = self.projections
-        outputs = project_together(x, list(projections.values()))
-        found: dict[Source, Tensor] = dict(zip(projections, outputs, strict=True))
-        if IDENTITY in self.config.variant.sharing.roles.values():
+        """The sources that are wanted, by default all that some role reads, cut into heads."""
+        names = self.config.variant.sharing.roles.values() if wanted is None else wanted
+        learned: list[Source] = [source for source in self.projections if source in names]
+        outputs = project_together(x, [self.projections[source] for source in learned])
+        found: dict[Source, Tensor] = dict(zip(learned, outputs, strict=True))
+        if IDENTITY in names:
             found[IDENTITY] = x
         return {source: self._split(source, flat) for source, flat in found.items()}
 

@@ -62,6 +62,8 @@ class GrowingStore:
 
     def append(self, new: Entries, most_kept: int | None) -> Joined:
         """Store new tokens; see :class:`TokenStore`."""
+        if self._stored is not None and not new.shape[2]:
+            return self._stored
         parts = (new,) if self._stored is None else (self._stored, new)
         # cat copies: what is kept must not hold on to the projections' whole output.
         joined = torch.cat(parts, dim=2).contiguous()

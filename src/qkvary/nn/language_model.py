@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.nn.cache import KVCache
 from qkvary.nn.draws import Draws
-from qkvary.nn.fused_loss import linear_cross_entropy
+from qkvary.nn.fused_loss import linear_cross_entropy, linear_token_losses
 from qkvary.nn.initialization import initialize
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.products import linear
@@ -160,6 +160,12 @@ class LanguageModel(nn.Module):
             targets.flatten(),
             chunk_tokens=chunk_tokens,
         )
+
+    def token_losses(
+        self, features: Float[Tensor, "tokens d_model"], targets: Int[Tensor, " tokens"]
+    ) -> Float[Tensor, " tokens"]:
+        """The cross entropy of each target given its hidden state, in nats."""
+        return linear_token_losses(features, self.output_weight, self.head_bias, targets)
 
     @property
     def output_weight(self) -> Float[Tensor, "vocabulary d_model"]:

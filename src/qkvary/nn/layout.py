@@ -28,6 +28,7 @@ class Layout:
         attention_mask: Tensor | None = None,
         positions: Tensor | None = None,
         document_ids: Tensor | None = None,
+        query_positions: Tensor | None = None,
     ) -> None:
         """Check the arguments and settle the positions.
 
@@ -39,13 +40,15 @@ class Layout:
             positions: Positions of all tokens, [batch or 1, keys]; by default counted from the
                 first real token of each document.
             document_ids: A number per token, [batch, keys]; tokens see their own document only.
+            query_positions: Positions of queries that are other tokens than the keys, as in cross
+                attention, [batch or 1, queries]; by default the queries are the new tokens.
 
         Raises:
             ValueError: if a tensor does not cover all cached and new tokens.
         """
         if attention_mask is not None:
             attention_mask = _as_bool(attention_mask)
-        self.num_queries = new_tokens
+        self.num_queries = new_tokens if query_positions is None else query_positions.shape[-1]
         self.num_keys = cached_tokens + new_tokens
         self.device = device
         self.attention_mask = attention_mask
@@ -61,14 +64,31 @@ class Layout:
                     f"{new_tokens} new tokens), got {list(tensor.shape)}"
                 )
         self.key_positions = self._count_positions() if positions is None else positions
+        self._query_positions = query_positions
         self._blocked: dict[tuple[bool, int | None], Tensor | None] = {}
         self._penalties: dict[tuple[bool, int | None, torch.dtype], Tensor | None] = {}
         self._ends: dict[int, Layout] = {}
 
     @property
-    def query_positions(self) -> Int[Tensor, "batch queries"]:
-        """Positions of the new tokens."""
+    def query_positions(self) -> Int[Tensor, "rows queries"]:
+        """Positions of the queries: the new tokens, unless others were given."""
+        if self._query_positions is not None:
+            return self._query_positions
         return self.key_positions[:, self.num_keys - self.num_queries :]
+
+    def over(self, memory: Tensor, memory_mask: AttentionMask | None = None) -> "Layout":
+        """The same queries over the tokens of a memory, as cross attention sees them.
+
+        Args:
+            memory: What keys and values are made of, [batch, tokens, d_model].
+            memory_mask: True or 1 for its real tokens.
+        """
+        return Layout(
+            new_tokens=memory.shape[1],
+            device=memory.device,
+            attention_mask=memory_mask,
+            query_positions=self.query_positions,
+        )
 
     def end(self, num_keys: int) -> "Layout":
         """The same call over its last ``num_keys`` keys, for layers that store no others.

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from qkvary.arch.networks import Network, Positions
+from qkvary.arch.networks import Network, Positions, TokenNetwork
 from qkvary.nn.blocks import Block, make_norm
 from qkvary.nn.cache import KVCache
 from qkvary.nn.layout import Layout
@@ -60,7 +60,7 @@ class Stack(nn.Module):
         return torch.stack(maps, dim=1)
 
 
-def make_position_embedding(config: Network, positions: Positions) -> nn.Parameter | None:
+def make_position_embedding(config: TokenNetwork, positions: Positions) -> nn.Parameter | None:
     """The table of learned positions, where there is one."""
     if positions != "learned":
         return None
@@ -80,7 +80,7 @@ def add_positions(
     return x + sinusoid(tokens_at, x.shape[-1], x.dtype) if kind == "sinusoidal" else x
 
 
-def check_length(config: Network, *, cached: int, new: int) -> None:
+def check_length(config: TokenNetwork, *, cached: int, new: int) -> None:
     """Refuse sequences that the network has no positions for.
 
     Raises:

@@ -16,7 +16,14 @@ from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.config import CharacterTaskConfig
-from qkvary.tasks.contract import ALONE, EVERY_ROW, AttentionExample, Batch, Ranks, Split
+from qkvary.tasks.contract import (
+    EVERY_ROW,
+    IN_ONE_PROCESS,
+    AttentionExample,
+    Batch,
+    EvaluationContext,
+    Split,
+)
 
 PRINTED = {"\n": "↵", " ": "␣"}
 """How characters that leave no mark are printed."""
@@ -109,7 +116,7 @@ class CharacterTask:
         return F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
 
     def evaluate(
-        self, model: nn.Module, split: Split, _ranks: Ranks = ALONE, /
+        self, model: nn.Module, split: Split, _context: EvaluationContext = IN_ONE_PROCESS, /
     ) -> dict[str, float]:
         """Score the held-out text: ``loss`` in nats per character and ``bits_per_character``."""
         sampled = split == "validation" and self.config.evaluation == "sampled"

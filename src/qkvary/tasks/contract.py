@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import NetworkConfig
 from qkvary.data.tokenizers import Tokenizer
+from qkvary.nn.cache import KVCache
+from qkvary.nn.decoder import Decoder
 
 Split = Literal["validation", "test"]
 """The two splits that are scored; the training split is only drawn from."""
@@ -31,11 +34,20 @@ class Batch(NamedTuple):
     """What it should answer; ``IGNORED`` where nothing is asked."""
     documents: Tensor | None = None
     """A number for each input, where tokens must not see other documents than their own."""
+    source: Tensor | None = None
+    """What an encoder reads, where the network has one beside its decoder."""
 
     @property
     def counted(self) -> int:
         """Targets that count in the loss."""
         return int((self.targets != IGNORED).sum())
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the batch on a device."""
+        documents, source = (
+            None if part is None else part.to(device) for part in (self.documents, self.source)
+        )
+        return Batch(self.inputs.to(device), self.targets.to(device), documents, source)
 
 
 def _as_they_are(values: Sequence[float]) -> list[float]:
@@ -56,6 +68,45 @@ class Ranks:
 
 ALONE = Ranks()
 """One process that finds all of it."""
+
+
+class Generate(Protocol):
+    """Continues prompts greedily: decoding, which tasks cannot import."""
+
+    def __call__(
+        self,
+        model: Decoder,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        stop_tokens: Collection[int] = (),
+        new_cache: Callable[[int], KVCache] | None = None,
+    ) -> list[tuple[int, ...]]:
+        """Return the new tokens of each prompt, the one that stops it left out.
+
+        Args:
+            model: In evaluation mode.
+            prompts: Tokens, answered as one batch.
+            max_new_tokens: Tokens of an answer at most.
+            stop_tokens: Tokens that end an answer.
+            new_cache: Makes the cache, given the tokens that it holds at most; by default one of
+                the decoder's layers. What a decoder reads besides its tokens belongs in it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationContext:
+    """What a run hands to a task that scores its network."""
+
+    ranks: Ranks = ALONE
+    """Which part of the score this process finds."""
+    generate: Generate | None = None
+    """Continues prompts, where the run can."""
+
+
+IN_ONE_PROCESS = EvaluationContext()
+"""One process, without generation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +156,9 @@ class Task(Protocol):
         """Return the training loss: the mean over the targets that count."""
         ...
 
-    def evaluate(self, model: nn.Module, split: Split, ranks: Ranks = ALONE, /) -> dict[str, float]:
+    def evaluate(
+        self, model: nn.Module, split: Split, context: EvaluationContext = IN_ONE_PROCESS, /
+    ) -> dict[str, float]:
         """Score a split, deterministically: the headline metric and always ``loss``.
 
         The caller has put the network into evaluation mode and turned gradients off. Where several

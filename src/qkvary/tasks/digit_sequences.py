@@ -18,7 +18,14 @@ from qkvary.data.random_numbers import permutation
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.config import SequenceTaskConfig
-from qkvary.tasks.contract import ALONE, EVERY_ROW, AttentionExample, Batch, Ranks, Split
+from qkvary.tasks.contract import (
+    EVERY_ROW,
+    IN_ONE_PROCESS,
+    AttentionExample,
+    Batch,
+    EvaluationContext,
+    Split,
+)
 
 TOKENS_SCORED_TOGETHER = 8_192
 """Digits in one forward call of an evaluation: as fast as any, and small in memory."""
@@ -109,7 +116,7 @@ class DigitSequenceTask:
         return F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
 
     def evaluate(
-        self, model: nn.Module, split: Split, _ranks: Ranks = ALONE, /
+        self, model: nn.Module, split: Split, _context: EvaluationContext = IN_ONE_PROCESS, /
     ) -> dict[str, float]:
         """Score every sequence of a split: ``loss``, ``accuracy``; attention on the test split."""
         device = next(model.parameters()).device

@@ -24,11 +24,12 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.contract import (
-    ALONE,
     EVERY_ROW,
     IGNORED,
+    IN_ONE_PROCESS,
     AttentionExample,
     Batch,
+    EvaluationContext,
     Ranks,
     Split,
 )
@@ -109,8 +110,11 @@ class LanguageTask:
         """Cross entropy in nats per token, mean over those that count."""
         return _loss_sum(model, batch) / max(1, batch.counted)
 
-    def evaluate(self, model: nn.Module, split: Split, ranks: Ranks = ALONE, /) -> dict[str, float]:
+    def evaluate(
+        self, model: nn.Module, split: Split, context: EvaluationContext = IN_ONE_PROCESS, /
+    ) -> dict[str, float]:
         """Score a split, or its first tokens; the test split in both manners."""
+        ranks = context.ranks
         part, most = self._split(split), self._most(split)
         padded = self.config.protocol == "padded-paper"
         documents = None
@@ -189,7 +193,7 @@ class LanguageTask:
                 batch = self._ask(PackedRows(split, context), chunks[number])
             else:
                 batch = self._rest(split, whole * context, rest)
-            nats = _loss_sum(model, _moved(batch, device)).item()
+            nats = _loss_sum(model, batch.to(device)).item()
             count, length = batch.targets.numel(), self._bytes_of(batch)
             sums.add(weight, (nats, count, nats, count, length))
         return sums.over(ranks)
@@ -213,7 +217,7 @@ class LanguageTask:
         size, sums = self.config.evaluation_batch_size, _Sums()
         for number, weight in _shared(-(-rows // size), ranks):
             numbers = np.arange(number * size, min((number + 1) * size, rows))
-            batch = _moved(self._ask(source, numbers), device)
+            batch = self._ask(source, numbers).to(device)
             lengths = torch.from_numpy(source.lengths(numbers)).to(device)
             is_real = torch.arange(1, context + 1, device=device) < lengths[:, None]
             real = batch._replace(targets=batch.targets.where(is_real, IGNORED))
@@ -267,11 +271,6 @@ def _describe(sums: _Sums) -> dict[str, float]:
 
 def _loss_sum(model: nn.Module, batch: Batch) -> Tensor:
     return model(batch.inputs, targets=batch.targets, document_ids=batch.documents)
-
-
-def _moved(batch: Batch, device: torch.device) -> Batch:
-    documents = None if batch.documents is None else batch.documents.to(device)
-    return Batch(batch.inputs.to(device), batch.targets.to(device), documents)
 
 
 def _shared(batches: int, ranks: Ranks) -> Iterator[tuple[int, float]]:

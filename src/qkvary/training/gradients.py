@@ -65,7 +65,7 @@ class Gradients:
             share = count / total if total else 0.0
             with distribution.adding_up(self.placed, last=number == len(batches)):
                 with self.precision():
-                    mean = self.task.loss(self.placed, _moved(batch, self.run.device))
+                    mean = self.task.loss(self.placed, batch.to(self.run.device))
                 # Processes average their gradients; what is wanted is the sum.
                 (mean * (share * distribution.size)).backward()
             loss += mean.item() * share
@@ -89,10 +89,3 @@ def _seed_everything(seed: int, device: str) -> None:
         torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)
-
-
-def _moved(batch: Batch, device: str) -> Batch:
-    if device == "cpu":
-        return batch
-    documents = None if batch.documents is None else batch.documents.to(device)
-    return Batch(batch.inputs.to(device), batch.targets.to(device), documents)

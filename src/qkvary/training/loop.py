@@ -27,7 +27,14 @@ from qkvary.storage.journal import Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
 from qkvary.storage.rotation import KEEP
-from qkvary.tasks.contract import AttentionExample, Ranks, Split, Task
+from qkvary.tasks.contract import (
+    AttentionExample,
+    EvaluationContext,
+    Generate,
+    Ranks,
+    Split,
+    Task,
+)
 from qkvary.training.config import RunConfig, Way
 from qkvary.training.distribution import Alone, Distribution
 from qkvary.training.gradients import Gradients
@@ -85,6 +92,7 @@ def train(
     keep: int = KEEP,
     distribution: Distribution | None = None,
     way: Way | None = None,
+    generate: Generate | None = None,
 ) -> Outcome:
     """Train one network in ``directory``, going on where an earlier call was stopped or killed.
 
@@ -102,6 +110,7 @@ def train(
         distribution: The processes that train together; one by default.
         way: How and where steps are computed from here on, where the run is not to go on as it
             began; the log says what is different.
+        generate: Handed to the task when it scores the network.
 
     Raises:
         DamagedError: if there are checkpoints, and all of them are damaged.
@@ -117,7 +126,8 @@ def train(
     torch.set_num_threads(computed.threads)
     loop: _Loop | None = None
     try:
-        loop = _Loop(run, computed, task, directory, watchers, distribution or Alone(), keep)
+        others = distribution or Alone()
+        loop = _Loop(run, computed, task, directory, watchers, others, keep, generate)
         return loop.finish(loop.advance(stop, checkpoint_seconds))
     except DivergedError as error:
         return cast("_Loop", loop).diverge(str(error))
@@ -144,7 +154,9 @@ class _Loop:
         watchers: Watchers,
         distribution: Distribution,
         keep: int,
+        generate: Generate | None,
     ) -> None:
+        self.generate = generate
         self.run, self.task, self.directory, self.watchers = run, task, directory, watchers
         self.distribution, self.keep = distribution, keep
         self.changed = begun.way.differences(run.way)
@@ -374,7 +386,8 @@ class _Loop:
             rank=self.distribution.rank, size=self.distribution.size, add=self.distribution.add
         )
         with torch.no_grad(), self.gradients.precision():
-            scores = self.task.evaluate(self.placed, split, ranks)
+            context = EvaluationContext(ranks=ranks, generate=self.generate)
+            scores = self.task.evaluate(self.placed, split, context)
         self.placed.train()
         return {name: float(score) for name, score in scores.items()}
 

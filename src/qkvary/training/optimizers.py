@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkvary.arch.networks import NetworkConfig
+from qkvary.arch.networks import Network
 from qkvary.training.config import OptimizerConfig
 
 _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 
 
-def weight_decays(
-    model: nn.Module, network: NetworkConfig, config: OptimizerConfig
-) -> dict[str, float]:
+def weight_decays(model: nn.Module, network: Network, config: OptimizerConfig) -> dict[str, float]:
     """Return the weight decay of every parameter by name.
 
     A block's parameters decay as its layer's variant asks for (``OptimizerConfig.decay_of``). What
@@ -36,9 +34,7 @@ def weight_decays(
     return decays
 
 
-def make_optimizer(
-    model: nn.Module, network: NetworkConfig, config: OptimizerConfig
-) -> torch.optim.Adam:
+def make_optimizer(model: nn.Module, network: Network, config: OptimizerConfig) -> torch.optim.Adam:
     """Return the optimizer of a network, one group of parameters per weight decay."""
     groups: dict[float, list[nn.Parameter]] = {}
     decays = weight_decays(model, network, config)

@@ -16,7 +16,7 @@ from qkvary.arch.caches import CacheOptions
 from qkvary.inference.decoding import DEFAULT_CHUNK, make_cache, stream
 from qkvary.inference.requests import Request
 from qkvary.nn.cache import KVCache
-from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.decoder import Decoder, device_of
 
 Rows = tuple[tuple[int, ...], ...]
 """Tokens, a tuple for each row of a batch."""
@@ -58,7 +58,7 @@ class TimedAnswer:
 
 
 def answer_with_cache(
-    model: LanguageModel,
+    model: Decoder,
     prompts: Rows,
     new_tokens: int,
     *,
@@ -83,7 +83,7 @@ def answer_with_cache(
     requests = [Request(prompt=prompt, max_new_tokens=new_tokens) for prompt in prompts]
     answers: list[list[int]] = [[] for _ in prompts]
     first: Clocks | None = None
-    start = begin(model.embedding.device)
+    start = begin(device_of(model))
     for event in stream(model, requests, chunk=chunk, new_cache=keep_cache):
         answers[event.request].append(-1 if event.token is None else event.token)
         if first is None and event.request == len(prompts) - 1:
@@ -98,7 +98,7 @@ def answer_with_cache(
 
 
 def answer_without_cache(
-    model: LanguageModel, prompts: Rows, answer: Rows, steps: Sequence[int]
+    model: Decoder, prompts: Rows, answer: Rows, steps: Sequence[int]
 ) -> TimedAnswer:
     """Choose tokens greedily, running prompt and answer so far for each of them.
 
@@ -112,7 +112,7 @@ def answer_without_cache(
         The tokens chosen at ``steps``. The whole time is that of all steps where all of them were
         timed; otherwise the steps between are taken to last as long as the timed ones on average.
     """
-    device = model.embedding.device
+    device = device_of(model)
     whole = torch.tensor(
         [(*prompt, *row) for prompt, row in zip(prompts, answer, strict=True)], device=device
     )
@@ -148,7 +148,7 @@ def choose_steps(new_tokens: int, most: int) -> tuple[int, ...]:
     return (0, *(1 + int((part + 0.5) * width) for part in range(parts)))
 
 
-def usual_options(model: LanguageModel) -> CacheOptions:
+def usual_options(model: Decoder) -> CacheOptions:
     """How a network stores what it decodes where nobody says otherwise."""
     return make_cache(model, 1).options
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from qkvary.inference.evaluation.scoring import Progress, keep_quiet, score_rows, score_windows
 from qkvary.inference.evaluation.texts import Text
 from qkvary.inference.evaluation.windows import cut
-from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.decoder import Decoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class PaperScore:
 
 
 def score_text(
-    model: LanguageModel, text: Text, protocol: Protocol, *, tell: Progress = keep_quiet
+    model: Decoder, text: Text, protocol: Protocol, *, tell: Progress = keep_quiet
 ) -> TextScore:
     """Score every token of a text once.
 
@@ -155,7 +155,7 @@ def summarise(
 
 
 def score_as_papers(
-    model: LanguageModel,
+    model: Decoder,
     text: Text,
     *,
     context: int,

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qkvary.inference.evaluation.windows import Windows, batch
-from qkvary.nn.fused_loss import linear_token_losses
-from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.decoder import Decoder, device_of
 
 Progress = Callable[[int, int], None]
 """Told how many windows are scored, of how many."""
@@ -21,7 +20,7 @@ def keep_quiet(_done: int, _total: int) -> None:
 
 @torch.inference_mode()
 def score_windows(
-    model: LanguageModel,
+    model: Decoder,
     tokens: NDArray[np.int64],
     windows: Windows,
     *,
@@ -63,7 +62,7 @@ def score_windows(
 
 @torch.inference_mode()
 def score_rows(
-    model: LanguageModel, rows: NDArray[np.int64], *, batch_size: int, tell: Progress = keep_quiet
+    model: Decoder, rows: NDArray[np.int64], *, batch_size: int, tell: Progress = keep_quiet
 ) -> NDArray[np.float64]:
     """The loss of every target of rows of one length, in nats: [rows, length - 1].
 
@@ -87,7 +86,7 @@ def score_rows(
     return losses
 
 
-def check(model: LanguageModel, tokens: NDArray[np.int64], *, longest: int) -> None:
+def check(model: Decoder, tokens: NDArray[np.int64], *, longest: int) -> None:
     """Refuse what cannot be scored.
 
     Args:
@@ -112,15 +111,12 @@ def check(model: LanguageModel, tokens: NDArray[np.int64], *, longest: int) -> N
         )
 
 
-def _put(values: NDArray[np.int64], model: LanguageModel) -> Tensor:
-    return torch.from_numpy(values).to(model.embedding.device)
+def _put(values: NDArray[np.int64], model: Decoder) -> Tensor:
+    return torch.from_numpy(values).to(device_of(model))
 
 
-def _score(
-    model: LanguageModel, inputs: Tensor, targets: Tensor, wanted: Tensor
-) -> NDArray[np.float64]:
+def _score(model: Decoder, inputs: Tensor, targets: Tensor, wanted: Tensor) -> NDArray[np.float64]:
     """The losses of wanted targets, row by row."""
     chosen = wanted.to(inputs.device)
-    features = model.features(inputs)[chosen]
-    losses = linear_token_losses(features, model.output_weight, model.head_bias, targets[chosen])
+    losses = model.token_losses(model.features(inputs)[chosen], targets[chosen])
     return losses.double().cpu().numpy()

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from qkvary.inference.decoding import generate
 from qkvary.inference.samples import Sampler
 from qkvary.storage.errors import NoneSoundError, UsageError
 from qkvary.storage.jsonvalues import JsonValue
@@ -124,6 +125,7 @@ def follow(
                 keep=job.keep,
                 distribution=distribution,
                 way=way,
+                generate=generate,
             )
 
 

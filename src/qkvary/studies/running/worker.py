@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from qkvary.checkpoints.models import save_model
+from qkvary.inference.decoding import generate
 from qkvary.nn.kernels import choose_kernel
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import now
@@ -76,6 +77,7 @@ def make(
         checkpoint_seconds=surroundings.checkpoint_seconds,
         keep=surroundings.keep,
         way=way,
+        generate=generate,
     )
     computed = cell.run if way is None else cell.run.computed(way)
     changed = cell.run.way.differences(computed.way)

@@ -1,0 +1,72 @@
+"""What decoding needs of a network: logits of the next token, through a cache of the caller's."""
+
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from qkvary.arch.networks import TokenNetwork
+from qkvary.nn.cache import KVCache
+from qkvary.nn.layout import AttentionMask
+
+
+@runtime_checkable
+class Decoder(Protocol):
+    """A network that gives the logits of the next token: ``LanguageModel``, or one over a memory.
+
+    ``forward(tokens)`` equals ``head(features(tokens))``.
+    """
+
+    training: bool
+
+    @property
+    def config(self) -> TokenNetwork:
+        """Its sizes; ``config.layers`` are the layers that a cache stores."""
+        ...
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        *,
+        cache: KVCache | None = None,
+        attention_mask: AttentionMask | None = None,
+    ) -> Float[Tensor, "batch tokens vocabulary"]:
+        """The logits of the next token at every token."""
+        ...
+
+    def features(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        *,
+        cache: KVCache | None = None,
+        attention_mask: AttentionMask | None = None,
+    ) -> Float[Tensor, "batch tokens d_model"]:
+        """The last hidden states.
+
+        Args:
+            tokens: Ids of the tokens after those in the cache.
+            cache: What earlier calls stored; the new tokens are appended.
+            attention_mask: True for real tokens, over all that the cache has seen and new ones.
+        """
+        ...
+
+    def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
+        """Logits from hidden states."""
+        ...
+
+    def token_losses(
+        self, features: Float[Tensor, "tokens d_model"], targets: Int[Tensor, " tokens"]
+    ) -> Float[Tensor, " tokens"]:
+        """The cross entropy of each target given its hidden state, in nats."""
+        ...
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The learned tensors, at least one."""
+        ...
+
+
+def device_of(model: Decoder) -> torch.device:
+    """Where a network computes."""
+    return next(model.parameters()).device

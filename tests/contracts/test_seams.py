@@ -1,0 +1,200 @@
+"""New kinds of network need no change of the package: a patch classifier, an encoder-decoder."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from qkvary.arch import models
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.models import as_model
+from qkvary.arch.networks import BlockConfig, Network
+from qkvary.costs.macs import forward_macs
+from qkvary.costs.network import network_costs
+from qkvary.inference.decoding import generate
+from qkvary.nn.attention import Attention
+from qkvary.nn.cache import KVCache, LayerCache
+from qkvary.nn.decoder import Decoder
+from qkvary.nn.layout import Layout
+from qkvary.tasks.config import SequenceTaskConfig
+from qkvary.tasks.contract import Task
+from qkvary.training.config import OptimizerConfig, RunConfig, TrainingConfig
+from qkvary.training.loop import train
+from tests.contracts import encoder_decoder, patch_classifier
+from tests.contracts.encoder_decoder import (
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    MemoryCache,
+    ReverseTranslation,
+)
+from tests.contracts.patch_classifier import (
+    BrightestPatch,
+    PatchClassifier,
+    PatchClassifierConfig,
+)
+
+CROSSING = (
+    "QKV",
+    "Q-K=V",
+    "Q=K-V",
+    "Q=K=V",
+    "(Q=K-V)+",
+    "Q-GQA-2",
+    "I-K=V",
+    "QKV@rotary",
+    "Q-K=V@rotary",
+)
+PATCHES = PatchClassifierConfig(
+    attention=AttentionConfig(d_model=12, num_heads=2, variant=parse_variant("Q-K=V")),
+    block=BlockConfig(d_ff=23),
+    num_layers=2,
+    patches=5,
+    patch_width=3,
+    classes=5,
+)
+
+
+@pytest.fixture(autouse=True)
+def _described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one entry in ``arch`` that a new kind of network needs."""
+    monkeypatch.setitem(models.DESCRIPTIONS, PatchClassifierConfig, patch_classifier.describe)
+    monkeypatch.setitem(models.DESCRIPTIONS, EncoderDecoderConfig, encoder_decoder.describe)
+
+
+def translation(label: str = "Q-K=V") -> EncoderDecoderConfig:
+    layer = AttentionConfig(d_model=16, num_heads=4, variant=parse_variant(label), causal=True)
+    return EncoderDecoderConfig(
+        attention=layer, block=BlockConfig(d_ff=29), num_layers=2, vocabulary=7, max_tokens=11
+    )
+
+
+def trained(task: Task, network: Network, folder: Path, *, steps: int) -> dict[str, float]:
+    """The test scores of a network after a run of the ordinary loop."""
+    run = RunConfig(
+        # The task itself is handed to the loop; a run names one that ships.
+        task=SequenceTaskConfig(name="copy", length=5),
+        network=network,  # type: ignore[arg-type]
+        training=TrainingConfig(
+            steps=steps,
+            batch_size=32,
+            optimizer=OptimizerConfig(learning_rate=1e-2),
+            evaluate_every=steps,
+        ),
+        seed=3,
+    )
+    outcome = train(run, task, folder, generate=generate)
+    return {name: float(value or 0.0) for name, value in outcome.metrics.items()}
+
+
+def count_macs(network: nn.Module, *inputs: torch.Tensor, **named: torch.Tensor) -> int:
+    # The counter does not see the fused kernel.
+    with (
+        sdpa_kernel(SDPBackend.MATH),
+        FlopCounterMode(display=False) as counter,
+        torch.no_grad(),
+    ):
+        network(*inputs, **named)
+    return counter.get_total_flops() // 2
+
+
+def count_parameters(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def test_a_classifier_over_patches_is_counted_and_learns(tmp_path: Path) -> None:
+    model, costs = PatchClassifier(PATCHES), network_costs(PATCHES)
+    assert costs.parameters.total == count_parameters(model)
+    assert costs.macs_per_sequence == count_macs(model, torch.zeros(1, 5, 3))
+    scores = trained(BrightestPatch(PATCHES), PATCHES, tmp_path, steps=80)
+    assert scores["test_accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("label", CROSSING)
+def test_an_encoder_decoder_is_counted(label: str) -> None:
+    config = translation(label)
+    model, source, tokens = (
+        EncoderDecoder(config),
+        torch.arange(2, 7)[None],
+        torch.zeros(1, 3).long(),
+    )
+    assert network_costs(config).parameters.total == count_parameters(model)
+    macs = forward_macs(as_model(config), tokens=3, encoder_tokens=5, pairs="square")
+    assert macs.total == count_macs(model, tokens, source=source)
+
+
+@pytest.mark.parametrize("label", CROSSING)
+def test_steps_through_caches_equal_one_pass(label: str) -> None:
+    config = translation(label)
+    model = EncoderDecoder(config).double()
+    assert isinstance(model, Decoder)
+    batch = ReverseTranslation(6).batch(0, 3, 0)
+    assert batch.source is not None
+    with torch.no_grad():
+        whole = model(batch.inputs, source=batch.source)
+        cache = MemoryCache(config, *model.encode(batch.source))
+        steps = [model(batch.inputs[:, n : n + 1], cache=cache) for n in range(7)]
+        # What cross attention stored is read, and not made again: another memory changes nothing.
+        assert {layer.length for layer in cache.crossing.layers} == {6}
+    torch.testing.assert_close(torch.cat(steps, dim=1), whole, rtol=1e-10, atol=1e-10)
+
+
+def test_an_encoder_decoder_learns_by_what_it_generates(tmp_path: Path) -> None:
+    scores = trained(ReverseTranslation(3), translation(), tmp_path, steps=200)
+    assert scores["test_exact"] > 0.9
+
+
+@pytest.mark.parametrize("label", CROSSING)
+def test_cross_attention_equals_attention_to_tokens_before(label: str) -> None:
+    """A causal layer's last token, seen from outside: its keys are a memory for its query."""
+    variant = parse_variant(label)
+    causal = AttentionConfig(d_model=12, num_heads=4, variant=variant, causal=True)
+    one = Attention(causal).double()
+    other = Attention(AttentionConfig(d_model=12, num_heads=4, variant=variant)).double()
+    other.load_state_dict(one.state_dict())
+    x = torch.randn(2, 5, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    x.requires_grad_()
+    across = Layout(new_tokens=5, device=x.device, query_positions=torch.full((1, 1), 4))
+    expected = one(x)[:, -1:]
+    found = other(x[:, -1:], memory=x, layout=across)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
+
+
+def test_padding_of_a_memory_is_not_seen() -> None:
+    layer = Attention(AttentionConfig(d_model=12, num_heads=4)).double()
+    x, memory = torch.randn(2, 3, 12).double(), torch.randn(2, 5, 12).double()
+    mask = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
+    changed = copy.deepcopy(memory)
+    changed[1, 2:] = 1e3
+    found = layer(x, memory=memory, attention_mask=mask)
+    torch.testing.assert_close(layer(x, memory=changed, attention_mask=mask), found)
+    torch.testing.assert_close(layer(x, memory=memory)[0], found[0])
+    torch.testing.assert_close(layer(x[1:], memory=memory[1:, :2])[0], found[1])
+
+
+def test_a_memory_that_has_no_meaning_is_refused() -> None:
+    x = torch.zeros(1, 3, 12)
+    for fields in ({"causal": True}, {"variant": parse_variant("QKV@w2")}):
+        layer = Attention(AttentionConfig(d_model=12, num_heads=4, **fields))  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="expected a layer that is not causal, has no window"):
+            layer(x, memory=x)
+    layer = Attention(AttentionConfig(d_model=12, num_heads=4))
+    with pytest.raises(ValueError, match="expected a layout of 3 queries over the 5 tokens of the"):
+        layer(x, memory=torch.zeros(1, 5, 12), layout=Layout(new_tokens=3))
+    with pytest.raises(ValueError, match="expected no positions and document_ids with a memory"):
+        layer(x, memory=x, positions=torch.arange(3)[None])
+    with pytest.raises(ValueError, match="expected a causal layer with a cache"):
+        layer(x, cache=LayerCache(layer.config))
+
+
+def test_a_kind_without_an_entry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(models.DESCRIPTIONS, PatchClassifierConfig)
+    with pytest.raises(ValueError, match="expected a network out of EncoderConfig, LanguageModelC"):
+        network_costs(PATCHES)
+    assert KVCache(PATCHES.layers).nbytes == 0
