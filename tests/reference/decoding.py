@@ -35,7 +35,7 @@ def attend_stored(
     for b in range(batch):
         real = [True] * tokens if valid is None else valid[b].tolist()
         for g in range(kv_heads):
-            keys = [key[b, g, j].double() for j in range(tokens)]
+            keys, values = key[b, g].double().unbind(), value[b, g].double().unbind()
             if turning is not None:
                 first = turning.first[b]
                 keys = [
@@ -45,9 +45,10 @@ def attend_stored(
             for h in range(g * heads // kv_heads, (g + 1) * heads // kv_heads):
                 for i in range(queries):
                     seen = [j for j in range(tokens) if real[j] and j <= start + i]
-                    scores = [float(query[b, h, i].double() @ keys[j]) * scale for j in seen]
+                    asked, answer = query[b, h, i].double(), mixed[b, h, i]
+                    scores = [float(asked @ keys[j]) * scale for j in seen]
                     for weight, j in zip(_softmax(scores), seen, strict=True):
-                        mixed[b, h, i] += weight * value[b, g, j].double()
+                        answer.add_(values[j], alpha=weight)
     return mixed
 
 
@@ -56,4 +57,5 @@ def _softmax(scores: list[float]) -> list[float]:
         return []
     highest = max(scores)
     weights = [math.exp(score - highest) for score in scores]
-    return [weight / sum(weights) for weight in weights]
+    total = sum(weights)
+    return [weight / total for weight in weights]

@@ -1,5 +1,7 @@
 """Every kernel equals plain loops in float64, whatever the shapes, types, masks and strides."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.decoding.problem import read_codes
 from qkvary.nn.decoding.rotation import KeyRotation
 from tests.nn.decoding.cases import GATES, KERNELS, distance, draw, kernels_for
+from tests.pairwise import pairwise
 from tests.reference.decoding import Turning, attend_stored
 
 DTYPES = list(GATES)
@@ -85,12 +88,15 @@ def check(
         assert distance(result, expected) < GATES[dtype], kernel
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (4, 1)])
+@pairwise(
+    "kernel, dtype, shape",
+    itertools.product(KERNELS, [torch.float32, torch.bfloat16], [(3, 3), (4, 1)]),
+    ids=str,
+)
 def test_thousands_of_keys_in_many_blocks(
-    kernel: str, dtype: torch.dtype, heads: int, kv_heads: int
+    kernel: str, dtype: torch.dtype, shape: tuple[int, int]
 ) -> None:
+    heads, kv_heads = shape
     query = draw(1, heads, 1, 32, seed=1, dtype=dtype, spread=2.0)
     key = draw(1, kv_heads, 3001, 32, seed=2, dtype=dtype)
     expected = attend_stored(query, key, key, scale=0.3, start=3000)
@@ -113,9 +119,11 @@ def test_tasks_grow_with_the_context(
     assert distance(result, weights @ mixed) < GATES[dtype]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("heads", [2, 10])
+@pairwise(
+    "kernel, dtype, heads",
+    itertools.product(KERNELS, [torch.float32, torch.bfloat16], [2, 10]),
+    ids=str,
+)
 def test_a_slice_of_a_longer_buffer_is_read_where_it_lies(
     kernel: str, dtype: torch.dtype, heads: int
 ) -> None:
@@ -141,9 +149,11 @@ def test_channels_that_are_not_next_to_each_other(kernel: str) -> None:
     assert distance(result, expected) < GATES[torch.float32]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("heads", [1, 6])
+@pairwise(
+    "kernel, dtype, heads",
+    itertools.product(KERNELS, [torch.float32, torch.float16, torch.bfloat16], [1, 6]),
+    ids=str,
+)
 def test_extreme_scores_are_numbers(kernel: str, dtype: torch.dtype, heads: int) -> None:
     """One key takes all weight, or all keys the same; halves overflow, and nothing is NaN."""
     query = torch.full((1, heads, 1, 32), 900.0, dtype=dtype)
@@ -165,9 +175,7 @@ def test_scores_beyond_the_largest_float_are_numbers(kernel: str, heads: int) ->
     torch.testing.assert_close(result, torch.full_like(result, 1e25))
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("heads", [2, 6])
+@pairwise("kernel, dtype, heads", itertools.product(KERNELS, DTYPES, [2, 6]), ids=str)
 def test_a_row_that_sees_nothing_gets_zeros(kernel: str, dtype: torch.dtype, heads: int) -> None:
     query, key = draw(2, heads, 1, 16, seed=7, dtype=dtype), draw(2, 2, 83, 16, seed=8, dtype=dtype)
     valid = torch.ones(2, 83, dtype=torch.bool)
@@ -199,9 +207,7 @@ def test_an_earlier_start_hides_later_keys(kernel: str) -> None:
     assert distance(result, expected) < GATES[torch.float32]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("tokens", [1, 63, 129, 1100])
-@pytest.mark.parametrize("heads", [2, 6, 32])
+@pairwise("kernel, tokens, heads", itertools.product(KERNELS, [1, 63, 129, 1100], [2, 6, 32]))
 def test_one_tensor_and_a_copy_of_it_give_the_same(kernel: str, tokens: int, heads: int) -> None:
     query, key = draw(1, heads, 1, 64, seed=13), draw(1, 2, tokens, 64, seed=14)
     one = decode_attention(query, key, key, scale=0.125, kernel=kernel)
@@ -233,11 +239,11 @@ def code(numbers: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     return (cut / scales[..., None]).round().flatten(-2).to(torch.int8), scales
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("groups", [1, 3, 4])
-@pytest.mark.parametrize("is_shared", [True, False])
-@pytest.mark.parametrize("dim", [12, 96])
+@pairwise(
+    "kernel, dtype, groups, is_shared, dim",
+    itertools.product(KERNELS, [torch.float32, torch.bfloat16], [1, 3, 4], [True, False], [12, 96]),
+    ids=str,
+)
 def test_codes_are_attended_to_as_the_numbers_they_stand_for(
     kernel: str, dtype: torch.dtype, groups: int, is_shared: bool, dim: int
 ) -> None:
@@ -264,14 +270,21 @@ def test_codes_are_attended_to_as_the_numbers_they_stand_for(
     assert distance(result, expected) < GATES[dtype]
 
 
-@pytest.mark.parametrize("kernel", [name for name in KERNELS if name == "native"])
-@pytest.mark.parametrize("heads", [2, 3, 5, 9, 16, 17, 33])
-@pytest.mark.parametrize("tokens", [1, 63, 64, 65, 130, 1025])
-@pytest.mark.parametrize(("dim", "value_dim"), [(32, 32), (64, 96), (160, 64)])
+@pairwise(
+    "kernel, heads, tokens, dims",
+    itertools.product(
+        [name for name in KERNELS if name == "native"],
+        [2, 3, 5, 9, 16, 17, 33],
+        [1, 63, 64, 65, 130, 1025],
+        [(32, 32), (64, 96), (160, 64)],
+    ),
+    ids=str,
+)
 def test_many_rows_of_halves_are_near(
-    kernel: str, heads: int, tokens: int, dim: int, value_dim: int
+    kernel: str, heads: int, tokens: int, dims: tuple[int, int]
 ) -> None:
     """Nearer than the gate: matrix units round the weights, and nothing else."""
+    dim, value_dim = dims
     query = draw(1, heads, 1, dim, seed=21, dtype=torch.bfloat16)
     key = draw(1, 1, tokens, dim, seed=22, dtype=torch.bfloat16)
     value = draw(1, 1, tokens, value_dim, seed=23, dtype=torch.bfloat16)

@@ -1,5 +1,6 @@
 """What the native kernel alone has: rows that stay as they are, and a choice of what is fetched."""
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from qkvary.nn.decoding.build import find_compiler
 from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.decoding.rotation import KeyRotation
 from tests.nn.decoding.cases import distance, draw
+from tests.pairwise import pairwise
 from tests.reference.decoding import Turning, attend_stored
 
 if find_compiler() is None:
@@ -24,10 +26,16 @@ WORTH = (1, 2, 65_536, 64)
 """Of float32: as many bytes as let the kernel try what to fetch."""
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("dim", [16, 32, 48, 64, 80, 96, 128, 160])
-@pytest.mark.parametrize("dtype", NEAR)
-@pytest.mark.parametrize("special", ["none", "value", "padding", "turned"])
+@pairwise(
+    "rows, dim, dtype, special",
+    itertools.product(
+        [1, 2, 3, 4, 5],
+        [16, 32, 48, 64, 80, 96, 128, 160],
+        NEAR,
+        ["none", "value", "padding", "turned"],
+    ),
+    ids=str,
+)
 def test_few_rows(rows: int, dim: int, dtype: torch.dtype, special: str) -> None:
     query = draw(2, 2 * rows, 1, dim, seed=rows, dtype=dtype, spread=2.0)
     key = draw(2, 2, 131, dim, seed=dim, dtype=dtype)
@@ -69,10 +77,11 @@ def chosen() -> int:
 
 
 @pytest.mark.usefixtures("_choice")
-@pytest.mark.parametrize("rows", [1, 4, 16])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("is_interleaved", [False, True])
-@pytest.mark.parametrize("is_shared", [False, True])
+@pairwise(
+    "rows, dtype, is_interleaved, is_shared",
+    itertools.product([1, 4, 16], [torch.float32, torch.bfloat16], [False, True], [False, True]),
+    ids=str,
+)
 def test_what_is_fetched_changes_no_result(
     rows: int, dtype: torch.dtype, is_interleaved: bool, is_shared: bool
 ) -> None:

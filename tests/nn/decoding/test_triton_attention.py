@@ -4,6 +4,7 @@ That they equal plain loops is tested with the other kernels, in Triton's interp
 with a GPU, ``TRITON_INTERPRET=0 pytest -m gpu`` runs them there.
 """
 
+import itertools
 import json
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from qkvary.nn.decoding.problem import Decoding
 from qkvary.nn.decoding.rotation import KeyRotation
 from tests.conftest import ROOT, Runner
 from tests.nn.decoding.cases import GATES, KERNELS, distance, draw
+from tests.pairwise import pairwise
 from tests.reference.decoding import Turning, attend_stored
 
 HOPPER_PROCESSORS = 132
@@ -117,17 +119,22 @@ def test_it_is_timed_where_it_is_not_interpreted(monkeypatch: pytest.MonkeyPatch
     assert choice.choose(make(tokens=200)) == "triton"
 
 
-@pytest.mark.parametrize("processors", [1, 2, 7, HOPPER_PROCESSORS])
-@pytest.mark.parametrize("tokens", [1, 16, 129, 4096, 32_768, 100_003])
-@pytest.mark.parametrize(("heads", "kv_heads", "batch"), [(16, 16, 1), (16, 4, 3), (80, 1, 1)])
+@pairwise(
+    "processors, tokens, shape",
+    itertools.product(
+        [1, 2, 7, HOPPER_PROCESSORS],
+        [1, 16, 129, 4096, 32_768, 100_003],
+        [(16, 16, 1), (16, 4, 3), (80, 1, 1)],
+    ),
+    ids=str,
+)
 def test_runs_cover_all_keys_and_none_is_empty(
     monkeypatch: pytest.MonkeyPatch,
     processors: int,
     tokens: int,
-    heads: int,
-    kv_heads: int,
-    batch: int,
+    shape: tuple[int, int, int],
 ) -> None:
+    heads, kv_heads, batch = shape
     monkeypatch.setattr(triton_attention, "_processors", lambda _: processors)
     key = torch.zeros(1, dtype=torch.bfloat16).expand(batch, kv_heads, tokens, 64)
     query = torch.zeros(batch, heads, 1, 64, dtype=torch.bfloat16)
@@ -152,9 +159,11 @@ def test_keys_that_nobody_sees_are_not_read() -> None:
     assert triton_attention.cut(hidden).tokens == 23
 
 
-@pytest.mark.parametrize("processors", [1, 40])
-@pytest.mark.parametrize("dtype", triton_attention.TYPES)
-@pytest.mark.parametrize("is_turned", [False, True])
+@pairwise(
+    "processors, dtype, is_turned",
+    itertools.product([1, 40], triton_attention.TYPES, [False, True]),
+    ids=str,
+)
 def test_any_number_of_runs_gives_the_same(
     monkeypatch: pytest.MonkeyPatch, processors: int, dtype: torch.dtype, is_turned: bool
 ) -> None:

@@ -1,0 +1,87 @@
+"""Pairwise testing: a few cases that together hold every pair of values of a test's options.
+
+A mistake seldom needs three options at once. The cases that no pair needs have the marker ``slow``,
+so that ``pytest -m slow`` runs the rest of a product.
+"""
+
+import functools
+import heapq
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+Fields = Mapping[str, Hashable]
+
+
+@functools.cache
+def cover(cases: tuple[frozenset[tuple[str, Hashable]], ...]) -> list[int]:
+    """Returns the places of cases that together hold every pair of field values that occurs.
+
+    Greedy: the next one is always the first of those that add most.
+    """
+    parts = [_pairs(case) for case in cases]
+    missing = set[frozenset[object]]().union(*parts)
+    # A part adds ever less, so that a gain counted earlier is an upper bound.
+    queue = [(-len(part), place) for place, part in enumerate(parts)]
+    heapq.heapify(queue)
+    chosen: list[int] = []
+    while missing:
+        _, place = heapq.heappop(queue)
+        gain = -len(parts[place] & missing)
+        if queue and (gain, place) > queue[0]:
+            heapq.heappush(queue, (gain, place))
+            continue
+        chosen.append(place)
+        missing -= parts[place]
+    return sorted(chosen)
+
+
+def _pairs(case: frozenset[tuple[str, Hashable]]) -> set[frozenset[object]]:
+    """Every pair of a case's field values, and each by itself."""
+    return {frozenset(pair) for pair in itertools.combinations_with_replacement(case, 2)}
+
+
+def pairwise(
+    names: str,
+    cases: Iterable[Sequence[Any]],
+    *,
+    fields: Mapping[str, Callable[[Any], Fields]] | None = None,
+    ids: Callable[[Any], object] | None = None,
+) -> pytest.MarkDecorator:
+    """Parametrizes a test with cases; those that no pair of values needs have the marker ``slow``.
+
+    Args:
+        names: The parameters, as ``pytest.mark.parametrize`` takes them.
+        cases: A value for each parameter; ``itertools.product`` for all of their combinations.
+        fields: By parameter, what a value is made of, where that is more than one thing: pairs
+            are then those of its parts.
+        ids: What to call a value.
+    """
+    columns, listed = names.replace(",", " ").split(), [tuple(case) for case in cases]
+    described = [_fields(columns, case, fields or {}) for case in listed]
+    needed = set(cover(tuple(described)))
+    return pytest.mark.parametrize(
+        columns,
+        [
+            pytest.param(*case, marks=() if place in needed else pytest.mark.slow)
+            for place, case in enumerate(listed)
+        ],
+        ids=ids,
+    )
+
+
+def _fields(
+    columns: Sequence[str],
+    case: Sequence[Any],
+    fields: Mapping[str, Callable[[Any], Fields]],
+) -> frozenset[tuple[str, Hashable]]:
+    found: dict[str, Hashable] = {}
+    for name, value in zip(columns, case, strict=True):
+        found |= (
+            {f"{name}.{part}": content for part, content in fields[name](value).items()}
+            if name in fields
+            else {name: value}
+        )
+    return frozenset(found.items())
