@@ -50,8 +50,9 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
-# The shapes in the annotations of qkvary.nn are executed while testing. Comes before its import.
+# Lets tests execute the shapes in the annotations of qkvary.nn. Comes before its import.
 install_import_hook("qkvary.nn", "beartype.beartype")
+config.update("jaxtyping_disable", True)
 
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -71,15 +72,14 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="module")
-def unchecked_shapes() -> Iterator[None]:
-    """Leave the shapes in annotations alone, for files of tests with thousands of short calls.
+def executed_shapes() -> Iterator[None]:
+    """Execute the shapes in annotations, for files of tests that are about them.
 
-    Such calls take a fourth of the time; the shapes are executed by the other tests of the same
-    functions.
+    Elsewhere they are left alone: short calls take several times as long with them.
     """
-    config.update("jaxtyping_disable", True)
-    yield
     config.update("jaxtyping_disable", False)
+    yield
+    config.update("jaxtyping_disable", True)
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ from tests.contracts.variant_cases import (
     padding_mask,
     random_input,
     randomize,
+    variant_pairs,
 )
 from tests.reference.attention import attend
 
@@ -27,6 +28,8 @@ Calls = dict[str, Tensor | None]
 
 MASKED: Calls = {"attention_mask": padding_mask(), "document_ids": documents(), "positions": None}
 PLAIN: Calls = {"attention_mask": None, "document_ids": None, "positions": None}
+ROTARY = [label for label in LABELS if "rotary" in label]
+FUSED = [label for label in LABELS if "diag" not in label]
 
 
 def gradients(named: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -66,22 +69,18 @@ def compare(config: AttentionConfig, call: Calls, *, batch: int = BATCH) -> floa
     )
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label, causal", LABELS, (True, False))
 def test_plain_sequences(label: str, causal: bool) -> None:
     assert compare(make_config(label, causal=causal), PLAIN, batch=1) < GATE
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label, causal", LABELS, (True, False))
 def test_padding_and_documents(label: str, causal: bool) -> None:
     assert compare(make_config(label, causal=causal), MASKED) < GATE
 
 
 @pytest.mark.filterwarnings("ignore:value_rope 'rotated'")
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-@pytest.mark.parametrize("value_rope", ["none", "counter", "rotated"])
-@pytest.mark.parametrize("label", [label for label in LABELS if "rotary" in label])
+@variant_pairs("label, value_rope, causal", ROTARY, ("none", "counter", "rotated"), (True, False))
 def test_the_meanings_of_a_rotated_value(label: str, value_rope: ValueRope, causal: bool) -> None:
     config = make_config(label, causal=causal, value_rope=value_rope)
     assert compare(config, PLAIN, batch=1) < GATE
@@ -118,8 +117,7 @@ def test_unusual_sizes(label: str) -> None:
     assert compare(config, MASKED) < GATE
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-@pytest.mark.parametrize("label", [label for label in LABELS if "diag" not in label])
+@variant_pairs("label, causal", FUSED, (True, False))
 def test_the_fused_kernel_agrees(label: str, causal: bool) -> None:
     """The two kernels compute one function; the explicit one is held to the reference above."""
     for call, batch in ((PLAIN, 1), (MASKED, BATCH)):

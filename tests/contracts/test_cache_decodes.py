@@ -29,12 +29,11 @@ from tests.contracts.variant_cases import (
     padding_mask,
     random_input,
     randomize,
+    variant_pairs,
 )
 from tests.reference.attention import attend
 from tests.reference.cache import decode
 from tests.reference.networks import language_model_logits
-
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
 WINDOWED = (
     "QKV",
@@ -90,7 +89,7 @@ def decode_in_chunks(
     return torch.cat(outputs, dim=1)
 
 
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label", LABELS)
 @settings(max_examples=4)
 @given(cuts=CUTS, kernel=st.sampled_from(["explicit", "sdpa"]), masked=st.booleans())
 def test_every_split_of_every_variant(
@@ -107,8 +106,11 @@ def test_every_split_of_every_variant(
 
 
 @pytest.mark.filterwarnings("ignore:value_rope 'rotated'")
-@pytest.mark.parametrize("value_rope", ["none", "counter", "rotated"])
-@pytest.mark.parametrize("label", [label for label in LABELS if "rotary" in label])
+@variant_pairs(
+    "label, value_rope",
+    [label for label in LABELS if "rotary" in label],
+    ("none", "counter", "rotated"),
+)
 @settings(max_examples=4)
 @given(cuts=CUTS)
 def test_every_meaning_of_a_rotated_value(
@@ -210,7 +212,7 @@ def test_layers_of_different_windows_decode_like_one_forward(
     assert distance_of_real(torch.cat(chunks, dim=1), whole, real) < GATE
 
 
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label", LABELS)
 def test_the_cache_holds_what_the_plain_decoder_keeps(label: str) -> None:
     layer = Attention(make_config(label, causal=True)).double()
     randomize(layer, seed=67)

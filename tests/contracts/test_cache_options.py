@@ -31,7 +31,10 @@ from tests.contracts.variant_cases import (
     padding_mask,
     random_input,
     randomize,
+    variant_fields,
+    variant_pairs,
 )
+from tests.pairwise import pairwise
 
 LAYOUTS: tuple[CacheLayout, ...] = ("sources", "rotated", "split", "input", "latent")
 STORED: dict[CacheLayout, blocks.Storage] = {
@@ -87,7 +90,7 @@ def expected_bytes(config: AttentionConfig, layout: CacheLayout, tokens: int, fo
     return layer_cache_bytes(attention, context=tokens, stored_as=form)
 
 
-@pytest.mark.parametrize(("label", "layout"), CASES)
+@pairwise("label, layout", CASES, fields={"label": variant_fields})
 @settings(max_examples=2)
 @given(cuts=CUTS, preallocated=st.booleans(), masked=st.booleans())
 def test_every_layout_decodes_like_one_forward(
@@ -107,9 +110,12 @@ def test_every_layout_decodes_like_one_forward(
 
 
 @pytest.mark.filterwarnings("ignore:value_rope 'rotated'")
-@pytest.mark.parametrize("value_rope", ["none", "counter", "rotated"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("label", [*ROTARY, "Q-K[r3]=V@rotary"])
+@variant_pairs(
+    "label, layout, value_rope",
+    [*ROTARY, "Q-K[r3]=V@rotary"],
+    LAYOUTS,
+    ("none", "counter", "rotated"),
+)
 def test_every_meaning_of_a_rotated_value_in_every_layout(
     label: str, layout: CacheLayout, value_rope: ValueRope
 ) -> None:
@@ -131,9 +137,19 @@ TIED = [
 
 
 @pytest.mark.filterwarnings("ignore:value_rope 'rotated'")
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kernel", ["explicit", "sdpa"])
-@pytest.mark.parametrize(("label", "value_rope"), TIED)
+@pairwise(
+    "label, value_rope, kernel, dtype",
+    [
+        (*tied, kernel, dtype)
+        for tied, kernel, dtype in itertools.product(
+            TIED,
+            ("explicit", "sdpa"),
+            (torch.float64, torch.float32, torch.bfloat16, torch.float16),
+        )
+    ],
+    fields={"label": variant_fields},
+    ids=str,
+)
 def test_one_tensor_gives_the_bits_of_two(
     label: str, value_rope: ValueRope, kernel: Kernel, dtype: torch.dtype
 ) -> None:
@@ -153,13 +169,12 @@ def test_one_tensor_gives_the_bits_of_two(
         assert torch.equal(output, outputs[0])
 
 
-@pytest.mark.parametrize("options", [CacheOptions(layout=layout) for layout in LAYOUTS])
-@pytest.mark.parametrize("label", [*DECISIVE, "Q-K=V@rotary", "QKV@w3"])
+@variant_pairs("label, layout", [*DECISIVE, "Q-K=V@rotary", "QKV@w3"], LAYOUTS)
 def test_a_cropped_cache_goes_on_as_if_nothing_had_followed(
-    label: str, options: CacheOptions
+    label: str, layout: CacheLayout
 ) -> None:
     layer, x = make_layer(label), random_input(71)
-    cache = LayerCache(layer.config, options=options)
+    cache = LayerCache(layer.config, options=CacheOptions(layout=layout))
     # A window of 3 keeps 2 tokens: one may be forgotten while nothing was dropped.
     first, wrong = (2, 3) if "@w" in label else (4, 6)
     feed(layer, x, [0, first], cache)
@@ -226,9 +241,12 @@ def test_preallocated_memory_is_what_was_asked_for_and_no_more() -> None:
     assert (cache.kept, cache.nbytes) == (3, BATCH * 3 * 5 * 4)
 
 
-@pytest.mark.parametrize("kernel", ["folded", "native", "auto"])
-@pytest.mark.parametrize("layout", ["sources", "rotated", "split"])
-@pytest.mark.parametrize("label", [*DECISIVE, "Q-K=V@rotary", "QKV@rotary", "Q-GQA-2@w3", "MQA@w3"])
+@variant_pairs(
+    "label, layout, kernel",
+    [*DECISIVE, "Q-K=V@rotary", "QKV@rotary", "Q-GQA-2@w3", "MQA@w3"],
+    ["sources", "rotated", "split"],
+    ["folded", "native", "auto"],
+)
 def test_kernels_for_decoding_change_nothing_but_rounding(
     label: str, layout: CacheLayout, kernel: DecodeKernel
 ) -> None:

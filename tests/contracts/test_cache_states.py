@@ -34,8 +34,6 @@ from tests.contracts.variant_cases import (
     randomize,
 )
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 VOCABULARY, MAX_TOKENS, MOST_ROWS = 13, 17, 4
 LABELS = (
     "QKV",

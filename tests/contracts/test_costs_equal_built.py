@@ -27,6 +27,7 @@ from tests.contracts.variant_cases import (
     make_config,
     make_encoder_config,
     make_language_model_config,
+    variant_pairs,
 )
 
 TOKENS = torch.arange(7)[None]
@@ -71,7 +72,7 @@ def count_macs(network: nn.Module) -> int:
     return counter.get_total_flops() // 2
 
 
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label", LABELS)
 def test_language_models(label: str) -> None:
     config = make_language_model_config(label)
     costs = network_costs(config, length=TOKENS.shape[1])
@@ -83,7 +84,7 @@ def test_language_models(label: str) -> None:
     assert cache.nbytes == costs.cache_bytes_per_sequence
 
 
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label", LABELS)
 def test_training_steps(label: str) -> None:
     model = LanguageModel(make_language_model_config(label))
     with FlopCounterMode(display=False) as counter:
@@ -95,7 +96,7 @@ def test_training_steps(label: str) -> None:
     assert 0.995 * expected < found < expected if "+" in label else found == expected
 
 
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label", LABELS)
 def test_decoded_tokens(label: str) -> None:
     config = make_language_model_config(label)
     model, cache = LanguageModel(config), KVCache(config.layers)
@@ -106,7 +107,7 @@ def test_decoded_tokens(label: str) -> None:
         assert counter.get_total_flops() == 2 * macs.total
 
 
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label", LABELS)
 def test_encoders(label: str) -> None:
     config = make_encoder_config(label)
     costs = network_costs(config, length=TOKENS.shape[1])
@@ -116,7 +117,7 @@ def test_encoders(label: str) -> None:
     assert costs.cache_bytes_per_token is None
 
 
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label", LABELS)
 def test_layers_without_biases_and_with_a_map_per_head(label: str) -> None:
     position = PositionConfig(plus_features=7, plus_per_head=True, relative_distance=5)
     config = make_config(label, causal=False, bias=False, out_bias=False, position=position)
@@ -140,8 +141,11 @@ def test_the_fused_kernel_costs_the_same(label: str) -> None:
         assert count_macs(LanguageModel(config)) == costs.macs_per_sequence
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("label", [*DECISIVE, "QKV@w1", "Q-K=V@w4", "(Q-MQA)+@rotary@w5"])
+@variant_pairs(
+    "label, dtype",
+    [*DECISIVE, "QKV@w1", "Q-K=V@w4", "(Q-MQA)+@rotary@w5"],
+    ["float64", "float32", "bfloat16", "float16"],
+)
 def test_a_cache_holds_what_costs_say_at_any_time(label: str, dtype: Dtype) -> None:
     config = make_language_model_config(label)
     model = LanguageModel(config).to(getattr(torch, dtype))

@@ -34,8 +34,6 @@ from tests.contracts.decoding_gates import (
     with_kernel,
 )
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 LAYOUTS: tuple[CacheLayout, ...] = get_args(CacheLayout)
 CPU = torch.device("cpu")
 VARIED = ("trained", "mixed layers", "value before rotation", "low rank")

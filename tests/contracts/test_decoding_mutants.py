@@ -22,8 +22,6 @@ from qkvary.nn.layout import Layout
 from tests.contracts.decoding_gates import assert_one_function, exact_network, find_network
 from tests.reference.networks import language_model_logits
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 DTYPES = (torch.float64, torch.bfloat16)

@@ -19,6 +19,7 @@ from tests.contracts.variant_cases import (
     make_config,
     make_encoder_config,
     make_language_model_config,
+    variant_pairs,
 )
 
 SCHEMES: tuple[InitScheme, ...] = ("torch", "xavier", "normal")
@@ -49,8 +50,7 @@ def with_scheme(
     return dataclasses.replace(config, init=init, attention=attention)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label, scheme", LABELS, SCHEMES)
 def test_every_parameter_is_drawn_from_the_seed(label: str, scheme: InitScheme) -> None:
     for config in (
         make_encoder_config(label, positions="learned"),
@@ -69,7 +69,7 @@ def test_every_parameter_is_drawn_from_the_seed(label: str, scheme: InitScheme) 
         assert any(not torch.equal(value, other[name]) for name, value in first.items())
 
 
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label", LABELS)
 def test_variants_of_one_seed_start_equal_where_they_have_the_same_parameter(label: str) -> None:
     config = make_language_model_config("QKV")
     baseline = build(with_scheme(config, "normal"), 7).state_dict()
@@ -85,9 +85,12 @@ def test_variants_of_one_seed_start_equal_where_they_have_the_same_parameter(lab
         assert torch.equal(state[name], baseline[name]), name
 
 
-@pytest.mark.parametrize("matched", [False, True], ids=["published", "matched"])
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("label", ["QKV", "Q=K-V", "Q=K=V", "Q-MQA", "Q-K[d/4]-V"])
+@variant_pairs(
+    "label, scheme, matched",
+    ["QKV", "Q=K-V", "Q=K=V", "Q-MQA", "Q-K[d/4]-V"],
+    SCHEMES,
+    (False, True),
+)
 def test_projections_have_their_deviation(label: str, scheme: InitScheme, matched: bool) -> None:
     init = Initialization(scheme=scheme, std=0.03, matched=matched)
     attention = AttentionConfig(

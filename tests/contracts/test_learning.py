@@ -2,17 +2,16 @@
 
 import dataclasses
 
-import pytest
 import torch
 import torch.nn.functional as F
 
 from qkvary.nn.language_model import LanguageModel
-from tests.contracts.variant_cases import LABELS, make_language_model_config
+from tests.contracts.variant_cases import LABELS, make_language_model_config, variant_pairs
 
 STEPS = 40
 
 
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label", LABELS)
 def test_one_batch_is_learned(label: str) -> None:
     config = make_language_model_config(label, positions="learned", tied_head=False)
     config = dataclasses.replace(config, num_layers=1)

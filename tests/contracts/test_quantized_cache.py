@@ -30,7 +30,9 @@ from tests.contracts.variant_cases import (
     padding_mask,
     random_input,
     randomize,
+    variant_fields,
 )
+from tests.pairwise import pairwise
 from tests.reference.quantized import decode_rounded
 
 STORAGES: tuple[CacheStorage, ...] = ("int8", "int4", "int3", "int2")
@@ -47,7 +49,9 @@ WAYS = [
 ]
 
 
-def name(options: CacheOptions) -> str:
+def name(options: object) -> str | None:
+    if not isinstance(options, CacheOptions):
+        return None
     rotated = "-rotated" if options.rotate else ""
     return cache_format(options, "float64").name + rotated
 
@@ -64,9 +68,12 @@ def expected_bytes(config: AttentionConfig, options: CacheOptions, tokens: int) 
     return layer_cache_bytes(attention, context=tokens, stored_as=form)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("options", WAYS, ids=name)
-@pytest.mark.parametrize("label", LABELS)
+@pairwise(
+    "label, options, layout",
+    itertools.product(LABELS, WAYS, LAYOUTS),
+    fields={"label": variant_fields, "options": dataclasses.asdict},
+    ids=name,
+)
 def test_bytes_are_those_of_the_formula(
     label: str, options: CacheOptions, layout: CacheLayout
 ) -> None:
@@ -86,8 +93,12 @@ def test_bytes_are_those_of_the_formula(
     assert cache.nbytes >= kept
 
 
-@pytest.mark.parametrize("options", WAYS, ids=name)
-@pytest.mark.parametrize("label", ["QKV", "Q-K=V", "Q-K=V@rotary", "Q-GQA-2@w4", "QKV@rotary"])
+@pairwise(
+    "label, options",
+    itertools.product(["QKV", "Q-K=V", "Q-K=V@rotary", "Q-GQA-2@w4", "QKV@rotary"], WAYS),
+    fields={"label": variant_fields, "options": dataclasses.asdict},
+    ids=name,
+)
 def test_attention_reads_what_the_codes_stand_for(label: str, options: CacheOptions) -> None:
     """Storage apart from arithmetic: plain loops that round and then attend, in 64 bits."""
     layer, x = make_layer(label), random_input(71)

@@ -24,6 +24,7 @@ from tests.contracts.variant_cases import (
     make_language_model_config,
     random_input,
     randomize,
+    variant_pairs,
 )
 
 # A gelu has no matrix, and a diagonal can be normalised only where query and key are one tensor.
@@ -82,8 +83,7 @@ def unshare(layer: Attention) -> Attention:
     return free
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-@pytest.mark.parametrize("label", LINEAR)
+@variant_pairs("label, causal", LINEAR, (True, False))
 def test_every_variant_is_a_qkv_whose_weights_are_equal(label: str, causal: bool) -> None:
     """Where the value reads a rotated key, it is the un-rotated one: ``value_rope`` none."""
     config = make_config(

@@ -18,6 +18,7 @@ from tests.contracts.variant_cases import (
     make_encoder_config,
     random_input,
     randomize,
+    variant_pairs,
 )
 
 KERNELS = ("explicit", "sdpa")
@@ -30,8 +31,7 @@ def changed(x: Tensor, index: int) -> Tensor:
     return result
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label, kernel", LABELS, KERNELS)
 def test_the_future_does_not_change_the_past(label: str, kernel: Kernel) -> None:
     layer = Attention(make_config(label, causal=True, kernel=kernel))
     randomize(layer, seed=83)
@@ -61,9 +61,7 @@ def test_a_window_ends(label: str) -> None:
         assert all(not torch.equal(after[:, i], before[:, i]) for i in near)
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label, kernel, causal", LABELS, KERNELS, (True, False))
 def test_what_stands_in_padding_is_irrelevant(label: str, kernel: Kernel, causal: bool) -> None:
     layer = Attention(make_config(label, causal=causal, kernel=kernel))
     randomize(layer, seed=83)
@@ -77,7 +75,7 @@ def test_what_stands_in_padding_is_irrelevant(label: str, kernel: Kernel, causal
     assert torch.equal(after[:, 2:-1], before[:, 2:-1])
 
 
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label", LABELS)
 def test_left_padding_changes_nothing(label: str) -> None:
     for causal in (True, False):
         layer = Attention(make_config(label, causal=causal)).double()
@@ -90,8 +88,7 @@ def test_left_padding_changes_nothing(label: str) -> None:
             assert distance(found, layer(x[:, 2:])) < GATE
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-@pytest.mark.parametrize("label", LABELS)
+@variant_pairs("label, causal", LABELS, (True, False))
 def test_packed_documents_are_computed_as_if_alone(label: str, causal: bool) -> None:
     layer = Attention(make_config(label, causal=causal)).double()
     randomize(layer, seed=83)

@@ -5,8 +5,12 @@ an initialised network attention is so flat that mistakes hide.
 """
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Hashable, Iterable
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +19,7 @@ from qkvary.arch.labels import parse_variant, spell_label
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import Variant
+from tests.pairwise import pairwise
 
 D_MODEL, HEADS, HEAD_DIM = 20, 4, 5
 BATCH, TOKENS = 3, 7
@@ -66,6 +71,22 @@ LABELS = _all_labels()
 
 DECISIVE = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "GQA-2", "Q-MQA", "I-K=V", "Q=K=V@relative")
 """A few that between them use every part, for contracts that are slow."""
+
+
+def variant_fields(label: str) -> dict[str, Hashable]:
+    """What a variant is made of, of which tests meet every pair."""
+    variant = parse_variant(label)
+    return {field.name: getattr(variant, field.name) for field in dataclasses.fields(variant)}
+
+
+def variant_pairs(names: str, *options: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrizes a test with labels and further options; the default run takes every pair.
+
+    Args:
+        names: The parameters, ``label`` among them.
+        options: The values of each.
+    """
+    return pairwise(names, itertools.product(*options), fields={"label": variant_fields})
 
 
 def distance(found: Tensor, expected: Tensor) -> float:

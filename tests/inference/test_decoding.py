@@ -35,8 +35,6 @@ from tests.contracts.variant_cases import (
 )
 from tests.inference.scripted import Scripted
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 VARIANTS = (*DECISIVE, "Q-K=V@rotary", "Q-GQA-2@rotary@w3", "QKV@w4", "Q=K-V@alibi")
 VOCABULARY, SPOKEN, MAX_TOKENS = 13, 11, 17
 
