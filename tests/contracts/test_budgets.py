@@ -4,9 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.contracts.parsed import ROOT, nodes_of, python_files
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("src", "tests", "benchmarks")
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 80
@@ -21,16 +20,18 @@ RECORD_MODULES = {"src/qkvary/studies/summary.py", "src/qkvary/studies/records.p
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def python_files(*folders: str) -> list[Path]:
-    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-
-
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, FUNCTIONS))
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in nodes_of(path) if isinstance(node, FUNCTIONS))
+
+
+def module_of(path: Path) -> ast.Module:
+    module = nodes_of(path)[0]
+    assert isinstance(module, ast.Module)
+    return module
 
 
 def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -57,23 +58,18 @@ def constructor_parameters(node: ast.ClassDef) -> int:
     return 0
 
 
-@pytest.mark.parametrize("path", python_files(*FOLDERS), ids=name_of)
-def test_file_is_short(path: Path) -> None:
-    lines = len(path.read_text("utf-8").splitlines())
-    assert lines <= MAX_FILE_LINES, f"{name_of(path)} has {lines} lines"
-
-
-def test_page_sources_are_short() -> None:
+def test_files_are_short() -> None:
     pages = [path for kind in ("css", "js", "html") for path in (ROOT / "src").rglob(f"*.{kind}")]
-    long = {name_of(path): len(path.read_text("utf-8").splitlines()) for path in pages}
-    assert {name: count for name, count in long.items() if count > MAX_FILE_LINES} == {}
+    files = [*python_files(*FOLDERS), *pages]
+    lines = {name_of(path): len(path.read_text("utf-8").splitlines()) for path in files}
+    assert {name: count for name, count in lines.items() if count > MAX_FILE_LINES} == {}
 
 
 def test_functions_are_short() -> None:
     lengths = {
         f"{name_of(path)}:{node.lineno} {node.name}": length(node)
         for path in python_files(*FOLDERS)
-        for node in functions(ast.parse(path.read_text("utf-8")))
+        for node in functions(path)
     }
     too_long = {name: lines for name, lines in lengths.items() if lines > MAX_FUNCTION_LINES}
     assert too_long == {}
@@ -86,30 +82,33 @@ def test_constructors_take_few_parameters() -> None:
         f"{name_of(path)}:{node.lineno} {node.name}": constructor_parameters(node)
         for path in python_files("src")
         if name_of(path) not in RECORD_MODULES
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.ClassDef)
     }
     too_many = {name: count for name, count in found.items() if count > MAX_CONSTRUCTOR_PARAMETERS}
     assert too_many == {}
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in python_files("src") if path.name == "__init__.py"], ids=name_of
-)
-def test_package_file_holds_no_logic(path: Path) -> None:
-    for node in ast.parse(path.read_text("utf-8")).body:
-        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        names = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-        assert docstring or names or isinstance(node, ast.Import | ast.ImportFrom), (
-            f"{name_of(path)}:{node.lineno} holds logic"
-        )
+def is_logic(node: ast.stmt) -> bool:
+    docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    names = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    return not (docstring or names or isinstance(node, ast.Import | ast.ImportFrom))
+
+
+def test_package_files_hold_no_logic() -> None:
+    logic = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in python_files("src")
+        if path.name == "__init__.py"
+        for node in module_of(path).body
+        if is_logic(node)
+    ]
+    assert logic == []
 
 
 def test_every_package_says_what_it_is_for() -> None:
     silent = [
-        name_of(path)
-        for path in python_files("src")
-        if not ast.get_docstring(ast.parse(path.read_text("utf-8")))
+        name_of(path) for path in python_files("src") if not ast.get_docstring(module_of(path))
     ]
     assert silent == []
 
@@ -120,8 +119,8 @@ def test_no_module_is_a_drawer() -> None:
     assert drawers == set()
 
 
-def hidden_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    for function in functions(tree):
+def hidden_imports(path: Path) -> Iterator[tuple[int, str]]:
+    for function in functions(path):
         for node in ast.walk(function):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("qkvary"):
                 yield node.lineno, node.module or ""
@@ -138,7 +137,7 @@ def test_no_first_party_import_hides_in_a_function() -> None:
         f"{name_of(path)}:{line}": what
         for path in python_files("src")
         if path.name != "catalog.py" and name_of(path) != "src/qkvary/cli/main.py"
-        for line, what in hidden_imports(ast.parse(path.read_text("utf-8")))
+        for line, what in hidden_imports(path)
     }
     assert hidden == {}
 
