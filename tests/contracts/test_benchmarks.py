@@ -2,14 +2,17 @@
 
 import json
 import math
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Runner
+from tests.contracts.parsed import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
+SLOW = {"command_line", "data_preparation", "language_training"}
+"""They start many processes, or read a whole corpus."""
 KEYS = {
     "benchmark",
     "case",
@@ -31,10 +34,26 @@ def test_there_are_benchmarks() -> None:
 
 
 @pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
-def test_quick_prints_one_json_line_per_case(path: Path, run_python: Runner) -> None:
-    result = run_python([str(path), "--quick"])
-    assert result.returncode == 0, result.stderr
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
+def test_what_a_benchmark_imports_is_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(path.parent)
+    assert callable(runpy.run_path(str(path))["main"])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.slow if path.stem in SLOW else ())
+        for path in BENCHMARKS
+    ],
+    ids=lambda path: path.stem,
+)
+def test_quick_prints_one_json_line_per_case(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(path.parent)
+    monkeypatch.setattr(sys, "argv", [str(path), "--quick"])
+    runpy.run_path(str(path), run_name="__main__")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines
     assert len({line["case"] for line in lines}) == len(lines)
     for line in lines:

@@ -83,7 +83,10 @@ CALLS: dict[str, list[str]] = {
     ],
     "bench decode": ["{model}", "--rounds", "1", "--no-memory", "--no-transformers"],
     "bench quantized": ["{model}", "--text", "{text}", "--context", "9", "--tokens", "20"],
-    "bench scales": ["{kept}", "--windows", "2", "--out", "{runs}", "--to", "{pages}/scales"],
+    "bench scales": [
+        *("{kept}", "--windows", "2", "--workers", "1"),
+        *("--out", "{runs}", "--to", "{pages}/scales"),
+    ],
     "completion": ["bash"],
     "cost": ["gpt2", "--context", "1k", "--batch", "4"],
     "data prepare": ["{text}", "--tokenizer", "bytes", "--out", "{pages}/prepared"],
