@@ -41,12 +41,17 @@ for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"):
     os.environ.pop(name, None)
 os.environ["TERM"] = "xterm-256color"
 
+# The same few examples in every run; --hypothesis-profile=thorough draws many others.
 settings.register_profile(
     "repeatable",
+    max_examples=40,
     derandomize=True,
     database=None,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "thorough", settings.get_profile("repeatable"), max_examples=1000, derandomize=False
 )
 settings.load_profile("repeatable")
 

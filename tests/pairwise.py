@@ -13,16 +13,19 @@ from typing import Any
 import pytest
 
 Fields = Mapping[str, Hashable]
+Case = tuple[tuple[str, Hashable], ...]
+"""The value of each field, in the same order in every case."""
 
 
 @functools.cache
-def cover(cases: tuple[frozenset[tuple[str, Hashable]], ...]) -> list[int]:
+def cover(cases: tuple[Case, ...]) -> list[int]:
     """Returns the places of cases that together hold every pair of field values that occurs.
 
     Greedy: the next one is always the first of those that add most.
     """
-    parts = [_pairs(case) for case in cases]
-    missing = set[frozenset[object]]().union(*parts)
+    # A field by itself is a pair with itself.
+    parts = [set(itertools.combinations_with_replacement(case, 2)) for case in cases]
+    missing = set[object]().union(*parts)
     # A part adds ever less, so that a gain counted earlier is an upper bound.
     queue = [(-len(part), place) for place, part in enumerate(parts)]
     heapq.heapify(queue)
@@ -36,11 +39,6 @@ def cover(cases: tuple[frozenset[tuple[str, Hashable]], ...]) -> list[int]:
         chosen.append(place)
         missing -= parts[place]
     return sorted(chosen)
-
-
-def _pairs(case: frozenset[tuple[str, Hashable]]) -> set[frozenset[object]]:
-    """Every pair of a case's field values, and each by itself."""
-    return {frozenset(pair) for pair in itertools.combinations_with_replacement(case, 2)}
 
 
 def pairwise(
@@ -76,7 +74,7 @@ def _fields(
     columns: Sequence[str],
     case: Sequence[Any],
     fields: Mapping[str, Callable[[Any], Fields]],
-) -> frozenset[tuple[str, Hashable]]:
+) -> Case:
     found: dict[str, Hashable] = {}
     for name, value in zip(columns, case, strict=True):
         found |= (
@@ -84,4 +82,4 @@ def _fields(
             if name in fields
             else {name: value}
         )
-    return frozenset(found.items())
+    return tuple(found.items())

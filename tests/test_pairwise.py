@@ -21,7 +21,7 @@ def marked(mark: pytest.MarkDecorator) -> dict[tuple[object, ...], bool]:
 
 def test_every_pair_is_held_by_few_cases() -> None:
     product = tuple(
-        frozenset({("size", size), ("colour", colour), ("flat", flat), ("new", new)})
+        (("size", size), ("colour", colour), ("flat", flat), ("new", new))
         for size, colour, flat, new in itertools.product(
             range(7), COLOURS, (False, True), (False, True)
         )
@@ -34,8 +34,8 @@ def test_every_pair_is_held_by_few_cases() -> None:
 
 
 def test_pairs_that_do_not_occur_are_not_asked_for() -> None:
-    cases = ({("a", 1), ("b", 1)}, {("a", 2), ("b", 2)}, {("a", 1), ("b", 1)})
-    assert cover(tuple(map(frozenset, cases))) == [0, 1]
+    cases = ((("a", 1), ("b", 1)), (("a", 2), ("b", 2)), (("a", 1), ("b", 1)))
+    assert cover(cases) == [0, 1]
 
 
 def test_a_single_option_keeps_every_value() -> None:
@@ -61,9 +61,3 @@ def test_pairs_are_those_of_the_parts_of_a_value() -> None:
     needed = [values for values, is_slow in marked(mark).items() if not is_slow]
     assert len(needed) == 5
     assert {shape for shape, _ in needed} == {(3, 7), (3, 11), (5, 7), (5, 11)}  # type: ignore[misc]
-
-
-def test_the_choice_does_not_depend_on_the_order_of_sets() -> None:
-    cases = [{("a", a), ("b", b), ("c", c)} for a, b, c in itertools.product(range(3), repeat=3)]
-    backwards = [frozenset(sorted(case, reverse=True)) for case in cases]
-    assert cover(tuple(map(frozenset, cases))) == cover(tuple(backwards))

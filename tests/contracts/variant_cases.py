@@ -5,6 +5,7 @@ an initialised network attention is so flat that mistakes hide.
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Hashable, Iterable
@@ -73,6 +74,7 @@ DECISIVE = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "GQA-2", "Q-MQA", "I-K=V", "Q=K
 """A few that between them use every part, for contracts that are slow."""
 
 
+@functools.cache
 def variant_fields(label: str) -> dict[str, Hashable]:
     """What a variant is made of, of which tests meet every pair."""
     variant = parse_variant(label)
