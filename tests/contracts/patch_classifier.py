@@ -42,8 +42,7 @@ def describe(config: PatchClassifierConfig) -> Model:
         positions=(Table(rows=config.patches, width=width),),
         norms=final_norms(config),
         others=(Linear(inputs=config.patch_width, outputs=width, bias=True),),
-        head=(Linear(inputs=width, outputs=config.classes, bias=True),),
-        is_pooled=True,
+        head=(Linear(inputs=width, outputs=config.classes, bias=True, is_pooled=True),),
         max_tokens=config.patches,
     )
 

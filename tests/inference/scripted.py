@@ -1,5 +1,6 @@
 """A model that says what it is told, token by token, for tests of what is made of the tokens."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import torch
@@ -18,6 +19,9 @@ class Scripted:
         self.config = SimpleNamespace(vocabulary=vocabulary, max_tokens=1000, layers=(layer,))
         self.embedding = torch.zeros(vocabulary, 2)
         self.scripts, self.steps = scripts, 0
+
+    def parameters(self) -> Iterator[Tensor]:
+        yield self.embedding
 
     def features(self, tokens: Tensor, **_call: object) -> Tensor:
         if tokens.shape[0] < len(self.scripts):

@@ -49,8 +49,6 @@ class Model:
     """Normalisations outside the blocks."""
     head: tuple[Linear, ...] = ()
     """What makes logits of features; a tied matrix where the embedding does."""
-    is_pooled: bool = False
-    """Whether the head reads one vector for a sequence, as a classifier's does, and not each."""
     others: tuple[Linear, ...] = ()
     """Further matrices outside the blocks that every token passes through."""
     entries: int = 0

@@ -35,6 +35,8 @@ class Linear:
     """Diagonal blocks; 1 for a full matrix."""
     tied: bool = False
     """Whether the matrix is a table's, used again: multiplied here, counted as parameters there."""
+    is_pooled: bool = False
+    """Whether one vector of a sequence passes through it, as in a classifier's head."""
 
     def __post_init__(self) -> None:
         check_sizes(self, inputs=self.inputs, outputs=self.outputs, groups=self.groups)

@@ -166,8 +166,7 @@ def forward_macs(
             for layer, count in count_kinds(model.encoder.layers)
         ]
         outside += seen * sum(linear.weights for linear in model.encoder.stem)
-    with_logits = tokens if logits == "all" and not model.is_pooled else 1
-    return _sum(layers, head=_head_macs(model) * with_logits, other=outside)
+    return _sum(layers, head=_head_macs(model, tokens if logits == "all" else 1), other=outside)
 
 
 def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None) -> MacCount:
@@ -191,7 +190,7 @@ def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None
         (_decode_layer(layer, context, seen), count) for layer, count in count_kinds(model.layers)
     ]
     outside = sum(linear.weights for linear in model.others)
-    return _sum(layers, head=_head_macs(model), other=outside)
+    return _sum(layers, head=_head_macs(model, 1), other=outside)
 
 
 def count_encoder_tokens(model: Model, given: int | None, context: int) -> int:
@@ -451,5 +450,5 @@ def _other_macs(layer: Layer) -> int:
     return layer.products + sum(linear.weights for linear in layer.others)
 
 
-def _head_macs(model: Model) -> int:
-    return sum(linear.weights for linear in model.head)
+def _head_macs(model: Model, tokens: int) -> int:
+    return sum(linear.weights * (1 if linear.is_pooled else tokens) for linear in model.head)
