@@ -16,6 +16,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Read when torch is loaded. Threads that wait else keep a processor busy, and where another test
+# needs that processor, two threads take hundreds of times as long as one.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # Read when MKL is loaded: on some processors its results else depend on where memory begins, and
 # equal numbers in other places give other bits.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")

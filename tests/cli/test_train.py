@@ -9,18 +9,21 @@ import pytest
 
 from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
-from qkvary.cli.train import Corpus, _prepare
+from qkvary.cli.train import Computing, Corpus, _prepare
 from qkvary.data.places import prepare_corpus
 from qkvary.storage import rotation
+from qkvary.studies.reports.writing import FORMATS
 from qkvary.training.distribution import Alone
 from tests.cli.tiny_training import TEXT, TINY, digest, document, tiny_places, train, with_tiny
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 places = pytest.fixture(autouse=True)(tiny_places)
 
 
 def test_a_text_becomes_a_network_that_can_be_asked(
-    places: Path, capsys: pytest.CaptureFixture[str]
+    places: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("qkvary.cli.train.FORMATS", FORMATS)
     assert train(places, "--sample", "the ", "--tensorboard", str(places / "board")) == 0
     shown = capsys.readouterr()
     for step in (5, 10, 12):
@@ -31,6 +34,8 @@ def test_a_text_becomes_a_network_that_can_be_asked(
     page = places / "runs" / "reports" / "train-lm-tiny-on-mine" / "report.html"
     assert page.is_file()
     assert str(page) in shown.out
+    written = {path.suffix for path in page.parent.rglob("*.*")}
+    assert written == {".html", ".md", ".csv", ".svg", ".png", ".pdf"}
     network = shown.out.strip().splitlines()[-1].partition(": ")[2]
     assert main(["generate", network, "the quick", "--tokens", "5"]) == 0
     assert capsys.readouterr().out.startswith("the quick")
@@ -166,6 +171,18 @@ def test_mistakes_are_one_sentence(
     assert message in shown
     assert "Traceback" not in shown
     assert len(shown.strip().splitlines()) <= 2
+
+
+def test_all_processors_are_used_unless_several_processes_share_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 5)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert Computing().wishes("cpu").threads == 5
+    assert Computing(threads=3).wishes("cpu").threads == 3
+    assert Computing().wishes("cuda").threads == 1
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert Computing().wishes("cpu").threads == 1
 
 
 def test_a_text_that_is_not_there_is_named(

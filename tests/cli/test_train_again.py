@@ -5,6 +5,7 @@ import re
 import signal
 import time
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -16,23 +17,42 @@ from qkvary.studies.running.trainings import note_training
 from qkvary.training import presets
 from tests.cli.tiny_training import (
     LONG,
-    TEXT,
     digest,
     document,
+    make_places,
     started,
     stop_early,
     tiny_places,
     train,
 )
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 places = pytest.fixture(autouse=True)(tiny_places)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs with one that is done."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = make_places(tmp_path_factory.mktemp("made"), patch)
+        assert train(folder) == 0
+    return folder / "runs"
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs with one that was killed at its first checkpoint."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = make_places(tmp_path_factory.mktemp("begun"), patch)
+        stop_early(folder)
+    return folder / "runs"
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "record.json", "network/model.safetensors"])
 def test_a_run_whose_files_are_damaged_is_made_again(
-    places: Path, capsys: pytest.CaptureFixture[str], name: str
+    places: Path, made: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    assert train(places) == 0
+    copytree(made, places / "runs")
     before = digest(places / "runs")
     (path,) = (places / "runs").glob(f"*/*/{name}")
     data = path.read_bytes()
@@ -49,9 +69,9 @@ def test_a_run_whose_files_are_damaged_is_made_again(
 def test_a_run_that_was_begun_in_another_way_is_gone_on_with(
     places: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stop_early(places, *LONG, "--threads", "1", "--micro-batch-size", "4")
+    stop_early(places, "--micro-batch-size", "4")
     (begun,) = (places / "runs").glob("[0-9a-f][0-9a-f]/*")
-    another = (*LONG, "--threads", "2", "--micro-batch-size", "2")
+    another = ("--micro-batch-size", "2", "--threads", "2")
     assert train(places, *another) == 2
     shown = capsys.readouterr().err
     assert "was begun with --micro-batch-size 4, --threads 1, and has come to step " in shown
@@ -73,19 +93,19 @@ def test_a_run_that_was_begun_in_another_way_is_gone_on_with(
     assert len(list((places / "runs").glob("*/*/record.json"))) == 3
 
 
-def test_a_run_may_be_begun_anew_in_another_way(places: Path) -> None:
-    stop_early(places, *LONG, "--threads", "1")
-    assert train(places, *LONG, "--threads", "2", "--anew") == 0
+def test_a_run_may_be_begun_anew_in_another_way(places: Path, begun: Path) -> None:
+    copytree(begun, places / "runs")
+    assert train(places, "--threads", "2", "--anew") == 0
     assert len(list((places / "runs").glob("*/*/checkpoints/step-*"))) >= 1
     assert len(list((places / "runs").glob("*/*/record.json"))) == 1
     # Now it is that run's own command, and the other one still waits for its.
-    assert train(places, *LONG, "--threads", "2") == 0
-    assert train(places, *LONG, "--threads", "1") == 0
+    assert train(places, "--threads", "2") == 0
+    assert train(places, "--threads", "1") == 0
     assert len(list((places / "runs").glob("*/*/record.json"))) == 2
 
 
-def test_what_a_run_beside_it_is_need_not_be_known(places: Path) -> None:
-    stop_early(places, *LONG, "--threads", "1")
+def test_what_a_run_beside_it_is_need_not_be_known(places: Path, begun: Path) -> None:
+    copytree(begun, places / "runs")
     (path,) = (places / "runs").glob("[0-9a-f][0-9a-f]/*/config.json")
     strange = ("{}", "[]", '{"run": 1}', '{"run": {"training": {}, "task": 2}}', "{")
     for seed, config in enumerate(strange):
@@ -107,12 +127,11 @@ def test_what_cannot_be_done_takes_nothing_from_a_run(
     places: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
 ) -> None:
     tokenizer = words[2:] if "--tokenizer" in words else ()
-    stop_early(places, *LONG, "--threads", "1", *tokenizer)
-    allowed = "--allow-change" if "--device" in words else "--threads"
-    more = (*words, allowed) if allowed == "--allow-change" else (*words, allowed, "1")
+    stop_early(places, *tokenizer)
+    more = (*words, "--allow-change") if "--device" in words else words
     kept = sorted((places / "runs").glob("*/*/checkpoints/*/*"))
     assert kept
-    assert train(places, *LONG, *more) == 2
+    assert train(places, *more) == 2
     shown = capsys.readouterr().err
     assert message in shown
     assert "Traceback" not in shown
@@ -123,11 +142,9 @@ def test_what_cannot_be_done_takes_nothing_from_a_run(
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What a training ends with that nobody stopped."""
-    folder = tmp_path_factory.mktemp("whole")
-    (folder / "mine.txt").write_text(TEXT)
-    process = started(folder, "runs", *LONG)
-    _out, err = process.communicate()
-    assert process.returncode == 0, err
+    with pytest.MonkeyPatch.context() as patch:
+        folder = make_places(tmp_path_factory.mktemp("whole"), patch)
+        assert train(folder, *LONG) == 0
     return digest(folder / "runs")
 
 
@@ -145,9 +162,7 @@ def test_a_stopped_training_ends_as_one_that_was_not(
     assert stopped.returncode == expected, err
     assert ("a second time ends at once" in err) == (number == signal.SIGINT)
     assert not list((places / "runs").glob("*/*/record.json"))
-    again = started(places, "runs", *LONG)
-    _out, err = again.communicate()
-    assert again.returncode == 0, err
+    assert train(places, *LONG) == 0
     assert digest(places / "runs") == whole
 
 
@@ -169,6 +184,7 @@ def test_the_page_of_a_training_can_be_made_again(
     # More of it belongs to it: one more variant, asked for later.
     assert train(places, "--variant", "Q-K=V", "--seed", "1") == 0
     capsys.readouterr()
+    runs += ["--format", "html"]
     assert main(["report", name, *runs, "--json"]) == 0
     summary = document(capsys)["summary"]
     assert summary["variants"] == ["QKV@rotary", "Q-K=V@rotary"]
@@ -177,7 +193,7 @@ def test_the_page_of_a_training_can_be_made_again(
     assert summary["commands"][-1] == "qkvary report 'train lm-tiny on mine'"
     assert main(["report", name, *runs, "--seeds", "0", "--json"]) == 0
     assert document(capsys)["summary"]["counts"]["planned"] == 2
-    assert main(["status", name, *runs, "--json"]) == 0
+    assert main(["status", name, *runs[:2], "--json"]) == 0
     counts = document(capsys)["runs"]
     assert (counts["total"], counts["done"], counts["open"]) == (4, 2, 2)
 
@@ -198,14 +214,10 @@ def test_trainings_of_one_name_do_not_write_over_each_other(places: Path) -> Non
 def test_a_training_that_is_not_done_has_a_page(
     places: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = (*LONG, "--variant", "QKV", "Q-K=V", "--checkpoint-seconds", "0.01")
-    stopped = started(places, "runs", *words)
-    while not list((places / "runs").glob("*/*/checkpoints/step-*/MANIFEST.json")):
-        assert stopped.poll() is None, stopped.communicate()[1]
-        time.sleep(0.005)
-    stopped.kill()
-    stopped.communicate()
-    assert main(["report", "train lm-tiny on mine", "--out", str(places / "runs"), "--json"]) == 0
+    stop_early(places, "--variant", "QKV", "Q-K=V")
+    capsys.readouterr()
+    words = ["report", "train lm-tiny on mine", "--out", str(places / "runs"), "--format", "html"]
+    assert main([*words, "--json"]) == 0
     found = document(capsys)
     counts = found["summary"]["counts"]
     assert (counts["planned"], counts["done"], counts["missing"]) == (2, 0, 2)

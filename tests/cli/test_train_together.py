@@ -16,7 +16,8 @@ from tests.training.rank_server import Ended, RankServer
 
 TINY = ("--steps", "12", "--evaluate-every", "5", "--threads", "1")
 SIZES = (*TINY, "--batch-size", "4")
-LONG = ("--steps", "90", "--batch-size", "4", "--checkpoint-seconds", "0.01", "--threads", "1")
+LONG = ("--steps", "90", "--batch-size", "4", "--threads", "1")
+OFTEN = ("--checkpoint-seconds", "0.01")
 quick_path = pytest.fixture(quick_folder)
 
 
@@ -110,7 +111,7 @@ def test_an_error_ends_all_at_once(
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_process_may_be_asked_to_stop(folder: Folder, whole: str, rank: int) -> None:
-    pids = folder.start(2, *LONG)
+    pids = folder.start(2, *LONG, *OFTEN)
     while not folder.checkpoints():
         time.sleep(0.005)
     os.kill(pids[rank], signal.SIGTERM)
@@ -125,7 +126,7 @@ def test_each_process_may_be_asked_to_stop(folder: Folder, whole: str, rank: int
 
 
 def test_checkpoints_that_are_all_damaged_are_left_by_all(folder: Folder, whole: str) -> None:
-    pids = folder.start(2, *LONG)
+    pids = folder.start(2, *LONG, *OFTEN)
     while not folder.checkpoints():
         time.sleep(0.005)
     os.kill(pids[0], signal.SIGTERM)

@@ -5,12 +5,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
 from qkvary.training import presets
 from qkvary.training.presets import Preset
@@ -39,18 +39,28 @@ def with_tiny() -> dict[str, Preset]:
     return {**presets.PRESETS, "lm-tiny": tiny_preset()}
 
 
+def make_places(folder: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Put a text into a folder, and the preset among the others.
+
+    Reports come without pictures: to draw them takes longer than the training.
+    """
+    patch.setenv("QKVARY_CACHE", str(folder / "cache"))
+    patch.setattr(presets, "PRESETS", with_tiny())
+    patch.setattr("qkvary.cli.train.FORMATS", ("html", "csv"))
+    (folder / "mine.txt").write_text(TEXT)
+    return folder
+
+
 def tiny_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a text, and the preset; a fixture of those who import it."""
-    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(presets, "PRESETS", with_tiny())
-    (tmp_path / "mine.txt").write_text(TEXT)
-    return tmp_path
+    return make_places(tmp_path, monkeypatch)
 
 
 def train(folder: Path, *words: str, preset: str = "lm-tiny", data: str = "mine.txt") -> int:
     out = ["--data", str(folder / data), "--out", str(folder / "runs")]
     sizes = [] if "--steps" in words else TINY
-    return main(["train", preset, *out, *sizes, *words])
+    threads = [] if "--threads" in words else ["--threads", "1"]
+    return main(["train", preset, *out, *sizes, *threads, *words])
 
 
 def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -59,6 +69,7 @@ def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 SCRIPT = """
 import sys
+from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
 from qkvary.training import presets
 from tests.cli.tiny_training import with_tiny
@@ -93,14 +104,22 @@ def digest(folder: Path) -> str:
     return json.loads(record.read_text())["state_sha256"]
 
 
-LONG = ("--steps", "150", "--batch-size", "4", "--evaluate-every", "50")
+LONG = ("--steps", "150", "--batch-size", "4", "--evaluate-every", "50", "--threads", "1")
+
+
+class KilledError(BaseException):
+    """Ends a training where it stands; nothing takes it for an error."""
 
 
 def stop_early(places: Path, *words: str) -> None:
-    """Begin a training that is killed once it has a checkpoint."""
-    stopped = started(places, "runs", *words, "--checkpoint-seconds", "0.01")
-    while not list((places / "runs").glob("*/*/checkpoints/step-*/MANIFEST.json")):
-        assert stopped.poll() is None, stopped.communicate()[1]
-        time.sleep(0.005)
-    stopped.kill()
-    stopped.communicate()
+    """Begin a training that ends with its first checkpoint, like a killed one."""
+    keep_newest = training_state.keep_newest
+
+    def kill(directory: Path, keep: int) -> None:
+        keep_newest(directory, keep)
+        raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_state, "keep_newest", kill)
+        with pytest.raises(KilledError):
+            train(places, *words, "--checkpoint-seconds", "0", "--json")

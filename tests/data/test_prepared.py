@@ -21,7 +21,7 @@ from tests.data.small_sets import made_up, make_set, plain_tokens
 from tests.storage.damage import DAMAGES, trials
 
 TEXTS, HELD_OUT = made_up(23, seed=11), made_up(5, seed=12)
-DAMAGED = trials("DATA_DAMAGES", 1000)
+DAMAGED = trials("DATA_DAMAGES", 250)
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +75,25 @@ def copy_damaged(folder: Path, place: Path, seed: int) -> str:
     return name
 
 
-def test_no_damage_goes_unnoticed(folder: Path, tmp_path: Path) -> None:
-    for seed in range(DAMAGED):
-        name = copy_damaged(folder, tmp_path / "copy", seed)
+def check_damage(folder: Path, copy: Path, seeds: range) -> None:
+    for seed in seeds:
+        name = copy_damaged(folder, copy, seed)
         with pytest.raises(QkvaryError) as caught:
-            open_prepared(tmp_path / "copy")
+            open_prepared(copy)
         message = str(caught.value)
         assert len(message.splitlines()) == 1
-        gone = not (tmp_path / "copy" / MANIFEST_NAME).exists()
+        gone = not (copy / MANIFEST_NAME).exists()
         assert caught.value.exit_code == (2 if gone else 3), (seed, message)
         assert re.search(r"[\w.-]+\.(json|bin)", message), (seed, name, message)
+
+
+def test_no_damage_goes_unnoticed(folder: Path, tmp_path: Path) -> None:
+    check_damage(folder, tmp_path / "copy", range(DAMAGED))
+
+
+@pytest.mark.slow
+def test_none_of_many_damages_goes_unnoticed(folder: Path, tmp_path: Path) -> None:
+    check_damage(folder, tmp_path / "copy", range(DAMAGED, DAMAGED + 1_000))
 
 
 def test_without_sums_damage_would_go_unnoticed(folder: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import itertools
 import math
 import string
 import weakref
-from typing import get_args
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qkvary.arch.caches import CacheLayout, CacheOptions
+from qkvary.arch.caches import CacheOptions
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.inference.beams import search
@@ -204,8 +203,16 @@ def test_without_a_tokenizer_there_are_tokens_only() -> None:
         stream(MODEL, [Request(prompt=(1,), max_new_tokens=4, stop=("a",))])
 
 
-@pytest.mark.parametrize("layout", get_args(CacheLayout))
-@pytest.mark.parametrize("storage", ["growing", "preallocated"])
+# The other layouts, through every kernel: test_published_models.py.
+@pytest.mark.parametrize(
+    ("layout", "storage"),
+    [
+        ("sources", "growing"),
+        ("rotated", "preallocated"),
+        ("latent", "growing"),
+        ("latent", "preallocated"),
+    ],
+)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["stories260K", "shakespeare_char_mha"])
 def test_published_models_write_their_references(

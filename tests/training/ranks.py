@@ -107,20 +107,22 @@ def no_space(folder: Path, _files: object) -> dict[str, FileEntry]:
     raise ResourceError(f"cannot write {folder}: No space left on device")
 
 
-def run_command(words: list[str]) -> int:
-    """The command line, as torchrun starts it, with the smallest preset of its tests."""
+def load_command() -> Callable[[list[str]], int]:
+    """Return the command line as its tests have it: the smallest preset, no pictures."""
+    import qkvary.cli.train
     from qkvary.cli.main import main as run_main
     from tests.cli.tiny_training import with_tiny
 
     presets.PRESETS = with_tiny()
-    return run_main(words)
+    qkvary.cli.train.FORMATS = ("html", "csv")
+    return run_main
 
 
 def run_rank(order: dict[str, Any], rank: int) -> int:
     """The exit code of one rank."""
     if "command" in order:
         os.environ.update(order["environment"])
-        return run_command(order["command"])
+        return load_command()(order["command"])
     try:
         work(order, rank)
     except QkvaryError as error:
@@ -155,6 +157,9 @@ def fork_rank(order: dict[str, Any], rank: int, environment: dict[str, str]) -> 
 def serve(answer: Callable[[str], object]) -> None:
     for line in sys.stdin:
         order = json.loads(line)
+        if "command" in order:
+            # Once and here, not in every rank.
+            load_command()
         environment = {
             "WORLD_SIZE": str(order["ranks"]),
             "MASTER_ADDR": "127.0.0.1",
