@@ -18,7 +18,8 @@ from qkvary.storage import rotation
 from qkvary.storage.durable import remove_dir
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.manifest import CheckedFile
-from qkvary.storage.rotation import Stored, save_stored, stored_steps
+from qkvary.storage.rotation import stored_steps
+from tests.storage import byte_checkpoints
 from tests.storage.damage import DAMAGES, trials
 
 
@@ -175,6 +176,6 @@ def test_safetensors_alone_would_miss_damage(
 
 def test_bytes_that_are_no_tensors_are_named(tmp_path: Path) -> None:
     files = {"weights.safetensors": b"no tensors", "optimizer.safetensors": b""}
-    save_stored(tmp_path, Stored(step=1, files=files, about={}))
+    byte_checkpoints.save(tmp_path, byte_checkpoints.Stored(step=1, files=files))
     with pytest.raises(DamagedError, match=r"weights\.safetensors holds no tensors"):
         load(tmp_path)

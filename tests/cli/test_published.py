@@ -8,7 +8,9 @@ import pytest
 from qkvary.cli.main import main
 from qkvary.cli.published import complete_table
 from qkvary.literature.figures import published_names
-from qkvary.literature.recomputation import VERDICTS, count_verdicts, recompute, recompute_all
+from qkvary.literature.recomputation import VERDICTS, count_verdicts, recompute
+
+EVERY = tuple(one for name in published_names() for one in recompute(name))
 
 
 def printed(capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -23,7 +25,7 @@ def document(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any
 def test_json_holds_every_figure_of_every_table(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys)
     assert sorted(table["name"] for table in found["tables"]) == sorted(published_names())
-    assert len(found["rows"]) == len(recompute_all())
+    assert len(found["rows"]) == len(EVERY)
     for table in found["tables"]:
         assert table["counts"] == count_verdicts(table["name"])
         assert table["title"]
@@ -54,7 +56,7 @@ def test_one_row_of_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_verdicts_choose(capsys: pytest.CaptureFixture[str]) -> None:
     rows = document(capsys, "--verdict", "wrong", "--verdict", "other-convention")["rows"]
     assert {row["verdict"] for row in rows} == {"wrong", "other convention"}
-    assert len(rows) == sum(one.verdict in ("wrong", "other convention") for one in recompute_all())
+    assert len(rows) == sum(one.verdict in ("wrong", "other convention") for one in EVERY)
     rows = document(capsys, "three-projections-table-5", "--verdict", "equal")["rows"]
     assert len(rows) == len(recompute("three-projections-table-5"))
     assert "no figure with this verdict" in printed(capsys, "table-5", "--verdict", "wrong")
@@ -70,7 +72,7 @@ def test_in_short_every_figure_that_is_not_equal(
     words = " ".join(text.split())
     for name in published_names():
         assert name in text
-    for one in recompute_all():
+    for one in EVERY:
         if one.needs_a_word and width == "60":
             assert f"paper {one.figure.printed}, recomputed" in words
             assert one.why in words

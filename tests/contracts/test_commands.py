@@ -43,50 +43,10 @@ STUDY = Study(
 )
 '''
 
-KEPT_FILE = '''"""A study of characters that keeps its networks."""
-
-from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.studies.protocols import synthetic_training
-from qkvary.studies.study import Setting, Study
-from qkvary.tasks.config import CharacterTaskConfig
-
-STUDY = Study(
-    name="kept",
-    question="Which scales?",
-    description="For the tests of the command line.",
-    settings=(
-        Setting(
-            name="characters",
-            task=CharacterTaskConfig(context=7, evaluation="sampled", scored_characters=99),
-            network=LanguageModelConfig(
-                attention=AttentionConfig(d_model=8, num_heads=2, causal=True),
-                block=BlockConfig(d_ff=9),
-                num_layers=1,
-                vocabulary=65,
-                max_tokens=7,
-            ),
-            training=synthetic_training(steps=2, batch_size=3, evaluate_every=2),
-            keep_networks=True,
-        ),
-    ),
-    variants=("QKV", "Q-K=V"),
-    seeds=(0, 1),
-)
-'''
-
 # What to type behind each command; {study} is a file, {runs} a folder of runs, {model} a model.
 CALLS: dict[str, list[str]] = {
-    "bench basis": [
-        *("--widths", "3", "--seeds", "0,1", "--steps", "2"),
-        *("--out", "{runs}", "--to", "{pages}/basis"),
-    ],
     "bench decode": ["{model}", "--rounds", "1", "--no-memory", "--no-transformers"],
     "bench quantized": ["{model}", "--text", "{text}", "--context", "9", "--tokens", "20"],
-    "bench scales": [
-        *("{kept}", "--windows", "2", "--workers", "1"),
-        *("--out", "{runs}", "--to", "{pages}/scales"),
-    ],
     "completion": ["bash"],
     "cost": ["gpt2", "--context", "1k", "--batch", "4"],
     "data prepare": ["{text}", "--tokenizer", "bytes", "--out", "{pages}/prepared"],
@@ -142,8 +102,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     study.write_text(STUDY_FILE, "utf-8")
     found = {"study": str(study), "runs": str(folder / "runs"), "pages": str(folder / "pages")}
     assert main(["study", found["study"], "--out", found["runs"], "--workers", "1"]) == 0
-    (folder / "kept.py").write_text(KEPT_FILE, "utf-8")
-    found["kept"] = str(folder / "kept.py")
     llama2c.write_stand_in(folder / "model")
     found["model"] = str(folder / "model")
     (folder / "text.txt").write_text("the cat sat on the mat. " * 20, "utf-8")

@@ -33,7 +33,6 @@ MODULES = (
     "qkvary.studies.study",
     "qkvary.studies.catalog",
     "qkvary.studies.running.records",
-    "qkvary.studies.basis_transfer",
     "qkvary.studies.small_language_models",
     "qkvary.studies.results.summary",
     "qkvary.studies.results.analysis",

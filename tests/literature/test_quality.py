@@ -9,7 +9,6 @@ from qkvary.literature.quality import (
     SEEDS,
     CostKind,
     Size,
-    dilution_table,
     qualities,
     quality_of,
     standings,
@@ -101,19 +100,27 @@ def test_dilution_is_undone_in_the_logarithm() -> None:
     assert found.change_percent == pytest.approx(100 * (math.exp(gap) - 1))
 
 
-def test_dilution_table() -> None:
-    table = dilution_table()
-    assert set(table) == set(PRINTED_300M) - {"QKV"}
-    assert [one.real_fraction for one in table["Q-K=V"]] == list(REAL_FRACTIONS)
-    changes = {label: [round(one.change_percent, 1) for one in row] for label, row in table.items()}
-    assert changes["GQA-4"] == [0.8, 1.5, 1.7, 2.0]
-    assert changes["MQA"] == [1.6, 3.0, 3.5, 4.0]
-    assert changes["Q-K=V"] == [3.1, 6.0, 7.1, 8.0]
-    assert changes["Q=K-V"] == [4.9, 9.4, 11.2, 12.7]
-    assert changes["Q-GQA-4"] == [4.1, 7.9, 9.4, 10.6]
-    assert changes["Q=K=V"] == [25.4, 53.4, 65.5, 76.2]
-    baseline = [round(one.baseline_perplexity, 1) for one in table["Q-K=V"]]
-    assert baseline == [5.1, 21.7, 37.5, 59.0]
+@pytest.mark.parametrize(
+    ("variant", "changes"),
+    [
+        ("GQA-4", [0.8, 1.5, 1.7, 2.0]),
+        ("MQA", [1.6, 3.0, 3.5, 4.0]),
+        ("Q-K=V", [3.1, 6.0, 7.1, 8.0]),
+        ("Q=K-V", [4.9, 9.4, 11.2, 12.7]),
+        ("Q-GQA-4", [4.1, 7.9, 9.4, 10.6]),
+        ("Q=K=V", [25.4, 53.4, 65.5, 76.2]),
+    ],
+)
+def test_changes_without_padding(variant: str, changes: list[float]) -> None:
+    baseline, price = quality_of("QKV"), quality_of(variant)
+    assert baseline
+    assert price
+    found = [
+        undiluted(price.change_percent, baseline.perplexity, fraction)
+        for fraction in REAL_FRACTIONS
+    ]
+    assert [round(one.change_percent, 1) for one in found] == changes
+    assert [round(one.baseline_perplexity, 1) for one in found] == [5.1, 21.7, 37.5, 59.0]
 
 
 @pytest.mark.parametrize(

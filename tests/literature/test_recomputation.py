@@ -13,7 +13,6 @@ from qkvary.literature.recomputation import (
     count_verdicts,
     judge,
     recompute,
-    recompute_all,
     recompute_figure,
     spell,
 )
@@ -21,7 +20,7 @@ from qkvary.literature.recomputations.derivation import Derivation, Reading
 from qkvary.literature.recomputations.scenario import BINARY, DECIMAL, PAPER, serve
 from tests.literature.published_arithmetic import expected
 
-EVERY = recompute_all()
+EVERY = tuple(one for name in published_names() for one in recompute(name))
 NUMBERS = expected()
 Key = tuple[str, str, str]
 

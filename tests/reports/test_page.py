@@ -179,11 +179,6 @@ def test_contrasts_stand_near_the_answer_with_their_correction() -> None:
     detectable, pairs = first[1].below[1:]
     assert re.fullmatch(r"detectable \d\.\d+", detectable)
     assert pairs == "4 of 5 pairs"
-    uncorrected = dataclasses.replace(
-        summary, method=dataclasses.replace(summary.method, correction="none")
-    )
-    title = contents.contrast_table(uncorrected, "contrasts").title
-    assert title.endswith("intervals not corrected for the number of comparisons")
 
 
 def test_a_page_without_contrasts_has_no_table_of_them() -> None:

@@ -5,29 +5,31 @@ Run as ``python crash_script.py FOLDER LAST MUTANT``; goes on behind the newest 
 
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from qkvary.storage import durable, rotation
 from qkvary.storage.errors import QkvaryError
-from qkvary.storage.rotation import Stored, load_newest, save_stored
+from tests.storage.byte_checkpoints import Stored, load_newest, save
 
 
 def content(step: int) -> dict[str, bytes]:
     return {"weights.bin": bytes([step]) * 5003, "optimizer.bin": bytes([step + 100]) * 307}
 
 
-def in_place(path: Path, files: dict[str, bytes]) -> None:
+@contextmanager
+def in_place(path: Path, _size: int) -> Iterator[Path]:
     """A mutant: what most programs do."""
     path.mkdir(exist_ok=True)
-    for name, data in files.items():
-        (path / name).write_bytes(data)
+    yield path
 
 
 def purge_first(directory: Path, stored: Stored) -> None:
     """A mutant: make room before the new checkpoint is there."""
     for step in rotation.stored_steps(directory):
         shutil.rmtree(directory / f"step-{step:012d}")
-    save_stored(directory, stored)
+    save(directory, stored)
 
 
 def nothing_cleaned(_directory: Path) -> tuple[str, ...]:
@@ -36,17 +38,17 @@ def nothing_cleaned(_directory: Path) -> tuple[str, ...]:
 
 
 def main(directory: Path, mutant: str, last: int) -> None:
-    save = save_stored
+    write = save
     if mutant == "in_place":
-        rotation.atomic_write_dir = in_place  # type: ignore[assignment]
+        rotation.filling = in_place
     elif mutant == "purge_first":
-        save = purge_first
+        write = purge_first
     elif mutant == "nothing_cleaned":
         rotation.clean_leftovers = nothing_cleaned
     durable.make_directory(directory)
-    newest = load_newest(directory, accept=lambda _stored: None, report=lambda _text: None)
+    newest = load_newest(directory)
     for step in range(newest.step + 1 if newest else 1, last + 1):
-        save(directory, Stored(step=step, files=content(step), about={"note": "x"}))
+        write(directory, Stored(step=step, files=content(step), about={"note": "x"}))
 
 
 if __name__ == "__main__":

@@ -14,13 +14,15 @@ import pytest
 import qkvary
 from qkvary.storage import rotation
 from qkvary.storage.durable import TEMPORARY_PREFIX
-from qkvary.storage.rotation import load_newest, load_stored, stored_steps
+from qkvary.storage.rotation import stored_steps
 from tests.storage import crash_script
+from tests.storage.byte_checkpoints import Stored, load, load_newest, save
 from tests.storage.crash_script import content
 
 CALLS = ("write", "fsync", "rename", "mkdir", "unlink", "unlinkat", "rmdir", "openat", "flock")
 SCRIPT = Path(crash_script.__file__)
 SOURCE = Path(qkvary.__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(
@@ -33,7 +35,11 @@ def run(
         text=True,
         check=False,
         timeout=60,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": f"{SOURCE}{os.pathsep}{ROOT}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
     )
 
 
@@ -46,19 +52,19 @@ def check(directory: Path, last: int, mutant: str) -> None:
     """A start after the fault finds a sound checkpoint, ends well, and leaves nothing behind."""
     reported: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("clean_leftovers", "atomic_write_dir"):
+        for name in ("clean_leftovers", "filling"):
             # So that what a mutant replaces is put back.
             patch.setattr(rotation, name, getattr(rotation, name))
         if mutant == "nothing_cleaned":
             rotation.clean_leftovers = crash_script.nothing_cleaned
-        newest = load_newest(directory, accept=lambda _stored: None, report=reported.append)
+        newest = load_newest(directory, report=reported.append)
         assert reported == [], "a checkpoint stands there in part"
         assert newest is not None, "no checkpoint is left"
         assert newest.step >= 2, "a checkpoint that was durable is gone"
         assert dict(newest.files) == content(newest.step)
         crash_script.main(directory, mutant, last)
     assert stored_steps(directory) == (last, last - 1)
-    assert dict(load_stored(directory, last).files) == content(last)
+    assert dict(load(directory, last).files) == content(last)
     left = [path.name for path in directory.rglob("*") if path.name.startswith(TEMPORARY_PREFIX)]
     assert left == [], "something temporary is left"
 
@@ -69,8 +75,7 @@ def prepared(tmp_path: Path) -> Path:
     if not directory.exists():
         directory.mkdir()
         for step in (1, 2):
-            stored = crash_script.Stored(step=step, files=content(step), about={"note": "x"})
-            crash_script.save_stored(directory, stored)
+            save(directory, Stored(step=step, files=content(step), about={"note": "x"}))
     return directory
 
 

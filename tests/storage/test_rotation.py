@@ -9,23 +9,16 @@ from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.manifest import MANIFEST_NAME
 from qkvary.storage.rotation import (
     Contents,
-    Stored,
     filling_step,
     find_newest,
     keep_from,
     keep_newest,
-    load_newest,
-    load_stored,
-    save_stored,
     stored_steps,
     write_checked,
     write_manifest,
 )
+from tests.storage.byte_checkpoints import Stored, load, load_newest, save
 from tests.storage.test_manifest import write_version
-
-
-def accept(_stored: Stored) -> None:
-    pass
 
 
 def stored(step: int) -> Stored:
@@ -35,13 +28,13 @@ def stored(step: int) -> Stored:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for step in (3, 7, 13):
-        save_stored(tmp_path / "checkpoints", stored(step))
+        save(tmp_path / "checkpoints", stored(step))
     return tmp_path / "checkpoints"
 
 
 def newest(folder: Path) -> tuple[Stored | None, list[str]]:
     reported: list[str] = []
-    return load_newest(folder, accept=accept, report=reported.append), reported
+    return load_newest(folder, report=reported.append), reported
 
 
 def test_the_newest_two_are_kept(folder: Path) -> None:
@@ -58,7 +51,7 @@ def test_the_newest_two_are_kept(folder: Path) -> None:
 def test_as_many_as_are_asked_for_are_kept(tmp_path: Path, keep: int) -> None:
     every = (19, 17, 13, 11, 7, 5, 3)
     for step in reversed(every):
-        save_stored(tmp_path / "once", stored(step))
+        save(tmp_path / "once", stored(step))
         (tmp_path / "once" / f"step-{step:012d}").rename(tmp_path / f"step-{step:012d}")
     keep_from(tmp_path, 17, keep)
     assert stored_steps(tmp_path) == every[1 : 1 + keep], "newer ones are damaged, older ones old"
@@ -102,7 +95,7 @@ def test_with_all_damaged_nothing_is_removed(folder: Path) -> None:
 def test_a_checkpoint_under_another_number_is_damaged(folder: Path) -> None:
     (folder / "step-000000000013").rename(folder / "step-000000000017")
     with pytest.raises(DamagedError, match="holds step 13"):
-        load_stored(folder, 17)
+        load(folder, 17)
 
 
 def test_what_the_caller_refuses_is_damaged_and_its_other_errors_pass(folder: Path) -> None:
@@ -110,7 +103,7 @@ def test_what_the_caller_refuses_is_damaged_and_its_other_errors_pass(folder: Pa
         if found.step == 13:
             raise DamagedError("of no use")
 
-    found = load_newest(folder, accept=refuse, report=lambda _text: None)
+    found = load_newest(folder, accept=refuse)
     assert found
     assert found.step == 7
 
@@ -118,7 +111,7 @@ def test_what_the_caller_refuses_is_damaged_and_its_other_errors_pass(folder: Pa
         raise UsageError("another run")
 
     with pytest.raises(UsageError, match="another run"):
-        load_newest(folder, accept=other, report=lambda _text: None)
+        load_newest(folder, accept=other)
 
 
 def test_a_newer_format_is_not_passed_over(folder: Path) -> None:
@@ -129,10 +122,10 @@ def test_a_newer_format_is_not_passed_over(folder: Path) -> None:
 
 
 def test_what_a_killed_purge_left_is_removed_later(folder: Path) -> None:
-    save_stored(folder, stored(17))
+    save(folder, stored(17))
     remove_dir(folder / "step-000000000013")
     for step in (2, 3):
-        save_stored(folder.with_name("other"), stored(step))
+        save(folder.with_name("other"), stored(step))
         (folder.with_name("other") / f"step-{step:012d}").rename(folder / f"step-{step:012d}")
     assert stored_steps(folder) == (17, 3, 2)
     newest(folder)
@@ -151,7 +144,7 @@ def fill(folder: Path, step: int) -> None:
 def test_a_checkpoint_that_several_fill(folder: Path) -> None:
     fill(folder, 17)
     assert stored_steps(folder) == (17, 13)
-    found = load_stored(folder, 17)
+    found = load(folder, 17)
     assert found.files == {"a.bin": bytes([17]), "b.bin": b"all of it: "}
     assert found.about == {"note": "filled", "step": 17}
 

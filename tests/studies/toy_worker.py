@@ -22,7 +22,6 @@ from qkvary.storage.environment import now
 from qkvary.storage.errors import DamagedError, ResourceError
 from qkvary.storage.journal import Journal
 from qkvary.storage.manifest import FileEntry
-from qkvary.storage.rotation import Stored, load_newest, save_stored
 from qkvary.studies.running import store
 from qkvary.studies.running.attention_maps import AttentionMaps, to_bytes
 from qkvary.studies.running.recording import make_record
@@ -30,6 +29,8 @@ from qkvary.studies.running.store import Claim
 from qkvary.studies.running.workloop import Made, Surroundings, serve
 from qkvary.studies.study import Cell
 from qkvary.training.progress import Event
+from tests.storage import byte_checkpoints
+from tests.storage.byte_checkpoints import Stored
 
 STEP_SECONDS = float(os.environ.get("TOY_STEP_SECONDS", "0"))
 CHECKPOINT_EVERY = 4
@@ -66,7 +67,9 @@ def resumed(claim: Claim, journal: Journal, say: Any) -> tuple[int, str]:
         if not journal.holds(FileEntry(**cast("dict[str, Any]", stored.about["journal"]))):
             raise DamagedError("the log was changed")
 
-    stored = load_newest(claim.directory / "checkpoints", accept=accept, report=say)
+    stored = byte_checkpoints.load_newest(
+        claim.directory / "checkpoints", accept=accept, report=say
+    )
     if stored is None:
         journal.rewind(FileEntry.of(b""))
         return 0, claim.key
@@ -112,7 +115,7 @@ def save(claim: Claim, journal: Journal, step: int, state: str) -> None:
     mark = journal.mark()
     about = {"journal": {"size": mark.size, "sha256": mark.sha256}}
     stored = Stored(step=step, files={"state.txt": state.encode()}, about=about)
-    save_stored(claim.directory / "checkpoints", stored)
+    byte_checkpoints.save(claim.directory / "checkpoints", stored)
 
 
 def finished(cell: Cell, state: str) -> Made:

@@ -8,7 +8,6 @@ processes share a batch, without a word between them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,24 +16,6 @@ from qkvary.data.prepared import TokenSplit
 from qkvary.data.shuffling import shuffled
 
 Rows = NDArray[np.int64]
-
-
-class RowSource(Protocol):
-    """Rows of ``context + 1`` tokens: inputs and, one further, targets."""
-
-    @property
-    def rows(self) -> int:
-        """How many there are."""
-        ...
-
-    @property
-    def context(self) -> int:
-        """Tokens that a network sees at once."""
-        ...
-
-    def read(self, numbers: Rows) -> Rows:
-        """The tokens of rows, ``[len(numbers), context + 1]``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

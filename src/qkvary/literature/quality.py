@@ -32,7 +32,7 @@ REAL_FRACTION_BOUND = 0.53
 """An estimate of the largest share of real tokens: documents of 1.09k tokens on average, each
 padded or cut to 2,048. Average length from the data card of a 6B-token sample of the corpus."""
 REAL_FRACTIONS = (1.0, REAL_FRACTION_BOUND, 0.45, 0.40)
-"""Shares of real tokens that :func:`dilution_table` lists; 1 is as published."""
+"""Shares of real tokens for which changes are given; 1 is as published."""
 
 _NETWORKS: Mapping[Size, Callable[[str], LanguageModelConfig]] = {
     "300M": gpt_300m,
@@ -195,18 +195,6 @@ def undiluted(change_percent: float, baseline_perplexity: float, real_fraction: 
         baseline_perplexity=baseline_perplexity**power,
         change_percent=100 * ((1 + change_percent / 100) ** power - 1),
     )
-
-
-def dilution_table(size: Size = "300M") -> Mapping[str, tuple[Undiluted, ...]]:
-    """Return for every variant but QKV what its change would be for each of REAL_FRACTIONS."""
-    baseline = _perplexities(size)[BASELINE].value or math.nan
-    return {
-        one.variant: tuple(
-            undiluted(one.change_percent, baseline, fraction) for fraction in REAL_FRACTIONS
-        )
-        for one in qualities(size)
-        if one.variant != BASELINE
-    }
 
 
 def standings(size: Size = "300M", by: CostKind = "cache") -> tuple[PublishedStanding, ...]:

@@ -25,7 +25,6 @@ from qkvary.literature.figures import (
     PublishedFigure,
     PublishedTable,
     load_published,
-    published_names,
 )
 from qkvary.literature.recomputations import (
     averages,
@@ -127,11 +126,6 @@ def recompute_figure(table: PublishedTable, figure: PublishedFigure) -> Recomput
         reading=reading,
         why=why,
     )
-
-
-def recompute_all() -> tuple[Recomputed, ...]:
-    """Recompute every figure of every table."""
-    return tuple(one for name in published_names() for one in recompute(name))
 
 
 def count_verdicts(name: str) -> Mapping[FigureVerdict, int]:

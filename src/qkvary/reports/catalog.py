@@ -6,15 +6,11 @@ So that what is on the screen needs neither the page's environment nor matplotli
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Literal, get_args
 
 from qkvary.inference.benchmark.records import DecodeRecord
 from qkvary.planning.plans import Plan
 from qkvary.storage.errors import UsageError
-
-if TYPE_CHECKING:
-    from qkvary.studies.basis_transfer import BasisRecord
-    from qkvary.studies.scale_records import ScaleStudy
 
 PlanFormat = Literal["html", "svg", "png", "pdf"]
 PLAN_FORMATS: tuple[PlanFormat, ...] = get_args(PlanFormat)
@@ -59,26 +55,6 @@ def load_decode_page() -> Callable[[DecodeRecord], str]:
         UsageError: if what a page needs is not installed.
     """
     return _import("decode_page", "a page").render_decode
-
-
-def load_basis_page() -> (
-    "Callable[[str, Mapping[str, Any], Sequence[BasisRecord]], dict[str, bytes]]"
-):
-    """``basis_page.basis_files``.
-
-    Raises:
-        UsageError: if what a page needs is not installed.
-    """
-    return _import("basis_page", "a page").basis_files
-
-
-def load_scale_figure() -> "Callable[[ScaleStudy, Sequence[str]], Mapping[str, bytes]]":
-    """``scale_figure.draw_scales``.
-
-    Raises:
-        UsageError: if what draws pictures is not installed.
-    """
-    return _import("scale_figure", "a picture").draw_scales
 
 
 def _load(

@@ -139,8 +139,6 @@ def contrast_table(summary: Summary, key: str) -> Table:
     number = sum(row.kind != "setting" for one in summary.contrasts for row in one.rows)
     level = numbers.percent(summary.method.confidence, 0)
     corrected = f"corrected for {names.count(number, 'comparison')}"
-    if summary.method.correction == "none":
-        corrected = "not corrected for the number of comparisons"
     columns = [
         Column(
             key=table.name,

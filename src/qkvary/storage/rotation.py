@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from qkvary.storage.durable import (
-    atomic_write_dir,
     clean_leftovers,
     filling,
     make_directory,
@@ -23,7 +22,7 @@ from qkvary.storage.durable import (
 )
 from qkvary.storage.errors import DamagedError, NoneSoundError, UnsafeError
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, describe, read_manifest
+from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 
 KEEP = 2
 """How many checkpoints are kept if nobody says: the newest, and one in case that it is damaged."""
@@ -32,18 +31,6 @@ Found = TypeVar("Found")
 """What a checkpoint is read as."""
 
 _STEP = re.compile(r"step-(\d{12})")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """One checkpoint, read and checked."""
-
-    step: int
-    """Its number."""
-    files: Mapping[str, bytes]
-    """Every file that its manifest lists."""
-    about: Mapping[str, JsonValue]
-    """What its writer noted in the manifest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,25 +57,6 @@ def stored_steps(directory: Path) -> tuple[int, ...]:
 
 
 # ---- writing
-
-
-def save_stored(directory: Path, stored: Stored) -> None:
-    """Write one checkpoint, then remove all but the newest ``KEEP``.
-
-    Nothing is removed before the new checkpoint is durable and was read back.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable; the checkpoints before stay.
-        DamagedError: if what was read back is not what was written.
-    """
-    make_directory(directory)
-    clean_leftovers(directory)
-    about: dict[str, JsonValue] = {**stored.about, "step": stored.step}
-    manifest = describe(stored.files, about=about)
-    path = step_folder(directory, stored.step)
-    atomic_write_dir(path, {**stored.files, MANIFEST_NAME: manifest.to_json()})
-    read_manifest(path).check(path)
-    keep_newest(directory)
 
 
 def filling_step(directory: Path, step: int, size: int) -> AbstractContextManager[Path]:
@@ -175,49 +143,6 @@ def step_manifest(directory: Path, step: int) -> Manifest:
     if manifest.about.get("step") != step:
         raise DamagedError(f"{path} holds step {manifest.about.get('step')}")
     return manifest
-
-
-def load_stored(directory: Path, step: int) -> Stored:
-    """Return one checkpoint.
-
-    Raises:
-        DamagedError: if it is not exactly what was written.
-        UnsafeError: if its manifest names a file outside of it.
-    """
-    manifest = step_manifest(directory, step)
-    files = manifest.read_all(step_folder(directory, step))
-    return Stored(step=step, files=files, about=manifest.about)
-
-
-def load_newest(
-    directory: Path,
-    *,
-    accept: Callable[[Stored], None],
-    report: Callable[[str], None],
-) -> Stored | None:
-    """Return the newest sound checkpoint, or None where there is none at all.
-
-    Damaged ones that are newer are reported and, once an older one was found sound, removed.
-
-    Args:
-        directory: Where the checkpoints are.
-        accept: Raises ``DamagedError`` for a checkpoint that is of no use to the caller.
-        report: Told, in a sentence, of each damaged checkpoint.
-
-    Raises:
-        NoneSoundError: if there are checkpoints and all of them are damaged; none is removed.
-    """
-
-    def read(step: int) -> Stored:
-        stored = load_stored(directory, step)
-        accept(stored)
-        return stored
-
-    clean_leftovers(directory)
-    found = find_newest(directory, stored_steps(directory), read=read, report=report)
-    if found is not None:
-        keep_from(directory, found.step)
-    return found
 
 
 def find_newest(

@@ -10,19 +10,15 @@ import importlib
 import importlib.util
 import pkgutil
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 import qkvary.studies.definitions
 from qkvary.inference.benchmark.records import DecodeQuestion, DecodeRecord
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Study
-
-if TYPE_CHECKING:
-    from qkvary.studies.basis_transfer import BasisRecord, BasisRun
-    from qkvary.studies.scale_records import ScaleRecord
 
 
 class DecodeMeasurement(Protocol):
@@ -104,18 +100,6 @@ def load_decode_measurement() -> DecodeMeasurement:
     """``decode_measurements``, which needs torch."""
     module = importlib.import_module("qkvary.inference.benchmark.measurements")
     return cast("DecodeMeasurement", module)
-
-
-def load_basis_measurement() -> Callable[[BasisRun], BasisRecord]:
-    """``basis_measurements.measure``, which needs torch."""
-    module = importlib.import_module("qkvary.studies.basis_measurements")
-    return cast("Callable[[BasisRun], BasisRecord]", module.measure)
-
-
-def load_scale_measurement() -> Callable[..., Iterator[ScaleRecord]]:
-    """``scale_measurements.measure_networks``, which needs torch."""
-    module = importlib.import_module("qkvary.studies.scale_measurements")
-    return cast("Callable[..., Iterator[ScaleRecord]]", module.measure_networks)
 
 
 def load_together() -> ModuleType:

@@ -132,8 +132,6 @@ def test_planned_contrasts_are_summarised_and_their_correction_is_stated() -> No
 @pytest.mark.parametrize(
     ("level", "words"),
     [
-        (Level(correction="sidak"), "Sidak's correction for 1 comparisons"),
-        (Level(correction="none"), "no correction for the number of comparisons"),
         (Level(confidence=0.9), "Student's, 90 %"),
         (Level(power=0.5), "with 50 % probability"),
     ],

@@ -171,11 +171,6 @@ def test_a_family_is_corrected_for_its_size() -> None:
     assert verdicts == ["worse", "not distinguished", "no interval"]
 
 
-def test_without_correction_the_two_intervals_agree() -> None:
-    result = decide(family(LOW, NOISE), Level(correction="none"))["v0"]
-    assert (result.low, result.high) == (result.low_single, result.high_single)
-
-
 def test_a_correction_can_take_a_verdict_back() -> None:
     weak = [0.11, 0.02, 0.10, 0.03, 0.07]
     assert decide(family(weak), Level())["v0"].verdict == "better"

@@ -40,17 +40,12 @@ def test_pooled_std_weighs_groups_by_their_degrees_of_freedom() -> None:
 
 def test_paired_t_is_the_paired_t_test_of_scipy() -> None:
     ours, baseline = [0.91, 0.84, 0.97, 0.66, 0.71], [0.95, 0.89, 0.96, 0.81, 0.90]
-    result = s.paired_t(s.paired_differences(ours, baseline), confidence=0.99)
+    result = s.paired_t((np.array(ours) - baseline).tolist(), confidence=0.99)
     reference = stats.ttest_rel(ours, baseline)
     interval = reference.confidence_interval(0.99)
     assert (result.low, result.high) == pytest.approx((interval.low, interval.high))
     assert result.p_value == pytest.approx(reference.pvalue)
     assert result.units == 5
-
-
-def test_pairs_must_be_pairs() -> None:
-    with pytest.raises(ValueError, match="come in pairs; there are 2 and 1"):
-        s.paired_differences([1.0, 2.0], [1.0])
 
 
 @pytest.mark.parametrize(
@@ -65,11 +60,11 @@ def test_pairs_must_be_pairs() -> None:
 def test_nothing_is_claimed_where_there_is_no_spread(
     differences: list[float], mean: float | None, reason: str
 ) -> None:
-    for result in (s.paired_t(differences), s.studentised_bootstrap(differences, seed=1)):
-        assert result.mean == (None if mean is None else pytest.approx(mean))
-        assert (result.low, result.high, result.p_value) == (None, None, None)
-        assert result.undefined is not None
-        assert reason in result.undefined
+    result = s.paired_t(differences)
+    assert result.mean == (None if mean is None else pytest.approx(mean))
+    assert (result.low, result.high, result.p_value) == (None, None, None)
+    assert result.undefined is not None
+    assert reason in result.undefined
 
 
 def test_two_pairs_have_a_wide_interval_and_not_none() -> None:
@@ -169,10 +164,6 @@ def t_interval(values: list[float]) -> Interval:
     return _interval(s.paired_t(values))
 
 
-def bootstrap_t(values: list[float]) -> Interval:
-    return _interval(s.studentised_bootstrap(values, seed=5, resamples=399))
-
-
 def percentile_bootstrap(values: list[float]) -> Interval:
     """A way that fails at three seeds, here as the mutant that the coverage test has to catch."""
     drawn = np.asarray(values)[
@@ -242,35 +233,6 @@ def test_noise_of_one_run_only_is_where_the_level_ends() -> None:
     assert 0.85 < coverage(t_interval, one_sided, 5) < 0.95 - MONTE_CARLO
 
 
-def test_studentised_bootstrap_holds_its_level_from_five_pairs_on() -> None:
-    trials = 600
-    error = 3 * math.sqrt(0.95 * 0.05 / trials)
-    for noise in (normal, skewed):
-        assert coverage(bootstrap_t, noise, 5, trials) >= 0.95 - error
-    result = s.studentised_bootstrap([0.1, 0.2, 0.4], seed=1)
-    assert result.low is None
-    assert result.undefined == "a studentised bootstrap needs 5 pairs; there are 3"
-
-
-def test_studentised_bootstrap_says_when_pairs_are_too_few_for_the_confidence() -> None:
-    values = [0.1, 0.25, 0.31, 0.2, 0.16]
-    assert s.studentised_bootstrap(values, seed=3).low is not None
-    corrected = s.studentised_bootstrap(values, seed=3, confidence=0.9999)
-    assert corrected.undefined is not None
-    assert corrected.undefined.startswith("5 pairs are too few")
-
-
-def test_studentised_bootstrap_depends_on_its_seed_only() -> None:
-    values = [0.1, 0.25, -0.31, 0.2, 0.16, 0.4]
-    first = s.studentised_bootstrap(values, seed=3)
-    assert s.studentised_bootstrap(values, seed=3) == first
-    assert s.studentised_bootstrap(values, seed=4) != first
-    reference = s.paired_t(values)
-    assert first.low == pytest.approx(reference.low, abs=0.3)
-    assert first.high == pytest.approx(reference.high, abs=0.3)
-    assert first.p_value == pytest.approx(reference.p_value, abs=0.1)
-
-
 def _holm_reference(p_values: Sequence[float]) -> list[float]:
     """Holm by its definition: reject in order while p <= alpha / (m - k)."""
     adjusted: list[float] = []
@@ -292,7 +254,7 @@ def test_holm_is_its_definition_and_never_above_bonferroni(p_values: list[float]
     assert adjusted == pytest.approx(_holm_reference(p_values))
     for p, value in zip(p_values, adjusted, strict=True):
         assert value is not None
-        assert p <= value <= s.adjust(p, len(p_values)) + 1e-12
+        assert p <= value <= min(1.0, len(p_values) * p) + 1e-12
 
 
 def test_a_comparison_without_p_value_still_counts() -> None:
@@ -301,43 +263,28 @@ def test_a_comparison_without_p_value_still_counts() -> None:
 
 def test_corrections_at_known_values() -> None:
     assert s.corrected_confidence(0.95, 10) == pytest.approx(0.995)
-    assert s.corrected_confidence(0.95, 10, "sidak") == pytest.approx(0.95**0.1)
-    assert s.corrected_confidence(0.95, 10, "none") == 0.95
-    assert s.adjust(0.004, 10) == pytest.approx(0.04)
-    assert s.adjust(0.2, 10) == 1.0
-    assert s.adjust(0.004, 10, "sidak") == pytest.approx(1 - 0.996**10)
-    assert s.adjust(1.0, 2, "sidak") == 1.0
-    assert s.adjust(0.004, 10, "none") == 0.004
     with pytest.raises(ValueError, match="comparisons must be at least 1, not 0"):
         s.corrected_confidence(0.95, 0)
-    with pytest.raises(ValueError, match="correction must be one of"):
-        s.corrected_confidence(0.95, 2, "tukey")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="correction must be one of"):
-        s.adjust(0.95, 2, "tukey")  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("correction", ["bonferroni", "sidak"])
 @given(
     values=st.lists(finite, min_size=3, max_size=6, unique=True),
     comparisons=st.integers(1, 40),
 )
-def test_corrected_interval_and_p_value_agree(
-    correction: s.Correction, values: list[float], comparisons: int
-) -> None:
-    confidence = s.corrected_confidence(0.95, comparisons, correction)
+def test_corrected_interval_and_p_value_agree(values: list[float], comparisons: int) -> None:
+    confidence = s.corrected_confidence(0.95, comparisons)
     result = s.paired_t(values, confidence=confidence)
     if result.low is None or result.high is None or result.p_value is None:
         return
-    adjusted = s.adjust(result.p_value, comparisons, correction)
+    adjusted = min(1.0, comparisons * result.p_value)
     if abs(adjusted - 0.05) > 1e-9:
         assert (adjusted < 0.05) == (not result.low <= 0 <= result.high)
 
 
-@pytest.mark.parametrize("correction", ["bonferroni", "sidak"])
-def test_corrected_intervals_hold_together(correction: s.Correction) -> None:
+def test_corrected_intervals_hold_together() -> None:
     """Ten variants against one baseline, five seeds: all ten intervals hold in 95 % of studies."""
     generator = np.random.default_rng(7)
-    confidence = s.corrected_confidence(0.95, 10, correction)
+    confidence = s.corrected_confidence(0.95, 10)
     trials, held = 1_000, 0
     for _ in range(trials):
         baseline = generator.normal(size=5)

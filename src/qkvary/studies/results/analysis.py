@@ -61,7 +61,7 @@ def summarise(
         study: What was planned.
         records: What was run; records of runs outside the study are passed over.
         curves: The log of each run by run key, for learning curves.
-        level: Confidence, correction and power; 95 %, Bonferroni and 80 % by default.
+        level: Confidence and power; 95 % and 80 % by default.
     """
     level = level or Level()
     observations, learning_rates = choose_learning_rates(study, observe(study, records))
@@ -135,14 +135,6 @@ def _environments(
     return tuple(dict.fromkeys(found))
 
 
-def _corrected(level: Level, family: int) -> str:
-    return {
-        "bonferroni": f"Bonferroni's correction for {family} comparisons",
-        "sidak": f"Sidak's correction for {family} comparisons",
-        "none": "no correction for the number of comparisons",
-    }[level.correction]
-
-
 def _method(
     study: Study, level: Level, tables: Sequence[ResultTable], contrasts: Sequence[Contrast]
 ) -> Method:
@@ -150,22 +142,23 @@ def _method(
     percent = f"{100 * level.confidence:g} %"
     planned = (
         "Planned contrasts are paired in the same way, a variant and its reference. They are a "
-        f"family of their own, {percent} with {_corrected(level, contrast_family(contrasts))} "
-        "(averages and tasks; single settings are corrected among themselves)."
+        f"family of their own, {percent} with Bonferroni's correction for "
+        f"{contrast_family(contrasts)} comparisons (averages and tasks; single "
+        "settings are corrected among themselves)."
     )
     return Method(
         confidence=level.confidence,
-        correction=level.correction,
+        correction="bonferroni",
         family=family,
         interval="paired t",
         power=level.power,
         sentences=(
             _PAIRING,
             (
-                f"Intervals are Student's, {percent}, with {_corrected(level, family)} "
-                "(averages and tasks; single settings and steps to solve are corrected among "
-                f"themselves). All of them hold at once with {percent} confidence. p-values are "
-                "Holm's, which are less cautious: one below the level stands beside a difference "
+                f"Intervals are Student's, {percent}, with Bonferroni's correction for {family} "
+                "comparisons (averages and tasks; single settings and steps to solve are corrected "
+                f"among themselves). All of them hold at once with {percent} confidence. p-values "
+                "are Holm's, which are less cautious: one below the level stands beside a difference "
                 "that is not distinguished where only its interval takes in zero."
             ),
             (

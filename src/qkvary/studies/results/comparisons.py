@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from qkvary.studies.results.statistics import (
-    Correction,
     corrected_confidence,
     detectable_difference,
     holm,
@@ -39,10 +38,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """How sure an interval is, and how it pays for its neighbours."""
+    """How sure an interval is, before it is corrected for the number of comparisons."""
 
     confidence: float = 0.95
-    correction: Correction = "bonferroni"
     power: float = 0.8
     """Probability with which a detectable difference is seen."""
 
@@ -119,7 +117,7 @@ def decide(pairings: Mapping[Key, Pairing], level: Level) -> dict[Key, Differenc
     if not pairings:
         return {}
     family = len(pairings)
-    confidence = corrected_confidence(level.confidence, family, level.correction)
+    confidence = corrected_confidence(level.confidence, family)
     alone = {
         key: weighted_t(pairing.differences, pairing.weights, confidence=level.confidence)
         for key, pairing in pairings.items()

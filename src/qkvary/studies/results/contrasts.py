@@ -27,7 +27,7 @@ def build_contrasts(
         material: The selected runs and the planned pairs.
         plans: The tables of the study.
         tables: The same tables, filled.
-        level: Confidence, correction and power.
+        level: Confidence and power.
     """
     differences: dict[tuple[str, str, str], Difference] = {}
     crossed = {one: _plans_of(one, plans) for one in material.crossings}

@@ -3,7 +3,7 @@
 Three to ten seeds are what a study has, so everything here is chosen to hold its level at such
 counts: the t interval of paired differences (the spread is estimated, and the t quantile pays for
 that), never a percentile bootstrap (of three values it covers about three times in four where it
-says nineteen in twenty). A studentised bootstrap is offered for five and more pairs.
+says nineteen in twenty).
 
 What the t interval needs is that the *differences* are not strongly skewed. Noise of any shape that
 both networks share gives symmetric differences, for which it is exact or careful. Noise in one of
@@ -22,7 +22,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from scipy import optimize as _untyped_optimize
@@ -32,16 +32,10 @@ from scipy import stats as _untyped_stats
 stats = cast(Any, _untyped_stats)
 optimize = cast(Any, _untyped_optimize)
 
-Correction = Literal["bonferroni", "sidak", "none"]
-CORRECTIONS: tuple[Correction, ...] = ("bonferroni", "sidak", "none")
-
 _EQUAL = 1e-9
 """Differences whose spread is below this share of their size differ by rounding only."""
 
 _POWER_SLICES = 4096
-
-_BOOTSTRAP_MINIMUM = 5
-"""Below five values too many resamples repeat one value and have no studentised statistic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,48 +86,26 @@ def pooled_std(groups: Sequence[Sequence[float]]) -> float | None:
     return math.sqrt(squares / degrees)
 
 
-def paired_differences(ours: Sequence[float], baseline: Sequence[float]) -> list[float]:
-    """Return ours minus baseline, pair by pair.
-
-    Raises:
-        ValueError: if the two do not have the same length.
-    """
-    if len(ours) != len(baseline):
-        raise ValueError(
-            f"paired values must come in pairs; there are {len(ours)} and {len(baseline)}"
-        )
-    return [a - b for a, b in zip(ours, baseline, strict=True)]
-
-
-def corrected_confidence(
-    confidence: float, comparisons: int, correction: Correction = "bonferroni"
-) -> float:
+def corrected_confidence(confidence: float, comparisons: int) -> float:
     """Return the confidence that each of several intervals needs so that all hold at once.
 
-    Bonferroni assumes nothing about how the comparisons depend on each other; Sidak is a trifle
-    narrower and holds for two-sided t intervals.
+    The correction is Bonferroni's, which assumes nothing about how the comparisons depend on each
+    other.
 
     Raises:
-        ValueError: if the confidence is not between 0 and 1, there is no comparison, or the
-            correction is unknown.
+        ValueError: if the confidence is not between 0 and 1, or there is no comparison.
     """
     _check_confidence(confidence)
     if comparisons < 1:
         raise ValueError(f"comparisons must be at least 1, not {comparisons}")
-    if correction == "bonferroni":
-        return 1 - (1 - confidence) / comparisons
-    if correction == "sidak":
-        return confidence ** (1 / comparisons)
-    if correction == "none":
-        return confidence
-    raise ValueError(f"correction must be one of {CORRECTIONS}, not {correction!r}")
+    return 1 - (1 - confidence) / comparisons
 
 
 def paired_t(differences: Sequence[float], *, confidence: float = 0.95) -> Estimate:
     """Return the mean of the differences with Student's interval and two-sided p-value.
 
     Args:
-        differences: One value per pair; see :func:`paired_differences`.
+        differences: One value per pair.
         confidence: Two-sided confidence, already corrected for the number of comparisons.
     """
     moments = _moments(differences, confidence)
@@ -225,51 +197,6 @@ def welch_t(ours: Estimate, others: Estimate, *, confidence: float = 0.95) -> Es
     )
 
 
-def studentised_bootstrap(
-    differences: Sequence[float], *, seed: int, confidence: float = 0.95, resamples: int = 9_999
-) -> Estimate:
-    """Return the mean of the differences with a bootstrap-t interval.
-
-    The differences are resampled, each resample gives t* = (mean* - mean) / error*, and the
-    quantiles of t* take the place of Student's. Resamples that repeat one value have no error: they
-    count as infinitely far out on both sides; where that would make an end infinite, no interval is
-    given.
-
-    Source: Efron and Tibshirani 1993, chapter 12.5.
-    """
-    moments = _moments(differences, confidence)
-    if isinstance(moments, Estimate):
-        return moments
-    units, centre, spread, error = moments
-    if units < _BOOTSTRAP_MINIMUM:
-        reason = f"a studentised bootstrap needs {_BOOTSTRAP_MINIMUM} pairs; there are {units}"
-        return _undefined(moments, confidence, reason)
-    values = np.asarray(differences, dtype=np.float64)
-    drawn = values[np.random.default_rng(seed).integers(units, size=(resamples, units))]
-    errors = drawn.std(axis=1, ddof=1) / math.sqrt(units)
-    defined = errors > _EQUAL * float(np.abs(values).max())
-    ratios = np.sort((drawn.mean(axis=1)[defined] - centre) / errors[defined])
-    outside = resamples - len(ratios)
-    # The resamples without an error stand beyond both ends, so the ranks are counted behind them.
-    rank = math.floor((1 - confidence) / 2 * (resamples + 1)) - outside
-    if rank < 1:
-        reason = (
-            f"{units} pairs are too few for a bootstrap interval of confidence {confidence:.4g}"
-        )
-        return _undefined(moments, confidence, reason)
-    beyond = int(np.count_nonzero(np.abs(ratios) >= abs(centre) / error)) + outside
-    return Estimate(
-        units=units,
-        mean=centre,
-        std=spread,
-        low=centre - float(ratios[-rank]) * error,
-        high=centre - float(ratios[rank - 1]) * error,
-        confidence=confidence,
-        p_value=(beyond + 1) / (resamples + 1),
-        undefined=None,
-    )
-
-
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return Holm's adjusted p-values; None stays None but counts as a comparison.
 
@@ -285,20 +212,6 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
         largest = max(largest, min(1.0, (family - rank) * p))
         adjusted[index] = largest
     return adjusted
-
-
-def adjust(p_value: float, comparisons: int, correction: Correction = "bonferroni") -> float:
-    """Return the single-step adjusted p-value that belongs to :func:`corrected_confidence`.
-
-    It is below 1 - confidence exactly where the corrected interval leaves out zero.
-    """
-    if correction == "bonferroni":
-        return min(1.0, comparisons * p_value)
-    if correction == "sidak":
-        return float(-np.expm1(comparisons * np.log1p(-p_value))) if p_value < 1 else 1.0
-    if correction == "none":
-        return p_value
-    raise ValueError(f"correction must be one of {CORRECTIONS}, not {correction!r}")
 
 
 def detectable_difference(
@@ -449,19 +362,6 @@ def _moments(differences: Sequence[float], confidence: float) -> _Moments | Esti
         units=units,
         mean=centre,
         std=spread,
-        low=None,
-        high=None,
-        confidence=confidence,
-        p_value=None,
-        undefined=reason,
-    )
-
-
-def _undefined(moments: _Moments, confidence: float, reason: str) -> Estimate:
-    return Estimate(
-        units=moments.units,
-        mean=moments.mean,
-        std=moments.std,
         low=None,
         high=None,
         confidence=confidence,

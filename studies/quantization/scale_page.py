@@ -1,4 +1,4 @@
-"""A study of scales as a folder: a page with its tables and conclusions, CSV, and the records.
+"""A study of scales as a folder: a README with tables and a picture, CSV, and the records.
 
 Every sentence follows from the figures, so that whoever runs the study again gets a page about
 what was measured then.
@@ -9,6 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scale_records import WAYS, Ratio, ScaleStudy, StorageSummary
+
+from qkvary.reports.figure_style import paper_style, save_figure
 from qkvary.reports.tables import (
     Cell,
     Column,
@@ -20,7 +25,6 @@ from qkvary.reports.tables import (
 )
 from qkvary.storage.jsonvalues import encode
 from qkvary.studies.results.statistics import Estimate
-from qkvary.studies.scale_records import Ratio, ScaleStudy, StorageSummary
 from qkvary.text import names
 
 PICTURE = "figures/divergence.svg"
@@ -31,14 +35,35 @@ _SPELLING = (
     "wait as they are until their block is full: 0 to 31 of the newest. `-r16` keeps the newest 16 "
     "tokens as they are, by channel thus 16 to 47. `-rot` rotates the channels of a head first."
 )
+NAMES = {
+    "g32": "by token",
+    "g32-rot": "by token, rotated",
+    "g32-r16": "by token, newest 16 as they are",
+    "g32-r32": "by token, newest 32 as they are",
+    "b32": "by channel",
+    "b32-rot": "by channel, rotated",
+    "b32-r16": "by channel, newest 16 to 47 as they are",
+}
+LOOKS = {
+    "g32": ("#b4502d", "o", "-"),
+    "g32-rot": ("#d99a2b", "s", "--"),
+    "g32-r16": ("#7b5ea7", "^", "-."),
+    "g32-r32": ("#c05a92", "<", ":"),
+    "b32": ("#1f6f8b", "D", "-"),
+    "b32-rot": ("#3a9d6f", "v", "--"),
+    "b32-r16": ("#111111", "P", ":"),
+}
+SHIFT = 0.06
+"""Bits between the marks of two storages with as many bits, so that whiskers can be told apart."""
 
 
 def scale_files(study: ScaleStudy) -> dict[str, bytes]:
-    """The files of the folder but the picture, by name."""
+    """Returns the files of the folder by name."""
     storages, ratios, networks = _storages(study), _ratios(study.ratios()), _networks(study)
     page = "\n".join([*_head(study), *_conclusions(study), *_caveats(study), ""])
     tables = "\n\n".join(table_markdown(table).rstrip() for table in (ratios, storages, networks))
     return {
+        PICTURE: draw_scales(study),
         "README.md": f"{page}\n## Tables\n\n{tables}\n".encode(),
         "tables/storages.csv": table_csv(storages).encode(),
         "tables/ratios.csv": table_csv(ratios).encode(),
@@ -271,7 +296,7 @@ def _mean(estimate: Estimate) -> float:
 
 
 def times(log: Estimate) -> str:
-    """A ratio with its interval."""
+    """Returns a ratio with its interval."""
     middle = f"{math.exp(_mean(log)):.2g}"
     if log.low is None or log.high is None:
         return middle
@@ -295,3 +320,54 @@ def _percent(share: Estimate) -> str:
     if share.low is None or share.high is None:
         return middle
     return f"{middle} [{100 * share.low:+.2f}, {100 * share.high:+.2f}]"
+
+
+def draw_scales(study: ScaleStudy) -> bytes:
+    """Draws divergence against bits, one panel for each kind of network."""
+    with paper_style():
+        columns = 2 if len(study.variants) > 1 else 1
+        rows = math.ceil(len(study.variants) / columns)
+        figure = Figure(figsize=(3.3 * columns, 2.2 * rows + 0.7), layout="constrained")
+        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        summaries = [one for one in study.summaries() if one.layout == "sources"]
+        for axes, variant in zip(panels.flat, study.variants, strict=False):
+            _draw(axes, [one for one in summaries if one.variant == variant])
+            axes.set_title(variant, loc="left")
+        for axes in panels[-1]:
+            axes.set_xlabel("bits of a number, scales included")
+        for axes in panels[:, 0]:
+            axes.set_ylabel("mean KL, nats")
+        handles, labels = panels[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        return save_figure(figure, "divergence", ["svg"])["divergence.svg"]
+
+
+def _draw(axes: Axes, summaries: Sequence[StorageSummary]) -> None:
+    axes.set_yscale("log")
+    axes.grid(visible=True, axis="y")
+    for number, way in enumerate(WAYS):
+        some = [one for one in summaries if one.scales == way and one.mean_kl.mean is not None]
+        colour, marker, line = LOOKS[way]
+        middles = [math.exp(one.mean_kl.mean or 0.0) for one in some]
+        lows = [math.exp(_or(one.mean_kl.low, one.mean_kl.mean)) for one in some]
+        highs = [math.exp(_or(one.mean_kl.high, one.mean_kl.mean)) for one in some]
+        below = [middle - low for middle, low in zip(middles, lows, strict=True)]
+        above = [high - middle for middle, high in zip(middles, highs, strict=True)]
+        axes.errorbar(
+            [one.bits + 1 + SHIFT * (number - 3) for one in some],
+            middles,
+            yerr=[below, above],
+            color=colour,
+            marker=marker,
+            linestyle=line,
+            markersize=3,
+            elinewidth=0.7,
+            label=NAMES[way],
+        )
+    ticks = sorted({one.bits + 1 for one in summaries})
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.yaxis.set_major_formatter(lambda value, _: f"1e{round(math.log10(value))}")
+
+
+def _or(bound: float | None, middle: float | None) -> float:
+    return (0.0 if middle is None else middle) if bound is None else bound

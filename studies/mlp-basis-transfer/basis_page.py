@@ -1,0 +1,499 @@
+"""What is asked about paper 3's transfer of a basis, what came out, and the folder about it.
+
+The paper trains a two-layer GELU network with a skip connection on the function that a change of
+basis makes of another one, and compares it with the best linear map. Its text has lost the formula
+of the target and how its three matrices are scaled; so every reading is run that could be meant.
+Every sentence of the README follows from the figures.
+
+Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", section 8.3.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from qkvary.arch.canonical import canonical_json, stored
+from qkvary.reports.tables import Cell, Column, Table, plain, table_csv, table_markdown
+from qkvary.storage.jsonvalues import encode
+from qkvary.studies.results.statistics import Estimate, detectable_difference, paired_t, welch_t
+from qkvary.text import names, numbers
+
+VERSION = 1
+"""Raised by hand when a change of the code changes the numbers of a run."""
+SCHEMA = 1
+PUBLISHED_LINEAR = (0.09, 0.10)
+"""Relative error of the best linear map, as printed."""
+PUBLISHED_STUDENT = (0.04, 0.05)
+PUBLISHED_COSINE = 0.999
+WIDENING = 4
+"""Inner width over the width."""
+POWER = 0.8
+"""Probability with which a detectable difference is seen."""
+QUESTION = "Can a GELU network with a skip connection absorb a change of basis?"
+DESCRIPTION = (
+    "Paper 3, section 8.3: a two-layer GELU network with a skip connection learns what a "
+    "change of basis makes of another one, beside the best linear map (a ridge regression on "
+    "500,000 inputs)."
+)
+CIRCULAR = (
+    "Choosing a reading because its linear error is the printed one is circular: the printed "
+    "9-10 % then says nothing any more about whether the reading is right, and only the student's "
+    "error is left to be compared."
+)
+
+
+# ---- what is asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One reading of the target: a linear map of x plus a two-layer GELU network of x."""
+
+    formula: str
+    keeps_input: bool
+    """Whether x itself is added to x M."""
+    first_variance: float
+    """Variance of what the nonlinearity is given, for x of variance 1."""
+    second_variance: float
+    """Variance of a sum of h products of independent inner values of variance 1 and W2."""
+    biases: bool = False
+    """Whether the network has biases, drawn as torch does."""
+
+    @property
+    def linear_variance(self) -> float:
+        """Variance of a channel of the linear part."""
+        return 2.0 if self.keeps_input else 1.0
+
+
+TARGETS = {
+    "skip": Target(
+        formula="x + x M + GELU(x W1) W2; M over the root of d, W1 and W2 over that of h",
+        keeps_input=True,
+        first_variance=1 / WIDENING,
+        second_variance=1.0,
+    ),
+    "torch": Target(
+        formula="x M + MLP(x); M over the root of d, the network drawn as torch does, biases too",
+        keeps_input=False,
+        first_variance=1 / 3,
+        second_variance=1 / 3,
+        biases=True,
+    ),
+    "plain": Target(
+        formula="x M + GELU(x W1) W2; M and W1 over the root of d, W2 over that of h",
+        keeps_input=False,
+        first_variance=1.0,
+        second_variance=1.0,
+    ),
+}
+"""Every reading, the ones whose linear error is near the printed one first."""
+
+
+@stored("BasisRun")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BasisRun:
+    """One student on one target."""
+
+    target: str
+    d: int
+    """Width of input and output."""
+    biases: bool
+    """Whether student and linear map have biases."""
+    seed: int
+    """Of the target, the student and every batch."""
+    steps: int = 4_000
+    """Of the student; the paper has 20,000."""
+    batch: int = 512
+    """Fresh inputs a step; the paper has 65,536."""
+    learning_rate: float = 1e-2
+    """Peak of the cosine, the better of two that were tried with another seed; the paper's is
+    lost."""
+    weight_decay: float = 0.01
+    """Of AdamW; the paper's is lost."""
+    gradient_clip: float = 3.0
+    """As published."""
+    linear_samples: int = 500_000
+    """As published."""
+    ridge: float = 1e-3
+    """Added to the diagonal of the sum of x x^T; the paper's is lost."""
+    test_samples: int = 65_536
+    """Fresh inputs that both are scored on."""
+
+    @property
+    def key(self) -> str:
+        """The sha256 that names its file."""
+        text = f"basis transfer {VERSION}\n{canonical_json(self)}\n"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def reading(self) -> str:
+        """The target and the biases."""
+        return f"{self.target} {'with' if self.biases else 'without'} biases"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BasisRecord:
+    """What came out of one run."""
+
+    run: BasisRun
+    figures: Mapping[str, float]
+    """``student_error`` and ``linear_error`` (roots of squared errors over squared outputs),
+    ``half_way_error`` of the student after half of its steps, ``student_cosine`` and
+    ``linear_cosine`` (means over inputs), ``seconds``."""
+
+
+def plan_runs(widths: Sequence[int], seeds: Sequence[int], steps: int) -> list[BasisRun]:
+    """Returns every target with and without biases at every width; seeds outermost."""
+    return [
+        BasisRun(target=target, d=d, biases=biases, seed=seed, steps=steps)
+        for seed in seeds
+        for d in widths
+        for target in TARGETS
+        for biases in (False, True)
+    ]
+
+
+def linear_error(target: Target, *, biases: bool) -> float:
+    """Returns the error of the best linear map, for Gaussian inputs and infinite width.
+
+    Of a GELU of variance s^2 a linear map reaches ``E[u g(u)] / s^2 * u``, with biases also the
+    mean; what is left is the error. All random matrices are independent, so that variances add.
+    """
+    variance = target.first_variance
+    mean, square, slope = _gelu_moments(math.sqrt(variance))
+    rest = square - slope**2 * variance - (mean**2 if biases else 0.0)
+    whole = target.linear_variance + target.second_variance * square
+    return math.sqrt(target.second_variance * rest / whole)
+
+
+def _gelu_moments(deviation: float) -> tuple[float, float, float]:
+    """Mean and mean square of GELU(u), and E[u GELU(u)] / s^2, for u of this deviation."""
+    steps, span = 4_000, 10.0
+    mean = square = product = 0.0
+    for index in range(steps + 1):
+        z = -span + 2 * span * index / steps
+        weight = math.exp(-z * z / 2) * (2 * span / steps) / math.sqrt(2 * math.pi)
+        u = deviation * z
+        value = 0.5 * u * (1 + math.erf(u / math.sqrt(2)))
+        mean += weight * value
+        square += weight * value**2
+        product += weight * u * value
+    return mean, square, product / deviation**2
+
+
+# ---- what was found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BasisSummary:
+    """One target at one width, over seeds."""
+
+    run: BasisRun
+    """The first of them."""
+    seeds: int
+    student: Estimate
+    """Relative error."""
+    half_way: Estimate
+    """The same after half of the steps."""
+    linear: Estimate
+    """Of the best linear map."""
+    cosine: Estimate
+    """Of the student."""
+    analytic: float
+    """Error of the best linear map for infinite width."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the linear error for infinite width is a printed one, to the percent."""
+        low, high = PUBLISHED_LINEAR
+        return low - 0.005 <= self.analytic < high + 0.005
+
+
+def summarise(records: Sequence[BasisRecord]) -> list[BasisSummary]:
+    """Returns one summary for each target, choice of biases and width."""
+    groups: dict[tuple[int, bool, int], list[BasisRecord]] = {}
+    for record in records:
+        run = record.run
+        place = (list(TARGETS).index(run.target), run.biases, run.d)
+        groups.setdefault(place, []).append(record)
+    return [_summarise(groups[place]) for place in sorted(groups)]
+
+
+def _summarise(group: Sequence[BasisRecord]) -> BasisSummary:
+    run = group[0].run
+
+    def estimate(name: str) -> Estimate:
+        return paired_t([record.figures[name] for record in group])
+
+    return BasisSummary(
+        run=run,
+        seeds=len(group),
+        student=estimate("student_error"),
+        half_way=estimate("half_way_error"),
+        linear=estimate("linear_error"),
+        cosine=estimate("student_cosine"),
+        analytic=linear_error(TARGETS[run.target], biases=run.biases),
+    )
+
+
+def to_json(record: BasisRecord) -> dict[str, Any]:
+    """Returns JSON-ready data."""
+    return {"version": VERSION, "run": asdict(record.run), "figures": dict(record.figures)}
+
+
+def from_json(data: Mapping[str, Any]) -> BasisRecord:
+    """Returns what ``to_json`` was given.
+
+    Raises:
+        ValueError: if it is something else.
+    """
+    try:
+        if data["version"] != VERSION:
+            raise ValueError(f"expected version {VERSION}, got {data['version']}")
+        run = BasisRun(**data["run"])
+        figures = {str(name): float(value) for name, value in data["figures"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"expected a record of a transfer of a basis, got none: {error}") from None
+    return BasisRecord(run=run, figures=figures)
+
+
+# ---- the folder
+
+
+def basis_files(environment: Mapping[str, Any], records: Sequence[BasisRecord]) -> dict[str, bytes]:
+    """Returns the files of the folder by name.
+
+    Args:
+        environment: Versions and machine.
+        records: What came out.
+    """
+    runs = [record.run for record in records]
+    widths, seeds = ({run.d for run in runs}, {run.seed for run in runs})
+    command = (
+        f"python studies/mlp-basis-transfer/measure.py --widths {_spaced(widths)} "
+        f"--seeds {_spaced(seeds)} --steps {runs[0].steps}"
+    )
+    summaries = summarise(records)
+    results = results_table(summaries)
+    known = "; ".join(f"{k} {names.markdown(str(v))}" for k, v in sorted(environment.items()))
+    lines = [
+        *(f"# {QUESTION}", "", DESCRIPTION, "", "## What was found", ""),
+        *(f"- {names.markdown(sentence)}" for sentence in find_answers(summaries)),
+        *("", "## Before you believe it", ""),
+        *(f"- {names.markdown(sentence)}" for sentence in find_caveats(runs, summaries)),
+        *("", "## Run it again", "", f"    {command}", "", f"{known}.", "", "## Tables", ""),
+        *(table_markdown(table) for table in (readings_table(), results)),
+    ]
+    head = {"schema_version": SCHEMA, "command": command, "environment": dict(environment)}
+    rows = ",\n".join(f"  {encode(to_json(record))}" for record in records)
+    return {
+        "README.md": "\n".join(lines).encode(),
+        "tables/results.csv": table_csv(results).encode(),
+        "records.json": f'{encode(head)[:-1]}, "records": [\n{rows}\n]}}\n'.encode(),
+    }
+
+
+def _spaced(values: set[int]) -> str:
+    return " ".join(map(str, sorted(values)))
+
+
+def find_answers(summaries: Sequence[BasisSummary]) -> list[str]:
+    """What was found, a sentence each."""
+    return [*_about_linear(summaries), CIRCULAR, *_about_students(summaries)]
+
+
+def _about_linear(summaries: Sequence[BasisSummary]) -> Iterator[str]:
+    low, high = (100 * share for share in PUBLISHED_LINEAR)
+    errors = {one.run.reading: numbers.percent(one.analytic) for one in summaries}
+    near = {one.run.reading for one in summaries if one.agrees}
+    found = ", ".join(f"{name} {error}" for name, error in errors.items() if name in near)
+    far = {name: error for name, error in errors.items() if name not in near}
+    found = found or "none"
+    yield (
+        f"The best linear map has an error of {low:.0f}-{high:.0f} % in the paper. Readings with "
+        f"such an error, to the percent and for infinite width: {found}."
+        + (f" Others: {', '.join(f'{n} {error}' for n, error in far.items())}." if far else "")
+    )
+    off = max(abs((one.linear.mean or 0.0) - one.analytic) for one in summaries)
+    yield (
+        "What was fitted differs from what follows for infinite width by at most "
+        f"{100 * off:.2f} points."
+    )
+
+
+def _about_students(summaries: Sequence[BasisSummary]) -> Iterator[str]:
+    low, high = (100 * share for share in PUBLISHED_STUDENT)
+    for name in dict.fromkeys(one.run.reading for one in summaries):
+        some = [one for one in summaries if one.run.reading == name]
+        said = ", ".join(f"{_percent(one.student)} at d {one.run.d}" for one in some)
+        ratios = sorted((one.linear.mean or 0.0) / (one.student.mean or 1.0) for one in some)
+        yield (
+            f"{name}: the student has an error of {said}; the linear map has {ratios[0]:.1f} to "
+            f"{ratios[-1]:.1f} times as much."
+        )
+    yield (
+        f"The paper prints {low:.0f}-{high:.0f} % at every width, and a cosine of "
+        f"{PUBLISHED_COSINE}. {_about_width(summaries)}"
+    )
+
+
+def _about_width(summaries: Sequence[BasisSummary]) -> str:
+    groups: dict[str, list[BasisSummary]] = {}
+    for one in summaries:
+        groups.setdefault(one.run.reading, []).append(one)
+    gaps = [
+        gap
+        for some in groups.values()
+        if some[-1].run.d > some[0].run.d and (gap := welch_t(some[-1].student, some[0].student))
+    ]
+    if not gaps:
+        return "One width or one seed says nothing about that."
+    seen = _seen(gaps)
+    growing = sum(_low(gap) > 0 for gap in gaps)
+    if not growing:
+        return (
+            "Here no reading's error is seen to grow from the smallest to the largest width (a "
+            f"difference of {seen} would have been seen)."
+        )
+    return (
+        f"Here the error grows with the width in {growing} of {len(gaps)} readings (the interval "
+        "of the difference between the smallest and the largest width leaves out zero; "
+        f"{seen} would have been seen); every width has the same number of steps and inputs, "
+        "which are few for the larger ones."
+    )
+
+
+def find_caveats(runs: Sequence[BasisRun], summaries: Sequence[BasisSummary]) -> list[str]:
+    """What a reader must know before believing it."""
+    first, seeds = runs[0], len({run.seed for run in runs})
+    widths = ", ".join(map(str, sorted({run.d for run in runs})))
+    falling = [
+        (one.half_way.mean or 0.0) / (one.student.mean or 1.0)
+        for one in summaries
+        if one.student.mean
+    ]
+    return [
+        (
+            "The text of the paper has lost the formula of the target, how its three matrices are "
+            "scaled, its widths, its learning rate, its weight decay and its ridge: these are "
+            "ours, and so are the readings."
+        ),
+        (
+            f"Widths {widths}, {first.steps:,} steps of {first.batch:,} inputs, where the paper "
+            "has 20,000 of 65,536. Half way the students' errors were "
+            f"{min(falling):.2f} to {max(falling):.2f} times as large as at the end: a longer "
+            "training would end lower."
+        ),
+        (
+            f"Intervals are Student's over {seeds} seeds, 95 % each, and Welch's between widths; a "
+            "seed draws target, student and inputs."
+        ),
+        *_about_power(summaries),
+        "Inputs are Gaussian. Nothing here is a trained transformer.",
+    ]
+
+
+def _about_power(summaries: Sequence[BasisSummary]) -> Iterator[str]:
+    student = _seen([one.student for one in summaries])
+    linear = _seen([one.linear for one in summaries])
+    if student:
+        yield (
+            f"A student's error that is off a given one, such as the printed, by {student} would "
+            f"have been seen with {100 * POWER:.0f} % probability"
+            + (f", and a linear map's off by {linear}." if linear else ".")
+            + " Smaller differences may be there and not be seen."
+        )
+
+
+def _seen(estimates: Sequence[Estimate]) -> str:
+    """From which size on differences would have been seen; nothing where none would."""
+    known = sorted(size for one in estimates if (size := _detectable(one)) is not None)
+    if not known:
+        return ""
+    low, high = (numbers.fixed(100 * size, 2) for size in (known[0], known[-1]))
+    return f"{low} points" if low == high else f"{low} to {high} points"
+
+
+def _detectable(estimate: Estimate) -> float | None:
+    if estimate.low is None or estimate.std is None:
+        return None
+    return detectable_difference(
+        estimate.std,
+        estimate.units,
+        degrees=estimate.degrees,
+        confidence=estimate.confidence,
+        power=POWER,
+    )
+
+
+def results_table(summaries: Sequence[BasisSummary]) -> Table:
+    """One row for each reading, choice of biases and width."""
+    return Table(
+        key="results",
+        title="Relative errors: roots of summed squares over summed squared outputs",
+        columns=(
+            Column(key="target", title="target", numeric=False),
+            Column(key="biases", title="biases", numeric=False),
+            Column(key="d", title="d"),
+            Column(key="runs", title="seeds"),
+            Column(key="student_error", title="student", below="95 %"),
+            Column(key="student_detectable", title="detectable", below="points"),
+            Column(key="half_way_error", title="student", below="half way"),
+            Column(key="linear_error", title="linear map", below="95 %"),
+            Column(key="linear_detectable", title="detectable", below="points"),
+            Column(key="analytic_error", title="linear map", below="infinite width"),
+            Column(key="student_cosine", title="cosine", below="student"),
+            Column(key="agrees", title="linear error", below="as printed", numeric=False),
+        ),
+        rows=tuple(_row(one) for one in summaries),
+    )
+
+
+def _row(one: BasisSummary) -> tuple[Cell, ...]:
+    return (
+        plain(one.run.target),
+        plain("with" if one.run.biases else "without"),
+        plain(one.run.d),
+        plain(one.seeds),
+        plain(one.student.mean, _percent(one.student)),
+        _points(_detectable(one.student)),
+        plain(one.half_way.mean, numbers.percent(one.half_way.mean, 2)),
+        plain(one.linear.mean, _percent(one.linear)),
+        _points(_detectable(one.linear)),
+        plain(one.analytic, numbers.percent(one.analytic, 2)),
+        plain(one.cosine.mean, numbers.fixed(one.cosine.mean, 4)),
+        plain("yes" if one.agrees else "no"),
+    )
+
+
+def _points(size: float | None) -> Cell:
+    return plain(size, numbers.fixed(None if size is None else 100 * size, 2))
+
+
+def readings_table() -> Table:
+    """What each reading computes."""
+    return Table(
+        key="readings",
+        title="Readings of the target, h = 4 d",
+        columns=(
+            Column(key="target", title="target", numeric=False),
+            Column(key="formula", title="formula", numeric=False),
+        ),
+        rows=tuple((plain(name), plain(target.formula)) for name, target in TARGETS.items()),
+    )
+
+
+def _percent(estimate: Estimate) -> str:
+    middle = numbers.percent(estimate.mean, 2)
+    if estimate.low is None or estimate.high is None:
+        return middle
+    low, high = (numbers.fixed(100 * end, 2) for end in (estimate.low, estimate.high))
+    return f"{middle} [{low}, {high}]"
+
+
+def _low(estimate: Estimate) -> float:
+    return 0.0 if estimate.low is None else estimate.low
