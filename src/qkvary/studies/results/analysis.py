@@ -158,8 +158,8 @@ def _method(
                 f"Intervals are Student's, {percent}, with Bonferroni's correction for {family} "
                 "comparisons (averages and tasks; single settings and steps to solve are corrected "
                 f"among themselves). All of them hold at once with {percent} confidence. p-values "
-                "are Holm's, which are less cautious: one below the level stands beside a difference "
-                "that is not distinguished where only its interval takes in zero."
+                "are Holm's, which are less cautious: one below the level stands beside a "
+                "difference that is not distinguished where only its interval takes in zero."
             ),
             (
                 "A difference is called supported where its interval leaves out zero. Otherwise "
