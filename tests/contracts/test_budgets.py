@@ -15,7 +15,7 @@ MAX_CONSTRUCTOR_PARAMETERS = 12
 BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base", "core"}
 
 # Rows of tables and records: the program fills them, nobody types their constructor.
-RECORD_MODULES = {"src/qkvary/studies/summary.py", "src/qkvary/studies/records.py"}
+RECORD_MODULES = {"src/qkvary/studies/results/summary.py", "src/qkvary/studies/running/records.py"}
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
