@@ -19,7 +19,7 @@ LOCKS = {"storage/locks.py"}
 # A mark of the kernel is set back by writing to a file that is none.
 ALLOWED = {
     "cli/main.py": ("os.open", "os.O_WRONLY", "Path(os.devnull).open"),
-    "inference/peak_memory.py": ("_MARKS.write_text",),
+    "inference/benchmark/peak_memory.py": ("_MARKS.write_text",),
     "nn/decoding/build.py": ("tempfile.TemporaryDirectory",),
     "nn/decoding/kept.py": ("folder.mkdir", "path.write_text", "tempfile.TemporaryDirectory"),
 }
