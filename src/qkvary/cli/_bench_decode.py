@@ -15,7 +15,7 @@ from rich.text import Text
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.canonical import to_dict
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Json, parse_count
+from qkvary.cli._options import Json
 from qkvary.cli._output import console, print_json, print_rows, printable
 from qkvary.costs.formats import Dtype, parse_options
 from qkvary.inference.benchmark.comparisons import (
@@ -39,7 +39,7 @@ from qkvary.reports.decode_writing import check_target, write_decode
 from qkvary.reports.tables import Cell, Table, one_line
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_decode_measurement
-from qkvary.text import numbers
+from qkvary.text.units import parse_count
 
 USUAL_VARIANTS = ("QKV", "Q-K=V", "MQA", "Q-MQA")
 USUAL_CONTEXT, USUAL_TOKENS, USUAL_MEMORY_CONTEXT = 256, 240, 2**15
@@ -398,9 +398,7 @@ def _print_table(screen: Console, table: Table) -> None:
     ]
     # The intervals of speeds stand in the sentences, and in what is written.
     write = _shorten if table.key.startswith("speed") else one_line
-    rows = [
-        ["-" if cell.text == numbers.MISSING else write(cell) for cell in row] for row in table.rows
-    ]
+    rows = [[write(cell) for cell in row] for row in table.rows]
     print_rows(screen, columns, rows)
     for note in table.notes:
         screen.print(Text(printable(note), style="dim"))

@@ -10,13 +10,6 @@ from rich.text import Text
 from qkvary.cli._models import describe_layers
 from qkvary.cli._output import fits, printable, table
 from qkvary.cli._plans import Question
-from qkvary.cli._units import (
-    format_bytes,
-    format_count,
-    format_price,
-    format_share,
-    format_tokens,
-)
 from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.devices import Device
 from qkvary.costs.exact_savings import Saving, SavingsReport
@@ -26,6 +19,9 @@ from qkvary.literature.quality import Quality
 from qkvary.literature.rounding import meant_decimals
 from qkvary.planning.advice import ServedVariant
 from qkvary.planning.plans import ServingAnswer
+from qkvary.text.names import count, listed
+from qkvary.text.numbers import MISSING, compact, fixed, interval, money, share, whole
+from qkvary.text.units import data_size
 
 
 def print_head(screen: Console, question: Question, *, decimal: bool) -> None:
@@ -33,13 +29,13 @@ def print_head(screen: Console, question: Question, *, decimal: bool) -> None:
     model, load, device = question.model, question.load, question.device
     screen.print(Text(printable(model.name), style="bold"))
     screen.print(Text(f"{len(model.layers)} layers: {describe_layers(model)}", style="dim"))
-    weights = format_bytes(weight_bytes(model, question.weights), decimal=decimal)
-    usable = format_bytes(question.demand.usable_bytes, decimal=decimal)
+    weights = data_size(weight_bytes(model, question.weights), decimal=decimal)
+    usable = data_size(question.demand.usable_bytes, decimal=decimal)
     room = (
-        f"{device.title}: {format_bytes(device.memory_bytes, decimal=decimal)}, {usable} after the "
-        f"reserve of {format_share(question.reserve)}"
+        f"{device.title}: {data_size(device.memory_bytes, decimal=decimal)}, {usable} after the "
+        f"reserve of {share(question.reserve)}"
     )
-    users = "1 user" if load.users == 1 else f"{load.users:,} users"
+    users = count(load.users, "user")
     served = f"{users} of {question.context:,} tokens on {room}; weights {weights} in "
     screen.print(Text(room if question.trains else served + question.weights.name))
 
@@ -50,10 +46,10 @@ def print_savings(
     """Say what the weights as they are allow to save, exact methods first, lossy ones marked."""
     first = question.formats[0]
     screen.print(Text("\nWith the weights as they are", style="bold"))
-    held = format_bytes(report.bytes_now, decimal=decimal)
+    held = data_size(report.bytes_now, decimal=decimal)
     screen.print(Text(f"  now: {held} of cache a user in {first.name}"))
     for saving in report.savings:
-        then = format_bytes(saving.model_bytes_then, decimal=decimal)
+        then = data_size(saving.model_bytes_then, decimal=decimal)
         where = _layers(saving, len(question.model.layers))
         saved = f"-{saving.share_of_model:.1%}"
         if len(saving.layers) < len(question.model.layers):
@@ -64,7 +60,7 @@ def print_savings(
         screen.print(Text("  exact: nothing"))
     for sentence in (*report.already, *report.obstacles):
         screen.print(Text(f"    {sentence}", style="dim"))
-    lossy = (f"{name} {format_bytes(held, decimal=decimal)}" for name, held in report.lossy)
+    lossy = (f"{name} {data_size(held, decimal=decimal)}" for name, held in report.lossy)
     marked = "a user (scales counted); changes the function, to be measured"
     screen.print(Text(f"  lossy: {', '.join(lossy)} {marked}"))
 
@@ -227,12 +223,12 @@ def quality_to_dict(quality: Quality | None) -> dict[str, Any] | None:
 def describe_change(quality: Quality | None) -> str:
     """A published change with the interval that its printed digits leave."""
     if quality is None:
-        return "-"
+        return MISSING
     if quality.low == quality.high == 0:
         return "baseline"
     digits = meant_decimals(quality.low, quality.high)
-    interval = f"[{quality.low:.{digits}f}, {quality.high:.{digits}f}]"
-    return f"{quality.change_percent:+.{digits}f} {interval}"
+    change = fixed(quality.change_percent, digits, sign=True)
+    return f"{change} {interval(quality.low, quality.high, digits)}"
 
 
 def _certainty(saving: Saving) -> str:
@@ -250,29 +246,34 @@ def _label(row: ServedVariant) -> str:
 
 def _cells(row: ServedVariant, *, priced: bool, decimal: bool) -> list[str]:
     plan = row.plan
-    cells = [_label(row), format_bytes(plan.user_bytes, decimal=decimal), _users(row)]
+    cells = [_label(row), data_size(plan.user_bytes, decimal=decimal), _users(row)]
     cells.append(_devices(row))
     if priced:
-        cells.append(format_price(plan.price_per_month))
-    cells.append(format_tokens(plan.longest_context))
-    cells.append(format_count(plan.tokens_per_second))
-    cells.append(plan.bound or "-")
+        cells.append(money(plan.price_per_month))
+    cells.append(_longest(row))
+    cells.append(compact(plan.tokens_per_second))
+    cells.append(plan.bound or MISSING)
     return [*cells, describe_change(row.quality), _standing(row)]
 
 
 def _lines(row: ServedVariant, question: Question, *, decimal: bool) -> Iterator[tuple[str, str]]:
     plan = row.plan
-    yield "cache per user", format_bytes(plan.user_bytes, decimal=decimal)
+    yield "cache per user", data_size(plan.user_bytes, decimal=decimal)
     yield "users per device", _users(row)
     yield "devices", _devices(row)
     if question.price is not None:
-        yield "price per month", format_price(plan.price_per_month)
-    yield "longest context of one user", format_tokens(plan.longest_context)
+        yield "price per month", money(plan.price_per_month)
+    yield "longest context of one user", _longest(row)
     yield (
         "tokens/s at the roofline",
-        f"{format_count(plan.tokens_per_second)} ({plan.bound or '-'})",
+        f"{compact(plan.tokens_per_second)} ({plan.bound or MISSING})",
     )
     yield "published change", f"{describe_change(row.quality)}, {_standing(row)}"
+
+
+def _longest(row: ServedVariant) -> str:
+    longest = row.plan.longest_context
+    return "no limit" if longest is None else whole(longest)
 
 
 def _devices(row: ServedVariant) -> str:
@@ -291,7 +292,7 @@ def _users(row: ServedVariant) -> str:
 
 
 def _standing(row: ServedVariant) -> str:
-    return f"dominated by {', '.join(row.dominated_by)}" if row.dominated_by else row.standing
+    return f"dominated by {listed(row.dominated_by)}" if row.dominated_by else row.standing
 
 
 def _row_to_dict(row: ServedVariant) -> dict[str, Any]:

@@ -6,12 +6,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.cli._output import grouped, print_rows
+from qkvary.cli._output import print_rows
 from qkvary.cli._plans import Question
 from qkvary.cli._serving_output import describe_change, quality_to_dict
-from qkvary.cli._units import format_bytes, format_change, format_count, format_share
 from qkvary.planning.plans import TrainingAnswer
 from qkvary.planning.training_advice import TrainedVariant
+from qkvary.text.numbers import change, compact, share, whole
+from qkvary.text.units import data_size
 
 COLUMNS = (
     ("variant", "left"),
@@ -34,7 +35,7 @@ def print_training(
     screen.print(
         Text(
             f"\nTraining on sequences of {question.context:,} tokens, "
-            f"{question.purpose.precision} precision, at {format_share(question.utilization)} of "
+            f"{question.purpose.precision} precision, at {share(question.utilization)} of "
             "the matrix rate",
             style="bold",
         )
@@ -45,13 +46,13 @@ def print_training(
         (
             (
                 row.label + (" *" if row.is_original else ""),
-                format_count(row.parameters),
-                format_bytes(row.plan.state_bytes, decimal=decimal),
-                format_bytes(row.plan.sequence_bytes, decimal=decimal),
-                grouped(row.plan.largest_batch),
+                compact(row.parameters),
+                data_size(row.plan.state_bytes, decimal=decimal),
+                data_size(row.plan.sequence_bytes, decimal=decimal),
+                whole(row.plan.largest_batch),
                 _macs(row, base),
-                format_count(row.plan.tokens_per_second),
-                grouped(row.published_tokens_per_second),
+                compact(row.plan.tokens_per_second),
+                whole(row.published_tokens_per_second),
                 describe_change(row.quality),
             )
             for row in rows
@@ -70,7 +71,7 @@ def print_training(
 
 def _macs(row: TrainedVariant, base: TrainedVariant) -> str:
     own, first = row.plan.macs_per_token, base.plan.macs_per_token
-    return f"{format_count(own)} ({format_change(own, first)})"
+    return f"{compact(own)} ({change(own, first)})"
 
 
 def training_to_dict(answer: TrainingAnswer) -> dict[str, Any]:

@@ -30,13 +30,13 @@ from qkvary.cli._serving_output import (
     serving_to_dict,
 )
 from qkvary.cli._training_output import print_training, training_to_dict
-from qkvary.cli._units import parse_share
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.formats import parse_format
 from qkvary.planning.plans import Plan, Regime, ServingAnswer, answer_serving, answer_training
 from qkvary.reports.catalog import PLAN_FORMATS, PlanFormat
 from qkvary.reports.plan_writing import write_plan
 from qkvary.storage.errors import UsageError
+from qkvary.text.units import parse_share
 
 DEFAULT_HARDWARE = Hardware()
 DEFAULT_LOAD = Load()

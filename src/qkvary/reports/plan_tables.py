@@ -50,8 +50,8 @@ def serving_table(plan: Plan, answer: ServingAnswer, key: str) -> Table:
         ),
     ]
     if any(row.cache.is_lossy for row in answer.rows):
-        lossy = dict.fromkeys(row.cache.name for row in answer.rows if row.cache.is_lossy)
-        notes.append(f"Lossy, scales counted: {names.listed(list(lossy))}; to be measured.")
+        lossy = [*dict.fromkeys(row.cache.name for row in answer.rows if row.cache.is_lossy)]
+        notes.append(f"Lossy, scales counted: {names.listed(lossy)}; to be measured.")
     return Table(
         key=key,
         title="Variants of the model at this demand",
@@ -101,7 +101,7 @@ def cache_table(picture: CachePicture, key: str, *, decimal: bool) -> Table:
         )
     ]
     if picture.left_out:
-        notes.append(f"Without a cache: {names.listed(list(picture.left_out))}.")
+        notes.append(f"Without a cache: {names.listed(picture.left_out)}.")
     return Table(
         key=key,
         title="Cache of one user",
@@ -139,7 +139,7 @@ def users_table(picture: UsersPicture, key: str, *, decimal: bool) -> Table:
         )
     ]
     if picture.left_out:
-        notes.append(f"Not in the picture: {names.listed(list(picture.left_out))}.")
+        notes.append(f"Not in the picture: {names.listed(picture.left_out)}.")
     return Table(
         key=key,
         title=f"Users of {picture.context:,} tokens on one device",
@@ -290,9 +290,7 @@ def _change_cell(change: float, low: float, high: float) -> Cell:
 def _standing_cell(standing: str, above: Sequence[str]) -> Cell:
     if not above:
         return plain(standing, tone="" if standing == "frontier" else "quiet")
-    return Cell(
-        raw=standing, text=standing, below=(f"by {names.listed(list(above))}",), tone="quiet"
-    )
+    return Cell(raw=standing, text=standing, below=(f"by {names.listed(above)}",), tone="quiet")
 
 
 def _thin(low: float, high: float, wanted: Sequence[int | None]) -> list[float]:
