@@ -15,6 +15,7 @@ from typing import Literal
 from qkvary.costs.candidates import AS_IT_IS, PUBLISHED_GROUP, Candidate
 from qkvary.costs.exact_savings import Method
 from qkvary.costs.formats import Format
+from qkvary.costs.pareto import dominates
 from qkvary.costs.serving import Demand, ServingPlan, plan_serving
 from qkvary.literature.quality import Quality, Size, quality_of
 from qkvary.literature.rounding import meant_decimals
@@ -94,7 +95,10 @@ def serve_variants(
                 and other.saving is None
                 and quality is not None
                 and better is not None
-                and _dominates(against, better, plan, quality)
+                and dominates(
+                    (against.user_bytes, better.change_percent),
+                    (plan.user_bytes, quality.change_percent),
+                )
             ]
             served.append(
                 ServedVariant(
@@ -230,13 +234,6 @@ def caveats_of(found_qualities: Iterable[Quality | None]) -> tuple[str, ...]:
         if caveat not in everywhere
     ]
     return tuple(dict.fromkeys((*sources, *everywhere, *of_one)))
-
-
-def _dominates(plan: ServingPlan, better: Quality, other: ServingPlan, worse: Quality) -> bool:
-    no_worse = better.change_percent <= worse.change_percent
-    no_more = plan.user_bytes <= other.user_bytes
-    strictly = better.change_percent < worse.change_percent or plan.user_bytes < other.user_bytes
-    return no_worse and no_more and strictly
 
 
 def _standing(quality: Quality | None, above: Sequence[Quality]) -> Standing:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from qkvary.costs.pareto import dominates
 from qkvary.studies.results.result_tables import Duels
 from qkvary.studies.results.summary import (
     CostAxis,
@@ -102,9 +103,7 @@ def _point(
 
 
 def _dominates(one: _Candidate, other: _Candidate, sign: float) -> bool:
-    no_worse = sign * one.quality >= sign * other.quality
-    strictly = one.cost < other.cost or sign * one.quality > sign * other.quality
-    return one.cost <= other.cost and no_worse and strictly
+    return dominates((one.cost, -sign * one.quality), (other.cost, -sign * other.quality))
 
 
 def _better(duels: Duels, one: str, other: str) -> bool:
