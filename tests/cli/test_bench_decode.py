@@ -72,7 +72,7 @@ def test_what_was_measured_is_shown_again(
     # TTFT, TPOT, tokens/s by both clocks, KiB by formula and as allocated, GB/s, ratios.
     for row in (
         "QKV cache 2.00 0.828 1,200 1,200 2,040.0 2,040.0 14.5 91 % 12.0 2.50 3.00",
-        "QKV prefix again 24.0 9.94 100 100 - - - - - - -",
+        "QKV prefix again 24.0 9.94 100 100 – – – – – – –",
     ):
         assert row.split() in rows
     assert page.read_text("utf-8").startswith("<!doctype html>")
