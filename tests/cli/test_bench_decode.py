@@ -297,7 +297,7 @@ def test_sizes_and_contexts_of_a_checkpoint_are_its_own(
 def test_a_damaged_record_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "one.json").write_text("{}")
     assert main(["bench", "decode", "--read", str(tmp_path / "one.json")]) == 3
-    assert "is no measurement of decoding" in capsys.readouterr().err
+    assert "is not a measurement of decoding" in capsys.readouterr().err
 
 
 def test_a_record_is_shown_without_torch(tmp_path: Path, run_python: Runner) -> None:
