@@ -15,8 +15,9 @@ from rich.text import Text
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.canonical import to_dict
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Json, parse_count
-from qkvary.cli._output import console, print_json, print_rows, printable
+from qkvary.cli._options import Json
+from qkvary.cli._output import console, print_json, printable
+from qkvary.cli._tables import print_table
 from qkvary.costs.formats import Dtype, parse_options
 from qkvary.inference.benchmark.comparisons import (
     Speed,
@@ -36,10 +37,9 @@ from qkvary.inference.benchmark.records import (
 )
 from qkvary.reports.decode_tables import all_tables, describe_networks
 from qkvary.reports.decode_writing import check_target, write_decode
-from qkvary.reports.tables import Cell, Table, one_line
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_decode_measurement
-from qkvary.text import numbers
+from qkvary.text.units import parse_count
 
 USUAL_VARIANTS = ("QKV", "Q-K=V", "MQA", "Q-MQA")
 USUAL_CONTEXT, USUAL_TOKENS, USUAL_MEMORY_CONTEXT = 256, 240, 2**15
@@ -376,31 +376,12 @@ def _speed_to_dict(speed: Speed) -> dict[str, Any]:
 def _print(screen: Console, record: DecodeRecord, files: Sequence[Path]) -> None:
     screen.print(Text(printable(describe_networks(record))))
     for table in all_tables(record):
-        _print_table(screen, table)
+        screen.print(Text(f"\n{printable(table.title)}", style="bold"))
+        # The intervals of speeds stand in the sentences, and in what is written.
+        print_table(screen, table, small=not table.key.startswith("speed"))
     for title, sentences in (("Found", find_answers(record)), ("Know that", find_caveats(record))):
         screen.print(Text(f"\n{title}", style="bold"))
         for sentence in sentences:
             screen.print(Text(f"  - {printable(sentence)}"))
     for path in files:
         screen.print(Text(printable(f"written: {path}")), soft_wrap=True)
-
-
-def _shorten(cell: Cell) -> str:
-    return cell.text
-
-
-def _print_table(screen: Console, table: Table) -> None:
-    screen.print()
-    screen.print(Text(printable(table.title), style="bold"))
-    columns = [
-        (f"{one.title} {one.below}".strip(), "right" if one.numeric else "left")
-        for one in table.columns
-    ]
-    # The intervals of speeds stand in the sentences, and in what is written.
-    write = _shorten if table.key.startswith("speed") else one_line
-    rows = [
-        ["-" if cell.text == numbers.MISSING else write(cell) for cell in row] for row in table.rows
-    ]
-    print_rows(screen, columns, rows)
-    for note in table.notes:
-        screen.print(Text(printable(note), style="dim"))

@@ -9,11 +9,11 @@ from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer
 from qkvary.arch.families.sizes import name_sizes
 from qkvary.arch.labels import spell_label
 from qkvary.arch.models import Model, count_kinds
-from qkvary.cli._options import parse_count
 from qkvary.costs.candidates import Candidates
 from qkvary.costs.formats import Format, parse_format
 from qkvary.data.model_configs import resolve_model
 from qkvary.storage.errors import UsageError
+from qkvary.text.units import parse_count
 
 LONGEST_DEFAULT = 8192
 """Tokens that are planned for where neither the person nor the model says less."""

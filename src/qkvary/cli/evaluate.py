@@ -12,7 +12,7 @@ from cyclopts import Parameter, Token
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.cli._evaluation_output import print_evaluation
-from qkvary.cli._options import Json, parse_count
+from qkvary.cli._options import Json
 from qkvary.cli._output import console, print_json, to_json
 from qkvary.inference.evaluation.catalog import (
     load_identify,
@@ -23,6 +23,7 @@ from qkvary.inference.evaluation.catalog import (
 )
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.errors import UsageError
+from qkvary.text.units import parse_count
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel

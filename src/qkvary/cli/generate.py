@@ -11,7 +11,7 @@ from rich.console import Console
 
 from qkvary.arch.caches import CacheLayout, CacheStorage, DecodeKernel
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Json, parse_count
+from qkvary.cli._options import Json
 from qkvary.cli._output import console, print_json, printable, table
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.catalog import (
@@ -31,6 +31,7 @@ from qkvary.inference.requests import (
 )
 from qkvary.inference.streaming import spell
 from qkvary.storage.errors import UsageError
+from qkvary.text.units import parse_count
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel

@@ -30,13 +30,14 @@ from qkvary.cli._serving_output import (
     serving_to_dict,
 )
 from qkvary.cli._training_output import print_training, training_to_dict
-from qkvary.cli._units import parse_share
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.formats import parse_format
 from qkvary.planning.plans import Plan, Regime, ServingAnswer, answer_serving, answer_training
 from qkvary.reports.catalog import PLAN_FORMATS, PlanFormat
+from qkvary.reports.plan_variants import describe_savings, variants_table
 from qkvary.reports.plan_writing import write_plan
 from qkvary.storage.errors import UsageError
+from qkvary.text.units import parse_share
 
 DEFAULT_HARDWARE = Hardware()
 DEFAULT_LOAD = Load()
@@ -80,11 +81,12 @@ def command(
         return
     screen = console()
     print_head(screen, question, decimal=decimal)
+    variants = variants_table(plan, "variants")
     if isinstance(plan.answer, ServingAnswer):
-        print_savings(screen, question, report=plan.answer.savings, decimal=decimal)
-        print_serving(screen, question, plan.answer.rows, decimal=decimal)
+        print_savings(screen, describe_savings(plan, plan.answer))
+        print_serving(screen, variants, plan.formats)
     else:
-        print_training(screen, question, plan.answer.rows, decimal=decimal)
+        print_training(screen, question, variants)
     _print_words(screen, plan.answer.advice, (*plan.answer.caveats, *plan.notes))
     for path in files:
         screen.print(Text(printable(f"written: {path}")), soft_wrap=True)

@@ -70,7 +70,7 @@ def interval(gap: Difference, decimals: int) -> str:
     """Write an interval in brackets."""
     if gap.low is None or gap.high is None:
         return "no interval"
-    return f"[{numbers.fixed(gap.low, decimals, True)}, {numbers.fixed(gap.high, decimals, True)}]"
+    return numbers.interval(gap.low, gap.high, decimals, sign=True)
 
 
 def matrix(summary: Summary) -> Table:
@@ -243,8 +243,7 @@ def _result_row(row: VariantRow, decimals: int, baseline: str) -> tuple[Cell, ..
         return (*start, *(plain(None) for _ in range(5)), what)
     single = numbers.MISSING
     if gap.low_single is not None and gap.high_single is not None:
-        ends = (numbers.fixed(end, decimals, True) for end in (gap.low_single, gap.high_single))
-        single = f"[{', '.join(ends)}]"
+        single = numbers.interval(gap.low_single, gap.high_single, decimals, sign=True)
     return (
         *start,
         plain(gap.mean, numbers.fixed(gap.mean, decimals, True)),
