@@ -57,14 +57,31 @@ class Where:
 DEFAULT_WHERE = Where()
 
 
-def _convert_count(_kind: object, tokens: Sequence[Token]) -> int:
+def convert_count(_kind: object, tokens: Sequence[Token]) -> int:
+    """Read a count of tokens.
+
+    Raises:
+        ValueError: for anything else.
+    """
     return parse_count(tokens[0].value)
+
+
+def convert_positive(kind: object, tokens: Sequence[Token]) -> int:
+    """Read a count of tokens, users or sequences, at least 1.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    count = convert_count(kind, tokens)
+    if count < 1:
+        raise ValueError("expected at least 1, got 0")
+    return count
 
 
 Length = Annotated[
     int,
     Parameter(
-        name="--length", converter=_convert_count, help="Tokens of the sequence: 1024, 32k, 1M."
+        name="--length", converter=convert_count, help="Tokens of the sequence: 1024, 32k, 1M."
     ),
 ]
 

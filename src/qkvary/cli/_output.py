@@ -132,6 +132,13 @@ def print_rows(
                 screen.print(Text(printable(f"  {heading}: {cell}" if heading else f"  {cell}")))
 
 
+def print_sentences(screen: Console, title: str, sentences: Iterable[str]) -> None:
+    """Print a list of sentences under a title."""
+    screen.print(Text(f"\n{title}", style="bold"))
+    for sentence in sentences:
+        screen.print(Text(f"  - {printable(sentence)}"))
+
+
 def sparkline(values: Sequence[float], width: int = 60) -> str:
     """A curve in one line of text; ASCII where the stream knows no more."""
     finite = [value for value in values if math.isfinite(value)]

@@ -16,12 +16,11 @@ from qkvary.cli._models import (
     VariantLabels,
     WeightFormat,
     choose_context,
-    convert_count,
     describe_layers,
     find_model,
     notes_of,
 )
-from qkvary.cli._options import Json
+from qkvary.cli._options import Json, convert_positive
 from qkvary.cli._output import bar, console, print_json, print_rows, printable
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.comparison import CostRow, compare_costs
@@ -54,7 +53,7 @@ CONVENTIONS = {
 }
 
 Batch = Annotated[
-    int, Parameter(name="--batch", converter=convert_count, help="Sequences at once.")
+    int, Parameter(name="--batch", converter=convert_positive, help="Sequences at once.")
 ]
 CacheFormat = Annotated[
     str,

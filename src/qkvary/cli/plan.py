@@ -1,11 +1,10 @@
 """Plan a deployment: what can be saved exactly, what fits, what it costs, what is dominated."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.text import Text
 
 from qkvary.cli._hardware import Hardware, choose_device
@@ -20,7 +19,7 @@ from qkvary.cli._models import (
     read_formats,
 )
 from qkvary.cli._options import Json
-from qkvary.cli._output import console, print_json, printable
+from qkvary.cli._output import console, print_json, print_sentences, printable
 from qkvary.cli._plans import Load, Purpose, Question
 from qkvary.cli._serving_output import (
     print_head,
@@ -87,7 +86,8 @@ def command(
         print_serving(screen, variants, plan.formats)
     else:
         print_training(screen, question, variants)
-    _print_words(screen, plan.answer.advice, (*plan.answer.caveats, *plan.notes))
+    print_sentences(screen, "Advice", plan.answer.advice)
+    print_sentences(screen, "Know that", (*plan.answer.caveats, *plan.notes))
     for path in files:
         screen.print(Text(printable(f"written: {path}")), soft_wrap=True)
 
@@ -154,10 +154,3 @@ def _resolve(
         formats=read_formats(load.dtype),
         weights=parse_format(load.weights),
     )
-
-
-def _print_words(screen: Console, advice: Iterable[str], caveats: Iterable[str]) -> None:
-    for title, sentences in (("Advice", advice), ("Know that", caveats)):
-        screen.print(Text(f"\n{title}", style="bold"))
-        for sentence in sentences:
-            screen.print(Text(f"  - {printable(sentence)}"))

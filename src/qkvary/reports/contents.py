@@ -6,6 +6,7 @@ Counts of done, failed, diverged and missing runs stand in every table of result
 from collections.abc import Callable, Sequence
 
 from qkvary.reports.tables import Cell, Column, Raw, Table, Tone, named, plain
+from qkvary.studies.results.observations import count_rows
 from qkvary.studies.results.summary import (
     Contrast,
     CostRow,
@@ -188,15 +189,7 @@ def _contrast_cell(contrast: Contrast, table: ResultTable) -> Cell:
 
 def variant_counts(summary: Summary, variant: str) -> Counts:
     """Count the planned runs of a variant by what became of them."""
-    rows = {run.run_key: run for run in summary.runs if run.variant == variant}
-    states = [run.state for run in rows.values()]
-    return Counts(
-        planned=len(states),
-        done=states.count("done"),
-        failed=states.count("failed"),
-        diverged=states.count("diverged"),
-        missing=states.count("missing"),
-    )
+    return count_rows(run for run in summary.runs if run.variant == variant)
 
 
 _RESULT_COLUMNS = (
