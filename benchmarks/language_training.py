@@ -28,8 +28,9 @@ from torch import Tensor, nn
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.inference.catalog import has_transformers, load_stock
+from qkvary.inference.benchmark.stock_generation import StockModel
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.packages import is_installed
 from qkvary.training.allocator import keep_freed_memory
 from qkvary.training.config import OptimizerConfig
 from qkvary.training.optimizers import make_optimizer
@@ -239,7 +240,7 @@ def make_script(sizes: Sizes) -> Step:
 
 def make_transformers(sizes: Sizes) -> Step:
     """The same network of transformers; it shifts the targets itself."""
-    stock: Any = load_stock()(LanguageModel(sizes.make_config("QKV"), seed=SEED)).model
+    stock: Any = StockModel(LanguageModel(sizes.make_config("QKV"), seed=SEED)).model
     tokens, targets = sizes.draw()
 
     def loss() -> Tensor:
@@ -342,7 +343,7 @@ def main() -> None:
         compare(time_all(quick, ("QKV", "script", "Q-K=V"), QUICK), quick)
         compare_memory(quick, ("script",))
         return
-    others = tuple(name for name in OTHERS if name == "script" or has_transformers())
+    others = tuple(name for name in OTHERS if name == "script" or is_installed("transformers"))
     small, large = Sizes(SMALL, BATCH), Sizes(LARGE, BATCH)
     compare(time_all(small, ("QKV", *others, TORCHS_PRODUCTS, *SHARING, *WAYS), FULL), small)
     compare(time_all(large, ("QKV", *others, TORCHS_PRODUCTS, "bf16"), FULL_LARGE), large)

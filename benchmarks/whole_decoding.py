@@ -17,8 +17,9 @@ from qkvary.inference.benchmark.measuring import (
     draw_prompts,
     usual_options,
 )
-from qkvary.inference.catalog import has_transformers, load_stock
+from qkvary.inference.benchmark.stock_generation import StockModel
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.packages import is_installed
 from timing.interleaved import Effort, print_case, read_effort, take_turns
 
 NAME = "whole_decoding"
@@ -56,8 +57,8 @@ def measure(label: str, effort: Effort, new_tokens: int) -> None:
         "without cache": lambda: answer_without_cache(model, prompts, known, steps),
     }
     goals = {"without cache": LEAST_OVER_PREFIX}
-    if has_transformers():
-        stock = load_stock()(model)
+    if is_installed("transformers"):
+        stock = StockModel(model)
         alternatives["transformers"] = lambda: stock.answer(prompts, new_tokens)
         goals["transformers"] = LEAST_OVER_TRANSFORMERS
     texts = {call().tokens for call in alternatives.values()}

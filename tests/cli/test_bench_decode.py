@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.cli import _bench_decode
 from qkvary.cli.main import main
-from qkvary.inference import catalog
 from qkvary.inference.benchmark import measurements as decode_measurements
 from qkvary.inference.benchmark.records import DecodeQuestion, DecodeRecord, from_json, to_json
 from qkvary.reports.decode_writing import check_target
-from qkvary.storage.errors import UsageError
 from tests.conftest import Runner
 from tests.inference.benchmark.made_up import make_record
 from tests.reference import llama2c
@@ -29,13 +26,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """The questions of the test; they are answered by a record that was made up."""
     questions: Asked = []
 
-    class Measurement:
-        @staticmethod
-        def measure(question: DecodeQuestion, **_: object) -> DecodeRecord:
-            questions.append(question)
-            return make_record()
+    def measure(question: DecodeQuestion, **_: object) -> DecodeRecord:
+        questions.append(question)
+        return make_record()
 
-    monkeypatch.setattr(_bench_decode, "load_decode_measurement", lambda: Measurement)
+    monkeypatch.setattr("qkvary.inference.benchmark.measurements.measure", measure)
     return questions
 
 
@@ -160,7 +155,7 @@ def test_a_checkpoint_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_transformers_that_is_missing_is_told_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "find_spec", lambda _: None)
+    monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _: None)
     assert main(["bench", "decode", *SMALL, "--variant", "QKV"]) == 0
     printed = capsys.readouterr().out
     said = decode_measurements.NEEDS_TRANSFORMERS
@@ -236,15 +231,11 @@ def test_a_place_that_can_be_is_not_made_before(tmp_path: Path) -> None:
 def test_what_a_page_needs_is_asked_for_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked
 ) -> None:
-    monkeypatch.setattr("qkvary.reports.decode_writing.load_decode_page", _without_jinja)
+    monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _: None)
     assert main(["bench", "decode", "--out", str(tmp_path / "folder")]) == 2
     assert main(["bench", "decode", "--out", str(tmp_path / "one.html")]) == 2
     assert asked == []
     assert main(["bench", "decode", "--out", str(tmp_path / "one.json")]) == 0
-
-
-def _without_jinja() -> None:
-    raise UsageError("expected jinja2 for a page, got an installation without it")
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def test_tasks_need_a_folder(
 def test_tasks_need_lm_eval(
     places: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qkvary.inference.evaluation.catalog.find_spec", lambda _: None)
+    monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _: None)
     assert main(["evaluate", places["bytes"], "--tasks", "piqa"]) == 2
     assert capsys.readouterr().err == (
         "qkvary: lm_eval is not installed: pip install 'qkvary[eval]' brings it\n"

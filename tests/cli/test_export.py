@@ -63,7 +63,7 @@ def test_what_cannot_be_written_is_refused(
 def test_exports_need_transformers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qkvary.checkpoints.huggingface.catalog.find_spec", lambda _: None)
+    monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _: None)
     assert main(["export", "anything", "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == (
         "qkvary: transformers is not installed: pip install 'qkvary[hf]' brings it\n"

@@ -91,7 +91,7 @@ def test_without_matplotlib_nothing_is_written_and_one_line_says_why(
     refused = run_python(["-c", code, *PLAN, "--out", str(tmp_path / "a")])
     assert refused.returncode == 2
     assert refused.stdout == ""
-    assert refused.stderr.startswith("qkvary: expected matplotlib for svg, png, pdf files")
+    assert refused.stderr.startswith("qkvary: matplotlib is not installed: ")
     assert refused.stderr.count("\n") == 1
     assert not (tmp_path / "a").exists()
     page = run_python(["-c", code, *PLAN, "--out", str(tmp_path / "a"), "--format", "html"])

@@ -43,8 +43,8 @@ def test_unknown_format_names_the_choices() -> None:
 
 def test_every_maker_is_a_file_of_this_folder() -> None:
     folder = Path(catalog.__file__).parent
-    assert set(catalog._MAKERS) == set(PLAN_FORMATS)
-    for maker in catalog._MAKERS.values():
+    assert {name for _, made in catalog._MAKERS.values() for name in made} == set(PLAN_FORMATS)
+    for maker in catalog._MAKERS:
         assert (folder / f"{maker}.py").is_file()
 
 
@@ -54,19 +54,11 @@ def test_without_matplotlib_the_page_can_still_be_written(run_python: Runner) ->
 
 def test_without_matplotlib_figures_say_what_brings_it(run_python: Runner) -> None:
     assert run_without(run_python, "matplotlib", PLAN_FORMATS) == (
-        "expected matplotlib for svg, png, pdf files, got an installation without it: "
-        "pip install 'qkvary[train]' brings it; --format html needs no matplotlib"
+        "matplotlib is not installed: pip install 'qkvary[train]' brings it"
     )
 
 
 def test_without_jinja2_the_page_says_what_brings_it(run_python: Runner) -> None:
     assert run_without(run_python, "jinja2", ("html",)) == (
-        "expected jinja2 for html files, got an installation without it: "
-        "pip install 'qkvary[train]' brings it"
+        "jinja2 is not installed: pip install 'qkvary[train]' brings it"
     )
-
-
-def test_a_module_of_ours_that_is_missing_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(catalog._MAKERS, "html", "no_such_file")
-    with pytest.raises(ModuleNotFoundError, match="no_such_file"):
-        make_plan_files(make_plan(), ("html",))

@@ -4,7 +4,6 @@ import pytest
 
 from qkvary.inference.benchmark.findings import find_answers, find_caveats
 from qkvary.inference.benchmark.records import from_json
-from qkvary.reports import decode_writing
 from qkvary.reports.decode_page import render_decode
 from qkvary.reports.decode_readme import write_readme
 from qkvary.reports.decode_writing import (
@@ -23,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def test_a_folder_gets_all_three(tmp_path: Path) -> None:
     record, folder = make_record(), tmp_path / "new" / "decode"
-    written = write_decode(record, folder)
+    written = write_decode(record, folder, render_decode)
     assert [path.name for path in written] == [RECORD_NAME, README_NAME, PAGE_NAME]
     assert sorted(folder.iterdir()) == sorted(written)
     assert (folder / PAGE_NAME).read_text("utf-8") == render_decode(record)
@@ -34,7 +33,7 @@ def test_a_folder_gets_all_three(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["one.json", "one.html", "one.md"])
 def test_a_file_is_told_by_its_ending(tmp_path: Path, name: str) -> None:
-    (written,) = write_decode(make_record(), tmp_path / name)
+    (written,) = write_decode(make_record(), tmp_path / name, render_decode)
     assert written == tmp_path / name
     assert list(tmp_path.iterdir()) == [written]
     start = {"one.json": "{", "one.html": "<!doctype html>", "one.md": "# Decoding"}[name]
@@ -48,22 +47,19 @@ def test_another_ending_is_refused(tmp_path: Path) -> None:
     check_target(tmp_path / "version.2")
 
 
-def test_the_record_is_kept_whatever_stops_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_record_is_kept_whatever_stops_the_page(tmp_path: Path) -> None:
     def stop(_: object) -> str:
         raise UsageError("expected jinja2 for a page")
 
-    monkeypatch.setattr(decode_writing, "load_decode_page", lambda: stop)
     with pytest.raises(UsageError, match="expected jinja2"):
-        write_decode(make_record(), tmp_path)
+        write_decode(make_record(), tmp_path, stop)
     assert from_json((tmp_path / RECORD_NAME).read_bytes(), where="here") == make_record()
 
 
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(UsageError, match=r"expected --out with a folder, .*out, a file"):
-        write_decode(make_record(), tmp_path / "out")
+        write_decode(make_record(), tmp_path / "out", render_decode)
 
 
 def test_the_text_has_command_tables_findings_and_machine() -> None:

@@ -4,7 +4,6 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from qkvary.storage.errors import UsageError
-from qkvary.training import catalog
 from qkvary.training.loop import train
 from qkvary.training.progress import Watchers
 from qkvary.training.tensorboard import TensorBoardLog
@@ -40,7 +39,7 @@ def test_the_copy_shows_what_the_log_has_also_after_a_stop(steps: int, tmp_path:
 def test_without_tensorboard_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "find_spec", lambda _name: None)
+    monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"pip install 'qkvary\[track\]'"):
         TensorBoardLog(tmp_path)
 

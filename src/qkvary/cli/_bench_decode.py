@@ -38,7 +38,6 @@ from qkvary.inference.benchmark.records import (
 from qkvary.reports.decode_tables import all_tables, describe_networks
 from qkvary.reports.decode_writing import check_target, write_decode
 from qkvary.storage.errors import UsageError
-from qkvary.studies.catalog import load_decode_measurement
 from qkvary.text.units import parse_count
 
 USUAL_VARIANTS = ("QKV", "Q-K=V", "MQA", "Q-MQA")
@@ -195,14 +194,20 @@ def command(
     else:
         question = _ask(checkpoint, variant, cases, network, measuring)
         told = None if json_output else console(sys.stderr)
-        record = load_decode_measurement().measure(
-            question, command=_typed(), tell=lambda text: _tell(told, text)
-        )
-    files = () if out is None else write_decode(record, out)
+        from qkvary.inference.benchmark.measurements import measure
+
+        record = measure(question, command=_typed(), tell=lambda text: _tell(told, text))
+    files = () if out is None else write_decode(record, out, _render_page)
     if json_output:
         print_json(_to_document(record, files))
         return
     _print(console(), record, files)
+
+
+def _render_page(record: DecodeRecord) -> str:
+    from qkvary.reports.decode_page import render_decode
+
+    return render_decode(record)
 
 
 def _ask(

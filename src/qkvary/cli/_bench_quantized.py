@@ -13,7 +13,6 @@ from qkvary.cli._options import Json
 from qkvary.cli._output import console, print_json, print_rows
 from qkvary.costs.formats import parse_options, spell_options
 from qkvary.data.tokenizers import encode_documents
-from qkvary.inference.catalog import load_measure_text
 from qkvary.storage.errors import UsageError
 from qkvary.text.numbers import MISSING
 from qkvary.text.units import parse_count
@@ -71,6 +70,8 @@ def command(
     cache; the divergence is from the same network without rounding. int8 is meant to stay within
     a median of 1e-3 nats, a 99th percentile of 1e-2, 0.2 % of perplexity and 99 % of top tokens.
     """
+    from qkvary.inference.cache_quality import measure_text
+
     ways = [dataclasses.replace(parse_options(part), layout=layout) for part in storage.split(",")]
     network, tokenizer = load_checkpoint(checkpoint)
     if tokenizer is None:
@@ -78,9 +79,7 @@ def command(
     encoded = encode_documents(tokenizer, _read(text))
     contexts = _choose_contexts(context, network.config.max_tokens)
     rows = list(
-        load_measure_text()(
-            network, encoded, ways, contexts=contexts, most_tokens=parse_count(tokens)
-        )
+        measure_text(network, encoded, ways, contexts=contexts, most_tokens=parse_count(tokens))
     )
     if json_output:
         print_json(

@@ -15,6 +15,7 @@ from rich.text import Text
 from qkvary.cli._options import DEFAULT_OUT, Json, Out
 from qkvary.cli._output import console, print_json, table
 from qkvary.storage.environment import machine
+from qkvary.storage.packages import describe_missing
 from qkvary.text.units import data_size
 
 try:
@@ -95,7 +96,7 @@ def _folder(out: Path) -> dict[str, Any]:
 def _problems(report: Mapping[str, Any]) -> Iterator[str]:
     torch, folder = report["environment"]["torch"], report["folder"]
     if torch is None:
-        yield "torch is not installed: pip install 'qkvary[train]' brings it"
+        yield describe_missing("torch")
     elif not torch.startswith(TESTED_TORCH):
         yield f"torch {torch} is not {TESTED_TORCH}: the last bits may differ"
     if not folder["writable"]:

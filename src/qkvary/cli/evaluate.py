@@ -14,21 +14,14 @@ from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.cli._evaluation_output import print_evaluation
 from qkvary.cli._options import Json, convert_count
 from qkvary.cli._output import console, print_json, to_json
-from qkvary.inference.evaluation.catalog import (
-    load_identify,
-    load_task_measures,
-    load_text_measures,
-    load_training_text,
-    require_lm_eval,
-)
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.errors import UsageError
+from qkvary.storage.packages import require
 from qkvary.text.units import parse_count
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.inference.evaluation.answers import Share, TaskScore
-    from qkvary.inference.evaluation.catalog import TextMeasures
     from qkvary.inference.evaluation.contamination import TrainingText
     from qkvary.inference.evaluation.perplexity import PaperScore, TextScore
     from qkvary.inference.evaluation.texts import Text
@@ -186,10 +179,14 @@ def command(
         raise UsageError("expected something to evaluate on, got neither --data nor --tasks")
     _check_numbers(reading, asking, running)
     names = _choose_tasks(asking)
-    against = None if asking.against is None else load_training_text()(asking.against)
+
+    from qkvary.inference.evaluation.contamination import open_training_text
+    from qkvary.inference.evaluation.identity import identify
+
+    against = None if asking.against is None else open_training_text(asking.against)
     loaded = load_checkpoint(checkpoint).moved(running.device, running.dtype)
     document: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": running.batch_size}
-    document["identity"] = load_identify()(loaded.network, loaded.tokenizer)
+    document["identity"] = identify(loaded.network, loaded.tokenizer)
     if reading.data:
         document |= _read(loaded, reading, running)
     if names:
@@ -224,7 +221,7 @@ def _check_numbers(reading: Reading, asking: Asking, running: Running) -> None:
 def _choose_tasks(asking: Asking) -> tuple[str, ...]:
     if asking.tasks is None:
         return ()
-    require_lm_eval()
+    require("lm_eval")
     # Read when the libraries are imported: nothing is looked up online, and nobody sees bars but
     # who sits at a terminal.
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -238,21 +235,23 @@ def _choose_tasks(asking: Asking) -> tuple[str, ...]:
 
 def _read(loaded: "LoadedModel", reading: Reading, running: Running) -> dict[str, Any]:
     """Everything that is measured on a text."""
-    measures = load_text_measures()
+    from qkvary.inference.evaluation.lengths import lengthen, score_lengths
+    from qkvary.inference.evaluation.perplexity import Protocol, score_as_papers, score_text
+
     network = loaded.network
     context = reading.context or network.config.max_tokens
-    protocol = measures.protocol(
+    protocol = Protocol(
         context=context,
         stride=context if reading.stride is None else reading.stride,
         joined=reading.joined,
         batch_size=running.batch_size,
     )
     lengths = _choose_lengths(reading.lengths)
-    longest = measures.lengthen(network, context)
-    measures.lengthen(network, max(lengths, default=1))
-    text = _load_text(loaded, reading, measures)
+    longest = lengthen(network, context)
+    lengthen(network, max(lengths, default=1))
+    text = _load_text(loaded, reading)
     with _watch("reading") as tell:
-        score = measures.score_text(longest, text, protocol, tell=tell)
+        score = score_text(longest, text, protocol, tell=tell)
     found: dict[str, Any] = {
         "data": [str(path) for path in reading.data],
         "protocol": protocol,
@@ -261,13 +260,13 @@ def _read(loaded: "LoadedModel", reading: Reading, running: Running) -> dict[str
     }
     if reading.paper and text.separator is not None:
         with _watch("reading as the papers did") as tell:
-            paper = measures.score_as_papers(
+            paper = score_as_papers(
                 longest, text, context=context, batch_size=running.batch_size, tell=tell
             )
         found["paper"] = describe_paper(paper)
     if lengths:
         with _watch("reading at several lengths") as tell:
-            rows = measures.score_lengths(network, text, lengths, protocol, tell=tell)
+            rows = score_lengths(network, text, lengths, protocol, tell=tell)
         found["lengths"] = [
             {
                 "length": row.length,
@@ -280,12 +279,15 @@ def _read(loaded: "LoadedModel", reading: Reading, running: Running) -> dict[str
     return found
 
 
-def _load_text(loaded: "LoadedModel", reading: Reading, measures: "TextMeasures") -> "Text":
+def _load_text(loaded: "LoadedModel", reading: Reading) -> "Text":
+    from qkvary.data.prepared import is_prepared
+    from qkvary.inference.evaluation.texts import make_text, open_split, read_documents
+
     first = reading.data[0]
-    if measures.is_prepared(first):
+    if is_prepared(first):
         if len(reading.data) > 1:
             raise UsageError(f"expected one prepared set, got {first} and others")
-        tokenizer, text = measures.open_split(first, reading.split, most=reading.tokens)
+        tokenizer, text = open_split(first, reading.split, most=reading.tokens)
         own = loaded.tokenizer
         if own is not None and own.describe() != tokenizer.describe():
             raise UsageError(
@@ -296,7 +298,7 @@ def _load_text(loaded: "LoadedModel", reading: Reading, measures: "TextMeasures"
         raise UsageError(
             "expected a checkpoint with a tokenizer, or a prepared set as --data, got neither"
         )
-    text = measures.make_text(loaded.tokenizer, measures.read_documents(reading.data))
+    text = make_text(loaded.tokenizer, read_documents(reading.data))
     return text if reading.tokens is None else text.cut(reading.tokens)
 
 
@@ -334,12 +336,13 @@ def _ask(
     against: "TrainingText | None",
 ) -> dict[str, Any]:
     """Everything that is asked."""
+    from qkvary.inference.evaluation.answers import average
+    from qkvary.inference.evaluation.harness import ask, lm_eval_version
+
     if loaded.tokenizer is None:
         raise UsageError("expected a checkpoint with a tokenizer, got one without")
     folder = _find_task_data(asking)
-    measures = load_task_measures()
-
-    scores = measures.ask(
+    scores = ask(
         loaded.network,
         loaded.tokenizer,
         names,
@@ -349,9 +352,9 @@ def _ask(
         batch_size=running.batch_size,
         find_shared=None if against is None else _watched(against),
     )
-    mean = measures.average(scores)
+    mean = average(scores)
     return {
-        "lm_eval": measures.version,
+        "lm_eval": lm_eval_version(),
         "limit": asking.limit,
         "against": None if against is None else against.describe(),
         "tasks": {name: describe_task(score) for name, score in scores.items()},

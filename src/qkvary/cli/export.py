@@ -7,9 +7,9 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.huggingface.catalog import load_export_folder
 from qkvary.cli._options import Json
 from qkvary.cli._output import console, print_json, printable
+from qkvary.storage.packages import require
 
 Checkpoint = Annotated[
     Path, Parameter(help="A folder or file: our own, a llama2.c .bin, or a character model.")
@@ -33,7 +33,9 @@ def command(
     The logits stay, rounding apart. What an architecture cannot express is refused, and what it
     loses is said: stock ones keep copies of what is shared.
     """
-    export_folder = load_export_folder()
+    require("transformers")
+    from qkvary.checkpoints.huggingface.folders import export_folder
+
     exported = export_folder(load_checkpoint(checkpoint), out, to=to)
     if json_output:
         print_json(

@@ -14,13 +14,6 @@ from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.cli._options import Json, convert_count
 from qkvary.cli._output import console, print_json, printable, table
 from qkvary.data.tokenizers import Tokenizer
-from qkvary.inference.catalog import (
-    load_build_notice,
-    load_make_cache,
-    load_pinned,
-    load_search,
-    load_stream,
-)
 from qkvary.inference.requests import (
     Completion,
     Event,
@@ -166,9 +159,11 @@ class Caching:
 
     def maker(self, loaded: "LoadedModel") -> "CacheMaker":
         """Makes the cache for so many tokens."""
-        make = load_make_cache()
-        choices = {"layout": self.layout, "storage": self.storage, "kernel": self.kernel}
-        return lambda tokens: make(loaded.network, tokens, **choices)
+        from qkvary.inference.decoding import make_cache
+
+        return lambda tokens: make_cache(
+            loaded.network, tokens, layout=self.layout, storage=self.storage, kernel=self.kernel
+        )
 
     def announce(self) -> None:
         """Say why the first token takes its time, where it does.
@@ -176,8 +171,11 @@ class Caching:
         Raises:
             ValueError: for a kernel that there is not, in the environment.
         """
-        kernel = load_pinned()(self.kernel)
-        said = load_build_notice()() if kernel in ("auto", "native") else None
+        from qkvary.nn.decoding.choice import pinned
+        from qkvary.nn.decoding.native import notice
+
+        kernel = pinned(self.kernel)
+        said = notice() if kernel in ("auto", "native") else None
         if said is not None:
             console(sys.stderr).print(printable(said), markup=False, soft_wrap=True)
 
@@ -226,7 +224,7 @@ def command(
     caching.announce()
     new_cache = caching.maker(loaded)
     if choosing.beams is not None:
-        found = [_search(loaded, request, choosing, new_cache) for request in asked]
+        found = [_search(loaded, request, choosing.beams, choosing, new_cache) for request in asked]
         _print_found(texts, asked, found, json_output=json_output)
         return
     streams = _open_streams(loaded, asked, running, new_cache)
@@ -281,11 +279,13 @@ def _open_streams(
 
     Refuses what does not fit before anything is computed.
     """
+    from qkvary.inference.decoding import stream
+
     limit = loaded.network.config.max_tokens
     return [
         (
             group.start,
-            load_stream()(
+            stream(
                 loaded.network,
                 [asked[index] for index in group],
                 tokenizer=loaded.tokenizer,
@@ -314,12 +314,14 @@ def _follow(
 
 
 def _search(
-    loaded: "LoadedModel", request: Request, choosing: Choosing, new_cache: "CacheMaker"
+    loaded: "LoadedModel", request: Request, beams: int, choosing: Choosing, new_cache: "CacheMaker"
 ) -> "list[Beam]":
-    return load_search()(
+    from qkvary.inference.beams import search
+
+    return search(
         loaded.network,
         request,
-        beams=choosing.beams,
+        beams=beams,
         length_penalty=choosing.length_penalty,
         tokenizer=loaded.tokenizer,
         new_cache=new_cache,

@@ -16,6 +16,7 @@ from typing import Any
 from cyclopts import App, CycloptsError
 
 from qkvary.cli._output import console, print_error
+from qkvary.storage.packages import describe_missing
 from qkvary.text.names import suggest
 
 FOLDER = Path(__file__).parent
@@ -150,7 +151,7 @@ def _report(error: Exception) -> int:
         print_error(str(error))
         return BAD_INPUT
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("qkvary"):
-        print_error(f"{error.name} is not installed: pip install 'qkvary[train]' brings it")
+        print_error(describe_missing(str(error.name)))
         return BAD_INPUT
     if isinstance(error, MemoryError):
         print_error("out of memory; use fewer --workers or a smaller setting")

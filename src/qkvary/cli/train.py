@@ -45,7 +45,6 @@ from qkvary.reports.terminal import print_summary
 from qkvary.reports.writing import FORMATS, write_report
 from qkvary.storage.errors import UsageError
 from qkvary.storage.rotation import KEEP
-from qkvary.studies.catalog import load_processes, load_together
 from qkvary.studies.pretraining import DataChoice, ExecutionWishes, Wishes, plan_training
 from qkvary.studies.running.messages import STOPPING, Job
 from qkvary.studies.running.recording import run_identity
@@ -286,7 +285,10 @@ def command(
     chosen = find_preset(preset)
     check_device(where.device)
     running.check()
-    with load_processes().join_processes(running.strategy, where.device) as distribution:
+
+    from qkvary.training.parallel import join_processes
+
+    with join_processes(running.strategy, where.device) as distribution:
         prepared = _prepare(chosen, corpus, distribution)
         warning = find_miss(prepared)
         if warning is not None and not distribution.rank:
@@ -369,7 +371,8 @@ def _train(
     quiet: bool,
 ) -> int:
     """Make what is not made yet; return the exit code."""
-    together = load_together()
+    from qkvary.studies.running import together
+
     cells = study.cells()
     job = Job(
         store=store.path,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from qkvary.storage.errors import UsageError
+from qkvary.storage.packages import require
 
 if TYPE_CHECKING:
     import tiktoken
@@ -96,13 +96,10 @@ class BytePairTokenizer:
         return self._encoding
 
     def _make(self) -> tiktoken.Encoding:
-        try:
-            # Decoding needs no tiktoken, and the command line must answer without it.
-            import tiktoken  # noqa: PLC0415
-        except ModuleNotFoundError:
-            raise UsageError(
-                "tiktoken is not installed: pip install 'qkvary[data]' brings it"
-            ) from None
+        require("tiktoken")
+        # Decoding needs no tiktoken, and the command line must answer without it.
+        import tiktoken  # noqa: PLC0415
+
         return tiktoken.Encoding(
             "qkvary",
             pat_str=WORDS,

@@ -15,12 +15,12 @@ from qkvary.data.documents import Document, checked_document, is_blank
 from qkvary.data.downloads import DownloadError
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
+from qkvary.storage.packages import require
 
 _REFERENCE = re.compile(
     r"(?P<repository>[\w.-]+/[\w.-]+)(?::(?P<configuration>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?"
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_MISSING = "datasets is not installed: pip install 'qkvary[data]' brings it"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,11 +67,10 @@ class HubDocuments:
         return {"rows": self._rows, "state": self._stream.state_dict()}
 
     def _open(self) -> Any:
-        try:
-            # Only who streams from the hub needs the library, which takes long to import.
-            import datasets  # noqa: PLC0415
-        except ModuleNotFoundError:
-            raise UsageError(_MISSING) from None
+        require("datasets")
+        # Only who streams from the hub needs the library, which takes long to import.
+        import datasets  # noqa: PLC0415
+
         return datasets.load_dataset(
             self.repository,
             self.configuration,
@@ -122,12 +121,11 @@ def find_commit(repository: str, revision: str | None) -> str:
     """
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
-    try:
-        # It comes with datasets, and takes as long to import.
-        import huggingface_hub  # noqa: PLC0415
-        from huggingface_hub import errors  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise UsageError(_MISSING) from None
+    require("datasets")
+    # It comes with datasets, and takes as long to import.
+    import huggingface_hub  # noqa: PLC0415
+    from huggingface_hub import errors  # noqa: PLC0415
+
     try:
         found = huggingface_hub.HfApi().dataset_info(repository, revision=revision).sha
     except errors.RevisionNotFoundError:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from qkvary.data.byte_pairs import byte_letters, text_bytes
-from qkvary.storage.errors import UsageError
+from qkvary.storage.packages import require
 
 if TYPE_CHECKING:
     import tokenizers
@@ -45,13 +45,10 @@ class LibraryTokenizer:
             ValueError: if it is none, or has no such token.
             UsageError: if the library is not installed.
         """
-        try:
-            # Only who uses such a tokenizer needs the library.
-            import tokenizers  # noqa: PLC0415
-        except ModuleNotFoundError:
-            raise UsageError(
-                "tokenizers is not installed: pip install 'qkvary[data]' brings it"
-            ) from None
+        require("tokenizers")
+        # Only who uses such a tokenizer needs the library.
+        import tokenizers  # noqa: PLC0415
+
         fields = _fields(content)
         # A text is cut off or filled up by nobody but the task.
         fields["truncation"] = fields["padding"] = None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.packages import require
 
 _ROWS = 1024
 
@@ -18,12 +19,11 @@ def read_parquet(path: Path, field: str) -> Iterator[Any]:
         UsageError: if there is no such file or column, or pyarrow is not installed.
         DamagedError: if the file is no parquet file, or damaged.
     """
-    try:
-        # Only who has such files needs the library.
-        import pyarrow as pa  # noqa: PLC0415
-        from pyarrow import parquet  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise UsageError("pyarrow is not installed: pip install 'qkvary[data]' brings it") from None
+    require("pyarrow")
+    # Only who has such files needs the library.
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import parquet  # noqa: PLC0415
+
     try:
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names

@@ -1,27 +1,23 @@
-"""The modules that make pages and pictures, imported only when a format asks for them.
+"""Finds what makes the files of a plan: by format, a file of this folder.
 
-So that what is on the screen needs neither the page's environment nor matplotlib.
+A file is imported only when its format is asked for: a page needs no matplotlib.
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from qkvary.inference.benchmark.records import DecodeRecord
 from qkvary.planning.plans import Plan
-from qkvary.storage.errors import UsageError
+from qkvary.storage.packages import require
 
 PlanFormat = Literal["html", "svg", "png", "pdf"]
 PLAN_FORMATS: tuple[PlanFormat, ...] = get_args(PlanFormat)
 
-_MAKERS: Mapping[PlanFormat, str] = {
-    "html": "plan_page",
-    "svg": "plan_figures",
-    "png": "plan_figures",
-    "pdf": "plan_figures",
+_MAKERS: Mapping[str, tuple[str, tuple[PlanFormat, ...]]] = {
+    "plan_page": ("jinja2", ("html",)),
+    "plan_figures": ("matplotlib", ("svg", "png", "pdf")),
 }
-"""By format the file of this folder whose ``plan_files`` makes it."""
+"""By file the package that it needs, and the formats that its ``plan_files`` makes."""
 
 
 def make_plan_files(plan: Plan, formats: Sequence[PlanFormat]) -> dict[str, bytes]:
@@ -39,44 +35,9 @@ def make_plan_files(plan: Plan, formats: Sequence[PlanFormat]) -> dict[str, byte
     if unknown:
         raise ValueError(f"expected formats out of {', '.join(PLAN_FORMATS)}, got {unknown[0]!r}")
     files: dict[str, bytes] = {}
-    for maker in dict.fromkeys(_MAKERS.values()):
-        wanted: list[PlanFormat] = [
-            name for name in PLAN_FORMATS if _MAKERS[name] == maker and name in formats
-        ]
+    for maker, (package, made) in _MAKERS.items():
+        wanted = [name for name in made if name in formats]
         if wanted:
-            files |= _load(maker, wanted)(plan, wanted)
+            require(package)
+            files |= importlib.import_module(f"{__package__}.{maker}").plan_files(plan, wanted)
     return files
-
-
-def load_decode_page() -> Callable[[DecodeRecord], str]:
-    """``decode_page.render_decode``.
-
-    Raises:
-        UsageError: if what a page needs is not installed.
-    """
-    return _import("decode_page", "a page").render_decode
-
-
-def _load(
-    maker: str, wanted: Sequence[PlanFormat]
-) -> Callable[[Plan, Sequence[PlanFormat]], dict[str, bytes]]:
-    hint = "; --format html needs no matplotlib" if maker == "plan_figures" else ""
-    return _import(maker, f"{', '.join(wanted)} files", hint).plan_files
-
-
-def _import(module: str, what: str, hint: str = "") -> ModuleType:
-    """A module of this folder.
-
-    Raises:
-        UsageError: if what it imports is not installed.
-    """
-    try:
-        return importlib.import_module(f"{__package__}.{module}")
-    except ModuleNotFoundError as error:
-        missing = str(error.name).partition(".")[0]
-        if missing == "qkvary":
-            raise
-        raise UsageError(
-            f"expected {missing} for {what}, got an installation without it: "
-            f"pip install 'qkvary[train]' brings it{hint if missing == 'matplotlib' else ''}"
-        ) from error

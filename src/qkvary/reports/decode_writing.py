@@ -1,61 +1,58 @@
 """Writes a measurement of decoding: the record, a page, a README, each file whole or not at all."""
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from qkvary.inference.benchmark.records import DecodeRecord, to_json
-from qkvary.reports.catalog import load_decode_page
 from qkvary.reports.decode_readme import write_readme
 from qkvary.storage.durable import atomic_write_file, make_directory, writing
 from qkvary.storage.errors import UsageError
+from qkvary.storage.packages import require
 
 RECORD_NAME, PAGE_NAME, README_NAME = "record.json", "report.html", "README.md"
 
 
-def _page(record: DecodeRecord) -> bytes:
-    return load_decode_page()(record).encode()
+ENDINGS = (".json", ".html", ".md")
+"""Of a single file."""
 
 
-def _readme(record: DecodeRecord) -> bytes:
-    return write_readme(record, (PAGE_NAME, RECORD_NAME)).encode()
-
-
-_MAKERS: Mapping[str, Callable[[DecodeRecord], bytes]] = {
-    ".json": to_json,
-    ".html": _page,
-    ".md": lambda record: write_readme(record).encode(),
-}
-
-
-def write_decode(record: DecodeRecord, target: Path) -> tuple[Path, ...]:
+def write_decode(
+    record: DecodeRecord, target: Path, page: Callable[[DecodeRecord], str]
+) -> tuple[Path, ...]:
     """Write a measurement.
 
     Args:
         record: What was measured.
         target: A file that ends in .json, .html or .md, or the folder of all three.
+        page: Renders the page, as ``decode_page.render_decode`` does.
 
     Returns:
         The files. Equal arguments give equal bytes.
 
     Raises:
-        UsageError: for a file with another ending, or if what a page needs is not installed.
+        UsageError: for a file with another ending, or if the page needs what is not installed.
         ResourceError: if the disk is full or not writable; what stood there before still does.
     """
     check_target(target)
-    if target.suffix in _MAKERS:
-        makers = {target: _MAKERS[target.suffix]}
-    else:
-        # The record first: whatever stops the others, it can be read again.
-        makers = {
-            target / RECORD_NAME: to_json,
-            target / README_NAME: _readme,
-            target / PAGE_NAME: _page,
-        }
-    for path, make in makers.items():
+    # The record first: whatever stops the others, it can be read again.
+    paths = (
+        (target,)
+        if target.suffix in ENDINGS
+        else tuple(target / name for name in (RECORD_NAME, README_NAME, PAGE_NAME))
+    )
+    for path in paths:
+        match path.suffix:
+            case ".json":
+                data = to_json(record)
+            case ".html":
+                data = page(record).encode()
+            case _:
+                others = () if path == target else (PAGE_NAME, RECORD_NAME)
+                data = write_readme(record, others).encode()
         make_directory(path.absolute().parent)
-        atomic_write_file(path, make(record))
-    return tuple(makers)
+        atomic_write_file(path, data)
+    return paths
 
 
 def check_target(target: Path) -> None:
@@ -66,19 +63,19 @@ def check_target(target: Path) -> None:
             needs is not installed.
         ResourceError: if the place cannot be written.
     """
-    if target.suffix and target.suffix not in _MAKERS and not target.is_dir():
+    if target.suffix and target.suffix not in ENDINGS and not target.is_dir():
         raise UsageError(
-            f"expected --out with a folder, or a file that ends in {', '.join(_MAKERS)}, got "
+            f"expected --out with a folder, or a file that ends in {', '.join(ENDINGS)}, got "
             f"{target}"
         )
-    if target.suffix not in _MAKERS:
+    if target.suffix not in ENDINGS:
         check_folder(target, "--out")
     elif target.is_dir():
         raise UsageError(f"expected --out with a file, got the folder {target}")
     else:
         check_folder(target.parent, "--out")
     if target.suffix not in (".json", ".md"):
-        load_decode_page()
+        require("jinja2")
 
 
 def check_folder(folder: Path, option: str) -> None:

@@ -9,26 +9,13 @@ import importlib
 import importlib.util
 import pkgutil
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol, cast
 
 import qkvary.studies.definitions
-from qkvary.inference.benchmark.records import DecodeQuestion, DecodeRecord
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Study
 from qkvary.text.names import suggest
-
-
-class DecodeMeasurement(Protocol):
-    """What ``decode_measurements`` offers."""
-
-    def measure(
-        self, question: DecodeQuestion, *, command: str, tell: Callable[[str], None]
-    ) -> DecodeRecord:
-        """Measure everything that is asked for."""
-        ...
 
 
 def study_names() -> tuple[str, ...]:
@@ -95,19 +82,3 @@ def _take_study(module: ModuleType, where: str) -> Study:
             f"expected STUDY in {where} to be a qkvary.studies.study.Study, got {study!r}"
         )
     return study
-
-
-def load_decode_measurement() -> DecodeMeasurement:
-    """``decode_measurements``, which needs torch."""
-    module = importlib.import_module("qkvary.inference.benchmark.measurements")
-    return cast("DecodeMeasurement", module)
-
-
-def load_together() -> ModuleType:
-    """``together``, which makes runs in this process; needs torch."""
-    return importlib.import_module("qkvary.studies.running.together")
-
-
-def load_processes() -> ModuleType:
-    """``training.parallel``, which finds the processes that torchrun started; needs torch."""
-    return importlib.import_module("qkvary.training.parallel")

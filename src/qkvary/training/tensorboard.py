@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.training.catalog import load_tensorboard
+from qkvary.storage.packages import require
 
 NOT_CURVES = ("event", "step")
 
@@ -24,7 +24,11 @@ class TensorBoardLog:
         Raises:
             UsageError: if TensorBoard is not installed.
         """
-        self._board = load_tensorboard()
+        require("tensorboard")
+        # Not everybody has it.
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
+
+        self._open = SummaryWriter
         self._directory = directory
         self._writer: Any = None
 
@@ -34,7 +38,7 @@ class TensorBoardLog:
         if self._writer is None:
             # A run that goes on logs again what is behind its checkpoint, and nothing at its step.
             first = step + (entry["event"] == "resumed")
-            self._writer = self._board.SummaryWriter(str(self._directory), purge_step=first)
+            self._writer = self._open(str(self._directory), purge_step=first)
         for name, value in entry.items():
             if name in NOT_CURVES:
                 continue

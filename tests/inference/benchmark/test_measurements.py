@@ -140,7 +140,7 @@ def test_long_contexts_are_interpolated(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_without_transformers_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_measurements, "has_transformers", lambda: False)
+    monkeypatch.setattr(decode_measurements, "is_installed", lambda _: False)
     record = answer(ask("QKV"))
     assert record.notes == (NEEDS_TRANSFORMERS,)
     assert {row.runner for row in record.speed} == {"cache", "prefix"}

@@ -3,7 +3,6 @@ import pytest
 from qkvary.arch.caches import CacheOptions
 from qkvary.inference.benchmark.measuring import answer_with_cache, draw_prompts
 from qkvary.inference.benchmark.stock_generation import ATTENTION, StockModel
-from qkvary.inference.catalog import has_transformers, load_stock
 from tests.inference.decoding_networks import VOCABULARY, make_network
 
 NEW, LENGTH = 11, 9
@@ -46,8 +45,3 @@ def test_chunks_of_a_prompt_change_nothing() -> None:
 def test_what_cannot_be_expressed_is_refused() -> None:
     with pytest.raises(ValueError, match="expected a network that GPT-2 can express"):
         StockModel(make_network("(Q=K-V)+"))
-
-
-def test_the_catalog_finds_it() -> None:
-    assert has_transformers()
-    assert load_stock() is StockModel

@@ -5,14 +5,15 @@ apart, and what sharing saves is lost; ``StockModel.notes`` says how much. Ident
 unit matrices, low-rank products and maps are multiplied out, scales go into the query.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig
 
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.sharing import IDENTITY, Role, Source
@@ -23,6 +24,9 @@ from qkvary.nn.blocks import NORM_EPSILON
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.positions import sinusoid
 from qkvary.nn.projections import Projection
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 Weights = dict[str, Tensor]
 Stock = Literal["gpt2", "llama"]
@@ -42,6 +46,9 @@ class StockModel(NamedTuple):
 
     def build(self) -> Any:
         """The model of transformers, ready for ``save_pretrained``."""
+        # Imported where it is needed: decoding is also measured where it is not installed.
+        from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
         dtype = next(iter(self.weights.values())).dtype
         model = AutoModelForCausalLM.from_config(self.config, dtype=dtype)
         model.load_state_dict(self.weights)
@@ -174,6 +181,8 @@ def _count_kv_heads(config: LanguageModelConfig) -> int:
 
 def _make_gpt2(network: LanguageModel, kv_heads: int) -> tuple[PreTrainedConfig, Weights]:
     config, block, layer = network.config, network.config.block, network.config.layers[0]
+    from transformers import GPT2Config  # noqa: PLC0415
+
     stock = GPT2Config(
         vocab_size=config.vocabulary,
         n_positions=config.max_tokens,
@@ -216,6 +225,8 @@ def _make_gpt2(network: LanguageModel, kv_heads: int) -> tuple[PreTrainedConfig,
 def _make_llama(network: LanguageModel, kv_heads: int) -> tuple[PreTrainedConfig, Weights]:
     config, block, layer = network.config, network.config.block, network.config.layers[0]
     biased = any(one.bias or one.out_bias for one in config.layers)
+    from transformers import LlamaConfig  # noqa: PLC0415
+
     stock = LlamaConfig(
         vocab_size=config.vocabulary,
         hidden_size=config.d_model,

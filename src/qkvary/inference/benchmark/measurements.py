@@ -49,12 +49,13 @@ from qkvary.inference.benchmark.records import (
     SpeedRow,
     Times,
 )
-from qkvary.inference.catalog import has_transformers, load_stock
+from qkvary.inference.benchmark.stock_generation import StockModel
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoding.choice import chosen, pinned
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import machine, now, package_version
 from qkvary.storage.errors import ResourceError
+from qkvary.storage.packages import is_installed
 
 Tell = Callable[[str], None]
 
@@ -123,7 +124,7 @@ class _Measurement:
         self.bandwidths: list[float] = []
         self.speed: list[SpeedRow] = []
         self.caches: dict[str, tuple[CacheOptions, ...]] = {}
-        if question.stock and not has_transformers():
+        if question.stock and not is_installed("transformers"):
             self.notes.append(NEEDS_TRANSFORMERS)
             self.question = dataclasses.replace(question, stock=())
 
@@ -234,7 +235,7 @@ class _Measurement:
         if not self.question.stock:
             return
         try:
-            stock = load_stock()(model)
+            stock = StockModel(model)
         except ValueError as error:
             self.notes.append(f"{case.variant} has no peer in transformers: {error}.")
             return

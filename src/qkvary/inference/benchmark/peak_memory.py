@@ -26,7 +26,7 @@ from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.costs.formats import Dtype
 from qkvary.inference.benchmark.measuring import TimedAnswer, answer_with_cache, draw_prompts
-from qkvary.inference.catalog import load_stock
+from qkvary.inference.benchmark.stock_generation import StockModel
 from qkvary.inference.decoding import DEFAULT_CHUNK
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import ResourceError
@@ -175,7 +175,7 @@ class _Answerer:
         self._job = job
         self._vocabulary = model.config.vocabulary
         self._model = None if job.cache is None else model
-        self._stock = load_stock()(model) if job.cache is None else None
+        self._stock = StockModel(model) if job.cache is None else None
         parts = () if self._stock is None else tuple(self._stock.model.parameters())
         self.weight_bytes = sum(part.numel() * part.element_size() for part in parts)
 

@@ -4,12 +4,11 @@ The network is exported to GPT-2 or Llama with equal weights; what is shared is 
 the extra ``hf``.
 """
 
+from importlib import metadata
 from typing import Any, Literal
 
 import torch
-import transformers
 from torch import Tensor
-from transformers.generation.streamers import BaseStreamer
 
 from qkvary.checkpoints.huggingface.stock import export_stock
 from qkvary.inference.benchmark.measuring import Clocks, Rows, TimedAnswer, begin
@@ -21,8 +20,8 @@ ATTENTION = "sdpa"
 """The attention of transformers that is measured."""
 
 
-class _Clock(BaseStreamer):
-    """Notes when tokens come: first the prompts, then a token for every row at a time."""
+class _Clock:
+    """A streamer that notes when tokens come: first the prompts, then a token for every row."""
 
     def __init__(self) -> None:
         self.moments: list[Clocks] = []
@@ -52,7 +51,7 @@ class StockModel:
         self.model: Any = exported.build().to(network.embedding.device)
         self.model.set_attn_implementation(ATTENTION)
         self.architecture = str(self.model.config.model_type)
-        self.version = transformers.__version__
+        self.version = metadata.version("transformers")
 
     @property
     def cache_numbers_per_token(self) -> int:
