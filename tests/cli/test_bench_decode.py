@@ -72,7 +72,7 @@ def test_what_was_measured_is_shown_again(
     # TTFT, TPOT, tokens/s by both clocks, KiB by formula and as allocated, GB/s, ratios.
     for row in (
         "QKV cache 2.00 0.828 1,200 1,200 2,040.0 2,040.0 14.5 91 % 12.0 2.50 3.00",
-        "QKV prefix again 24.0 9.94 100 100 - - - - - - -",
+        "QKV prefix again 24.0 9.94 100 100 – – – – – – –",
     ):
         assert row.split() in rows
     assert page.read_text("utf-8").startswith("<!doctype html>")
@@ -297,7 +297,7 @@ def test_sizes_and_contexts_of_a_checkpoint_are_its_own(
 def test_a_damaged_record_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "one.json").write_text("{}")
     assert main(["bench", "decode", "--read", str(tmp_path / "one.json")]) == 3
-    assert "is no measurement of decoding" in capsys.readouterr().err
+    assert "is not a measurement of decoding" in capsys.readouterr().err
 
 
 def test_a_record_is_shown_without_torch(tmp_path: Path, run_python: Runner) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qkvary.cli._options import Where, choose_study, complete_study, parse_count, parse_seeds
+from qkvary.cli._options import Where, choose_study, complete_study, parse_seeds
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_study
 
@@ -44,17 +44,3 @@ def test_unknown_devices_are_refused(device: str) -> None:
 
 def test_the_shell_is_offered_the_studies() -> None:
     assert "quickstart" in set(complete_study(None))
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [("7", 7), ("32k", 32_768), ("2K", 2_048), ("1M", 1_048_576), ("1,024", 1024)],
-)
-def test_counts_of_tokens(text: str, count: int) -> None:
-    assert parse_count(text) == count
-
-
-@pytest.mark.parametrize("text", ["", "k", "1.5k", "-1", "32kb", "ten", "9" * 400, "2000000M"])
-def test_other_counts_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="expected a whole number such as 1024, 32k or 1M"):
-        parse_count(text)

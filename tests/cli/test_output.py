@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from qkvary.cli._output import (
     console,
-    grouped,
     print_error,
     print_json,
     print_rows,
@@ -56,10 +55,10 @@ def test_a_table_that_does_not_fit_is_a_list(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     columns = (("name", "left"), ("amount", "right"), ("gone", "left"), ("", "left"))
-    rows = [("[b]one[/b]", "1,000", "-", "###"), ("two", "2", "", "#")]
+    rows = [("[b]one[/b]", "1,000", "–", "###"), ("two", "2", "", "#")]
     table_lines = (
         "name        amount  gone     ",
-        "[b]one[/b]   1,000  -     ###",
+        "[b]one[/b]   1,000  –     ###",
         "two              2        #  ",
     )
     list_lines = ("[b]one[/b]", "  amount: 1,000", "  ###", "two", "  amount: 2", "  #")
@@ -67,14 +66,6 @@ def test_a_table_that_does_not_fit_is_a_list(
         monkeypatch.setenv("COLUMNS", str(width))
         print_rows(console(), columns, rows)
         assert capsys.readouterr().out.splitlines() == list(expected)
-
-
-@pytest.mark.parametrize(
-    ("number", "digits", "written"),
-    [(1234567, 0, "1,234,567"), (0.125, 2, "0.12"), (None, 0, "-"), (math.inf, 0, "-")],
-)
-def test_grouped(number: float | None, digits: int, written: str) -> None:
-    assert grouped(number, digits) == written
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=200))

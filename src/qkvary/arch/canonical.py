@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from qkvary.arch.choices import field_hints
 from qkvary.arch.labels import parse_variant, spell_label
 from qkvary.arch.variants import Variant
+from qkvary.text.names import suggest
 
 T = TypeVar("T")
 _KIND = "kind"
@@ -167,9 +168,9 @@ def _decode_dataclass(hint: type[Any], data: Any, where: str) -> Any:
     hints, known = field_hints(hint), {stored_name(f): f for f in dataclasses.fields(hint)}
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint_text = f"did you mean {near[0]}?" if near else f"choices: {', '.join(known)}"
-            raise ValueError(f"expected a known key in {where}, got {name!r}; {hint_text}")
+            raise ValueError(
+                f"expected a known key in {where}, got {name!r}; {suggest(name, known)}"
+            )
     fields = {
         known[name].name: _decode(hints[known[name].name], value, f"{where}.{name}")
         for name, value in given.items()

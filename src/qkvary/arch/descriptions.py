@@ -2,6 +2,7 @@
 
 from qkvary.arch.sharing import IDENTITY, Role, Source
 from qkvary.arch.variants import Variant
+from qkvary.text.names import listed
 
 _ROLES: tuple[Role, ...] = ("query", "key", "value")
 _FORMS = {
@@ -83,8 +84,7 @@ def write_equation(variant: Variant) -> str:
 
 def name_cached(variant: Variant) -> str:
     """What decoding stores per token, such as ``K and V``, ``K`` or ``x``."""
-    names = ["x" if source == IDENTITY else source.upper() for source in variant.cached]
-    return " and ".join(names)
+    return listed(["x" if source == IDENTITY else source.upper() for source in variant.cached])
 
 
 def _describe_sources(variant: Variant) -> list[str]:
@@ -93,17 +93,13 @@ def _describe_sources(variant: Variant) -> list[str]:
         seen[variant.sharing.roles[role]] = None
     groups = [(source, list[str](variant.sharing.readers(source))) for source in seen]
     alone = [readers[0] for source, readers in groups if len(readers) == 1 and source != IDENTITY]
-    parts = [f"{_join(alone)} {'each ' if len(alone) > 1 else ''}learned"] if alone else []
+    parts = [f"{listed(alone)} {'each ' if len(alone) > 1 else ''}learned"] if alone else []
     for source, readers in groups:
         if source == IDENTITY:
-            parts.append(f"{_join(readers)} {'are' if len(readers) > 1 else 'is'} the layer input")
+            parts.append(f"{listed(readers)} {'are' if len(readers) > 1 else 'is'} the layer input")
         elif len(readers) > 1:
-            parts.append(f"{_join(readers)} read one projection")
+            parts.append(f"{listed(readers)} read one projection")
     return parts
-
-
-def _join(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _write_source(variant: Variant, source: Source) -> str:

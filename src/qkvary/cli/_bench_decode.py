@@ -8,15 +8,16 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from cyclopts import Parameter, Token
+from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.canonical import to_dict
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Json, parse_count
-from qkvary.cli._output import console, print_json, print_rows, printable
+from qkvary.cli._options import Json, convert_count
+from qkvary.cli._output import console, print_json, print_sentences, printable
+from qkvary.cli._tables import print_table
 from qkvary.costs.formats import Dtype, parse_options
 from qkvary.inference.benchmark.comparisons import (
     Speed,
@@ -36,10 +37,9 @@ from qkvary.inference.benchmark.records import (
 )
 from qkvary.reports.decode_tables import all_tables, describe_networks
 from qkvary.reports.decode_writing import check_target, write_decode
-from qkvary.reports.tables import Cell, Table, one_line
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_decode_measurement
-from qkvary.text import numbers
+from qkvary.text.units import parse_count
 
 USUAL_VARIANTS = ("QKV", "Q-K=V", "MQA", "Q-MQA")
 USUAL_CONTEXT, USUAL_TOKENS, USUAL_MEMORY_CONTEXT = 256, 240, 2**15
@@ -47,10 +47,6 @@ SHORTEST_PROMPT = 16
 MEMORY_CHUNK = 128
 """Tokens of a prompt that pass the network at once where memory is measured."""
 PROGRAM = "qkvary bench decode"
-
-
-def _convert_count(_kind: object, tokens: Sequence[Token]) -> int:
-    return parse_count(tokens[0].value)
 
 
 @Parameter(name="*")
@@ -114,7 +110,7 @@ class Measuring:
         int | None,
         Parameter(
             name="--tokens",
-            converter=_convert_count,
+            converter=convert_count,
             help="New tokens of an answer. 240, or what the context leaves, if not given.",
         ),
     ] = None
@@ -127,7 +123,7 @@ class Measuring:
         int,
         Parameter(
             name="--memory-context",
-            converter=_convert_count,
+            converter=convert_count,
             help="Tokens of the answers whose peak memory is compared with the formula; 0 for none "
             "besides the cases.",
         ),
@@ -376,31 +372,10 @@ def _speed_to_dict(speed: Speed) -> dict[str, Any]:
 def _print(screen: Console, record: DecodeRecord, files: Sequence[Path]) -> None:
     screen.print(Text(printable(describe_networks(record))))
     for table in all_tables(record):
-        _print_table(screen, table)
-    for title, sentences in (("Found", find_answers(record)), ("Know that", find_caveats(record))):
-        screen.print(Text(f"\n{title}", style="bold"))
-        for sentence in sentences:
-            screen.print(Text(f"  - {printable(sentence)}"))
+        screen.print(Text(f"\n{printable(table.title)}", style="bold"))
+        # The intervals of speeds stand in the sentences, and in what is written.
+        print_table(screen, table, small=not table.key.startswith("speed"))
+    print_sentences(screen, "Found", find_answers(record))
+    print_sentences(screen, "Know that", find_caveats(record))
     for path in files:
         screen.print(Text(printable(f"written: {path}")), soft_wrap=True)
-
-
-def _shorten(cell: Cell) -> str:
-    return cell.text
-
-
-def _print_table(screen: Console, table: Table) -> None:
-    screen.print()
-    screen.print(Text(printable(table.title), style="bold"))
-    columns = [
-        (f"{one.title} {one.below}".strip(), "right" if one.numeric else "left")
-        for one in table.columns
-    ]
-    # The intervals of speeds stand in the sentences, and in what is written.
-    write = _shorten if table.key.startswith("speed") else one_line
-    rows = [
-        ["-" if cell.text == numbers.MISSING else write(cell) for cell in row] for row in table.rows
-    ]
-    print_rows(screen, columns, rows)
-    for note in table.notes:
-        screen.print(Text(printable(note), style="dim"))

@@ -9,12 +9,14 @@ from cyclopts import Parameter
 
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Json, parse_count
+from qkvary.cli._options import Json
 from qkvary.cli._output import console, print_json, print_rows
 from qkvary.costs.formats import parse_options, spell_options
 from qkvary.data.tokenizers import encode_documents
 from qkvary.inference.catalog import load_measure_text
 from qkvary.storage.errors import UsageError
+from qkvary.text.numbers import MISSING
+from qkvary.text.units import parse_count
 
 if TYPE_CHECKING:
     from qkvary.inference.cache_quality import Measured
@@ -167,4 +169,4 @@ def _cells(row: "Measured") -> tuple[str, ...]:
 
 def _judge(options: CacheOptions, *, meets: bool) -> str:
     """Only codes of 8 bits promise anything."""
-    return "-" if options.bits != 8 else "met" if meets else "missed"
+    return MISSING if options.bits != 8 else "met" if meets else "missed"

@@ -10,8 +10,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.cli._models import convert_count
-from qkvary.cli._options import Json
+from qkvary.cli._options import Json, convert_positive
 from qkvary.cli._output import console, print_json
 from qkvary.cli._prepared_output import print_prepared, summarise_prepared
 from qkvary.data.places import DEFAULT_TOKENIZER, prepare_corpus
@@ -73,7 +72,7 @@ class Documents:
         int | None,
         Parameter(
             name="--max-tokens",
-            converter=convert_count,
+            converter=convert_positive,
             help="Stop behind the training document that reaches so many tokens: 100000, 64M.",
         ),
     ] = None

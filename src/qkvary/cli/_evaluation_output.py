@@ -7,7 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.cli._output import grouped, print_rows, printable
+from qkvary.cli._output import print_rows, printable
+from qkvary.text.names import count
+from qkvary.text.numbers import MISSING, fixed
 
 _NUMBERS = (("loss", "right"), ("perplexity", "right"), ("bits", "right"))
 
@@ -29,9 +31,9 @@ def print_evaluation(screen: Console, document: Mapping[str, Any]) -> None:
 
 def _print_text(screen: Console, document: Mapping[str, Any]) -> None:
     text, protocol = document["text"], document["protocol"]
-    documents = _many(text["documents"], "document")
+    documents = count(text["documents"], "document")
     read = "one behind the other" if protocol.joined else "each by itself"
-    windows = _many(text["windows"], "window")
+    windows = count(text["windows"], "window")
     said = (
         f"{', '.join(document['data'])}: {documents} {read}, {text['tokens']:,} tokens or "
         f"{text['text_bytes']:,} bytes, from {windows} of {protocol.context:,} tokens, "
@@ -58,7 +60,7 @@ def _print_text(screen: Console, document: Mapping[str, Any]) -> None:
     if "paper" in document:
         paper = document["paper"]
         note = (
-            f"as the papers count: {_many(paper['rows'], 'document')} of {protocol.context:,} "
+            f"as the papers count: {count(paper['rows'], 'document')} of {protocol.context:,} "
             f"targets, of which {100 * paper['real_share']:.1f} % are text and the others padding"
         )
         screen.print(Text(note, style="dim"))
@@ -94,7 +96,7 @@ def _print_lengths(screen: Console, lengths: Sequence[Mapping[str, Any]], made_f
 
 def _bucket(buckets: Sequence[Mapping[str, Any]], index: int) -> str:
     if index >= len(buckets) or not buckets[index]["tokens"]:
-        return "-"
+        return MISSING
     return _number(math.exp(min(buckets[index]["loss"], 700)))
 
 
@@ -152,7 +154,7 @@ def _print_contamination(screen: Console, tasks: Mapping[str, Mapping[str, Any]]
     for name, task in tasks.items():
         found = task["contamination"]
         others = found["questions"] - found["shared"]
-        shares = ("-",) * 5
+        shares = (MISSING,) * 5
         if found["accuracy"] is not None:
             shares = _list_shares(found["accuracy"], found["normalised"])
         counts = (f"{count:,}" for count in (found["questions"], found["shared"], others))
@@ -178,7 +180,7 @@ def _explain(document: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"shared: {against['words_in_a_row']} words in a row of a question with its right "
             f"answer, or all of a shorter one, stand in one of the "
-            f"{_many(against['documents'], 'document')} for training of {against['data']}; the "
+            f"{count(against['documents'], 'document')} for training of {against['data']}; the "
             "figures beside are of the other questions"
         )
     if any(task["cut_prompts"] for task in tasks.values()):
@@ -191,10 +193,10 @@ def _list_shares(
     chance = accuracy["chance"]
     return (
         _share(accuracy),
-        "-" if chance is None else f"{100 * chance:.1f}",
+        MISSING if chance is None else f"{100 * chance:.1f}",
         _distance(accuracy),
-        "-" if normalised is None else _share(normalised),
-        "-" if normalised is None else _distance(normalised),
+        MISSING if normalised is None else _share(normalised),
+        MISSING if normalised is None else _distance(normalised),
     )
 
 
@@ -203,7 +205,7 @@ def _share(share: Mapping[str, Any]) -> str:
 
 
 def _distance(share: Mapping[str, Any]) -> str:
-    return "-" if share["distance"] is None else f"{share['distance']:+.1f} SE"
+    return MISSING if share["distance"] is None else f"{share['distance']:+.1f} SE"
 
 
 def _error(error: float, *, digits: int = 4) -> str:
@@ -215,8 +217,4 @@ def _loss(loss: float) -> str:
 
 
 def _number(perplexity: float) -> str:
-    return grouped(perplexity, 0 if perplexity >= 10_000 else 2 if perplexity >= 100 else 3)
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
+    return fixed(perplexity, 0 if perplexity >= 10_000 else 2 if perplexity >= 100 else 3)

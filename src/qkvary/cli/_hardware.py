@@ -6,9 +6,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.cli._units import parse_bandwidth, parse_bytes, parse_flops
 from qkvary.costs.devices import Device, find_device
 from qkvary.storage.errors import UsageError
+from qkvary.text.units import parse_bandwidth, parse_bytes, parse_flops
 
 
 @Parameter(name="*")

@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from cyclopts import Parameter, Token
+from cyclopts import Parameter
 
 from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer
 from qkvary.arch.families.sizes import name_sizes
 from qkvary.arch.labels import spell_label
 from qkvary.arch.models import Model, count_kinds
-from qkvary.cli._options import parse_count
+from qkvary.cli._options import convert_positive
 from qkvary.costs.candidates import Candidates
 from qkvary.costs.formats import Format, parse_format
 from qkvary.data.model_configs import resolve_model
-from qkvary.storage.errors import UsageError
 
 LONGEST_DEFAULT = 8192
 """Tokens that are planned for where neither the person nor the model says less."""
@@ -22,18 +21,6 @@ LONGEST_DEFAULT = 8192
 def complete_model(_context: object) -> Sequence[str]:
     """The names of models, for the shell."""
     return name_sizes()
-
-
-def convert_count(_kind: object, tokens: Sequence[Token]) -> int:
-    """Read a count of tokens, users or sequences, at least 1.
-
-    Raises:
-        UsageError: for anything else.
-    """
-    count = parse_count(tokens[0].value)
-    if count < 1:
-        raise UsageError("expected at least 1, got 0")
-    return count
 
 
 ModelName = Annotated[
@@ -56,7 +43,7 @@ Context = Annotated[
     int | None,
     Parameter(
         name="--context",
-        converter=convert_count,
+        converter=convert_positive,
         help="Tokens of a sequence: 2048, 32k (32,768), 1M. The model's own longest, at most 8k.",
     ),
 ]
@@ -64,7 +51,7 @@ EncoderTokens = Annotated[
     int | None,
     Parameter(
         name="--encoder-tokens",
-        converter=convert_count,
+        converter=convert_positive,
         help="Tokens that an encoder reads; as many as --context if not given.",
     ),
 ]

@@ -8,14 +8,12 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter, Token
 
-from qkvary.cli._units import ungroup
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_study, study_names
 from qkvary.studies.study import Study
+from qkvary.text.units import parse_count
 
 DEFAULT_OUT = Path("runs")
-LARGEST_COUNT = 2**40
-"""More tokens or users than this are a slip of the hand."""
 
 
 def complete_study(_context: object) -> Iterator[str]:
@@ -59,28 +57,31 @@ class Where:
 DEFAULT_WHERE = Where()
 
 
-def parse_count(text: str) -> int:
-    """Read a number of tokens: ``1024``, ``32k`` (32,768) or ``1M`` (1,048,576).
+def convert_count(_kind: object, tokens: Sequence[Token]) -> int:
+    """Read a count of tokens.
 
     Raises:
-        UsageError: for anything else.
+        ValueError: for anything else.
     """
-    match = re.fullmatch(r"([0-9]{1,15})([kKmM]?)", ungroup(text))
-    factor = 0 if match is None else {"": 1, "k": 2**10, "m": 2**20}[match[2].lower()]
-    if match is None or int(match[1]) * factor > LARGEST_COUNT:
-        shown = text if len(text) <= 60 else text[:57] + "..."
-        raise UsageError(f"expected a whole number such as 1024, 32k or 1M, got {shown!r}")
-    return int(match[1]) * factor
-
-
-def _convert_count(_kind: object, tokens: Sequence[Token]) -> int:
     return parse_count(tokens[0].value)
+
+
+def convert_positive(kind: object, tokens: Sequence[Token]) -> int:
+    """Read a count of tokens, users or sequences, at least 1.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    count = convert_count(kind, tokens)
+    if count < 1:
+        raise ValueError("expected at least 1, got 0")
+    return count
 
 
 Length = Annotated[
     int,
     Parameter(
-        name="--length", converter=_convert_count, help="Tokens of the sequence: 1024, 32k, 1M."
+        name="--length", converter=convert_count, help="Tokens of the sequence: 1024, 32k, 1M."
     ),
 ]
 

@@ -18,6 +18,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from qkvary.text.numbers import MISSING
+
 SCHEMA_VERSION = 1
 WIDTH_WITHOUT_TERMINAL = 160
 WIDEST = 10_000
@@ -126,15 +128,15 @@ def print_rows(
     for name, *cells in filled:
         screen.print(Text(printable(name), style="bold"))
         for (heading, _), cell in zip(columns[1:], cells, strict=True):
-            if cell not in {"", "-"}:
+            if cell not in {"", MISSING}:
                 screen.print(Text(printable(f"  {heading}: {cell}" if heading else f"  {cell}")))
 
 
-def grouped(number: float | None, digits: int = 0) -> str:
-    """A number with thousands separated, or a dash where there is none."""
-    if number is None or not math.isfinite(number):
-        return "-"
-    return f"{number:,.{digits}f}"
+def print_sentences(screen: Console, title: str, sentences: Iterable[str]) -> None:
+    """Print a list of sentences under a title."""
+    screen.print(Text(f"\n{title}", style="bold"))
+    for sentence in sentences:
+        screen.print(Text(f"  - {printable(sentence)}"))
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:

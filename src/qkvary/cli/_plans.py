@@ -6,7 +6,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from qkvary.arch.models import Model
-from qkvary.cli._models import Context, EncoderTokens, WeightFormat, convert_count
+from qkvary.cli._models import Context, EncoderTokens, WeightFormat
+from qkvary.cli._options import convert_positive
 from qkvary.costs.candidates import Candidates
 from qkvary.costs.devices import Device
 from qkvary.costs.formats import Format
@@ -23,7 +24,9 @@ class Load:
     context: Context = None
     users: Annotated[
         int,
-        Parameter(name="--users", converter=convert_count, help="Users at once, a sequence each."),
+        Parameter(
+            name="--users", converter=convert_positive, help="Users at once, a sequence each."
+        ),
     ] = 1
     encoder_tokens: EncoderTokens = None
     dtype: Annotated[

@@ -5,9 +5,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.cli._output import grouped, print_rows, printable
+from qkvary.cli._output import print_rows, printable
 from qkvary.data.prepared import PreparedData
 from qkvary.data.splits import explain_miss
+from qkvary.text.numbers import fixed, whole
 
 COLUMNS = (
     ("split", "left"),
@@ -68,11 +69,11 @@ def print_prepared(screen: Console, data: PreparedData) -> None:
     rows = [
         (
             name,
-            grouped(one["documents"]),
-            grouped(one["tokens"]),
-            grouped(one["text_bytes"]),
-            grouped(one["tokens_per_byte"], 4),
-            grouped(one["tokens_per_document"]),
+            whole(one["documents"]),
+            whole(one["tokens"]),
+            whole(one["text_bytes"]),
+            fixed(one["tokens_per_byte"], 4),
+            whole(one["tokens_per_document"]),
         )
         for name, one in found["splits"].items()
     ]

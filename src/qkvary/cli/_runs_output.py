@@ -8,10 +8,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.cli._output import console, grouped, print_json, print_rows, printable
+from qkvary.cli._output import console, print_json, print_rows, printable
 from qkvary.costs.network import network_costs
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
+from qkvary.text.numbers import whole
 
 COLUMNS = (
     ("variant", "left"),
@@ -63,9 +64,9 @@ def print_plan(study: Study, store: Store, *, json_output: bool) -> None:
         (
             row["variant"],
             str(row["seed"]),
-            grouped(row["parameters"]),
-            grouped(row["cache_bytes_per_token"]),
-            grouped(row["tokens"]),
+            whole(row["parameters"]),
+            whole(row["cache_bytes_per_token"]),
+            whole(row["tokens"]),
             f"{row['petaflops']:.3g}",
             row["state"],
         )

@@ -1,31 +1,28 @@
 """How a serving plan is printed, and written as JSON."""
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from qkvary.cli._models import describe_layers
-from qkvary.cli._output import fits, printable, table
+from qkvary.cli._output import printable
 from qkvary.cli._plans import Question
-from qkvary.cli._units import (
-    format_bytes,
-    format_count,
-    format_price,
-    format_share,
-    format_tokens,
-)
+from qkvary.cli._tables import print_table
 from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.devices import Device
-from qkvary.costs.exact_savings import Saving, SavingsReport
 from qkvary.costs.formats import Format
 from qkvary.costs.macs import count_encoder_tokens
 from qkvary.literature.quality import Quality
-from qkvary.literature.rounding import meant_decimals
 from qkvary.planning.advice import ServedVariant
 from qkvary.planning.plans import ServingAnswer
+from qkvary.reports.plan_variants import Savings
+from qkvary.reports.tables import Table
+from qkvary.text.names import count
+from qkvary.text.numbers import share
+from qkvary.text.units import data_size
 
 
 def print_head(screen: Console, question: Question, *, decimal: bool) -> None:
@@ -33,105 +30,50 @@ def print_head(screen: Console, question: Question, *, decimal: bool) -> None:
     model, load, device = question.model, question.load, question.device
     screen.print(Text(printable(model.name), style="bold"))
     screen.print(Text(f"{len(model.layers)} layers: {describe_layers(model)}", style="dim"))
-    weights = format_bytes(weight_bytes(model, question.weights), decimal=decimal)
-    usable = format_bytes(question.demand.usable_bytes, decimal=decimal)
+    weights = data_size(weight_bytes(model, question.weights), decimal=decimal)
+    usable = data_size(question.demand.usable_bytes, decimal=decimal)
     room = (
-        f"{device.title}: {format_bytes(device.memory_bytes, decimal=decimal)}, {usable} after the "
-        f"reserve of {format_share(question.reserve)}"
+        f"{device.title}: {data_size(device.memory_bytes, decimal=decimal)}, {usable} after the "
+        f"reserve of {share(question.reserve)}"
     )
-    users = "1 user" if load.users == 1 else f"{load.users:,} users"
+    users = count(load.users, "user")
     served = f"{users} of {question.context:,} tokens on {room}; weights {weights} in "
     screen.print(Text(room if question.trains else served + question.weights.name))
 
 
-def print_savings(
-    screen: Console, question: Question, *, report: SavingsReport, decimal: bool
-) -> None:
+def print_savings(screen: Console, savings: Savings) -> None:
     """Say what the weights as they are allow to save, exact methods first, lossy ones marked."""
-    first = question.formats[0]
     screen.print(Text("\nWith the weights as they are", style="bold"))
-    held = format_bytes(report.bytes_now, decimal=decimal)
-    screen.print(Text(f"  now: {held} of cache a user in {first.name}"))
-    for saving in report.savings:
-        then = format_bytes(saving.model_bytes_then, decimal=decimal)
-        where = _layers(saving, len(question.model.layers))
-        saved = f"-{saving.share_of_model:.1%}"
-        if len(saving.layers) < len(question.model.layers):
-            saved += f"; -{saving.share_of_layers:.1%} of those layers"
-        screen.print(Text(f"  {_certainty(saving)}: {saving.method}, {where}: {then} ({saved})"))
-        screen.print(Text(f"    {saving.explanation}; {saving.price}", style="dim"))
-    if not report.savings:
+    screen.print(Text(f"  now: {savings.now}"))
+    for saved, explanation in savings.methods:
+        screen.print(Text(f"  {saved}"))
+        screen.print(Text(f"    {explanation}", style="dim"))
+    if not savings.methods:
         screen.print(Text("  exact: nothing"))
-    for sentence in (*report.already, *report.obstacles):
+    for sentence in savings.reasons:
         screen.print(Text(f"    {sentence}", style="dim"))
-    lossy = (f"{name} {format_bytes(held, decimal=decimal)}" for name, held in report.lossy)
     marked = "a user (scales counted); changes the function, to be measured"
-    screen.print(Text(f"  lossy: {', '.join(lossy)} {marked}"))
+    screen.print(Text(f"  lossy: {savings.lossy} {marked}"))
 
 
-def print_serving(
-    screen: Console, question: Question, rows: Sequence[ServedVariant], *, decimal: bool
-) -> None:
-    """Print the table of variants and formats."""
+def print_serving(screen: Console, variants: Table, formats: Sequence[Format]) -> None:
+    """Print the table of variants, each format by itself."""
     screen.print(Text("\nVariants (all but * would have to be trained)", style="bold"))
-    tables = _tables(question, rows, decimal=decimal)
-    if all(fits(screen, made) for _, made in tables):
-        for form, made in tables:
-            lossy = ", lossy" if form.is_lossy else ""
-            screen.print(Text(f"cache in {form.name}{lossy}", style="italic"))
-            screen.print(made)
-        screen.print(Text(_legend(question), style="dim"))
-        return
-    for row in rows:
-        screen.print(Text(f"{_label(row)}, {row.cache.name}", style="bold"))
-        for name, value in _lines(row, question, decimal=decimal):
-            screen.print(Text(f"  {name}: {value}"))
-
-
-def _tables(
-    question: Question, rows: Sequence[ServedVariant], *, decimal: bool
-) -> list[tuple[Format, Table]]:
-    """The rows of each format as a table."""
-    priced = question.price is not None
-    columns = [
-        ("variant", "left"),
-        ("per user", "right"),
-        ("users", "right"),
-        ("devices", "right"),
-        *([("price", "right")] if priced else []),
-        ("longest", "right"),
-        ("tokens/s", "right"),
-        ("bound", "left"),
-        ("published %", "right"),
-        ("standing", "left"),
-    ]
-    return [
-        (
-            form,
-            table(
-                columns,
-                (_cells(row, priced=priced, decimal=decimal) for row in rows if row.cache == form),
+    place = [column.key for column in variants.columns].index("cache")
+    for form in formats:
+        lossy = ", lossy" if form.is_lossy else ""
+        screen.print(Text(f"cache in {form.name}{lossy}", style="italic"))
+        part = dataclasses.replace(
+            variants,
+            columns=variants.columns[:place] + variants.columns[place + 1 :],
+            rows=tuple(
+                row[:place] + row[place + 1 :]
+                for row in variants.rows
+                if row[place].raw == form.name
             ),
+            notes=variants.notes if form == formats[-1] else (),
         )
-        for form in dict.fromkeys(row.cache for row in rows)
-    ]
-
-
-def _legend(question: Question) -> str:
-    """What the columns mean."""
-    speed = (
-        "tokens/s: of one replica as full as this demand makes it, at the roofline"
-        if question.device.bandwidth_bytes_per_second and question.device.flops_per_second_16_bit
-        else "tokens/s: give --bandwidth and --flops of the device"
-    )
-    most, made_for = question.demand.replica_sizes[-1], question.model.max_tokens
-    limit = "" if made_for is None else f" (the model was made for {made_for:,})"
-    return (
-        "users: on one device; devices: for all users, such as 8 by 2 where every 2 share a copy "
-        f"of the model ({most} at most); longest: tokens of one user alone that one such copy has "
-        f"memory for{limit}; {speed}; published: change of perplexity against all heads and "
-        "projections, trained from scratch, and what its printed digits leave open"
-    )
+        print_table(screen, part)
 
 
 def serving_to_dict(answer: ServingAnswer) -> dict[str, Any]:
@@ -222,76 +164,6 @@ def quality_to_dict(quality: Quality | None) -> dict[str, Any] | None:
         "source": quality.source,
         "caveats": quality.caveats,
     }
-
-
-def describe_change(quality: Quality | None) -> str:
-    """A published change with the interval that its printed digits leave."""
-    if quality is None:
-        return "-"
-    if quality.low == quality.high == 0:
-        return "baseline"
-    digits = meant_decimals(quality.low, quality.high)
-    interval = f"[{quality.low:.{digits}f}, {quality.high:.{digits}f}]"
-    return f"{quality.change_percent:+.{digits}f} {interval}"
-
-
-def _certainty(saving: Saving) -> str:
-    return saving.certainty if saving.certainty == "exact" else f"possible, {saving.certainty}"
-
-
-def _layers(saving: Saving, total: int) -> str:
-    count = len(saving.layers)
-    return f"all {total} layers" if count == total else f"{count} of {total} layers"
-
-
-def _label(row: ServedVariant) -> str:
-    return row.name + (" *" if row.is_original else "")
-
-
-def _cells(row: ServedVariant, *, priced: bool, decimal: bool) -> list[str]:
-    plan = row.plan
-    cells = [_label(row), format_bytes(plan.user_bytes, decimal=decimal), _users(row)]
-    cells.append(_devices(row))
-    if priced:
-        cells.append(format_price(plan.price_per_month))
-    cells.append(format_tokens(plan.longest_context))
-    cells.append(format_count(plan.tokens_per_second))
-    cells.append(plan.bound or "-")
-    return [*cells, describe_change(row.quality), _standing(row)]
-
-
-def _lines(row: ServedVariant, question: Question, *, decimal: bool) -> Iterator[tuple[str, str]]:
-    plan = row.plan
-    yield "cache per user", format_bytes(plan.user_bytes, decimal=decimal)
-    yield "users per device", _users(row)
-    yield "devices", _devices(row)
-    if question.price is not None:
-        yield "price per month", format_price(plan.price_per_month)
-    yield "longest context of one user", format_tokens(plan.longest_context)
-    yield (
-        "tokens/s at the roofline",
-        f"{format_count(plan.tokens_per_second)} ({plan.bound or '-'})",
-    )
-    yield "published change", f"{describe_change(row.quality)}, {_standing(row)}"
-
-
-def _devices(row: ServedVariant) -> str:
-    plan = row.plan
-    if plan.devices is None:
-        return "none"
-    together = plan.devices_per_replica or 1
-    return f"{plan.devices:,}" + (f" by {together}" if together > 1 else "")
-
-
-def _users(row: ServedVariant) -> str:
-    users = row.plan.users_per_device
-    if not row.plan.fits:
-        return "none"
-    return f"{users:,.0f}" if users >= 100 or users % 1 == 0 else f"{users:,.3g}"
-
-
-def _standing(row: ServedVariant) -> str:
-    return f"dominated by {', '.join(row.dominated_by)}" if row.dominated_by else row.standing
 
 
 def _row_to_dict(row: ServedVariant) -> dict[str, Any]:

@@ -1,76 +1,22 @@
 """How a training plan is printed, and written as JSON."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.cli._output import grouped, print_rows
 from qkvary.cli._plans import Question
-from qkvary.cli._serving_output import describe_change, quality_to_dict
-from qkvary.cli._units import format_bytes, format_change, format_count, format_share
+from qkvary.cli._serving_output import quality_to_dict
+from qkvary.cli._tables import print_table
 from qkvary.planning.plans import TrainingAnswer
-from qkvary.planning.training_advice import TrainedVariant
-
-COLUMNS = (
-    ("variant", "left"),
-    ("parameters", "right"),
-    ("weights + optimizer", "right"),
-    ("per sequence", "right"),
-    ("batch", "right"),
-    ("MACs/token", "right"),
-    ("tokens/s", "right"),
-    ("published tokens/s", "right"),
-    ("published %", "right"),
-)
+from qkvary.reports.tables import Table
 
 
-def print_training(
-    screen: Console, question: Question, rows: Sequence[TrainedVariant], *, decimal: bool
-) -> None:
+def print_training(screen: Console, question: Question, variants: Table) -> None:
     """Print the table of variants."""
-    base = rows[0]
-    screen.print(
-        Text(
-            f"\nTraining on sequences of {question.context:,} tokens, "
-            f"{question.purpose.precision} precision, at {format_share(question.utilization)} of "
-            "the matrix rate",
-            style="bold",
-        )
-    )
-    print_rows(
-        screen,
-        COLUMNS,
-        (
-            (
-                row.label + (" *" if row.is_original else ""),
-                format_count(row.parameters),
-                format_bytes(row.plan.state_bytes, decimal=decimal),
-                format_bytes(row.plan.sequence_bytes, decimal=decimal),
-                grouped(row.plan.largest_batch),
-                _macs(row, base),
-                format_count(row.plan.tokens_per_second),
-                grouped(row.published_tokens_per_second),
-                describe_change(row.quality),
-            )
-            for row in rows
-        ),
-    )
-    screen.print(
-        Text(
-            "per sequence: activations of a fused softmax core and logits in 32 bits; batch: "
-            "sequences beside weights and optimizer on one device; published tokens/s: paper 1's "
-            "own machines, its 300M networks; published %: change of perplexity, and what its "
-            "digits leave open",
-            style="dim",
-        )
-    )
-
-
-def _macs(row: TrainedVariant, base: TrainedVariant) -> str:
-    own, first = row.plan.macs_per_token, base.plan.macs_per_token
-    return f"{format_count(own)} ({format_change(own, first)})"
+    said = f"Training on sequences of {question.context:,} tokens"
+    screen.print(Text(f"\n{said}", style="bold"))
+    print_table(screen, variants)
 
 
 def training_to_dict(answer: TrainingAnswer) -> dict[str, Any]:

@@ -16,18 +16,19 @@ from qkvary.cli._models import (
     VariantLabels,
     WeightFormat,
     choose_context,
-    convert_count,
     describe_layers,
     find_model,
     notes_of,
 )
-from qkvary.cli._options import Json
+from qkvary.cli._options import Json, convert_positive
 from qkvary.cli._output import bar, console, print_json, print_rows, printable
-from qkvary.cli._units import format_bytes, format_change, format_count
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.comparison import CostRow, compare_costs
 from qkvary.costs.formats import Format, parse_format
 from qkvary.costs.macs import count_encoder_tokens
+from qkvary.text.names import count
+from qkvary.text.numbers import change, compact
+from qkvary.text.units import data_size
 
 COLUMNS = (
     ("variant", "left"),
@@ -52,7 +53,7 @@ CONVENTIONS = {
 }
 
 Batch = Annotated[
-    int, Parameter(name="--batch", converter=convert_count, help="Sequences at once.")
+    int, Parameter(name="--batch", converter=convert_positive, help="Sequences at once.")
 ]
 CacheFormat = Annotated[
     str,
@@ -121,9 +122,9 @@ def command(
 def _print_head(
     screen: Console, model: Model, tokens: int, batch: int, cache: Format, weights: str
 ) -> None:
-    sequences = "1 sequence" if batch == 1 else f"{batch:,} sequences"
     screen.print(Text(printable(model.name), style="bold"))
     screen.print(Text(f"{len(model.layers)} layers: {describe_layers(model)}", style="dim"))
+    sequences = count(batch, "sequence")
     screen.print(
         Text(f"{tokens:,} tokens, {sequences}, cache in {cache.name}, weights in {weights}\n")
     )
@@ -137,14 +138,12 @@ def _cells(rows: Sequence[CostRow], *, decimal: bool) -> Iterator[Sequence[str]]
         held = row.cache_bytes or 0
         yield (
             row.candidate.name + (" *" if row.candidate.is_original else ""),
-            _with_change(format_count(total), total, base.parameters.total),
-            format_count(row.parameters.attention),
-            _with_change(format_count(macs), macs, base.decode_macs.total),
-            format_bytes(row.weight_bytes, decimal=decimal),
-            format_bytes(row.cache_bytes_per_token, decimal=decimal),
-            _with_change(
-                format_bytes(row.cache_bytes, decimal=decimal), held, base.cache_bytes or 0
-            ),
+            _with_change(compact(total, 4), total, base.parameters.total),
+            compact(row.parameters.attention, 4),
+            _with_change(compact(macs, 4), macs, base.decode_macs.total),
+            data_size(row.weight_bytes, decimal=decimal),
+            data_size(row.cache_bytes_per_token, decimal=decimal),
+            _with_change(data_size(row.cache_bytes, decimal=decimal), held, base.cache_bytes or 0),
             bar(held, most, width=12),
         )
 
@@ -160,15 +159,15 @@ def _legend(rows: Sequence[CostRow], *, decimal: bool) -> str:
     if base.step is not None:
         parts.append(
             f"A decoding step of the model as it is moves "
-            f"{format_bytes(base.step.moved_bytes, decimal=decimal)} for "
+            f"{data_size(base.step.moved_bytes, decimal=decimal)} for "
             f"{base.step.flops_per_byte:.3g} FLOPs a byte."
         )
     return "\n" + " ".join(parts)
 
 
 def _with_change(text: str, value: float, base: float) -> str:
-    change = format_change(value, base)
-    return text if change in ("", "=") else f"{text} ({change})"
+    changed = change(value, base)
+    return text if changed in ("", "=") else f"{text} ({changed})"
 
 
 def _to_dict(row: CostRow, base: CostRow) -> dict[str, Any]:

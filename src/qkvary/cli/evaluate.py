@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter, Token
+from cyclopts import Parameter
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.cli._evaluation_output import print_evaluation
-from qkvary.cli._options import Json, parse_count
+from qkvary.cli._options import Json, convert_count
 from qkvary.cli._output import console, print_json, to_json
 from qkvary.inference.evaluation.catalog import (
     load_identify,
@@ -23,6 +23,7 @@ from qkvary.inference.evaluation.catalog import (
 )
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.errors import UsageError
+from qkvary.text.units import parse_count
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
@@ -36,12 +37,8 @@ FIVE = ("arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande")
 """What ``--tasks five`` means."""
 
 
-def _convert_count(_kind: object, tokens: Sequence[Token]) -> int:
-    return parse_count(tokens[0].value)
-
-
 def _count(name: str, text: str) -> Any:
-    return Parameter(name=name, converter=_convert_count, help=text)
+    return Parameter(name=name, converter=convert_count, help=text)
 
 
 Checkpoint = Annotated[

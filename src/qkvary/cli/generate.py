@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter, Token
+from cyclopts import Parameter
 from rich.console import Console
 
 from qkvary.arch.caches import CacheLayout, CacheStorage, DecodeKernel
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Json, parse_count
+from qkvary.cli._options import Json, convert_count
 from qkvary.cli._output import console, print_json, printable, table
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.catalog import (
@@ -43,10 +43,6 @@ BATCH = 16
 """Prompts that are answered at once at most."""
 
 
-def _convert_tokens(_kind: object, tokens: Sequence[Token]) -> int:
-    return parse_count(tokens[0].value)
-
-
 Checkpoint = Annotated[
     Path,
     Parameter(help="A folder or file: our own, a llama2.c .bin, or a character model."),
@@ -58,7 +54,7 @@ Tokens = Annotated[
     int | None,
     Parameter(
         name="--tokens",
-        converter=_convert_tokens,
+        converter=convert_count,
         help="New tokens at most. As many as the model has places for, up to 256, if not given.",
     ),
 ]

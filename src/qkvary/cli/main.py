@@ -5,7 +5,6 @@ help the first line of the file's docstring, read without importing it. So ``qkv
 neither torch nor any command. Does not know what the commands do.
 """
 
-import difflib
 import errno
 import os
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 from cyclopts import App, CycloptsError
 
 from qkvary.cli._output import console, print_error
+from qkvary.text.names import suggest
 
 FOLDER = Path(__file__).parent
 HELP_WIDTH = 100
@@ -133,9 +133,8 @@ def _check_command(arguments: list[str]) -> None:
     known = (*command_names(), "__complete")
     if not arguments or arguments[0].startswith("-") or arguments[0] in known:
         return
-    near = difflib.get_close_matches(arguments[0], command_names(), n=1)
-    hint = f"did you mean {near[0]}?" if near else f"choices: {', '.join(command_names())}"
-    raise ValueError(f"expected a command, got {arguments[0]!r}; {hint}")
+    said = suggest(arguments[0], command_names())
+    raise ValueError(f"expected a command, got {arguments[0]!r}; {said}")
 
 
 def _report(error: Exception) -> int:

@@ -1,11 +1,10 @@
 """Plan a deployment: what can be saved exactly, what fits, what it costs, what is dominated."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.text import Text
 
 from qkvary.cli._hardware import Hardware, choose_device
@@ -20,7 +19,7 @@ from qkvary.cli._models import (
     read_formats,
 )
 from qkvary.cli._options import Json
-from qkvary.cli._output import console, print_json, printable
+from qkvary.cli._output import console, print_json, print_sentences, printable
 from qkvary.cli._plans import Load, Purpose, Question
 from qkvary.cli._serving_output import (
     print_head,
@@ -30,13 +29,14 @@ from qkvary.cli._serving_output import (
     serving_to_dict,
 )
 from qkvary.cli._training_output import print_training, training_to_dict
-from qkvary.cli._units import parse_share
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.formats import parse_format
 from qkvary.planning.plans import Plan, Regime, ServingAnswer, answer_serving, answer_training
 from qkvary.reports.catalog import PLAN_FORMATS, PlanFormat
+from qkvary.reports.plan_variants import describe_savings, variants_table
 from qkvary.reports.plan_writing import write_plan
 from qkvary.storage.errors import UsageError
+from qkvary.text.units import parse_share
 
 DEFAULT_HARDWARE = Hardware()
 DEFAULT_LOAD = Load()
@@ -80,12 +80,14 @@ def command(
         return
     screen = console()
     print_head(screen, question, decimal=decimal)
+    variants = variants_table(plan, "variants")
     if isinstance(plan.answer, ServingAnswer):
-        print_savings(screen, question, report=plan.answer.savings, decimal=decimal)
-        print_serving(screen, question, plan.answer.rows, decimal=decimal)
+        print_savings(screen, describe_savings(plan, plan.answer))
+        print_serving(screen, variants, plan.formats)
     else:
-        print_training(screen, question, plan.answer.rows, decimal=decimal)
-    _print_words(screen, plan.answer.advice, (*plan.answer.caveats, *plan.notes))
+        print_training(screen, question, variants)
+    print_sentences(screen, "Advice", plan.answer.advice)
+    print_sentences(screen, "Know that", (*plan.answer.caveats, *plan.notes))
     for path in files:
         screen.print(Text(printable(f"written: {path}")), soft_wrap=True)
 
@@ -152,10 +154,3 @@ def _resolve(
         formats=read_formats(load.dtype),
         weights=parse_format(load.weights),
     )
-
-
-def _print_words(screen: Console, advice: Iterable[str], caveats: Iterable[str]) -> None:
-    for title, sentences in (("Advice", advice), ("Know that", caveats)):
-        screen.print(Text(f"\n{title}", style="bold"))
-        for sentence in sentences:
-            screen.print(Text(f"  - {printable(sentence)}"))

@@ -24,6 +24,7 @@ from qkvary.literature.recomputation import (
     recompute,
     spell,
 )
+from qkvary.text.numbers import MISSING
 
 WIDE = 120
 """Columns from which on a table is easier to read than a list."""
@@ -114,7 +115,7 @@ def _print_summary(screen: Console, names: Sequence[str]) -> None:
         columns = [("table", "left"), ("figures", "right")]
         columns += [(verdict, "right") for verdict in VERDICTS]
         cells = [
-            [name, str(sum(found.values())), *(str(number or "-") for number in found.values())]
+            [name, str(sum(found.values())), *(str(number or MISSING) for number in found.values())]
             for name, found in lines
         ]
         screen.print(table(columns, cells))
@@ -161,7 +162,7 @@ def _name(row: Recomputed, titles: dict[str, str]) -> str:
 
 
 def _number(row: Recomputed) -> str:
-    return spell(row.derivation.value, row.figure) if row.derivation else "-"
+    return spell(row.derivation.value, row.figure) if row.derivation else MISSING
 
 
 def _how(row: Recomputed) -> Iterator[str]:

@@ -12,7 +12,7 @@ from qkvary.cli._output import console, print_json, printable, sparkline, table
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Store
-from qkvary.text.numbers import real, whole
+from qkvary.text.numbers import MISSING, real, whole
 from qkvary.text.units import duration
 
 SHOWN_MATCHES = 5
@@ -110,7 +110,7 @@ def _say(name: str, value: object) -> str:
         return real(value, 4)
     if isinstance(value, int) and not isinstance(value, bool):
         return whole(value) if name != "seed" else str(value)
-    return printable("-" if value is None else str(value))
+    return printable(MISSING if value is None else str(value))
 
 
 def _curves(events: list[dict[str, Any]]) -> Iterator[tuple[str, list[tuple[int, float]]]]:

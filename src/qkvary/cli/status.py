@@ -21,6 +21,7 @@ from qkvary.cli._output import console, print_json, printable, table
 from qkvary.cli._trainings import choose_training
 from qkvary.storage.errors import DamagedError
 from qkvary.studies.running.store import Store
+from qkvary.text.numbers import MISSING
 
 RunState = Literal["done", "failed", "diverged", "running", "open", "damaged"]
 STATES: tuple[RunState, ...] = ("done", "failed", "diverged", "running", "open", "damaged")
@@ -106,6 +107,6 @@ def _rows(standings: Sequence[Standing]) -> list[list[str]]:
         groups.setdefault(standing.group, Counter())[standing.state] += 1
     total = sum(groups.values(), Counter[str]())
     return [
-        [name, str(counts.total()), *(str(counts[state] or "-") for state in STATES)]
+        [name, str(counts.total()), *(str(counts[state] or MISSING) for state in STATES)]
         for name, counts in [*groups.items(), ("all", total)]
     ]

@@ -18,7 +18,6 @@ from rich.text import Text
 
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.cli._data_prepare import ProgressLine
-from qkvary.cli._models import convert_count
 from qkvary.cli._options import (
     DEFAULT_OUT,
     DEFAULT_WHERE,
@@ -26,6 +25,7 @@ from qkvary.cli._options import (
     Out,
     Where,
     check_device,
+    convert_positive,
     parse_seeds,
 )
 from qkvary.cli._output import (
@@ -93,7 +93,7 @@ ENDED_BADLY = (1, 5)
 
 
 def _count(name: str, text: str) -> Any:
-    return Parameter(name=name, converter=convert_count, help=text)
+    return Parameter(name=name, converter=convert_positive, help=text)
 
 
 @Parameter(name="*")

@@ -15,12 +15,13 @@ from qkvary.arch.labels import parse_variant, spell_label, spell_tuple
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import QKV, Variant
 from qkvary.cli._options import Json, Length
-from qkvary.cli._output import console, grouped, print_json, printable
+from qkvary.cli._output import console, print_json, printable
 from qkvary.costs.cache import layer_cache_bytes_per_token
 from qkvary.costs.formats import Dtype
 from qkvary.costs.macs import attention_projection_macs_per_token, score_macs
 from qkvary.costs.parameters import attention_parameters
 from qkvary.literature.figures import PublishedQuality, published_quality
+from qkvary.text.numbers import MISSING, whole
 
 WIDE = 140
 """Columns from which on a table is easier to read than a list."""
@@ -182,7 +183,7 @@ def _draw_table(rows: list[Row], baseline: Row) -> Table:
 
 
 def _figures(row: Row, baseline: Row) -> Iterator[str]:
-    published = row.published.change if row.published else "-"
+    published = row.published.change if row.published else MISSING
     if row.costs is None or baseline.costs is None:
         yield from ("does not fit", "", name_cached(row.variant), published)
         return
@@ -194,7 +195,7 @@ def _figures(row: Row, baseline: Row) -> Iterator[str]:
 
 
 def _share(value: int, of: int) -> str:
-    return f"{grouped(value)} ({100 * value / of:.3g} %)"
+    return f"{whole(value)} ({100 * value / of:.3g} %)"
 
 
 def _print_list(screen: Console, rows: list[Row], baseline: Row) -> None:
@@ -203,7 +204,7 @@ def _print_list(screen: Console, rows: list[Row], baseline: Row) -> None:
         screen.print(Text.assemble((row.label, "bold"), "  ", spell_tuple(row.variant)))
         screen.print(Text(f"  {describe(row.variant)}"))
         screen.print(Text(f"  {write_equation(row.variant)}", style="cyan"))
-        screen.print(Text(f"  parameters {parameters}, MACs per token {macs or '-'}"))
+        screen.print(Text(f"  parameters {parameters}, MACs per token {macs or MISSING}"))
         cached = " ".join(cached.splitlines())
         screen.print(Text(f"  cached bytes per token: {cached}; published: {published}"))
 

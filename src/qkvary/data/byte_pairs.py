@@ -120,12 +120,7 @@ class BytePairTokenizer:
         Raises:
             ValueError: for half of a surrogate pair, which has no bytes.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"expected text, got half of a surrogate pair at character {error.start}"
-            ) from error
+        text_bytes(text)
         return self.encoding.encode_ordinary(text)
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002  see Tokenizer
@@ -135,3 +130,17 @@ class BytePairTokenizer:
     def describe(self) -> dict[str, Any]:
         """The merges."""
         return {"kind": "byte-pairs", "merges": "\n".join(self._lines)}
+
+
+def text_bytes(text: str) -> bytes:
+    """The bytes of a text.
+
+    Raises:
+        ValueError: for half of a surrogate pair, which has none.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"expected text, got half of a surrogate pair at character {error.start}"
+        ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from qkvary.data.splits import HeldOut
 from qkvary.data.tokenizer_files import data_root
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
+from qkvary.text.names import suggest
 
 HUB_SHARE = 0.005
 """Held out of a data set of the hub, where nobody says otherwise: these are large."""
@@ -124,11 +124,9 @@ def open_source(reference: str, choices: Choices | None = None) -> Source:
     path = Path(reference).expanduser()
     if reference and path.exists():
         return find_source(path, chosen)
-    near = difflib.get_close_matches(reference, CORPORA, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"choices: {', '.join(CORPORA)}"
     raise UsageError(
         f"expected a file, a folder, hf:owner/name or the name of a corpus, got {reference!r}; "
-        f"{hint}"
+        f"{suggest(reference, CORPORA)}"
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, cast
 
+from qkvary.data.byte_pairs import text_bytes
 from qkvary.data.parquet import read_parquet
 from qkvary.data.tokenizers import DOCUMENT_END
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
@@ -258,11 +259,9 @@ def checked_document(value: Any, where: str, field: str) -> Document:
     try:
         # Half of a pair is never ASCII, and most texts are.
         if not value.isascii():
-            value.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(
-            f"{where}: expected text, got half of a surrogate pair at character {error.start}"
-        ) from None
+            text_bytes(value)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from None
     return Document(value, where)
 
 

@@ -11,7 +11,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from qkvary.data.byte_pairs import byte_letters
+from qkvary.data.byte_pairs import byte_letters, text_bytes
 from qkvary.storage.errors import UsageError
 
 if TYPE_CHECKING:
@@ -102,12 +102,7 @@ class LibraryTokenizer:
         Raises:
             ValueError: for half of a surrogate pair, which has no bytes.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"expected text, got half of a surrogate pair at character {error.start}"
-            ) from error
+        text_bytes(text)
         return self.library.encode(text, add_special_tokens=False).ids
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
-from qkvary.data.byte_pairs import BytePairTokenizer
+from qkvary.data.byte_pairs import BytePairTokenizer, text_bytes
 from qkvary.data.library_tokenizers import LibraryTokenizer
 
 _BYTE_PIECE = re.compile(rb"<0x([0-9A-F]{2})>")
@@ -149,7 +149,7 @@ class ByteTokenizer:
         Raises:
             ValueError: for half of a surrogate pair, which has no bytes.
         """
-        return list(_bytes_of(text))
+        return list(text_bytes(text))
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002  see Tokenizer
         """The byte; the separator adds nothing."""
@@ -221,7 +221,7 @@ class PieceTokenizer:
         Raises:
             ValueError: for half of a surrogate pair, which has no bytes.
         """
-        _bytes_of(text)
+        text_bytes(text)
         start = [1]
         if self.joins_spaces:
             text = re.sub(" +", " ", text).strip(" ")
@@ -333,12 +333,3 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
     return value
-
-
-def _bytes_of(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"expected text, got half of a surrogate pair at character {error.start}"
-        ) from error

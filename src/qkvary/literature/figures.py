@@ -10,12 +10,13 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, cast
 
 from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.text.names import listed, suggest
 
 SCHEMA_VERSION = 1
 
@@ -136,9 +137,7 @@ def load_published(name: str) -> PublishedTable:
     """
     names = published_names()
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choices: {', '.join(names)}"
-        raise ValueError(f"unknown published table {name!r}; {hint}")
+        raise ValueError(f"unknown published table {name!r}; {suggest(name, names)}")
     text = (resources.files("qkvary.literature.published") / f"{name}.json").read_text("utf-8")
     return decode_table(json.loads(text), name)
 
@@ -156,17 +155,14 @@ def find_published(text: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ValueError(f"expected one published table, got {text!r}, which is {_either(found)}")
+        raise ValueError(
+            f"expected one published table, got {text!r}, which is {listed(found, 'or')}"
+        )
     ends = {name.split("-", count)[-1] for name in names for count in range(name.count("-") + 1)}
     close = difflib.get_close_matches(text, sorted(ends), n=1)
     near = [name for name in names if name.endswith(tuple(close))] if close else []
-    hint = f"did you mean {_either(near)}?" if near else f"choices: {', '.join(names)}"
-    raise ValueError(f"expected a published table, got {text!r}; {hint}")
-
-
-def _either(names: Sequence[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} or {last}" if most else last
+    said = f"did you mean {listed(near, 'or')}?" if near else suggest(text, names)
+    raise ValueError(f"expected a published table, got {text!r}; {said}")
 
 
 def decode_table(data: Mapping[str, Any], name: str) -> PublishedTable:

@@ -19,6 +19,7 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.published_networks import gpt_300m, gpt_1200m
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.parameters import model_parameters
+from qkvary.costs.pareto import dominates
 from qkvary.literature.figures import BASELINE, PublishedFigure, load_published
 from qkvary.literature.rounding import printed_interval
 
@@ -283,8 +284,7 @@ def _dominators(
     found: list[tuple[float, Dominator]] = []
     for other, figure in figures.items():
         theirs = figure.value or math.nan
-        no_worse = costs[other] <= costs[label] and theirs <= own
-        if no_worse and (costs[other] < costs[label] or theirs < own):
+        if dominates((costs[other], theirs), (costs[label], own)):
             beyond = printed_interval(figure)[1] < own_low
             found.append((theirs, Dominator(variant=other, beyond_rounding=beyond)))
     return tuple(dominator for _, dominator in sorted(found, key=lambda pair: pair[0]))

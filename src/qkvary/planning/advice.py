@@ -15,9 +15,11 @@ from typing import Literal
 from qkvary.costs.candidates import AS_IT_IS, PUBLISHED_GROUP, Candidate
 from qkvary.costs.exact_savings import Method
 from qkvary.costs.formats import Format
+from qkvary.costs.pareto import dominates
 from qkvary.costs.serving import Demand, ServingPlan, plan_serving
 from qkvary.literature.quality import Quality, Size, quality_of
 from qkvary.literature.rounding import meant_decimals
+from qkvary.text.names import count, listed
 
 TaskKind = Literal["causal", "set", "image"]
 Goal = Literal["serving", "training"]
@@ -93,7 +95,10 @@ def serve_variants(
                 and other.saving is None
                 and quality is not None
                 and better is not None
-                and _dominates(against, better, plan, quality)
+                and dominates(
+                    (against.user_bytes, better.change_percent),
+                    (plan.user_bytes, quality.change_percent),
+                )
             ]
             served.append(
                 ServedVariant(
@@ -145,7 +150,7 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
     for row in first:
         if row.saving is not None and not _is_no_worse(original.plan.devices, row.plan.devices):
             yield (
-                f"Exact, without training: {row.saving}, {_devices(row.plan.devices or 0)} for all "
+                f"Exact, without training: {row.saving}, {_devices(row)} for all "
                 f"({_held(row.plan)})."
             )
     frontier = sorted(
@@ -165,7 +170,7 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
         if row.dominated_by:
             one = len(row.dominated_by) == 1
             yield (
-                f"{row.label} is {row.standing}: {_join(row.dominated_by)} "
+                f"{row.label} is {row.standing}: {listed(row.dominated_by)} "
                 f"{'takes' if one else 'take'} no more cache and {'is' if one else 'are'} no worse "
                 "by the published figures."
             )
@@ -231,13 +236,6 @@ def caveats_of(found_qualities: Iterable[Quality | None]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*sources, *everywhere, *of_one)))
 
 
-def _dominates(plan: ServingPlan, better: Quality, other: ServingPlan, worse: Quality) -> bool:
-    no_worse = better.change_percent <= worse.change_percent
-    no_more = plan.user_bytes <= other.user_bytes
-    strictly = better.change_percent < worse.change_percent or plan.user_bytes < other.user_bytes
-    return no_worse and no_more and strictly
-
-
 def _standing(quality: Quality | None, above: Sequence[Quality]) -> Standing:
     if quality is None:
         return "no published figure"
@@ -251,14 +249,13 @@ def _as_it_is(row: ServedVariant) -> str:
     plan = row.plan
     if not plan.fits or plan.devices is None:
         return f"{own_name(row.label)} the demand does not fit: not one user beside the weights."
-    return f"{own_name(row.label)}: {_held(plan)}, {_devices(plan.devices)} for all."
+    return f"{own_name(row.label)}: {_held(plan)}, {_devices(row)} for all."
 
 
 def _held(plan: ServingPlan) -> str:
     """The users of one copy of the model, and its devices."""
     users = plan.users_per_replica
-    named = "1 user" if users == 1 else f"{users:,} users"
-    return f"{named} on {_devices(plan.devices_per_replica or 1)}"
+    return f"{count(users, 'user')} on {count(plan.devices_per_replica or 1, 'device')}"
 
 
 def _is_no_worse(own: int | None, other: int | None) -> bool:
@@ -273,12 +270,13 @@ def _nothing_better(row: ServedVariant) -> str:
 
 
 def _fewest(row: ServedVariant) -> str:
-    devices = _devices(row.plan.devices or 0)
-    return f"Fewest devices on the published frontier: {row.label}, {devices}, {_change(row)}."
+    return (
+        f"Fewest devices on the published frontier: {row.label}, {_devices(row)}, {_change(row)}."
+    )
 
 
 def _in_short(row: ServedVariant) -> str:
-    return f"{row.label} ({_devices(row.plan.devices or 0)}, {_change(row)})"
+    return f"{row.label} ({_devices(row)}, {_change(row)})"
 
 
 def _change(row: ServedVariant) -> str:
@@ -322,9 +320,5 @@ def _due_to_the_authors(rows: Sequence[ServedVariant]) -> Iterator[str]:
     )
 
 
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count:,} devices"
-
-
-def _join(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _devices(row: ServedVariant) -> str:
+    return count(row.plan.devices or 0, "device")

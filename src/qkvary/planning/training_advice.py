@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from qkvary.costs.candidates import Candidate
 from qkvary.costs.devices import Device
 from qkvary.costs.parameters import model_parameters
+from qkvary.costs.pareto import dominates
 from qkvary.costs.training import Precision, TrainingPlan, plan_training
 from qkvary.literature.figures import load_published
 from qkvary.literature.quality import Quality, Size, quality_of
@@ -95,7 +96,7 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
     if base.plan.largest_batch < 1:
         yield _what_does_not_fit(base)
     known = [row for row in rows if row.quality is not None]
-    better = [row for row in known if not _is_dominated(row, known)]
+    better = [row for row in known if not any(_dominates(other, row) for other in known)]
     if better:
         best = min(better, key=lambda row: row.plan.macs_per_token)
         saved = 100 * (1 - best.plan.macs_per_token / base.plan.macs_per_token)
@@ -140,15 +141,13 @@ def _compare_speeds() -> str:
     )
 
 
-def _is_dominated(row: TrainedVariant, others: Sequence[TrainedVariant]) -> bool:
-    def worse(other: TrainedVariant) -> bool:
-        if other.quality is None or row.quality is None:
-            return False
-        change, macs = other.quality.change_percent, other.plan.macs_per_token
-        no_worse = change <= row.quality.change_percent and macs <= row.plan.macs_per_token
-        return no_worse and (change < row.quality.change_percent or macs < row.plan.macs_per_token)
-
-    return any(worse(other) for other in others)
+def _dominates(one: TrainedVariant, other: TrainedVariant) -> bool:
+    if one.quality is None or other.quality is None:
+        return False
+    return dominates(
+        (one.plan.macs_per_token, one.quality.change_percent),
+        (other.plan.macs_per_token, other.quality.change_percent),
+    )
 
 
 def _published_speeds() -> dict[str, float]:

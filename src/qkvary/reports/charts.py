@@ -34,7 +34,7 @@ AXIS_TITLES: dict[CostAxis, str] = {
 }
 """Short titles, in the order of the charts; the summary has the long ones."""
 TICKS: dict[CostAxis, Callable[[float], str]] = {
-    "cache_bytes_per_token": units.tick_bytes,
+    "cache_bytes_per_token": units.data_size,
     "parameters": numbers.tick,
     "macs_per_token": numbers.tick,
     "training_seconds": numbers.tick,

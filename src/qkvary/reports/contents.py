@@ -6,6 +6,7 @@ Counts of done, failed, diverged and missing runs stand in every table of result
 from collections.abc import Callable, Sequence
 
 from qkvary.reports.tables import Cell, Column, Raw, Table, Tone, named, plain
+from qkvary.studies.results.observations import count_rows
 from qkvary.studies.results.summary import (
     Contrast,
     CostRow,
@@ -70,7 +71,7 @@ def interval(gap: Difference, decimals: int) -> str:
     """Write an interval in brackets."""
     if gap.low is None or gap.high is None:
         return "no interval"
-    return f"[{numbers.fixed(gap.low, decimals, True)}, {numbers.fixed(gap.high, decimals, True)}]"
+    return numbers.interval(gap.low, gap.high, decimals, sign=True)
 
 
 def matrix(summary: Summary) -> Table:
@@ -188,15 +189,7 @@ def _contrast_cell(contrast: Contrast, table: ResultTable) -> Cell:
 
 def variant_counts(summary: Summary, variant: str) -> Counts:
     """Count the planned runs of a variant by what became of them."""
-    rows = {run.run_key: run for run in summary.runs if run.variant == variant}
-    states = [run.state for run in rows.values()]
-    return Counts(
-        planned=len(states),
-        done=states.count("done"),
-        failed=states.count("failed"),
-        diverged=states.count("diverged"),
-        missing=states.count("missing"),
-    )
+    return count_rows(run for run in summary.runs if run.variant == variant)
 
 
 _RESULT_COLUMNS = (
@@ -243,8 +236,7 @@ def _result_row(row: VariantRow, decimals: int, baseline: str) -> tuple[Cell, ..
         return (*start, *(plain(None) for _ in range(5)), what)
     single = numbers.MISSING
     if gap.low_single is not None and gap.high_single is not None:
-        ends = (numbers.fixed(end, decimals, True) for end in (gap.low_single, gap.high_single))
-        single = f"[{', '.join(ends)}]"
+        single = numbers.interval(gap.low_single, gap.high_single, decimals, sign=True)
     return (
         *start,
         plain(gap.mean, numbers.fixed(gap.mean, decimals, True)),

@@ -337,13 +337,12 @@ def _poster_rows(beside: Beside) -> Iterator[tuple[Cell, ...]]:
         )
     for where, change in beside.here:
         alone = change.low == change.high
-        ends = (numbers.fixed(end, 1, sign=True) for end in (change.low, change.high))
         yield (
             named(beside.quantity),
             plain(f"measured here: {where}"),
             Cell(
                 raw=change.value,
                 text=numbers.fixed(change.value, 1, sign=True),
-                below=() if alone else (f"[{', '.join(ends)}]",),
+                below=() if alone else (numbers.interval(change.low, change.high, 1, sign=True),),
             ),
         )

@@ -21,6 +21,12 @@ _FLAGS: dict[str, tuple[str, Tone]] = {
     "not checkable": ("not checkable", "quiet"),
 }
 
+_RUN = (
+    Column(key="setting", title="setting", numeric=False),
+    Column(key="variant", title="variant", numeric=False),
+    Column(key="seed", title="seed"),
+)
+
 
 def published_table(comparison: PublishedComparison, key: str) -> Table:
     """Return a published table beside ours."""
@@ -100,9 +106,7 @@ def run_table(runs: Sequence[RunRow], key: str, title: str) -> Table:
         key=key,
         title=title,
         columns=(
-            Column(key="setting", title="setting", numeric=False),
-            Column(key="variant", title="variant", numeric=False),
-            Column(key="seed", title="seed"),
+            *_RUN,
             Column(key="learning_rate", title="learning rate"),
             Column(key="state", title="state", numeric=False),
             *(Column(key=name, title=names.clip(name.replace("_", " "), 40)) for name in metrics),
@@ -125,9 +129,7 @@ def problem_table(runs: Sequence[RunRow], key: str) -> Table:
         key=key,
         title="Runs without a result",
         columns=(
-            Column(key="setting", title="setting", numeric=False),
-            Column(key="variant", title="variant", numeric=False),
-            Column(key="seed", title="seed"),
+            *_RUN,
             Column(key="state", title="state", numeric=False),
             Column(key="message", title="message", numeric=False),
             Column(key="run_key", title="run", numeric=False),
@@ -173,9 +175,7 @@ def attention_table(examples: Sequence[AttentionMaps], key: str) -> Table:
         key=key,
         title="Attention on the right cell",
         columns=(
-            Column(key="setting", title="setting", numeric=False),
-            Column(key="variant", title="variant", numeric=False),
-            Column(key="seed", title="seed"),
+            *_RUN,
             Column(key="layer", title="layer"),
             Column(key="head", title="head"),
             Column(key="mass", title="on the right cell"),

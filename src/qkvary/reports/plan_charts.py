@@ -95,7 +95,7 @@ def cache_chart(picture: CachePicture, name: str, *, decimal: bool = False) -> M
         *_marks(picture.curves, picture.context, at_context, across, up),
     ]
     values = [
-        f"{listed(list(curve.names))} {size(value)}"
+        f"{listed(curve.names)} {size(value)}"
         for curve, value in zip(picture.curves, at_context, strict=True)
     ]
     description = (
@@ -133,7 +133,7 @@ def users_chart(picture: UsersPicture, name: str, *, decimal: bool = False) -> M
         *_marks(picture.curves, picture.memory_bytes, at_device, across, up),
     ]
     values = [
-        f"{listed(list(curve.names))} {users:,}"
+        f"{listed(curve.names)} {users:,}"
         for curve, users in zip(picture.curves, at_device, strict=True)
     ]
     description = (

@@ -5,7 +5,6 @@ that a page needs no plotting library.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from qkvary.costs.decoding import weight_bytes
@@ -18,28 +17,13 @@ from qkvary.planning.pictures import (
     draw_users,
 )
 from qkvary.planning.plans import Plan, ServingAnswer
-from qkvary.reports import plan_tables
+from qkvary.reports import plan_tables, plan_variants
 from qkvary.reports.documents import render_document
 from qkvary.reports.plan_charts import cache_chart, users_chart
 from qkvary.reports.published_quality import Picture, show_published
-from qkvary.reports.tables import Table
 from qkvary.text import names, numbers, units
 
 PAGE_NAME = "plan.html"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Savings:
-    """What can be stored less with the weights as they are."""
-
-    now: str
-    """The cache as it is stored."""
-    methods: tuple[tuple[str, str], ...]
-    """What each saves, and what has to be known about it."""
-    reasons: tuple[str, ...]
-    """What is saved already, and why nothing more is."""
-    lossy: str
-    """What fewer bits would leave."""
 
 
 def plan_files(plan: Plan, formats: Sequence[Literal["html"]] = ("html",)) -> dict[str, bytes]:
@@ -69,12 +53,8 @@ def _view(plan: Plan) -> Mapping[str, Any]:
         "facts": _facts(plan, serving),
         "advice": answer.advice,
         "caveats": (*answer.caveats, *plan.notes),
-        "savings": None if serving is None else _savings(plan, serving),
-        "variants": (
-            plan_tables.serving_table(plan, serving, "variants")
-            if serving is not None
-            else _training_table(plan)
-        ),
+        "savings": None if serving is None else plan_variants.describe_savings(plan, serving),
+        "variants": plan_variants.variants_table(plan, "variants"),
         "cache": cache,
         "users": users,
         "missing": () if serving is None else tuple(_missing(cache, users)),
@@ -131,28 +111,6 @@ def _size(plan: Plan) -> Callable[[float], str]:
         return units.data_size(value, decimal=plan.decimal)
 
     return write
-
-
-def _savings(plan: Plan, answer: ServingAnswer) -> Savings:
-    report, size = answer.savings, _size(plan)
-    total = len(plan.model.layers)
-    return Savings(
-        now=f"{size(report.bytes_now)} of cache a user in {plan.formats[0].name}",
-        methods=tuple(
-            plan_tables.describe_saving(saving, total, decimal=plan.decimal)
-            for saving in report.savings
-        ),
-        reasons=(*report.already, *report.obstacles),
-        lossy=names.listed([f"{name} {size(held)}" for name, held in report.lossy]),
-    )
-
-
-def _training_table(plan: Plan) -> Table:
-    if isinstance(plan.answer, ServingAnswer) or plan.regime is None:
-        raise ValueError("expected a plan of training with its regime, got none")
-    return plan_tables.training_table(
-        plan.answer.rows, plan.regime, "variants", decimal=plan.decimal
-    )
 
 
 def _cache(plan: Plan) -> Picture | None:

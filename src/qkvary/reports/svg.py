@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from qkvary.text.names import clean
+from qkvary.text.numbers import trim
 
 Attribute = str | float | int | None
 Point = tuple[float, float]
@@ -18,8 +19,8 @@ Point = tuple[float, float]
 
 def number(value: float) -> str:
     """Write a coordinate: at most two decimals, no trailing zeros, never ``-0``."""
-    text = f"{value:.2f}".rstrip("0").rstrip(".")
-    return "0" if text in {"-0", ""} else text
+    text = trim(f"{value:.2f}")
+    return "0" if text == "-0" else text
 
 
 def element(tag: str, *children: str | Markup, **attributes: Attribute) -> Markup:

@@ -17,11 +17,12 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.storage.errors import DamagedError, NewerFormatError, UnsafeError
+from qkvary.storage.documents import Form
+from qkvary.storage.errors import DamagedError, UnsafeError
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
 
 MANIFEST_NAME = "MANIFEST.json"
-FORMAT_VERSION = 1
+FORM = Form(name="a manifest", version=1, key="format_version")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _BLOCK_BYTES = 2**20
 
@@ -180,7 +181,7 @@ class Manifest:
     def to_json(self) -> bytes:
         """Return the bytes of ``MANIFEST.json``."""
         body = {
-            "format_version": FORMAT_VERSION,
+            **FORM.mark,
             "files": {
                 name: {"size": entry.size, "sha256": entry.sha256}
                 for name, entry in self.files.items()
@@ -258,11 +259,7 @@ def read_manifest(directory: Path, *, required: Iterable[str] = ()) -> Manifest:
 
 def _parse(fields: Mapping[str, Any], path: Path) -> Manifest:
     # In every version of the format the digest covers all the rest, so that a version is believed.
-    if fields["format_version"] > FORMAT_VERSION:
-        raise NewerFormatError(
-            f"{path} has format_version {fields['format_version']}, this qkvary reads "
-            f"{FORMAT_VERSION}; use a newer qkvary"
-        )
+    FORM.check(fields, path)
     if not isinstance(fields["about"], dict):
         raise TypeError("about must be an object")
     listed = cast("dict[str, dict[str, Any]]", fields["files"])

@@ -5,7 +5,6 @@ A study is a Python file with a ``STUDY``. Torch-free as long as the file is.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import pkgutil
@@ -19,6 +18,7 @@ import qkvary.studies.definitions
 from qkvary.inference.benchmark.records import DecodeQuestion, DecodeRecord
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Study
+from qkvary.text.names import suggest
 
 
 class DecodeMeasurement(Protocol):
@@ -52,9 +52,10 @@ def load_study(name: str) -> Study:
         stem = _spell(name).replace("-", "_")
         module = importlib.import_module(f"{qkvary.studies.definitions.__name__}.{stem}")
         return _take_study(module, name)
-    near = difflib.get_close_matches(_spell(name), study_names(), n=1)
-    hint = f"did you mean {near[0]}?" if near else f"choices: {', '.join(study_names())}"
-    raise UsageError(f"expected a study or the path of its Python file, got {name!r}; {hint}")
+    raise UsageError(
+        f"expected a study or the path of its Python file, got {name!r}; "
+        f"{suggest(_spell(name), study_names())}"
+    )
 
 
 def _spell(name: str) -> str:

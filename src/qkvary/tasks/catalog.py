@@ -1,12 +1,12 @@
 """Finds tasks by file name: every file of this room that has a ``load``."""
 
-import difflib
 import importlib
 import pkgutil
 
 import qkvary.tasks
 from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.contract import Task
+from qkvary.text.names import suggest
 
 
 def load_task(config: TaskConfig) -> Task:
@@ -20,9 +20,7 @@ def load_task(config: TaskConfig) -> Task:
         module = importlib.import_module(f"{qkvary.tasks.__name__}.{config.name}")
         if hasattr(module, "load"):
             return module.load(config)
-    near = difflib.get_close_matches(config.name, task_names(), n=1)
-    hint = f"did you mean {near[0]}?" if near else f"choices: {', '.join(task_names())}"
-    raise ValueError(f"unknown task {config.name!r}; {hint}")
+    raise ValueError(f"unknown task {config.name!r}; {suggest(config.name, task_names())}")
 
 
 def task_names() -> tuple[str, ...]:

@@ -1,9 +1,10 @@
 """How names and lists are written: cut, listed, counted, made safe for files and Markdown."""
 
+import difflib
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 SLUG_LENGTH = 40
@@ -53,11 +54,18 @@ def _hyphenated(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")
 
 
-def listed(names: list[str], last: str = "and") -> str:
+def listed(names: Sequence[str], last: str = "and") -> str:
     """Join names as in a sentence."""
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} {last} {names[-1]}"
+
+
+def suggest(text: str, choices: Iterable[str]) -> str:
+    """Say which of some names a wrong one is near to, or all of them."""
+    known = list(choices)
+    near = difflib.get_close_matches(text, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"choices: {', '.join(known)}"
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:

@@ -1,6 +1,7 @@
 """How numbers are written: significant digits, decimals, percentages, counts."""
 
 import math
+from collections.abc import Sequence
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MISSING = "–"
@@ -36,6 +37,11 @@ def fixed(value: float | None, decimals: int = 3, sign: bool = False) -> str:
     return _signed(written.replace("-", "") if zero else written, 0 if zero else value, sign)
 
 
+def interval(low: float | None, high: float | None, decimals: int = 3, sign: bool = False) -> str:
+    """Write an interval as ``[0.05, 0.19]``."""
+    return f"[{fixed(low, decimals, sign)}, {fixed(high, decimals, sign)}]"
+
+
 def _signed(written: str, value: float, sign: bool) -> str:
     if value < 0:
         return written.replace("-", MINUS, 1)
@@ -67,13 +73,33 @@ def whole(value: float | None) -> str:
 
 
 def compact(value: float | None, digits: int = 3) -> str:
-    """Write a large count with k, M, G or T."""
+    """Write a large count with k, M, G, T, P or E."""
+    return scaled(value, 1000, ("", " k", " M", " G", " T", " P", " E"), digits)
+
+
+def scaled(value: float | None, step: int, units: Sequence[str], digits: int) -> str:
+    """Write a number in the largest of some units that leaves at least 1.
+
+    Args:
+        value: In the first unit.
+        step: How many of a unit make one of the next.
+        units: As they follow the number, the smallest first.
+        digits: Significant digits; zeros behind the decimal point are cut.
+    """
     if value is None or not math.isfinite(value):
         return real(value)
-    for size, letter in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if abs(value) >= size * 0.9995:
-            return trim(real(value / size, digits)) + letter
-    return trim(real(value, digits))
+    place, decimals = 0, max(digits - len(str(step - 1)), 0)
+    # What would be rounded to a whole step is one of the next unit.
+    while place < len(units) - 1 and round(abs(value) / step**place, decimals) >= step:
+        place += 1
+    return trim(real(value / step**place, digits)) + units[place]
+
+
+def change(value: float, base: float) -> str:
+    """Write a difference to a base as a percentage, with its sign."""
+    if value == base:
+        return "=" if base else ""
+    return f"{trim(real(100 * (value / base - 1), 3, sign=True))} %" if base else "new"
 
 
 def tick(value: float) -> str:

@@ -1,33 +1,35 @@
-"""How amounts with a unit are written: bytes, tokens, durations."""
+"""How amounts with a unit are written and read: bytes, rates, shares, tokens, durations."""
 
 import math
+import re
 
-from qkvary.text.numbers import real, trim, whole
+from qkvary.text.numbers import real, scaled, whole
 
-_BINARY = (
-    (2**60, "EiB"),
-    (2**50, "PiB"),
-    (2**40, "TiB"),
-    (2**30, "GiB"),
-    (2**20, "MiB"),
-    (2**10, "KiB"),
-)
-_DECIMAL = ((1e18, "EB"), (1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-
-
-def tick_bytes(value: float) -> str:
-    """Write a number of bytes on an axis."""
-    return data_size(value)
+_BINARY = (" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB")
+_DECIMAL = (" B", " kB", " MB", " GB", " TB", " PB", " EB")
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_FLOPS = {"flops": 1, "gflops": 10**9, "tflops": 10**12, "pflops": 10**15}
+_AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
+_GROUP = re.compile(r"(?<=[0-9])[,_](?=[0-9]{3}(?![0-9]))")
+LARGEST_COUNT = 2**40
+"""More tokens or users than this are a slip of the hand."""
 
 
 def data_size(value: float | None, digits: int = 3, *, decimal: bool = False) -> str:
     """Write a number of bytes in binary units, or in powers of ten."""
-    if value is None or not math.isfinite(value):
-        return real(value)
-    for size, unit in _DECIMAL if decimal else _BINARY:
-        if abs(value) >= size:
-            return f"{trim(real(value / size, digits))} {unit}"
-    return f"{trim(real(value, digits))} B"
+    step, units = (1000, _DECIMAL) if decimal else (1024, _BINARY)
+    return scaled(value, step, units, digits)
 
 
 def tokens(number: float) -> str:
@@ -53,3 +55,72 @@ def duration(seconds: float | None, digits: int = 3) -> str:
         if seconds >= 1 or seconds == 0
         else f"{real(seconds * 1000, digits)} ms"
     )
+
+
+def parse_bytes(text: str) -> int:
+    """Read an amount of memory such as ``24GiB``, ``40GB`` or ``512MiB``.
+
+    Raises:
+        ValueError: for anything else; a bare G could mean either and is refused.
+    """
+    return round(_parse(text, _BYTES, "memory such as 24GiB (2^30) or 40GB (10^9)"))
+
+
+def parse_bandwidth(text: str) -> float:
+    """Read a rate of memory such as ``900GB/s``; the ``/s`` may be left out.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    return _parse(re.sub(r"/s$", "", text.strip()), _BYTES, "a bandwidth such as 900GB/s")
+
+
+def parse_flops(text: str) -> float:
+    """Read a rate of arithmetic such as ``121TFLOPS``.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    return _parse(re.sub(r"/s$", "", text.strip()), _FLOPS, "a matrix rate such as 121TFLOPS")
+
+
+def parse_share(text: str) -> float:
+    """Read a share such as ``10%`` or ``0.1``.
+
+    Raises:
+        ValueError: for anything that is not a share.
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(%?)", text.strip())
+    value = -1.0 if match is None else float(match[1]) / (100 if match[2] else 1)
+    if not 0 <= value <= 1:
+        raise ValueError(f"expected a share such as 10% or 0.1, got {text[:60]!r}")
+    return value
+
+
+def parse_count(text: str) -> int:
+    """Read a number of tokens: ``1024``, ``32k`` (32,768) or ``1M`` (1,048,576).
+
+    Raises:
+        ValueError: for anything else.
+    """
+    match = re.fullmatch(r"([0-9]{1,15})([kKmM]?)", _ungroup(text))
+    factor = 0 if match is None else {"": 1, "k": 2**10, "m": 2**20}[match[2].lower()]
+    if match is None or int(match[1]) * factor > LARGEST_COUNT:
+        shown = text if len(text) <= 60 else text[:57] + "..."
+        raise ValueError(f"expected a whole number such as 1024, 32k or 1M, got {shown!r}")
+    return int(match[1]) * factor
+
+
+def _parse(text: str, units: dict[str, int], expected: str) -> float:
+    match = _AMOUNT.fullmatch(_ungroup(text.strip()))
+    factor = None if match is None else units.get(match[2].lower())
+    if match is None or factor is None or not float(match[1]) * factor >= 1:
+        raise ValueError(f"expected {expected}, got {text[:60]!r}")
+    if float(match[1]) * factor > 1e30:
+        raise ValueError(f"expected {expected} of a plausible size, got {text[:60]!r}")
+    return float(match[1]) * factor
+
+
+def _ungroup(text: str) -> str:
+    """Cut the marks between groups of three digits; a decimal comma stays."""
+    return _GROUP.sub("", text)

@@ -5,7 +5,6 @@ A preset is a value: network, training, protocol, corpus and tokenizer. Torch-fr
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.published_networks import gpt_124m, gpt_300m, gpt_1200m, modern_network
 from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
+from qkvary.text.names import suggest
 from qkvary.training.config import (
     ExecutionConfig,
     GuardConfig,
@@ -145,9 +145,7 @@ def find_preset(name: str) -> Preset:
     spelled = name.strip().lower().replace("_", "-")
     if spelled in PRESETS:
         return PRESETS[spelled]
-    near = difflib.get_close_matches(spelled, PRESETS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"choices: {', '.join(PRESETS)}"
-    raise UsageError(f"expected a preset, got {name!r}; {hint}")
+    raise UsageError(f"expected a preset, got {name!r}; {suggest(spelled, PRESETS)}")
 
 
 # ---- paper 1

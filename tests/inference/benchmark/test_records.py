@@ -6,7 +6,7 @@ import pytest
 
 from qkvary.arch.caches import CacheOptions
 from qkvary.inference.benchmark.records import (
-    RECORD_VERSION,
+    FORM,
     CacheChoice,
     DecodeQuestion,
     Times,
@@ -22,7 +22,7 @@ def test_a_record_comes_back_as_it_was() -> None:
     data = to_json(record)
     assert from_json(data, where="here") == record
     assert to_json(from_json(data, where="here")) == data
-    assert json.loads(data)["schema_version"] == RECORD_VERSION
+    assert json.loads(data)["schema_version"] == FORM.version
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_record_comes_back_as_it_was() -> None:
     ],
 )
 def test_what_is_no_record_is_refused_in_a_sentence(data: bytes) -> None:
-    with pytest.raises(DamagedError, match=r"^here is no measurement of decoding: ") as error:
+    with pytest.raises(DamagedError, match=r"^here is not a measurement of decoding: ") as error:
         from_json(data, where="here")
     assert len(str(error.value).splitlines()) == 1
 
@@ -56,8 +56,8 @@ def test_unknown_fields_and_words_are_refused() -> None:
 
 
 def test_a_newer_record_is_told_apart() -> None:
-    document = json.loads(to_json(make_record())) | {"schema_version": RECORD_VERSION + 1}
-    with pytest.raises(NewerFormatError, match="use a newer one"):
+    document = json.loads(to_json(make_record())) | {"schema_version": FORM.version + 1}
+    with pytest.raises(NewerFormatError, match="use a newer qkvary"):
         from_json(json.dumps(document).encode(), where="here")
 
 

@@ -78,7 +78,7 @@ def test_the_answer_names_the_reference_what_is_the_same_and_every_table() -> No
         f"{START}: better in reverse (test accuracy: higher by 0.106 [0.0"
     )
     assert first.answer.endswith("]).")
-    assert "not distinguished in reverse (test accuracy: -0.002 [-" in second.answer
+    assert "not distinguished in reverse (test accuracy: −0.002 [−" in second.answer
     assert second.answer.count("(") == 2, "an interval says enough in a sentence"
     assert second.rows[0].sentence.endswith(" would have been seen")
 

@@ -8,8 +8,6 @@ from qkvary.studies.results.verdicts import (
     decimals_of,
     judge,
     steps_scale,
-    write_interval,
-    write_number,
 )
 
 ACCURACY = Scale(higher_is_better=True)
@@ -56,17 +54,17 @@ def test_not_distinguished_says_what_would_have_been_seen() -> None:
     result = judge(estimate(-0.02, 0.06), ACCURACY, detectable=0.0812, pairs=5, pairs_planned=5)
     assert result == (
         "not distinguished",
-        "not distinguished: -0.020 [-0.080, 0.040]; a difference of 0.081 would have been seen",
+        "not distinguished: −0.020 [−0.080, 0.040]; a difference of 0.081 would have been seen",
     )
     bare = judge(estimate(-0.02, 0.06), ACCURACY, detectable=None, pairs=5, pairs_planned=5)
-    assert bare[1] == "not distinguished: -0.020 [-0.080, 0.040]"
+    assert bare[1] == "not distinguished: −0.020 [−0.080, 0.040]"
 
 
 def test_a_study_that_could_not_have_seen_anything_says_so() -> None:
     bounded = Scale(higher_is_better=True, limit=1.0)
     _, sentence = judge(estimate(-0.1, 0.6), bounded, detectable=1.4, pairs=2, pairs_planned=2)
     assert sentence == (
-        "not distinguished: -0.10 [-0.70, 0.50]; no possible difference would have been seen"
+        "not distinguished: −0.10 [−0.70, 0.50]; no possible difference would have been seen"
     )
 
 
@@ -111,9 +109,3 @@ def test_unfinished_pairs_are_named() -> None:
 )
 def test_decimals_show_two_digits_of_the_spread(spread: float | None, decimals: int) -> None:
     assert decimals_of(spread) == decimals
-
-
-def test_numbers_are_readable_and_zero_has_no_sign() -> None:
-    assert write_number(-0.0001, 2) == "0.00"
-    assert write_number(12_345.6, 0) == "12,346"
-    assert write_interval(-0.051, 0.19, 2) == "[-0.05, 0.19]"

@@ -139,10 +139,10 @@ def test_no_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"format": 2}, NewerFormatError, "has the format 2, this qkvary reads 1"),
-        ({"study": {}}, DamagedError, "is not as it was written: expected the keys"),
-        ({"noted": None, "study": {"seeds": "x"}}, DamagedError, "is not as it was written"),
-        (None, DamagedError, "is not as it was written"),
+        ({"format": 2}, NewerFormatError, "has format 2, this qkvary reads 1; use a newer qkvary"),
+        ({"study": {}}, DamagedError, "is not a note of a training: expected the keys"),
+        ({"noted": None, "study": {"seeds": "x"}}, DamagedError, "is not a note of a training: "),
+        (None, DamagedError, "is not a note of a training: "),
     ],
 )
 def test_a_note_that_was_changed(

@@ -12,7 +12,8 @@ from typing import Any, cast
 from qkvary.checkpoints.models import LoadedModel, make_loaded, parse_config, parse_weights
 from qkvary.data.model_configs import parse_config as parse_object
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
-from qkvary.storage.errors import DamagedError, NewerFormatError
+from qkvary.storage.documents import Form
+from qkvary.storage.errors import DamagedError
 from qkvary.storage.jsonvalues import decode
 from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
 from qkvary.storage.reading import LARGEST_SIDE_FILE, LARGEST_WEIGHTS, read_file
@@ -21,7 +22,7 @@ FORMAT = "a network of ours that transformers saved (model.safetensors, and its 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 OWN_TOKENIZER = "qkvary_tokenizer.json"
 """Our description of the tokenizer; transformers has its own beside it."""
-NETWORK_FORMAT = 1
+FORM = Form(name="a configuration of ours", version=1, key="network_format")
 PREFIX = "network."
 
 _MODEL_TYPE = b'"qkvary"'
@@ -53,11 +54,8 @@ def load(path: Path) -> LoadedModel:
         raise
     except ValueError as error:
         raise DamagedError(f"{where} cannot be used: {error}") from None
-    version = fields.get("network_format", NETWORK_FORMAT)
-    if version != NETWORK_FORMAT:
-        raise NewerFormatError(
-            f"{where} has network_format {version!r}, this qkvary reads {NETWORK_FORMAT}"
-        )
+    # What transformers wrote may leave it out.
+    FORM.check({**FORM.mark, **fields}, where)
     weights = parse_weights(_read(folder, WEIGHTS), str(folder / WEIGHTS))
     network = json.dumps(fields.get("network")).encode()
     config = parse_config(network, where, tensors=len(weights))

@@ -22,6 +22,7 @@ from qkvary.inference.benchmark.records import (
     SpeedRow,
 )
 from qkvary.literature.figures import BASELINE, load_published
+from qkvary.text.names import count
 
 POSTER = "poster-measured"
 """The published table that ours stands beside."""
@@ -119,8 +120,7 @@ def place_of(case: DecodeCase) -> tuple[int, int, str]:
 
 def name_place(case: DecodeCase) -> str:
     """Those in words."""
-    answers = "1 answer" if case.batch == 1 else f"{case.batch} answers"
-    return f"{answers} of {case.context:,} tokens, {case.dtype}"
+    return f"{count(case.batch, 'answer')} of {case.context:,} tokens, {case.dtype}"
 
 
 def find_row(record: DecodeRecord, case: DecodeCase, runner: Runner) -> SpeedRow | None:

@@ -23,6 +23,7 @@ from qkvary.inference.benchmark.comparisons import (
 )
 from qkvary.inference.benchmark.medians import Median
 from qkvary.inference.benchmark.records import STOCK_RUNNERS, DecodeCase, DecodeRecord
+from qkvary.text.names import count
 
 _MIB = 2**20
 
@@ -37,8 +38,8 @@ def find_caveats(record: DecodeRecord) -> tuple[str, ...]:
     effort, question = record.question.effort, record.question
     caveats = [
         (
-            f"One machine, {_count(effort.threads, 'thread')}, device {effort.device}. "
-            f"Medians of {_count(effort.rounds, 'round')}: what another day or processor would "
+            f"One machine, {count(effort.threads, 'thread')}, device {effort.device}. "
+            f"Medians of {count(effort.rounds, 'round')}: what another day or processor would "
             "change is not in their intervals."
         ),
         *_equality(record),
@@ -164,7 +165,3 @@ def _name(record: DecodeRecord, speed: Speed) -> str:
     if cache is None or len(record.question.caches) == 1:
         return variant
     return f"{variant} ({cache.layout}, {spell_options(cache)}, {cache.kernel})"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun if number == 1 else noun + 's'}"

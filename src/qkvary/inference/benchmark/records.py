@@ -7,18 +7,16 @@ Everything that was measured is kept round by round; what is printed is derived 
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal
 
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.canonical import from_dict, stored, to_dict
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.formats import Dtype
-from qkvary.storage.errors import DamagedError, NewerFormatError
+from qkvary.storage.documents import Form
 
-RECORD_VERSION = 1
-"""Raised when a field is added, renamed or changes its meaning."""
+FORM = Form(name="a measurement of decoding", version=1)
 
 Runner = Literal["cache", "prefix", "transformers", "transformers-static"]
 """What answers: this project with its cache, this project running the prefix again for every token,
@@ -258,8 +256,7 @@ class DecodeRecord:
 
 def to_json(record: DecodeRecord) -> bytes:
     """The bytes of a record's file; equal records give equal bytes."""
-    document = {"schema_version": RECORD_VERSION, **to_dict(record)}
-    return (json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+    return FORM.write(to_dict(record))
 
 
 def from_json(data: bytes, *, where: str) -> DecodeRecord:
@@ -270,18 +267,7 @@ def from_json(data: bytes, *, where: str) -> DecodeRecord:
         where: What the file is called in messages.
 
     Raises:
-        DamagedError: if they are no record, or one of a newer version.
+        DamagedError: if they are no record.
+        NewerFormatError: if a newer qkvary wrote it.
     """
-    try:
-        found: Any = json.loads(data)
-        fields = cast("dict[str, Any]", found)
-        version = fields.pop("schema_version", None)
-        if isinstance(version, int) and version > RECORD_VERSION:
-            raise NewerFormatError(
-                f"{where} has schema_version {version}, this qkvary reads {RECORD_VERSION}; "
-                "use a newer one"
-            )
-        return from_dict(DecodeRecord, fields)
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise DamagedError(f"{where} is no measurement of decoding: {reason[:200]}") from None
+    return FORM.read(data, where, lambda fields: from_dict(DecodeRecord, fields))

@@ -28,6 +28,7 @@ from qkvary.literature.recomputations.three_projections import (
     derive_large_reduction,
 )
 from qkvary.literature.recomputations.training_runs import RUN_300M, RUN_1200M, derive_tokens
+from qkvary.text.names import listed
 
 Rows = Mapping[str, Callable[[], Derivation]]
 
@@ -315,7 +316,7 @@ def _frontier() -> Derivation:
     }
     dominators = [other.variant for other in statuses["300M"].dominated_by]
     return Derivation(
-        value=f"dominated by {' and '.join(dominators)}",
+        value=f"dominated by {listed(dominators)}",
         formula="a smaller cache and a lower printed perplexity",
         holds=all(one.status == "frontier" for one in statuses.values()),
         note=(

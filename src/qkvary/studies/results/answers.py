@@ -16,7 +16,8 @@ from qkvary.studies.results.summary import (
     ResultTable,
     Verdict,
 )
-from qkvary.studies.results.verdicts import decimals_of, write_interval, write_number
+from qkvary.studies.results.verdicts import decimals_of
+from qkvary.text.numbers import fixed, interval
 
 
 def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ...]:
@@ -89,8 +90,8 @@ def _in_table(row: ContrastRow) -> str:
     said = _bare(gap).removeprefix("no interval: ").removeprefix("not compared: ")
     if gap.verdict == "not distinguished" and gap.low is not None and gap.high is not None:
         decimals = decimals_of((gap.high - gap.low) / 2)
-        said = f"{write_number(gap.mean or 0.0, decimals)} "
-        said += write_interval(gap.low, gap.high, decimals)
+        said = f"{fixed(gap.mean or 0.0, decimals)} "
+        said += interval(gap.low, gap.high, decimals)
         if gap.pairs < gap.pairs_planned:
             said += f", from {gap.pairs} of {gap.pairs_planned} pairs"
     return f"{row.table} ({row.metric.replace('_', ' ') or 'no result yet'}: {said})"
@@ -242,7 +243,7 @@ def _seen(detectable: Sequence[float | None]) -> str:
     known = [size for size in detectable if size is not None]
     if not known:
         return ""
-    low, high = (write_number(size, decimals_of(size)) for size in (min(known), max(known)))
+    low, high = (fixed(size, decimals_of(size)) for size in (min(known), max(known)))
     sizes = low if low == high else f"{low} to {high}"
     return f" (a difference of {sizes} would have been seen)"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from qkvary.costs.pareto import dominates
 from qkvary.studies.results.result_tables import Duels
 from qkvary.studies.results.summary import (
     CostAxis,
@@ -20,6 +21,7 @@ from qkvary.studies.results.summary import (
     Standing,
     VariantRow,
 )
+from qkvary.text.names import listed
 
 AXES: Mapping[CostAxis, str] = {
     "cache_bytes_per_token": "cache (bytes per token)",
@@ -101,9 +103,7 @@ def _point(
 
 
 def _dominates(one: _Candidate, other: _Candidate, sign: float) -> bool:
-    no_worse = sign * one.quality >= sign * other.quality
-    strictly = one.cost < other.cost or sign * one.quality > sign * other.quality
-    return one.cost <= other.cost and no_worse and strictly
+    return dominates((one.cost, -sign * one.quality), (other.cost, -sign * other.quality))
 
 
 def _better(duels: Duels, one: str, other: str) -> bool:
@@ -124,9 +124,9 @@ def _sentence(
     duels: Duels,
 ) -> str:
     if sure:
-        return f"dominated: {_list(sure)} costs no more and is better"
+        return f"dominated: {listed(sure, 'or')} costs no more and is better"
     if dominating:
-        names = _list([other.variant for other in dominating])
+        names = listed([other.variant for other in dominating], "or")
         return f"dominated by the means only: {names} costs no more and is not distinguished"
     rivals = [
         other.variant
@@ -134,9 +134,6 @@ def _sentence(
         if other.cost < point.cost and not _worse(duels, other.variant, point.variant)
     ]
     if rivals:
-        return f"on the frontier, but not shown to be better than {_list(rivals)}, which costs less"
+        names = listed(rivals, "or")
+        return f"on the frontier, but not shown to be better than {names}, which costs less"
     return "on the frontier"
-
-
-def _list(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " or " + names[-1]

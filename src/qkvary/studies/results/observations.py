@@ -53,8 +53,12 @@ def observe(study: Study, records: Iterable[Record]) -> tuple[Observation, ...]:
 
 def count(observations: Sequence[Observation]) -> Counts:
     """Count what became of planned runs; one that stands in several settings counts once."""
-    rows = {observation.row.run_key: observation.row for observation in observations}
-    states = [row.state for row in rows.values()]
+    return count_rows(observation.row for observation in observations)
+
+
+def count_rows(runs: Iterable[RunRow]) -> Counts:
+    """Count rows of runs like their observations."""
+    states = [row.state for row in {row.run_key: row for row in runs}.values()]
     return Counts(
         planned=len(states),
         done=states.count("done"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from qkvary.studies.results.statistics import Estimate
 from qkvary.studies.results.summary import Verdict
+from qkvary.text.numbers import fixed, interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +41,6 @@ def decimals_of(spread: float | None) -> int:
     if spread is None or not math.isfinite(spread) or spread <= 0:
         return 3
     return min(6, max(0, 1 - math.floor(math.log10(spread))))
-
-
-def write_number(value: float, decimals: int) -> str:
-    """Write a number with fixed decimals and separators of thousands, and zero without a sign."""
-    text = f"{value:,.{decimals}f}"
-    return text.removeprefix("-") if not any(digit in text for digit in "123456789") else text
-
-
-def write_interval(low: float, high: float, decimals: int) -> str:
-    """Write an interval as ``[0.05, 0.19]``."""
-    return f"[{write_number(low, decimals)}, {write_number(high, decimals)}]"
 
 
 def judge(
@@ -92,25 +82,25 @@ def _direction(estimate: Estimate, scale: Scale) -> str:
     mean, low, high = estimate.mean or 0.0, estimate.low or 0.0, estimate.high or 0.0
     decimals = decimals_of((high - low) / 2)
     near, far = (low, high) if mean > 0 else (-high, -low)
-    size = f"{write_number(abs(mean), decimals)}{scale.unit}"
-    return f"{_word(mean, scale)} by {size} {write_interval(near, far, decimals)}"
+    size = f"{fixed(abs(mean), decimals)}{scale.unit}"
+    return f"{_word(mean, scale)} by {size} {interval(near, far, decimals)}"
 
 
 def _not_distinguished(estimate: Estimate, scale: Scale, detectable: float | None) -> str:
     mean, low, high = estimate.mean or 0.0, estimate.low or 0.0, estimate.high or 0.0
     decimals = decimals_of((high - low) / 2)
-    observed = f"{write_number(mean, decimals)}{scale.unit} {write_interval(low, high, decimals)}"
+    observed = f"{fixed(mean, decimals)}{scale.unit} {interval(low, high, decimals)}"
     if detectable is None:
         return f"not distinguished: {observed}"
     if scale.limit is not None and detectable > scale.limit:
         return f"not distinguished: {observed}; no possible difference would have been seen"
-    size = f"{write_number(detectable, decimals_of(detectable))}{scale.unit}"
+    size = f"{fixed(detectable, decimals_of(detectable))}{scale.unit}"
     return f"not distinguished: {observed}; a difference of {size} would have been seen"
 
 
 def _without_interval(estimate: Estimate, scale: Scale) -> str:
     mean, units = estimate.mean or 0.0, estimate.units
-    size = f"{write_number(abs(mean), _digits(mean))}{scale.unit}"
+    size = f"{fixed(abs(mean), _digits(mean))}{scale.unit}"
     if units == 1:
         way = f"{_word(mean, scale)} by {size}" if mean else "the same"
         return f"no interval: {way} in a single pair, which says nothing about its spread"

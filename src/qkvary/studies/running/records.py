@@ -9,13 +9,11 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_type_hints
+from typing import Any, Literal, get_type_hints
 
-from qkvary.storage.errors import DamagedError, NewerFormatError
-from qkvary.storage.jsonvalues import decode, encode
+from qkvary.storage.documents import Form
 
-SCHEMA_VERSION = 1
-"""Raised when a field of the record is added, renamed or changes its meaning."""
+FORM = Form(name="a record of a run", version=1, remedy="the run has to be made again")
 
 Status = Literal["done", "failed", "diverged"]
 
@@ -70,7 +68,7 @@ class Record:
 def to_json(record: Record) -> bytes:
     """Return the bytes of ``record.json``; equal records give equal bytes."""
     fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    return (encode({"schema_version": SCHEMA_VERSION, **fields}, indent=1) + "\n").encode()
+    return FORM.write(fields)
 
 
 @functools.cache
@@ -91,32 +89,15 @@ def from_json(data: bytes, *, where: str) -> Record:
         DamagedError: if the bytes are not a record.
         NewerFormatError: if a newer qkvary wrote it.
     """
-    try:
-        value = decode(data)
-    except ValueError as error:
-        raise DamagedError(f"{where} is not JSON ({error}); the run has to be made again") from None
-    if not isinstance(value, dict):
-        raise DamagedError(f"{where} holds no record; the run has to be made again")
-    fields = cast("dict[str, Any]", value)
-    version = fields.pop("schema_version", None)
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise NewerFormatError(
-            f"{where} has schema_version {version}, this qkvary reads {SCHEMA_VERSION}; "
-            "use a newer qkvary, or another folder of runs"
-        )
-    if version != SCHEMA_VERSION:
-        raise DamagedError(
-            f"{where} has the schema_version {version}, which there is not; "
-            "the run has to be made again"
-        )
+    return FORM.read(data, where, _build)
+
+
+def _build(fields: dict[str, Any]) -> Record:
     kinds = _kinds()
     wrong = sorted(kinds.keys() ^ fields.keys())
     wrong = wrong or [name for name, kind in kinds.items() if type(fields[name]) is not kind]
     if wrong:
-        raise DamagedError(
-            f"{where}: {', '.join(wrong)} missing, unknown or of another type; "
-            "the run has to be made again"
-        )
+        raise ValueError(f"{', '.join(wrong)} missing, unknown or of another type")
     if fields["status"] not in ("done", "failed", "diverged"):
-        raise DamagedError(f"{where}: unknown status {fields['status']!r}")
+        raise ValueError(f"unknown status {fields['status']!r}")
     return Record(**fields)

@@ -12,20 +12,21 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.storage.documents import Form
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import now
-from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
-from qkvary.storage.jsonvalues import decode, encode
+from qkvary.storage.errors import UsageError
+from qkvary.storage.jsonvalues import encode
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.text.names import FOLDER_DIGITS, slug
 
 FOLDER = "trainings"
-FORMAT = 1
+FORM = Form(name="a note of a training", version=1, key="format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +58,7 @@ def note_training(store: Store, study: Study, command: str) -> None:
     if path.exists():
         return
     make_directory(path.parent)
-    note = {"format": FORMAT, "command": command, "noted": now(), "study": fields}
-    atomic_write_file(path, (encode(note, indent=1) + "\n").encode())
+    atomic_write_file(path, FORM.write({"command": command, "noted": now(), "study": fields}))
 
 
 def list_trainings(store: Store) -> tuple[Training, ...]:
@@ -131,18 +131,13 @@ def page_name(store: Store, study: Study) -> str:
 
 def _read(path: Path) -> tuple[str, Training]:
     """A note, and when it was written."""
-    try:
-        note = cast("dict[str, Any]", decode(path.read_bytes()))
-        if note["format"] != FORMAT:
-            raise NewerFormatError(
-                f"{path} has the format {note['format']}, this qkvary reads {FORMAT}; use a newer "
-                "qkvary"
-            )
+
+    def build(note: dict[str, Any]) -> tuple[str, Training]:
         study = from_dict(Study, note["study"])
         training = Training(study=study, commands=(str(note["command"]),), notes=(path.stem,))
         return str(note["noted"]), training
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedError(f"{path} is not as it was written: {error}") from None
+
+    return FORM.read(path.read_bytes(), path, build)
 
 
 def _join(first: Training, second: Training) -> Training | None:

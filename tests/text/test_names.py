@@ -1,0 +1,70 @@
+"""Names and lists as sentences and files take them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkvary.text import names
+
+
+def test_clip_says_what_it_cut() -> None:
+    assert names.clip("x" * 120) == "x" * 120
+    assert names.clip("x" * 10_000).endswith("… (cut, 10,000 characters)")
+    assert len(names.clip("x" * 10_000)) < 160
+
+
+@given(st.text(alphabet=st.characters(codec=None)))
+def test_clean_text_can_be_written_anywhere(text: str) -> None:
+    cleaned = names.clean(text)
+    assert cleaned.encode().decode() == cleaned
+    assert "\x00" not in cleaned
+    assert len(cleaned) == len(text)
+
+
+@given(st.text())
+def test_slug_is_a_file_name(text: str) -> None:
+    slug = names.slug(text)
+    assert slug
+    assert set(slug) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+@pytest.mark.parametrize(
+    ("text", "folder"),
+    [
+        ("quickstart", "quickstart"),
+        ("train lm-tiny on mine", "train-lm-tiny-on-mine"),
+        ("train-lm-10m-on-some-0a1b2c3d", "train-lm-10m-on-some-0a1b2c3d"),
+        (f"{'x' * 40}-0a1b2c3d", f"{'x' * 40}-0a1b2c3d"),
+        ("?", "unnamed"),
+    ],
+)
+def test_a_folder_is_called_as_what_is_in_it(text: str, folder: str) -> None:
+    assert names.folder_name(text) == folder
+
+
+def test_long_names_have_folders_of_their_own() -> None:
+    texts = [f"{'a long name ' * 5}{end}" for end in ("", "one", "two")]
+    folders = [names.folder_name(text) for text in texts]
+    assert len(set(folders)) == 3
+    for folder in folders:
+        assert folder.startswith("a-long-name-a-long-name-a-long-name-a-l")
+        assert len(folder) <= 49
+
+
+def test_lists_and_counts_read_like_sentences() -> None:
+    assert names.listed([]) == ""
+    assert names.listed(["a"]) == "a"
+    assert names.listed(["a", "b", "c"]) == "a, b and c"
+    assert names.listed(("a", "b"), "or") == "a or b"
+    assert names.count(1, "run") == "1 run"
+    assert names.count(1200, "run") == "1,200 runs"
+    assert names.count(2, "loss", "losses") == "2 losses"
+
+
+def test_markdown_stays_text_on_one_line() -> None:
+    assert names.markdown("a|b\n# <b> [x](y)") == "a\\|b \\# \\<b\\> \\[x\\](y)"
+
+
+def test_a_wrong_name_is_answered_with_the_nearest_or_with_all() -> None:
+    assert names.suggest("quickstrt", ["quickstart", "lm-small"]) == "did you mean quickstart?"
+    assert names.suggest("x", iter(["quickstart", "lm-small"])) == "choices: quickstart, lm-small"

@@ -1,0 +1,109 @@
+"""Numbers as they are read: digits that say something, signs, and a dash where there is none."""
+
+import math
+
+import pytest
+
+from qkvary.text import numbers
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "written"),
+    [
+        (None, 3, "–"),
+        (0.0, 3, "0"),
+        (0.12345, 3, "0.123"),
+        (0.99996, 3, "1.00"),
+        (123456.0, 3, "123,456"),
+        (-0.5, 2, "−0.50"),
+        (1.5e-7, 2, "1.5 × 10⁻⁷"),
+        (0.00012, 2, "0.00012"),
+        (math.nan, 3, "NaN"),
+        (-math.inf, 3, "−∞"),
+    ],
+)
+def test_real_keeps_significant_digits(value: float | None, digits: int, written: str) -> None:
+    assert numbers.real(value, digits) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(0.0, "0.000"), (-0.0001, "0.000"), (0.0271, "+0.027"), (-0.0271, "−0.027"), (None, "–")],
+)
+def test_fixed_writes_signs_and_no_negative_zero(value: float | None, written: str) -> None:
+    assert numbers.fixed(value, 3, sign=True) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "written"),
+    [
+        (None, 3, "–"),
+        (0, 3, "0"),
+        (950, 3, "950"),
+        (999, 3, "999"),
+        (1000, 3, "1 k"),
+        (72_586, 3, "72.6 k"),
+        (999_499, 3, "999 k"),
+        (999_999, 3, "1 M"),
+        (1_180_000, 3, "1.18 M"),
+        (305_534_976, 4, "305.5 M"),
+        (7_504_924_672, 4, "7.505 G"),
+        (-3e12, 3, "−3 T"),
+        (1e21, 3, "1,000 E"),
+        (math.inf, 3, "∞"),
+    ],
+)
+def test_compact_counts(value: float | None, digits: int, written: str) -> None:
+    assert numbers.compact(value, digits) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "base", "text"),
+    [
+        (1, 1, "="),
+        (0, 0, ""),
+        (3, 0, "new"),
+        (1, 2, "−50 %"),
+        (1.005, 1, "+0.5 %"),
+        (13.27, 1, "+1,227 %"),
+        (0, 7, "−100 %"),
+    ],
+)
+def test_changes(value: float, base: float, text: str) -> None:
+    assert numbers.change(value, base) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "written"),
+    [
+        (0.1, "10 %"),
+        (0.125, "12.5 %"),
+        (0.0, "0 %"),
+        (0.999999, "99.9999 %"),
+        (0.07, "7 %"),
+        (1, "100 %"),
+    ],
+)
+def test_shares_keep_their_digits(share: float, written: str) -> None:
+    assert numbers.share(share) == written
+
+
+@pytest.mark.parametrize(
+    ("amount", "written"),
+    [(None, "–"), (math.inf, "∞"), (0, "0"), (16_000, "16,000"), (1.5, "1.50"), (2.5e3, "2,500")],
+)
+def test_prices(amount: float | None, written: str) -> None:
+    assert numbers.money(amount) == written
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [(1_234_567, "1,234,567"), (-2.4, "−2"), (None, "–"), (math.nan, "NaN")],
+)
+def test_whole_numbers(number: float | None, written: str) -> None:
+    assert numbers.whole(number) == written
+
+
+def test_intervals_have_one_number_of_decimals() -> None:
+    assert numbers.interval(-0.051, 0.19, 2) == "[−0.05, 0.19]"
+    assert numbers.interval(0.0001, 12_345.6, 1, sign=True) == "[0.0, +12,345.6]"

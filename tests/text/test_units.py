@@ -1,0 +1,189 @@
+"""Amounts as people type and read them: one system of units at a time, nothing guessed."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkvary.text import units
+
+POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
+
+
+@pytest.mark.parametrize(
+    ("amount", "binary", "decimal"),
+    [
+        (None, "–", "–"),
+        (0, "0 B", "0 B"),
+        (0.5, "0.5 B", "0.5 B"),
+        (512, "512 B", "512 B"),
+        (1000, "1,000 B", "1 kB"),
+        (1023, "1,023 B", "1.02 kB"),
+        (1024, "1 KiB", "1.02 kB"),
+        (81_920, "80 KiB", "81.9 kB"),
+        (2**20 - 1, "1 MiB", "1.05 MB"),
+        (999_999, "977 KiB", "1 MB"),
+        (40 * 10**9, "37.3 GiB", "40 GB"),
+        (2.5 * 2**30, "2.5 GiB", "2.68 GB"),
+        (99.999 * 2**30, "100 GiB", "107 GB"),
+        (1000 * 2**40, "1,000 TiB", "1.1 PB"),
+        (2.5e15, "2.22 PiB", "2.5 PB"),
+        (2**80, "1,048,576 EiB", "1,208,926 EB"),
+    ],
+)
+def test_amounts_of_memory(amount: float | None, binary: str, decimal: str) -> None:
+    assert units.data_size(amount) == binary
+    assert units.data_size(amount, decimal=True) == decimal
+
+
+@given(amount=st.integers(0, 2**70), digits=st.integers(3, 5), decimal=st.booleans())
+def test_what_is_printed_is_what_was_counted(amount: int, digits: int, decimal: bool) -> None:
+    """So many digits of it, in the largest unit of one system that leaves at least 1."""
+    match = re.fullmatch(
+        r"([\d,.]+) (B|[kKMGTPE]i?B)", units.data_size(amount, digits, decimal=decimal)
+    )
+    assert match is not None
+    unit = match[2]
+    assert ("i" in unit) == (not decimal) or unit == "B"
+    step = 1000 if decimal else 1024
+    factor = 1 if unit == "B" else step ** POWERS[unit[0].lower()]
+    value = float(match[1].replace(",", ""))
+    assert value * factor == pytest.approx(amount, rel=0.51 * 10 ** (1 - digits))
+    assert value < step or unit[0] == "E"
+    assert value >= 1 or unit == "B"
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [(16, "16"), (1024, "1k"), (1536, "1.5k"), (1500, "1,500"), (32_768, "32k"), (2**20, "1M")],
+)
+def test_tokens_are_counted_in_1024(number: int, written: str) -> None:
+    assert units.tokens(number) == written
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        (0.0, "0 s"),
+        (0.0123, "12.3 ms"),
+        (14.04, "14.0 s"),
+        (125, "2 min 05 s"),
+        (4440, "1 h 14 min"),
+        (None, "–"),
+    ],
+)
+def test_duration_chooses_its_unit(seconds: float | None, written: str) -> None:
+    assert units.duration(seconds) == written
+
+
+@pytest.mark.parametrize("seconds", [119.99, 179.7, 3599.8, 7199.0])
+def test_duration_never_writes_sixty(seconds: float) -> None:
+    assert "60" not in units.duration(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("24GiB", 24 * 2**30),
+        ("40GB", 40 * 10**9),
+        ("40 gb", 40 * 10**9),
+        ("512MiB", 512 * 2**20),
+        ("1.5TiB", 3 * 2**39),
+        ("80e", None),
+        ("1,024MiB", 2**30),
+        ("1_000_000", 10**6),
+        ("123456", 123_456),
+        ("7B", 7),
+        ("0.5kB", 500),
+        ("2KiB", 2048),
+    ],
+)
+def test_memory(text: str, amount: int | None) -> None:
+    if amount is None:
+        with pytest.raises(ValueError, match="expected memory such as"):
+            units.parse_bytes(text)
+    else:
+        assert units.parse_bytes(text) == amount
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "24G",
+        "GB",
+        "-1GB",
+        "0GB",
+        "nan",
+        "infGB",
+        "1e9",
+        "24 Gi B",
+        "٣GB",
+        # A decimal comma is not a mark between thousands.
+        "1,5GB",
+        "1,50GB",
+        "12_34GB",
+        "24GiB/s",
+        "9" * 400 + "GB",
+    ],
+)
+def test_other_memory_is_refused(text: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"expected memory such as 24GiB \(2\^30\) or 40GB"
+    ) as caught:
+        units.parse_bytes(text)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("900GB/s", 9e11), ("900 GB", 9e11), ("1.6TiB/s", 1.6 * 2**40)]
+)
+def test_bandwidth(text: str, rate: float) -> None:
+    assert units.parse_bandwidth(text) == rate
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("121TFLOPS", 121e12), ("2 tflops/s", 2e12), ("0.5PFLOPS", 5e14)]
+)
+def test_matrix_rates(text: str, rate: float) -> None:
+    assert units.parse_flops(text) == rate
+
+
+def test_other_rates_are_refused() -> None:
+    for text in ("fast", "0GB/s", "900G/s", "1GB/h"):
+        with pytest.raises(ValueError, match="expected a bandwidth such as 900GB/s"):
+            units.parse_bandwidth(text)
+    for text in ("121T", "121 TOPS", "-1TFLOPS", "0TFLOPS"):
+        with pytest.raises(ValueError, match="expected a matrix rate such as 121TFLOPS"):
+            units.parse_flops(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("10%", 0.1), ("0.1", 0.1), ("0", 0.0), ("100 %", 1.0), ("2.5%", 0.025)]
+)
+def test_shares(text: str, share: float) -> None:
+    assert units.parse_share(text) == share
+
+
+@pytest.mark.parametrize("text", ["", "%", "101%", "1.1", "-5%", "ten", "nan", "10%%", "1e-1"])
+def test_other_shares_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected a share such as 10% or 0.1, got"):
+        units.parse_share(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("7", 7), ("32k", 32_768), ("2K", 2_048), ("1M", 1_048_576), ("1,024", 1024)],
+)
+def test_counts_of_tokens(text: str, count: int) -> None:
+    assert units.parse_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "k", "1.5k", "-1", "32kb", "ten", "9" * 400, "2000000M"])
+def test_other_counts_are_refused(text: str) -> None:
+    with pytest.raises(
+        ValueError, match="expected a whole number such as 1024, 32k or 1M"
+    ) as caught:
+        units.parse_count(text)
+    assert len(str(caught.value)) < 130
