@@ -28,8 +28,6 @@ from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from tests.contracts.variant_cases import LABELS, make_language_model_config, randomize
 from tests.storage.damage import DAMAGES, trials
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 CHARACTERS = CharacterTokenizer("abcdefghijk é")
 
 

@@ -26,7 +26,6 @@ from tests.cli.tiny_training import (
     train,
 )
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 places = pytest.fixture(autouse=True)(tiny_places)
 
 

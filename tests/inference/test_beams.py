@@ -16,8 +16,6 @@ from qkvary.inference.requests import Request, Sampling
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import make_language_model_config, randomize
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 TINY = 4
 
 

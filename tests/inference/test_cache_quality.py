@@ -33,8 +33,6 @@ from qkvary.training.loop import train
 from tests.checkpoints.published_models import KINDS, find_model, held_out_characters, stories
 from tests.contracts.variant_cases import make_language_model_config, randomize
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 STORAGES = ("int8-g64", "int4-g3-r2", "int8-b4-rot", "int4-b3-r1")
 TOKENS_OF_A_GATE = 4_096
 

@@ -14,8 +14,6 @@ from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 from tests.inference import test_beams, test_decoding, test_sampling, test_streaming
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 LABELS = ("QKV", "Q-K=V@rotary")
 ASKED = [
     Request(

@@ -11,8 +11,6 @@ from qkvary.inference.requests import Request
 from qkvary.nn.cache import KVCache
 from tests.checkpoints.published_models import KINDS, find_model, read_reference
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 NAMES = ("stories260K", "shakespeare_char_mha")
 LAYOUTS: tuple[CacheLayout, ...] = ("sources", "rotated", "split", "input")
 KERNELS: tuple[DecodeKernel, ...] = ("layer", "native", "sdpa", "folded", "matmul", "chunks")

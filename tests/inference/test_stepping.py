@@ -20,8 +20,6 @@ from qkvary.nn.decoding import choice
 from qkvary.nn.decoding import step as native_step
 from qkvary.nn.language_model import LanguageModel
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 LONGEST = 160
 
 

@@ -11,8 +11,6 @@ from qkvary.checkpoints.huggingface.cache import NetworkCache
 from tests.checkpoints.huggingface.causal_models import make_model, prompt
 from tests.contracts.variant_cases import GATE, distance
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 OPTIONS = [CacheOptions(), CacheOptions(storage="preallocated"), CacheOptions(layout="rotated")]
 
 

@@ -28,8 +28,6 @@ from tests.checkpoints.huggingface.causal_models import (
 )
 from tests.contracts.variant_cases import GATE, distance, make_language_model_config
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 LENGTH, STEPS = 5, 8
 
 

@@ -28,8 +28,6 @@ from tests.checkpoints.huggingface.gemma4_models import (
     tokens,
 )
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 LAYOUTS = get_args(Layout)
 METHODS: dict[str, Method] = {
     "value and slice": "value and rotated slice",

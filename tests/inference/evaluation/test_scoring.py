@@ -12,8 +12,6 @@ from qkvary.inference.evaluation.windows import Windows, cut
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import LABELS, make_language_model_config, randomize
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 GATES = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 5e-3}
 SPANS = np.array([[0, 31], [31, 33], [33, 34], [34, 71]])
 CONTEXT = 11
