@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
 
@@ -48,21 +49,104 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "record.json", "network/model.safetensors"])
-def test_a_run_whose_files_are_damaged_is_made_again(
+def test_a_finished_run_that_is_damaged_is_left_to_its_owner(
     places: Path, made: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
+    """It may have taken days, and what is damaged may be a line of its log."""
     copytree(made, places / "runs")
     before = digest(places / "runs")
     (path,) = (places / "runs").glob(f"*/*/{name}")
+    (run,) = (places / "runs").glob("[0-9a-f][0-9a-f]/*")
     data = path.read_bytes()
-    path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    flip(path, len(data) - 9)
+    files = contents(run)
     capsys.readouterr()
+    for words in ((), ("--variant", "QKV", "Q-K=V")):
+        assert train(places, *words) == 3
+        shown = capsys.readouterr().err
+        assert len(shown.splitlines()) == 1
+        assert f"{path} was changed: its sha256 is not the one in MANIFEST.json; put back" in shown
+        assert f", or move {run} away to train the run again" in shown
+        assert contents(run) == files
+    path.write_bytes(data)
     assert train(places) == 0
-    assert "the run is made again" in capsys.readouterr().err
-    assert path.is_file()
+    flip(path, len(data) - 9)
+    run.rename(places / "away")
+    assert train(places) == 0
     assert digest(places / "runs") == before
-    assert train(places) == 0
-    assert "made again" not in capsys.readouterr().err
+
+
+def contents(run: Path) -> dict[Path, bytes]:
+    """The files of a run but for its lock and what a killed writer left."""
+    files = (path for path in run.rglob("*") if path.is_file() and path.name != "run.lock")
+    return {path: path.read_bytes() for path in files if ".tmp-" not in str(path)}
+
+
+def flip(path: Path, position: int) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+
+
+def change_digit(log: Path) -> None:
+    flip(log, log.read_bytes().index(b'"loss":') + 8)
+
+
+def zero_middle(log: Path) -> None:
+    data = log.read_bytes()
+    start = data.index(b"\n") - 30
+    log.write_bytes(data[:start] + bytes(60) + data[start + 60 :])
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (change_digit, "line 1: the line is torn or was changed"),
+        (zero_middle, "line 1: the line holds zeroed bytes"),
+    ],
+)
+def test_a_damaged_log_costs_no_checkpoint(
+    places: Path,
+    whole: str,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path], None],
+    problem: str,
+) -> None:
+    stop_early(places, *LONG, logged=4)
+    (run,) = (places / "runs").glob("[0-9a-f][0-9a-f]/*")
+    newest = max(path.name for path in run.glob("checkpoints/step-*"))
+    damage(run / "metrics.jsonl")
+    assert train(places, *LONG, "--json") == 0
+    shown = capsys.readouterr()
+    assert len(shown.err.splitlines()) == 1
+    assert f"{problem}; the run goes on from its sound checkpoint, its log lacks" in shown.err
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (cut, resumed) = [event for event in events if event["event"] in ("cut", "resumed")]
+    assert f"step-{resumed['step']:012d}" == newest
+    assert cut["step"] == resumed["step"]
+    assert digest(places / "runs") == whole
+    record = json.loads((run / "record.json").read_text())
+    assert record["message"].startswith("its log lacks lines between steps 0 and ")
+    (caveat,) = [one for one in json.loads(shown.out)["summary"]["caveats"] if "logs" in one]
+    assert caveat.startswith("The curves of 1 of 1 runs lack steps, which the records name")
+
+
+def test_checkpoints_that_are_all_damaged_stay_where_they_are(
+    places: Path, whole: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop_early(places, *LONG)
+    (run,) = (places / "runs").glob("[0-9a-f][0-9a-f]/*")
+    for path in run.glob("checkpoints/step-*/weights.safetensors"):
+        flip(path, path.stat().st_size - 9)
+    kept = contents(run)
+    for _ in range(2):
+        assert train(places, *LONG) == 3
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert f"every checkpoint in {run / 'checkpoints'} is damaged: " in last
+        assert last.endswith("; move that folder away to begin the run again")
+        assert contents(run) == kept
+    (run / "checkpoints").rename(places / "away")
+    assert train(places, *LONG) == 0
+    assert digest(places / "runs") == whole
 
 
 def test_a_run_that_was_begun_in_another_way_is_gone_on_with(

@@ -125,7 +125,7 @@ def test_each_process_may_be_asked_to_stop(folder: Folder, whole: str, rank: int
     assert folder.records()["QKV@rotary"]["state_sha256"] == whole
 
 
-def test_checkpoints_that_are_all_damaged_are_left_by_all(folder: Folder, whole: str) -> None:
+def test_checkpoints_that_are_all_damaged_are_left_alone_by_all(folder: Folder, whole: str) -> None:
     pids = folder.start(2, *LONG, *OFTEN)
     while not folder.checkpoints():
         time.sleep(0.005)
@@ -134,7 +134,12 @@ def test_checkpoints_that_are_all_damaged_are_left_by_all(folder: Folder, whole:
     for path in folder.runs.glob("*/*/checkpoints/step-*/*.safetensors"):
         data = path.read_bytes()
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    kept = sorted(folder.runs.glob("*/*/checkpoints/*/*"))
     ended = folder.train(2, *LONG)
-    assert ended.codes == (0, 0), ended.printed
-    assert "it begins again" in ended.printed[0]
+    assert ended.codes == (3, 3), ended.printed
+    assert "; move that folder away to begin the run again" in ended.printed[0]
+    assert sorted(folder.runs.glob("*/*/checkpoints/*/*")) == kept
+    (checkpoints,) = folder.runs.glob("*/*/checkpoints")
+    checkpoints.rename(folder.path / "away")
+    assert folder.train(2, *LONG).codes == (0, 0)
     assert folder.records()["QKV@rotary"]["state_sha256"] == whole

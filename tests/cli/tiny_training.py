@@ -111,13 +111,15 @@ class KilledError(BaseException):
     """Ends a training where it stands; nothing takes it for an error."""
 
 
-def stop_early(places: Path, *words: str) -> None:
-    """Begin a training that ends with its first checkpoint, like a killed one."""
+def stop_early(places: Path, *words: str, logged: int = 0) -> None:
+    """Begin a training that ends like a killed one, with a checkpoint behind so many log lines."""
     keep_newest = training_state.keep_newest
 
     def kill(directory: Path, keep: int) -> None:
         keep_newest(directory, keep)
-        raise KilledError
+        log = directory.parent / "metrics.jsonl"
+        if log.read_bytes().count(b"\n") >= logged:
+            raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training_state, "keep_newest", kill)

@@ -69,6 +69,26 @@ def test_a_torn_line_with_later_lines_is_reported_and_passed_over() -> None:
         seen = parse_journal(data, where="log")
         assert list(seen.events) == EVENTS[:3] + EVENTS[4:]
         assert seen.problems == ("log, line 4: the line is torn or was changed",)
+        assert seen.gaps == (3,)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "lost"),
+    [((2, 5), (2, 40), {2}), ((2, 5), (4, 5), {2, 3, 4}), ((3, -2), (3, 3), {2, 3}),
+     ((5, 5), (7, 0), {5, 6})],
+)  # fmt: skip
+def test_zeroed_bytes_are_told_from_a_torn_line(
+    start: tuple[int, int], stop: tuple[int, int], lost: set[int]
+) -> None:
+    """What a disk or a power failure leaves, in the middle of the log or at its end."""
+    lines = [to_line(event) for event in EVENTS]
+    first, last = (sum(map(len, lines[:line])) + offset for line, offset in (start, stop))
+    data = bytearray(b"".join(lines))
+    data[first:last] = bytes(last - first)
+    seen = parse_journal(bytes(data), where="log")
+    assert list(seen.events) == [e for number, e in enumerate(EVENTS) if number not in lost]
+    assert seen.problems == (f"log, line {min(lost) + 1}: the line holds zeroed bytes",)
+    assert seen.gaps == (min(lost),)
 
 
 def test_a_reader_without_checks_would_be_bricked() -> None:
@@ -84,7 +104,8 @@ def test_every_changed_bit_is_noticed() -> None:
         for bit in range(8):
             changed = bytearray(line)
             changed[position] ^= 1 << bit
-            with pytest.raises(ValueError, match="torn or was changed"):
+            message = "holds zeroed bytes" if 0 in changed else "is torn or was changed"
+            with pytest.raises(ValueError, match=f"^the line {message}$"):
                 from_line(bytes(changed))
 
 
@@ -101,6 +122,25 @@ def test_rewind_forgets_what_came_later(tmp_path: Path) -> None:
     assert journal.mark() == FileEntry.of(path.read_bytes())
     journal.close()
     assert list(parse_journal(path.read_bytes(), where="").events) == [EVENTS[0], EVENTS[2]]
+
+
+def test_other_events_take_the_place_of_what_there_was(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    found = write(path, EVENTS[:2]) + b'{"torn'
+    path.write_bytes(found)
+    journal = Journal(path)
+    assert journal.cut == b'{"torn'
+    contents = journal.contents()
+    assert list(contents.events) == EVENTS[:2]
+    assert contents.problems == (f"{path}, line 3: the line has no end",)
+    assert contents.gaps == (2,)
+    assert [journal.copy_aside().name for _ in range(2)] == ["damaged-1", "damaged-2"]
+    assert (tmp_path / "damaged-2" / "metrics.jsonl").read_bytes() == found
+    journal.replace([EVENTS[3], EVENTS[1]])
+    journal.append(EVENTS[4])
+    assert journal.mark() == FileEntry.of(path.read_bytes())
+    journal.close()
+    assert list(parse_journal(path.read_bytes(), where="").events) == [EVENTS[i] for i in (3, 1, 4)]
 
 
 def test_a_changed_beginning_is_noticed(tmp_path: Path) -> None:

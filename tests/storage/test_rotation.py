@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import pytest
 from qkvary.storage import rotation
 from qkvary.storage.durable import remove_dir
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
-from qkvary.storage.manifest import MANIFEST_NAME
+from qkvary.storage.manifest import MANIFEST_NAME, Manifest
 from qkvary.storage.rotation import (
     Contents,
     filling_step,
@@ -81,6 +82,36 @@ def test_a_damaged_newest_is_named_and_the_one_before_is_used(folder: Path) -> N
     assert reported[0].startswith("checkpoint of step 13 is damaged: ")
     assert reported[0].endswith("a.bin has 5 bytes instead of 11")
     assert stored_steps(folder) == (7,)
+    aside = folder / "damaged-1" / "step-000000000013"
+    assert (aside / "a.bin").read_bytes() == b"short"
+    assert (aside / MANIFEST_NAME).is_file()
+    save(folder, stored(17))
+    save(folder, stored(19))
+    assert stored_steps(folder) == (19, 17)
+    assert aside.is_dir(), "who makes room does not make it there"
+
+
+def test_what_cannot_be_read_now_may_be_read_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that answers with an error for a while costs no checkpoint that is sound."""
+    read = Manifest.read
+
+    def fail(manifest: Manifest, directory: Path, name: str) -> bytes:
+        if directory.name == "step-000000000013":
+            raise DamagedError(f"{directory / name} cannot be read: Input/output error")
+        return read(manifest, directory, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "read", fail)
+        found, (problem,) = newest(folder)
+    assert found
+    assert found.step == 7
+    assert "Input/output error" in problem
+    (folder / "damaged-1" / "step-000000000013").rename(folder / "step-000000000013")
+    assert load(folder, 13) == dataclasses.replace(
+        stored(13), about={"note": "step 13", "step": 13}
+    )
 
 
 def test_with_all_damaged_nothing_is_removed(folder: Path) -> None:

@@ -172,33 +172,85 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     assert len(warnings) == 1
     assert "checkpoint of step 10 is damaged" in warnings[0]
     assert "weights.safetensors was changed" in warnings[0]
+    assert outcome.message == ""
+    aside = tmp_path / "checkpoints" / "damaged-1" / newest.parent.name
+    assert (aside / newest.name).read_bytes()[-1:] == b"?"
 
 
 def test_with_all_checkpoints_damaged_the_run_says_so(tmp_path: Path) -> None:
     train(toy_run(), ToyTask(), tmp_path, stop=after(5))
     (tmp_path / "checkpoints" / "step-000000000005" / "MANIFEST.json").unlink()
-    with pytest.raises(DamagedError, match="every checkpoint"):
+    with pytest.raises(DamagedError, match=r"every checkpoint in .* is damaged: .*MANIFEST\.json"):
         train(toy_run(), ToyTask(), tmp_path)
+    assert stored_steps(tmp_path / "checkpoints") == (5,)
+    assert [event["step"] for event in log(tmp_path)] == []
 
 
-def test_a_log_that_was_changed_makes_its_checkpoints_useless(tmp_path: Path) -> None:
-    train(toy_run(), ToyTask(), tmp_path, stop=after(8))
+@pytest.mark.parametrize("checkpoint_seconds", [0.0, 1e9])
+def test_a_damaged_log_costs_no_checkpoint(
+    tmp_path: Path, whole: tuple[Outcome, list[dict[str, Any]]], checkpoint_seconds: float
+) -> None:
+    """The run is stopped three times after it; with 1e9, always at the same checkpoint."""
+    train(toy_run(), ToyTask(), tmp_path, stop=after(16), checkpoint_seconds=0.0)
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(path.read_bytes().replace(b"train", b"trail"))
-    with pytest.raises(DamagedError, match=r"metrics\.jsonl was changed since the checkpoint"):
-        train(toy_run(), ToyTask(), tmp_path)
+    data = path.read_bytes()
+    digit = data.index(b'"loss":') + 8
+    path.write_bytes(data[:digit] + bytes([data[digit] ^ 1]) + data[digit + 1 :])
+    kept = {one: one.read_bytes() for one in tmp_path.glob("checkpoints/step-*/*")}
+    events: list[Event] = []
+    watchers = Watchers(on_event=events.append)
+    train(toy_run(), ToyTask(), tmp_path, stop=after(0), watchers=watchers)
+    assert {one: one.read_bytes() for one in tmp_path.glob("checkpoints/step-*/*")} == kept
+    (warning,) = [event.warning for event in events if event.warning]
+    assert warning.startswith(f"{path}, line 1: the line is torn or was changed; the run goes on")
+    for _ in range(2):
+        kill_after(2, toy_run(), tmp_path, checkpoint_seconds, watchers)
+    outcome = train(toy_run(), ToyTask(), tmp_path, watchers=watchers)
+    assert outcome.state_sha256 == whole[0].state_sha256
+    assert outcome.metrics == whole[0].metrics
+    assert outcome.message == "its log lacks lines between steps 0 and 13"
+    assert [event.warning for event in events if event.warning] == [warning]
+    kinds = ("resumed", "cut")
+    found = [without_time(event) for event in log(tmp_path) if event["event"] not in kinds]
+    assert found == [without_time(event) for event in whole[1][1:]]
+    assert [event["gaps"] for event in log(tmp_path, "cut")] == [[[0, 13]]]
 
 
-def test_a_torn_line_is_reported_and_cut(tmp_path: Path) -> None:
+def kill_after(
+    steps: int, run: RunConfig, directory: Path, checkpoint_seconds: float, watchers: Watchers
+) -> None:
+    """Go on for so many steps, and end without a checkpoint for the end."""
+    asked = itertools.count()
+
+    def die() -> bool:
+        if next(asked) == steps:
+            raise KeyboardInterrupt
+        return False
+
+    options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "watchers": watchers}
+    with pytest.raises(KeyboardInterrupt):
+        train(run, ToyTask(), directory, stop=die, **options)
+
+
+@pytest.mark.parametrize(("tail", "kind"), [(b'{"event":"tra', "torn"), (bytes(4096), "zeroed")])
+def test_a_torn_line_is_reported_and_cut(tmp_path: Path, tail: bytes, kind: str) -> None:
     train(toy_run(), ToyTask(), tmp_path, stop=after(8))
     with (tmp_path / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"event":"tra')
+        file.write(tail)
     events: list[Event] = []
-    assert (
-        train(toy_run(), ToyTask(), tmp_path, watchers=Watchers(on_event=events.append)).status
-        == "done"
-    )
-    assert "a torn last line of 13 bytes was cut" in events[0].warning
+    outcome = train(toy_run(), ToyTask(), tmp_path, watchers=Watchers(on_event=events.append))
+    assert outcome.status == "done"
+    assert outcome.message == ""
+    assert f"a {kind} last line of {len(tail):,} bytes was cut" in events[0].warning
+
+
+def test_a_run_that_diverges_with_a_damaged_log_says_both(tmp_path: Path) -> None:
+    train(toy_run(), ToyTask(), tmp_path, stop=after(16))
+    (tmp_path / "metrics.jsonl").write_bytes(b"")
+    outcome = train(toy_run(), ToyTask(poison_step=17), tmp_path)
+    assert outcome.status == "diverged"
+    assert "at step 17" in outcome.message
+    assert outcome.message.endswith("; its log lacks lines between steps 0 and 16")
 
 
 @pytest.mark.parametrize("poison", ["loss", "gradient"])

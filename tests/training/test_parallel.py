@@ -313,6 +313,24 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_damaged_log_costs_no_checkpoint(
+    server: RankServer, references: References, quick_path: Path, strategy: str
+) -> None:
+    """One process has the log, and all go on with the weights."""
+    server.run(quick_path, 2, strategy=strategy, stop_after=6)
+    path = quick_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"loss":', b'"loss":1', 1))
+    ended = server.run(quick_path, 2, strategy=strategy)
+    assert ended.sha == references.together(2, strategy, dtype="float64").sha
+    first, second = ended.found
+    (warning,) = first["warnings"]
+    assert "line 1: the line is torn or was changed; the run goes on" in warning
+    assert second["warnings"] == [], "one process says it"
+    assert [event["step"] for event in ended.log("cut", "resumed")] == [6, 6]
+    assert "its log lacks lines between steps 0 and" in first["message"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_newest_checkpoints_are_left(
     server: RankServer, references: References, quick_path: Path, strategy: str
 ) -> None:

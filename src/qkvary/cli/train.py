@@ -43,11 +43,10 @@ from qkvary.data.preparation import Settings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.reports.terminal import print_summary
 from qkvary.reports.writing import FORMATS, write_report
-from qkvary.storage.errors import UsageError
+from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.rotation import KEEP
 from qkvary.studies.pretraining import DataChoice, ExecutionWishes, Wishes, plan_training
 from qkvary.studies.running.messages import STOPPING, Job
-from qkvary.studies.running.recording import run_identity
 from qkvary.studies.running.siblings import find_sibling, in_way
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import note_training, page_name
@@ -319,6 +318,7 @@ def command(
         begun = distribution.first(lambda: to_dict(_begun_in_another_way(study, store, running)))
         if begun is not None:
             study = in_way(study, from_dict(Way, begun))
+        distribution.first(lambda: _check_finished(study, store))
         keep_freed_memory()
         if not distribution.rank:
             note_training(store, study, _typed(study))
@@ -385,9 +385,6 @@ def _train(
         with _signals(stopping.set, said="") as received:
             together.follow(job, distribution, stop=stopping.is_set, way=way)
         return 128 + received[0] if received else 0
-    for cell in cells:
-        for sentence in store.mend(cell.run_key, run_identity(cell.run)):
-            print_error(f"{cell.title}: {sentence}")
     display = TrainingDisplay(console(sys.stderr), cells, quiet=quiet)
     watching = together.Watching(
         tell=display.tell, on_log=display.log, prompt=running.sample, board=running.tensorboard
@@ -422,6 +419,17 @@ def _begun_in_another_way(study: Study, store: Store, running: Running) -> Way |
                 "with, and it is trained again as you ask for now"
             )
     return None if sibling is None else sibling.way
+
+
+def _check_finished(study: Study, store: Store) -> None:
+    """Refuse to go on beside a finished run that is damaged: only its owner may give it up."""
+    for cell in study.cells():
+        problem = store.damage(cell.run_key) if store.state(cell.run_key) == "done" else None
+        if problem is not None:
+            raise DamagedError(
+                f"{cell.title}: {problem}; put back what it was, or move "
+                f"{store.directory(cell.run_key)} away to train the run again"
+            )
 
 
 def _ended_before(study: Study, store: Store) -> int:

@@ -23,6 +23,9 @@ from qkvary.storage.errors import ResourceError, UnsafeError
 TEMPORARY_PREFIX = ".tmp-"
 """How the name of everything that is not complete begins."""
 
+ASIDE_PREFIX = "damaged-"
+"""How the name of a folder begins that holds what was found damaged."""
+
 _counter = itertools.count()
 
 _ADVICE = {
@@ -216,6 +219,32 @@ def atomic_write_dir(path: Path, files: Mapping[str, bytes]) -> None:
     with filling(path, sum(map(len, files.values()))) as folder:
         for name, data in files.items():
             _write_new(folder / name, [data])
+
+
+def set_aside(directory: Path, names: Iterable[str]) -> Path:
+    """Move what is damaged into a new folder beside it, so that nothing is lost.
+
+    Args:
+        directory: Where it is.
+        names: Its files and folders, in the order in which they are moved; those that are not there
+            are passed over.
+
+    Returns:
+        The new folder: ``damaged-1``, or the next number that is free.
+
+    Raises:
+        ResourceError: if the disk is full, broken or not writable.
+    """
+    places = (directory / f"{ASIDE_PREFIX}{number}" for number in itertools.count(1))
+    place = next(path for path in places if not path.exists())
+    make_directory(place)
+    with writing(place):
+        for name in names:
+            with suppress(FileNotFoundError):
+                (directory / name).rename(place / name)
+        sync_directory(place)
+        sync_directory(directory)
+    return place
 
 
 def remove_dir(path: Path) -> None:

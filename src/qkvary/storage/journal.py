@@ -8,12 +8,12 @@ before and after it are read.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.storage.durable import AppendFile, atomic_write_file
+from qkvary.storage.durable import AppendFile, atomic_write_file, set_aside
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
 from qkvary.storage.manifest import FileEntry
 
@@ -34,12 +34,15 @@ def from_line(line: bytes) -> dict[str, Any]:
     """Return the event of one line (without its line feed).
 
     Raises:
-        ValueError: if the line is torn or was changed.
+        ValueError: if the line is torn, was changed or holds zeroed bytes.
     """
     head, _, tail = line.rpartition(_CHECK)
     body = head + b"}"
     if tail != hashlib.sha256(body).hexdigest()[:_DIGITS].encode() + b'"}':
-        raise ValueError("the line is torn or was changed")
+        # JSON has no such bytes: a disk or a file system put them there, neither a crash of the
+        # writer nor an editor.
+        zeroed = b"\0" in line
+        raise ValueError(f"the line {'holds zeroed bytes' if zeroed else 'is torn or was changed'}")
     return cast("dict[str, Any]", decode(body))
 
 
@@ -51,6 +54,8 @@ class JournalContents:
     """The events of all sound lines, in order."""
     problems: tuple[str, ...]
     """One sentence for each line that is not sound."""
+    gaps: tuple[int, ...]
+    """For each of them, how many of the events stand before it."""
 
 
 def parse_journal(data: bytes, *, where: str) -> JournalContents:
@@ -62,15 +67,19 @@ def parse_journal(data: bytes, *, where: str) -> JournalContents:
     """
     events: list[dict[str, Any]] = []
     problems: list[str] = []
+    gaps: list[int] = []
     *lines, rest = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
             events.append(from_line(line))
         except ValueError as error:
             problems.append(f"{where}, line {number}: {error}")
+            gaps.append(len(events))
     if rest:
-        problems.append(f"{where}, line {len(lines) + 1}: the line has no end")
-    return JournalContents(events=tuple(events), problems=tuple(problems))
+        problem = "holds zeroed bytes" if b"\0" in rest else "has no end"
+        problems.append(f"{where}, line {len(lines) + 1}: the line {problem}")
+        gaps.append(len(events))
+    return JournalContents(events=tuple(events), problems=tuple(problems), gaps=tuple(gaps))
 
 
 class Journal:
@@ -87,7 +96,8 @@ class Journal:
         self.path = path
         data = path.read_bytes() if path.exists() else b""
         sound = data[: data.rfind(b"\n") + 1]
-        self.cut = len(data) - len(sound)
+        self.cut = data[len(sound) :]
+        """What stood behind the last whole line."""
         if self.cut:
             atomic_write_file(path, sound)
         self._start(sound)
@@ -130,6 +140,34 @@ class Journal:
             atomic_write_file(self.path, data[: mark.size])
         self._start(data[: mark.size])
 
+    def contents(self) -> JournalContents:
+        """Return what could be read of the journal when it was opened.
+
+        Nothing may have been appended since.
+        """
+        return parse_journal(self.path.read_bytes() + self.cut, where=str(self.path))
+
+    def replace(self, events: Iterable[Mapping[str, JsonValue]]) -> None:
+        """Put other events in place of all that there are, durably.
+
+        Raises:
+            ResourceError: if the file cannot be written.
+        """
+        data = b"".join(map(to_line, events))
+        self._file.close()
+        atomic_write_file(self.path, data)
+        self._start(data)
+
+    def copy_aside(self) -> Path:
+        """Keep a copy of the journal as it was when it was opened; return the folder that has it.
+
+        Raises:
+            ResourceError: if it cannot be written.
+        """
+        folder = set_aside(self.path.parent, ())
+        atomic_write_file(folder / self.path.name, self.path.read_bytes() + self.cut)
+        return folder
+
     def close(self) -> None:
         """Give the file back."""
         self._file.close()
@@ -138,18 +176,12 @@ class Journal:
 class SilentJournal:
     """What a process that does not write keeps in place of a journal: nothing."""
 
-    cut = 0
-
     def append(self, event: Mapping[str, JsonValue]) -> None:
         """Forget the event."""
 
     def mark(self) -> FileEntry:
         """Return the mark of an empty journal."""
         return FileEntry.of(b"")
-
-    def holds(self, mark: FileEntry) -> bool:  # noqa: ARG002
-        """Leave the judgement to whoever writes."""
-        return True
 
     def rewind(self, mark: FileEntry) -> None:
         """Do nothing."""

@@ -18,6 +18,7 @@ from qkvary.storage.durable import (
     filling,
     make_directory,
     remove_dir,
+    set_aside,
     write_new_file,
 )
 from qkvary.storage.errors import DamagedError, NoneSoundError, UnsafeError
@@ -171,18 +172,18 @@ def find_newest(
             problems.append(str(error))
             report(f"checkpoint of step {step} is damaged: {error}")
     if problems:
-        raise NoneSoundError(
-            f"every checkpoint in {directory} is damaged: {problems[0]}; "
-            "remove the folder to begin this run again"
-        )
+        raise NoneSoundError(f"every checkpoint in {directory} is damaged: {problems[0]}")
     return None
 
 
 def keep_from(directory: Path, step: int, keep: int = KEEP) -> None:
-    """Remove all checkpoints but that of ``step`` and those right before it, up to ``keep``.
+    """Leave the checkpoint of ``step`` and those right before it, up to ``keep``.
 
-    Newer ones are damaged, and a killed process did not come to remove the older ones.
+    A killed process did not come to remove the older ones. Newer ones could not be read; whether
+    they are damaged or the disk is, they are set aside.
     """
     steps = stored_steps(directory)
     position = steps.index(step)
-    _remove(directory, (*steps[:position], *steps[position + keep :]))
+    if position:
+        set_aside(directory, [step_folder(directory, newer).name for newer in steps[:position]])
+    _remove(directory, steps[position + keep :])

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from qkvary.nn.stack import Stack
 from qkvary.storage.durable import free_bytes
-from qkvary.storage.errors import DamagedError, DivergedError, UsageError
+from qkvary.storage.errors import DivergedError, UsageError
 from qkvary.storage.journal import Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
@@ -42,6 +42,7 @@ from qkvary.training.guards import Guards
 from qkvary.training.memory import is_out_of_memory, out_of_memory, require_device
 from qkvary.training.optimizers import make_optimizer, set_learning_rate
 from qkvary.training.progress import NOBODY, Event, RunState, Stopwatch, Watchers
+from qkvary.training.run_log import bring_back, describe_gaps, join_gaps
 from qkvary.training.schedules import learning_rate
 
 JOURNAL_NAME = "metrics.jsonl"
@@ -67,7 +68,7 @@ class Outcome:
     status: Literal["done", "diverged", "stopped"]
     """``stopped`` left a checkpoint from which the same call goes on."""
     message: str
-    """What was not finite, if the run diverged."""
+    """What was not finite, if the run diverged, and what the log lacks, if it was damaged."""
     metrics: Mapping[str, float | int | None]
     """``validation_*``, ``test_*``, ``final_train_loss``, ``steps``, ``steps_to_solve``."""
     timing: Mapping[str, float]
@@ -168,10 +169,7 @@ class _Loop:
         self.optimizer = make_optimizer(self.model, run.network, run.training.optimizer)
         self.gradients = Gradients(run, task, self.placed, distribution)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        path = directory / JOURNAL_NAME
-        self.journal = Journal(path) if self.is_writer else SilentJournal()
-        if self.journal.cut:
-            self.warn(f"{path}: a torn last line of {self.journal.cut} bytes was cut")
+        self.journal = Journal(directory / JOURNAL_NAME) if self.is_writer else SilentJournal()
         self.last_norm = math.nan
         self.stored_step: int | None = None
         self.resume()
@@ -231,7 +229,8 @@ class _Loop:
         for field in dataclasses.fields(stored):
             setattr(self.state, field.name, getattr(stored, field.name))
         self.stored_step = self.state.step
-        self.journal.rewind(_mark(about))
+        if isinstance(self.journal, Journal):
+            self.bring_back_log(self.journal, _mark(about))
         self.log(
             "resumed",
             torch=torch.__version__,
@@ -240,14 +239,23 @@ class _Loop:
             **({"changed": self.changed} if self.changed else {}),
         )
 
+    def bring_back_log(self, journal: Journal, mark: FileEntry) -> None:
+        torn = journal.cut
+        cut = bring_back(journal, mark, self.state.step)
+        if cut is not None:
+            self.state.log_gaps = join_gaps(self.state.log_gaps, cut.gaps)
+            if cut.message:
+                self.warn(cut.message)
+        elif torn:
+            kind = "zeroed" if b"\0" in torn else "torn"
+            self.warn(f"{journal.path}: a {kind} last line of {len(torn):,} bytes was cut")
+
     def accept(self, about: Mapping[str, JsonValue]) -> None:
         if about.get("run_key") != self.key:
             raise UsageError(
                 f"{self.directory} belongs to another run ({about.get('run_key')}, this one is "
                 f"{self.key}); choose another folder"
             )
-        if not self.journal.holds(_mark(about)):
-            raise DamagedError(f"{self.directory / JOURNAL_NAME} was changed since the checkpoint")
 
     def checkpoint(self) -> None:
         self.watch.lap("training")
@@ -462,7 +470,7 @@ class _Loop:
         }
         return Outcome(
             status=status,
-            message=message,
+            message="; ".join(filter(None, [message, describe_gaps(state.log_gaps)])),
             metrics=metrics,
             timing=timing,
             attention=attention,

@@ -51,6 +51,8 @@ class RunState:
     """Seconds spent so far, by phase."""
     cpu_seconds: float = 0.0
     """Processor seconds spent so far."""
+    log_gaps: list[list[int]] = field(default_factory=list[list[int]])
+    """Between which steps lines of the log are missing, because it was damaged."""
     guards: GuardState = field(default_factory=GuardState)
     """What the guards of the run remember."""
 

@@ -376,8 +376,15 @@ def test_a_run_with_damaged_checkpoints_begins_again(root: Path, second_root: Pa
     damaged = Store(root / "runs").directory(study.cells()[0].run_key)
     for manifest in damaged.glob("checkpoints/*/MANIFEST.json"):
         manifest.unlink()
+    left = sorted(path.name for path in damaged.glob("checkpoints/step-*/*"))
+    assert left
     summary = run_toy(study, root)
-    assert any("every checkpoint in" in note and "begins again" in note for note in summary.notes)
+    (note,) = [note for note in summary.notes if "every checkpoint in" in note]
+    place = damaged / "damaged-1"
+    assert f"every checkpoint in {damaged / 'checkpoints'} is damaged: " in note
+    assert note.endswith(f"; the run begins again, and what there was is in {place}")
+    assert sorted(path.name for path in place.glob("checkpoints/step-*/*")) == left
+    assert (place / "metrics.jsonl").stat().st_size > 0
     run_toy(study, second_root)
     assert table(study, root) == table(study, second_root)
 

@@ -112,8 +112,14 @@ def test_what_was_done_so_far_stays(store: Store) -> None:
     assert [event["step"] for event in store.curve(KEY)] == [1]
     again = claim(store)
     assert again.warnings == ()
-    again.restart()
+    checkpoint = again.directory / "checkpoints" / "step-000000000001"
+    checkpoint.mkdir(parents=True)
+    place = again.restart()
     assert store.curve(KEY) == []
+    assert names(store) == ["config.json", "damaged-1", "run.lock"]
+    assert place == again.directory / "damaged-1"
+    assert (place / "checkpoints" / checkpoint.name).is_dir()
+    assert (place / "metrics.jsonl").stat().st_size > 0
     again.release()
 
 
@@ -246,6 +252,33 @@ def test_without_digests_damage_would_be_silent(
     )
     with pytest.raises((AssertionError, FileNotFoundError)):
         assert silent_damages(store, tmp_path / "spare", 30) == []
+
+
+@pytest.mark.parametrize("has_checkpoints", [False, True])
+def test_what_there_was_of_a_damaged_run_is_kept(store: Store, has_checkpoints: bool) -> None:
+    """A run that diverged has checkpoints, and goes on from them with its log."""
+    taken = claim(store)
+    network = {"MANIFEST.json": describe({}).to_json()}
+    durable.atomic_write_dir(taken.directory / "network", network)
+    finish(taken)
+    files = {path.name: path.read_bytes() for path in taken.directory.iterdir() if path.is_file()}
+    (taken.directory / "attention.safetensors").write_bytes(b"?")
+    if has_checkpoints:
+        (taken.directory / "checkpoints").mkdir()
+    again = claim(store)
+    place = taken.directory / "damaged-1"
+    assert again.warnings[0].endswith(f"the run is made again, and what there was is in {place}")
+    moved = ["MANIFEST.json", "attention.safetensors", "network", "record.json"]
+    left = ["config.json", "damaged-1", "run.lock"]
+    if has_checkpoints:
+        left = sorted([*left, "checkpoints", "metrics.jsonl"])
+    else:
+        moved = sorted([*moved, "metrics.jsonl"])
+    assert sorted(path.name for path in place.iterdir()) == moved
+    assert names(store) == left
+    assert (place / "record.json").read_bytes() == files["record.json"]
+    assert (place / "network" / "MANIFEST.json").is_file()
+    again.release()
 
 
 def test_a_swap_of_two_runs_is_noticed(store: Store) -> None:

@@ -1,6 +1,8 @@
 """The real worker: one tiny study, trained by two processes, stopped and taken up again."""
 
+import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.storage.errors import DamagedError
+from qkvary.cli._results import gather_results
+from qkvary.storage.errors import DamagedError, NoneSoundError
 from qkvary.studies.running import worker
-from qkvary.studies.running.messages import Job
+from qkvary.studies.running.messages import Job, News
 from qkvary.studies.running.recording import run_identity
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.running.workloop import Made, Surroundings, Worker
-from qkvary.studies.study import Study
+from qkvary.studies.study import Cell, Study
 from tests.storage.quick_disk import quick_folder
 from tests.studies.toy_study import ROOT, table, toy_study
 
@@ -155,6 +158,76 @@ def test_damaged_data_takes_nothing_from_a_run(tmp_path: Path) -> None:
         Worker(job, make, [].append).work()
     assert tried == ["once"]
     assert kept.is_dir()
+
+
+def test_checkpoints_that_are_all_damaged_are_moved_only_where_it_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    """A study begins such a run again and keeps what there was; `qkvary train` leaves it alone."""
+    (cell, *_) = toy_study([7], steps=160).cells()
+    folder = Store(tmp_path).directory(cell.run_key)
+    kept = folder / "checkpoints" / "step-000000000003"
+    kept.mkdir(parents=True)
+    tried: list[bool] = []
+
+    def make(*_arguments: object) -> Made | None:
+        tried.append(kept.is_dir())
+        if kept.is_dir():
+            raise NoneSoundError("every checkpoint in some folder is damaged: of no use")
+        worker.stop()
+        return None
+
+    job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1.0)
+    told: list[News] = []
+    with pytest.raises(NoneSoundError, match=r"; move that folder away to begin the run again$"):
+        Worker(job, make, told.append, records_failures=False).work()
+    assert kept.is_dir()
+    assert not [news for news in told if news.kind == "note"]
+    worker = Worker(job, make, told.append)
+    worker.work()
+    assert tried == [True, True, False]
+    (note,) = [news.text for news in told if news.kind == "note"]
+    assert note == (
+        "every checkpoint in some folder is damaged: of no use; the run begins again, and what "
+        f"there was is in {folder / 'damaged-1'}"
+    )
+    assert (folder / "damaged-1" / "checkpoints" / kept.name).is_dir()
+
+
+def go_on(root: Path, cell: Cell, steps: int) -> Path:
+    """Take a run up and make so many steps of it, or all that are left; return its folder."""
+    claim = Store(root).claim(cell.run_key, run_identity(cell.run))
+    assert claim
+    asked = itertools.count()
+    around = Surroundings(stop=lambda: next(asked) >= steps, checkpoint_seconds=1e9)
+    made = worker.make(cell, claim, around)
+    if made is None:
+        claim.release()
+    else:
+        claim.finish(made.record, attention=made.attention)
+    return claim.directory
+
+
+def test_the_record_and_the_page_say_what_a_log_lacks(tmp_path: Path) -> None:
+    study = toy_study([7], steps=160)
+    (cell, *_) = study.cells()
+    go_on(tmp_path / "whole", cell, 1000)
+    log = go_on(tmp_path / "cut", cell, 120) / "metrics.jsonl"
+    log.write_bytes(log.read_bytes().replace(b'"loss":', b'"loss":1', 1))
+    go_on(tmp_path / "cut", cell, 1000)
+    records = [Store(tmp_path / name).record(cell.run_key) for name in ("whole", "cut")]
+    whole, cut = (
+        gather_results(study, Store(tmp_path / name)).summary for name in ("whole", "cut")
+    )
+    assert records[0]
+    assert records[1]
+    assert records[0].state_sha256 == records[1].state_sha256
+    assert records[0].metrics == records[1].metrics
+    assert [run.message for run in whole.runs] == ["", ""]
+    assert cut.runs[0].message == records[1].message
+    assert re.fullmatch(r"its log lacks lines between steps 0 and \d+", records[1].message)
+    (caveat,) = set(cut.caveats) - set(whole.caveats)
+    assert caveat.startswith("The curves of 1 of 2 runs lack steps, which the records name: ")
 
 
 def test_a_run_may_stay_open_whatever_it_ends_with(tmp_path: Path) -> None:

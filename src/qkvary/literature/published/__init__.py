@@ -1,1 +1,1 @@
-"""The papers' figures as data, one JSON file per table; read through ``studies.figures``."""
+"""The papers' figures as data, one JSON file per table; read through ``literature.figures``."""

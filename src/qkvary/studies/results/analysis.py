@@ -86,8 +86,11 @@ def summarise(
             f"qkvary {verb} {study.name} --seeds {typed_seeds(study.seeds)}"
             for verb in ("study", "report")
         ),
-        caveats=write_caveats(
-            study.limits, counts, tables, study.seeds, learning_rates, len(environments)
+        caveats=(
+            *write_caveats(
+                study.limits, counts, tables, study.seeds, learning_rates, len(environments)
+            ),
+            *_log_caveats(curves or {}),
         ),
         method=_method(study, level, tables, contrasts),
         tables=tables,
@@ -133,6 +136,16 @@ def _environments(
         if run.record is not None
     ]
     return tuple(dict.fromkeys(found))
+
+
+def _log_caveats(logs: Mapping[str, Iterable[Event]]) -> tuple[str, ...]:
+    """Say how many runs went on after their log had been damaged."""
+    cut = sum(any(event.get("event") == "cut" for event in log) for log in logs.values())
+    sentence = (
+        f"The curves of {cut} of {len(logs)} runs lack steps, which the records name: their logs "
+        "were damaged on the way, which changes neither weights nor scores."
+    )
+    return (sentence,) if cut else ()
 
 
 def _method(

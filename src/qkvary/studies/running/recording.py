@@ -48,7 +48,7 @@ def make_record(
         cell: The run.
         status: How it ended.
         started: When it was taken up.
-        message: Why it failed or diverged.
+        message: Why it failed or diverged, and what its log lacks.
         metrics: What was measured; nothing for a run that failed.
         timing: Seconds by what they were spent on.
         environment: What is known of this run's surroundings beyond those of the process.

@@ -35,7 +35,8 @@ class Record:
     status: Status
     """``failed`` ended with an error, ``diverged`` with a loss or gradient that is not finite."""
     message: str
-    """Why it failed or diverged; empty for a run that is done."""
+    """Why it failed or diverged, and what its log lacks, if that was damaged on the way; else
+    empty."""
     metric: str
     """Name of the headline metric among ``metrics``, such as ``test_accuracy``."""
     higher_is_better: bool

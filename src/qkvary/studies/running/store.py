@@ -12,6 +12,7 @@ one store at once, and every file can be read with any editor. Torch-free.
                                       record.json          how it ended; written last
                                       run.lock             who is at work
                                       checkpoints/         only while it is not done
+                                      damaged-1/           what was found damaged, if anything was
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from qkvary.storage.durable import (
     make_directory,
     remove_dir,
     remove_file,
+    set_aside,
 )
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 from qkvary.storage.journal import parse_journal
@@ -164,7 +166,8 @@ class Store:
     def claim(self, key: str, config: Mapping[str, Any], *, again: bool = False) -> Claim | None:
         """Take an open run for this process, or return None if it is done.
 
-        A run whose files are damaged is open: it is made again, and the claim says why.
+        A run whose files are damaged is open: it is made again, what there was is set aside, and
+        the claim says why.
 
         Args:
             key: The run's key.
@@ -191,24 +194,6 @@ class Store:
         except BaseException:
             lock.release()
             raise
-
-    def mend(self, key: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Open a finished run whose files are damaged, to be made again; say what was wrong.
-
-        Args:
-            key: The run's key.
-            config: What the run is, as JSON values.
-
-        Raises:
-            BusyError, ResourceError, NewerFormatError: as ``claim``.
-        """
-        if self.state(key) != "done" or self.damage(key) is None:
-            return ()
-        claim = self.claim(key, config)
-        if claim is None:
-            return ()
-        claim.release()
-        return claim.warnings
 
     def is_tidy(self, key: str) -> bool:
         """Return whether a finished run keeps nothing that it no longer needs."""
@@ -245,13 +230,17 @@ def _restore(
     """Bring a folder that was just locked into the state of an open run; say what was wrong."""
     clean_leftovers(directory)
     warnings: list[str] = []
+    # The record first: from there on the run is open, whatever happens.
+    files = (RECORD_NAME, MANIFEST_NAME, ATTENTION_NAME)
     if problem is not None:
-        warnings.append(f"{problem}; the run is made again")
-    if problem is not None or done:
-        # The record first: from here on the run is open, whatever happens.
-        for name in (RECORD_NAME, MANIFEST_NAME, ATTENTION_NAME, JOURNAL_NAME):
+        # A run that diverged has checkpoints. It goes on from them, and needs its log.
+        log = () if (directory / CHECKPOINTS_NAME).exists() else (JOURNAL_NAME,)
+        place = set_aside(directory, (*files, NETWORK_NAME, *log))
+        warnings.append(f"{problem}; the run is made again, and what there was is in {place}")
+    elif done:
+        for name in (*files, JOURNAL_NAME):
             remove_file(directory / name)
-        for name in (NETWORK_NAME, CHECKPOINTS_NAME) if done else (NETWORK_NAME,):
+        for name in (NETWORK_NAME, CHECKPOINTS_NAME):
             if (directory / name).exists():
                 remove_dir(directory / name)
     elif (directory / MANIFEST_NAME).exists():
@@ -289,15 +278,17 @@ class Claim:
         """The run's folder."""
         return self.store.directory(self.key)
 
-    def restart(self) -> None:
-        """Forget everything that was done so far, for a run whose checkpoints are all damaged.
+    def restart(self) -> Path:
+        """Set aside everything that was done so far, for a run whose checkpoints are all damaged.
+
+        Returns:
+            The folder that has it now.
 
         Raises:
-            ResourceError: if it cannot be removed.
+            ResourceError: if it cannot be moved.
         """
-        remove_file(self.directory / JOURNAL_NAME)
-        if (self.directory / CHECKPOINTS_NAME).exists():
-            remove_dir(self.directory / CHECKPOINTS_NAME)
+        # The log first: checkpoints that are still there are found damaged once more.
+        return set_aside(self.directory, (JOURNAL_NAME, CHECKPOINTS_NAME))
 
     def finish(self, record: Record, *, attention: bytes | None = None) -> None:
         """Store how the run ended, and let go of it.

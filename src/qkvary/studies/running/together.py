@@ -7,13 +7,12 @@ the others by number which run they make with it, and at last that there is none
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkvary.inference.decoding import generate
 from qkvary.inference.samples import Sampler
-from qkvary.storage.errors import NoneSoundError, UsageError
+from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.studies.running.messages import Job, News
 from qkvary.studies.running.store import Claim, Store
@@ -114,19 +113,17 @@ def follow(
     store = Store(job.store)
     while (number := _announce(distribution)) != NO_MORE:
         cell = job.cells[number]
-        # The first process begins such a run again, and announces it once more.
-        with suppress(NoneSoundError):
-            train(
-                cell.run,
-                load_cell_task(cell.run.task),
-                store.directory(cell.run_key),
-                stop=stop,
-                checkpoint_seconds=job.checkpoint_seconds,
-                keep=job.keep,
-                distribution=distribution,
-                way=way,
-                generate=generate,
-            )
+        train(
+            cell.run,
+            load_cell_task(cell.run.task),
+            store.directory(cell.run_key),
+            stop=stop,
+            checkpoint_seconds=job.checkpoint_seconds,
+            keep=job.keep,
+            distribution=distribution,
+            way=way,
+            generate=generate,
+        )
 
 
 def _announce(distribution: Distribution, number: int | None = None) -> int:

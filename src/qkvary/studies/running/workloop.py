@@ -177,8 +177,12 @@ class Worker:
             try:
                 return self._make(cell, claim, surroundings)
             except NoneSoundError as error:
-                self._tell(News(kind="note", cell=number, text=f"{error}; it begins again"))
-                claim.restart()
+                if not self._records_failures:
+                    advice = "move that folder away to begin the run again"
+                    raise NoneSoundError(f"{error}; {advice}") from error
+                place = claim.restart()
+                text = f"{error}; the run begins again, and what there was is in {place}"
+                self._tell(News(kind="note", cell=number, text=text))
                 return self._make(cell, claim, surroundings)
         except QkvaryError:
             raise
