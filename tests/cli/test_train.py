@@ -11,8 +11,8 @@ from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
 from qkvary.cli.train import Computing, Corpus, _prepare
 from qkvary.data.places import prepare_corpus
+from qkvary.reports.writing import FORMATS
 from qkvary.storage import rotation
-from qkvary.studies.reports.writing import FORMATS
 from qkvary.training.distribution import Alone
 from tests.cli.tiny_training import TEXT, TINY, digest, document, tiny_places, train, with_tiny
 
