@@ -15,7 +15,7 @@ from rich.text import Text
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.canonical import to_dict
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Json, convert_count
+from qkvary.cli._options import Device, Json, convert_count
 from qkvary.cli._output import console, print_json, print_sentences, printable
 from qkvary.cli._tables import print_table
 from qkvary.costs.formats import Dtype, parse_options
@@ -115,9 +115,7 @@ class Measuring:
     ] = None
     rounds: Annotated[int, Parameter(name="--rounds", help="Answers of everybody.")] = 7
     threads: Annotated[int, Parameter(name="--threads", help="Of torch.")] = 1
-    device: Annotated[
-        str, Parameter(name="--device", help="Where to compute: cpu, cuda, cuda:1, mps.")
-    ] = "cpu"
+    device: Device = "cpu"
     memory_context: Annotated[
         int,
         Parameter(

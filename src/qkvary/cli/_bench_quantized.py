@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Json
+from qkvary.cli._options import Checkpoint, Json
 from qkvary.cli._output import console, print_json, print_rows
 from qkvary.costs.formats import parse_options, spell_options
 from qkvary.data.tokenizers import encode_documents
@@ -26,9 +26,6 @@ USUAL_STORAGES = (
     "int8-g64,int8-b32,int8-g64-rot,int8-b32-rot,int4-g32,int4-b32,int4-g32-rot,int4-b32-rot"
 )
 
-Checkpoint = Annotated[
-    Path, Parameter(help="A folder or file: our own, a llama2.c .bin, or a character model.")
-]
 Text = Annotated[
     Path, Parameter(name="--text", help="A file of text that the network was not trained on.")
 ]

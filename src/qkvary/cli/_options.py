@@ -25,6 +25,16 @@ Json = Annotated[
     bool, Parameter(name="--json", negative=(), help="Print one JSON document and nothing else.")
 ]
 Out = Annotated[Path, Parameter(name="--out", help="Folder of the runs and of what is written.")]
+Checkpoint = Annotated[
+    Path, Parameter(help="A folder or file: our own, a llama2.c .bin, or a character model.")
+]
+Device = Annotated[
+    str, Parameter(name="--device", help="Where to compute: cpu, cuda, cuda:1, mps.")
+]
+NetworkDtype = Annotated[
+    Literal["float64", "float32", "bfloat16", "float16"] | None,
+    Parameter(name="--dtype", help="Number format; as stored if not given."),
+]
 StudyName = Annotated[
     str,
     Parameter(

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.cli._evaluation_output import print_evaluation
-from qkvary.cli._options import Json, convert_count
+from qkvary.cli._options import Checkpoint, Device, Json, NetworkDtype, convert_count
 from qkvary.cli._output import console, print_json, to_json
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.errors import UsageError
@@ -34,9 +34,6 @@ def _count(name: str, text: str) -> Any:
     return Parameter(name=name, converter=convert_count, help=text)
 
 
-Checkpoint = Annotated[
-    Path, Parameter(help="A folder or file: our own, a llama2.c .bin, or a character model.")
-]
 Out = Annotated[
     Path | None, Parameter(name="--out", help="Write all figures into this file, as JSON.")
 ]
@@ -142,13 +139,8 @@ class Asking:
 class Running:
     """Where and how the network computes."""
 
-    device: Annotated[
-        str, Parameter(name="--device", help="Where to compute: cpu, cuda, cuda:1, mps.")
-    ] = "cpu"
-    dtype: Annotated[
-        Literal["float64", "float32", "bfloat16", "float16"] | None,
-        Parameter(name="--dtype", help="Number format; as stored if not given."),
-    ] = None
+    device: Device = "cpu"
+    dtype: NetworkDtype = None
     batch_size: Annotated[
         int,
         Parameter(name="--batch-size", help="Windows or requests together; changes rounding only."),

@@ -7,13 +7,10 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Json
+from qkvary.cli._options import Checkpoint, Json
 from qkvary.cli._output import console, print_json, printable
 from qkvary.storage.packages import require
 
-Checkpoint = Annotated[
-    Path, Parameter(help="A folder or file: our own, a llama2.c .bin, or a character model.")
-]
 Out = Annotated[Path, Parameter(name="--out", help="The folder to be written.")]
 To = Annotated[
     Literal["transformers", "gpt2", "llama"],

@@ -3,15 +3,14 @@
 import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
 
 from qkvary.arch.caches import CacheLayout, CacheStorage, DecodeKernel
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Json, convert_count
+from qkvary.cli._options import Checkpoint, Device, Json, NetworkDtype, convert_count
 from qkvary.cli._output import console, print_json, printable, table
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.requests import (
@@ -36,10 +35,6 @@ BATCH = 16
 """Prompts that are answered at once at most."""
 
 
-Checkpoint = Annotated[
-    Path,
-    Parameter(help="A folder or file: our own, a llama2.c .bin, or a character model."),
-]
 Prompt = Annotated[
     str, Parameter(name="prompt", help="A text to continue. Several are answered together.")
 ]
@@ -122,13 +117,8 @@ class Choosing:
 class Running:
     """Where and how the network computes."""
 
-    device: Annotated[
-        str, Parameter(name="--device", help="Where to compute: cpu, cuda, cuda:1, mps.")
-    ] = "cpu"
-    dtype: Annotated[
-        Literal["float64", "float32", "bfloat16", "float16"] | None,
-        Parameter(name="--dtype", help="Number format; as stored if not given."),
-    ] = None
+    device: Device = "cpu"
+    dtype: NetworkDtype = None
     deterministic_batch: Annotated[
         bool,
         Parameter(
