@@ -39,5 +39,5 @@ def test_a_prompt_that_fills_every_place_is_all_that_is_said() -> None:
 
 
 def test_another_network_is_refused() -> None:
-    with pytest.raises(TypeError, match="expected a LanguageModel, got Linear"):
+    with pytest.raises(TypeError, match="expected a network that decodes, got Linear"):
         Sampler(ByteTokenizer(), "x")(nn.Linear(2, 2))
