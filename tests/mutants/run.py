@@ -27,12 +27,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MISTAKES = Path(__file__).parent / "mistakes"
 # What takes seconds to import and is no part of the package.
-SLOW_IMPORTS = ("torch._dynamo", "scipy.optimize", "scipy.stats", "hypothesis.strategies", "rich")
+SLOW_IMPORTS = ("torch._dynamo", "scipy.optimize", "scipy.stats", "rich")
+# Plugins are rewritten for their assertions, and here they are imported before.
+OPTIONS = ("-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 NOT_THE_TEST = ("ImportError", "ModuleNotFoundError", "NameError", "SyntaxError")
 
 
@@ -124,9 +127,16 @@ class Workplace:
         with _silence():
             # Brings the plugins, and tests/conftest.py, which comes before the libraries: it sets
             # what they read from the environment when they are imported.
-            pytest.main(["--markers", "tests"])
+            pytest.main([*OPTIONS, "--markers", "tests"])
         for name in SLOW_IMPORTS:
             importlib.import_module(name)
+        # An example that fails is enough; to find the smallest one takes minutes.
+        hypothesis.settings.register_profile(
+            "no shrinking",
+            hypothesis.settings.get_profile("repeatable"),
+            phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
+        )
+        hypothesis.settings.load_profile("no shrinking")
         # What is there now need not be looked through in every fork.
         gc.freeze()
         assert "tests.conftest" in sys.modules, "expected the settings of the tests"
@@ -167,9 +177,8 @@ def _replace(path: Path, source: str) -> None:
 
 def _test(pipe: Connection, arguments: Sequence[str]) -> None:
     watch = Watch()
-    options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     with _silence():
-        code = pytest.main([*options, *arguments], plugins=[watch])
+        code = pytest.main([*OPTIONS, *arguments], plugins=[watch])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not watch.broken:
         watch.broken.append(f"pytest ended with {code!r}")
     pipe.send(watch)

@@ -271,6 +271,12 @@ def test_studentised_bootstrap_depends_on_its_seed_only() -> None:
     assert first.p_value == pytest.approx(reference.p_value, abs=0.1)
 
 
+def test_studentised_bootstrap_reaches_further_to_the_side_of_the_skew() -> None:
+    values = [0.1, 0.11, 0.13, 0.16, 0.2, 0.27, 0.9]
+    result, mean = s.studentised_bootstrap(values, seed=3), s.mean(values)
+    assert result.high - mean > 2 * (mean - result.low) > 0
+
+
 def _holm_reference(p_values: Sequence[float]) -> list[float]:
     """Holm by its definition: reject in order while p <= alpha / (m - k)."""
     adjusted: list[float] = []
