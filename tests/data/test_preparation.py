@@ -244,6 +244,11 @@ def test_overlap_is_counted(tmp_path: Path) -> None:
     }
 
 
+def test_overlap_is_that_of_the_split_that_is_named_first(tmp_path: Path) -> None:
+    data = make_set(tmp_path, ["a", "b", "c"], ["a", "a", "d"])
+    assert data.about["overlap"]["shared_documents"] == {"validation in train": 2}
+
+
 @pytest.mark.parametrize("kind", ["", "threads"])
 def test_a_set_that_was_killed_is_the_one_that_was_not(folder: Path, kind: str) -> None:
     """D6: kill -9 at random times, any number of times."""
