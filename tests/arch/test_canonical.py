@@ -33,6 +33,7 @@ LAYER = AttentionConfig(d_model=6, num_heads=2, causal=True)
 class Renamed:
     width: int = dataclasses.field(metadata=stored_as("size"))
     depth: int = dataclasses.field(default=2, metadata=ADDED_LATER)
+    marks: tuple[int, ...] = dataclasses.field(default_factory=tuple, metadata=ADDED_LATER)
 
 
 def make(**fields: object) -> LanguageModelConfig:
@@ -146,6 +147,14 @@ def test_a_field_that_was_added_later_counts_where_it_is_not_its_default() -> No
     assert to_dict(deep) == {"kind": "Old", "size": 3, "depth": 5}
     assert from_dict(Renamed, to_dict(deep)) == deep
     assert fingerprint(deep) != fingerprint(Renamed(width=3))
+
+
+def test_a_kind_belongs_to_one_class() -> None:
+    with pytest.raises(ValueError, match="expected a kind of its own for Other, got 'Old', which"):
+
+        @stored("Old")
+        class Other:
+            pass
 
 
 def test_what_has_no_stored_kind_is_refused() -> None:

@@ -56,6 +56,20 @@ def test_a_state_comes_back_bit_by_bit(tmp_path: Path) -> None:
         assert found.weights[name].dtype == tensor.dtype
 
 
+def test_a_digest_covers_every_name_type_shape_and_number() -> None:
+    one = torch.arange(6.0)
+    states = [
+        ({"a": one}, {"b": one}),
+        ({"c": one}, {"b": one}),
+        ({"a": one, "b": one}, {}),
+        ({"a": one.double()}, {"b": one}),
+        ({"a": one.view(2, 3)}, {"b": one}),
+        ({"a": one + 1}, {"b": one}),
+        ({"a": one}, {"b": one + 1}),
+    ]
+    assert len({state_sha256(*state) for state in states}) == len(states)
+
+
 @pytest.mark.parametrize("keep", [1, 2, 5])
 def test_the_newest_are_left_and_any_of_them_can_be_gone_back_to(tmp_path: Path, keep: int) -> None:
     for step in range(1, 8):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qkvary.cli.main import main
-from qkvary.inference.benchmark import measurements as decode_measurements
+from qkvary.inference.benchmark import measurements
 from qkvary.inference.benchmark.records import DecodeQuestion, DecodeRecord, from_json, to_json
 from qkvary.reports.decode_writing import check_target
 from tests.conftest import Runner
@@ -158,7 +158,7 @@ def test_transformers_that_is_missing_is_told_in_one_line(
     monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _: None)
     assert main(["bench", "decode", *SMALL, "--variant", "QKV"]) == 0
     printed = capsys.readouterr().out
-    said = decode_measurements.NEEDS_TRANSFORMERS
+    said = measurements.NEEDS_TRANSFORMERS
     assert printed.count(said) == 1
     assert "x transformers" not in printed
 
@@ -257,7 +257,7 @@ def test_what_cannot_be_measured_is_refused_before_the_rest_is(
     def measure(*_: object, **__: object) -> None:
         raise AssertionError("something was measured")
 
-    monkeypatch.setattr(decode_measurements, "answer_with_cache", measure)
+    monkeypatch.setattr(measurements, "answer_with_cache", measure)
     assert main(["bench", "decode", *SMALL, *typed]) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert message in said

@@ -117,6 +117,13 @@ def test_unusual_sizes(label: str) -> None:
     assert compare(config, MASKED) < GATE
 
 
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_every_rotated_pair_has_a_frequency_of_its_own(fraction: float) -> None:
+    position = PositionConfig(rotary_fraction=fraction, rotary_base=50.0)
+    config = make_config("Q-K=V@rotary", causal=True, position=position, head_dim=10)
+    assert compare(config, MASKED) < GATE
+
+
 @variant_pairs("label, causal", FUSED, (True, False))
 def test_the_fused_kernel_agrees(label: str, causal: bool) -> None:
     """The two kernels compute one function; the explicit one is held to the reference above."""

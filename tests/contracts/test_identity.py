@@ -19,6 +19,7 @@ import pytest
 
 from qkvary.arch.canonical import always_written, stored_kind, stored_name
 from qkvary.arch.choices import field_hints
+from qkvary.arch.networks import EncoderConfig, LanguageModelConfig, Network
 from qkvary.arch.variants import Variant
 from qkvary.inference.benchmark.peak_memory import MemoryJob, MemoryReading
 from qkvary.inference.benchmark.records import DecodeRecord
@@ -30,6 +31,8 @@ from qkvary.training.config import RunConfig, Way
 from tests.contracts.frozen_study import HALF, PORTABLE, STUDY
 from tests.studies_scripts.loading import load_script
 
+ADDED_LATER: dict[str, Any] = {}
+"""By kind and stored name the default of each field that was added later, which stays."""
 FROZEN = Path(__file__).parent / "frozen"
 RECORDS = Path(__file__).resolve().parents[2] / "studies"
 LANGUAGE_STUDIES = ("lm-dilution", "lm-rotary", "lm-small")
@@ -47,7 +50,9 @@ ENDS = {
 
 def nested(hint: Any) -> Iterator[type[Any]]:
     """The dataclasses that an annotation mentions, at any depth."""
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint is not Variant:
+    if hint is Network:
+        yield from nested(EncoderConfig | LanguageModelConfig)
+    elif dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint is not Variant:
         yield hint
         for inner in field_hints(hint).values():
             yield from nested(inner)
@@ -72,6 +77,13 @@ def test_stored_names_stay() -> None:
     # A new kind is recorded by hand; those that are here keep their names.
     assert {kind: found.get(kind) for kind in recorded} == recorded
     assert found.keys() == recorded.keys()
+    later = {
+        f"{stored_kind(cls)}.{stored_name(field)}": field.default
+        for cls in classes
+        for field in dataclasses.fields(cls)
+        if not always_written(field)
+    }
+    assert later == ADDED_LATER
 
 
 @pytest.mark.parametrize("name", sorted(read("definitions.json")))

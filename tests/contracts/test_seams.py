@@ -11,15 +11,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from qkvary.arch import models
 from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
-from qkvary.arch.networks import BlockConfig, Network
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig, Network
 from qkvary.costs.macs import forward_macs
 from qkvary.costs.network import network_costs
 from qkvary.inference.decoding import generate
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.decoder import Decoder
+from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import Task
@@ -75,10 +77,15 @@ def translation(label: str = "Q-K=V") -> EncoderDecoderConfig:
 
 def trained(task: Task, network: Network, folder: Path, *, steps: int) -> dict[str, float]:
     """The test scores of a network after a run of the ordinary loop."""
-    run = RunConfig(
+    outcome = train(make_run(network, steps=steps), task, folder, generate=generate)
+    return {name: float(value or 0.0) for name, value in outcome.metrics.items()}
+
+
+def make_run(network: Network, *, steps: int) -> RunConfig:
+    return RunConfig(
         # The task itself is handed to the loop; a run names one that ships.
         task=SequenceTaskConfig(name="copy", length=5),
-        network=network,  # type: ignore[arg-type]
+        network=network,
         training=TrainingConfig(
             steps=steps,
             batch_size=32,
@@ -87,8 +94,6 @@ def trained(task: Task, network: Network, folder: Path, *, steps: int) -> dict[s
         ),
         seed=3,
     )
-    outcome = train(run, task, folder, generate=generate)
-    return {name: float(value or 0.0) for name, value in outcome.metrics.items()}
 
 
 def count_macs(network: nn.Module, *inputs: torch.Tensor, **named: torch.Tensor) -> int:
@@ -178,6 +183,29 @@ def test_padding_of_a_memory_is_not_seen() -> None:
     torch.testing.assert_close(layer(x[1:], memory=memory[1:, :2])[0], found[1])
 
 
+def test_a_run_of_a_network_of_ones_own_is_read_back() -> None:
+    for network in (PATCHES, translation()):
+        run = make_run(network, steps=3)
+        assert from_dict(RunConfig, to_dict(run)) == run
+
+
+def test_a_wrapped_network_generates() -> None:
+    class Wrapper(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+    layer = AttentionConfig(d_model=8, num_heads=2, causal=True)
+    config = LanguageModelConfig(
+        attention=layer, block=BlockConfig(d_ff=11), num_layers=1, vocabulary=7, max_tokens=13
+    )
+    model = LanguageModel(config).eval()
+    prompts = [(3,), (5, 2)]
+    expected = generate(model, prompts, max_new_tokens=4)
+    assert [len(answer) for answer in expected] == [4, 4]
+    assert generate(Wrapper(model).eval(), prompts, max_new_tokens=4) == expected  # type: ignore[arg-type]
+
+
 def test_a_memory_that_has_no_meaning_is_refused() -> None:
     x = torch.zeros(1, 3, 12)
     for fields in ({"causal": True}, {"variant": parse_variant("QKV@w2")}):
@@ -191,6 +219,10 @@ def test_a_memory_that_has_no_meaning_is_refused() -> None:
         layer(x, memory=x, positions=torch.arange(3)[None])
     with pytest.raises(ValueError, match="expected a causal layer with a cache"):
         layer(x, cache=LayerCache(layer.config))
+    cache = LayerCache(layer.config)
+    layer(x, memory=torch.zeros(1, 5, 12), cache=cache)
+    with pytest.raises(ValueError, match="the memory of 5 tokens that the cache holds, got one of"):
+        layer(x, memory=torch.zeros(1, 7, 12), cache=cache)
 
 
 def test_a_kind_without_an_entry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

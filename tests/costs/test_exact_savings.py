@@ -167,6 +167,10 @@ def test_an_already_small_cache_is_not_made_larger() -> None:
     assert "rotate when read" not in exact_methods(model)
 
 
+def test_where_nothing_is_kept_there_is_nothing_to_save() -> None:
+    assert savings_of(language_model("QKV@w1")) == {}
+
+
 def test_scales_count_before_and_after() -> None:
     model = stack(plain_layer(projected(head_dim=8)))
     saving = savings_of(model, stored_as=parse_format("int4"))["layer input"]

@@ -219,6 +219,14 @@ def test_tokens_are_taken_up_to_a_document_behind_the_limit(
     assert held.read(0, held.tokens).tolist() == plain_tokens(held_out)
 
 
+def test_a_document_that_meets_the_limit_exactly_is_the_last(tmp_path: Path) -> None:
+    limit = len(plain_tokens(made_up(30, seed=4)[:3]))
+    texts = write_texts(tmp_path / "texts", 30, seed=4)
+    source = find_source(texts, Choices(max_tokens=limit))
+    data = prepare(source, BYTES, tmp_path / "set", tokenizer_name="bytes")
+    assert data.splits["train"].tokens == limit
+
+
 def test_a_source_without_documents_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"validation in made up, got none; .* `qkvary data p"):
         make_set(tmp_path, ["a"], [" "])
@@ -234,6 +242,11 @@ def test_overlap_is_counted(tmp_path: Path) -> None:
         "shared_documents": {"validation in train": 3},
         "repeated_documents": {"train": 1, "validation": 1},
     }
+
+
+def test_overlap_is_that_of_the_split_that_is_named_first(tmp_path: Path) -> None:
+    data = make_set(tmp_path, ["a", "b", "c"], ["a", "a", "d"])
+    assert data.about["overlap"]["shared_documents"] == {"validation in train": 2}
 
 
 @pytest.mark.parametrize("kind", ["", "threads"])

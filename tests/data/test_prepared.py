@@ -1,6 +1,7 @@
 """What was prepared comes back as it was, wherever it is; what was changed is found out (D4)."""
 
 import json
+import os
 import random
 import re
 import shutil
@@ -134,6 +135,21 @@ def test_a_file_that_has_not_changed_is_read_once(
 
     monkeypatch.setattr(verification, "_chunks", read_again)
     open_prepared(place)
+
+
+def test_a_file_that_was_changed_since_is_read_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "copy"
+    shutil.copytree(folder, place)
+    monkeypatch.setattr(verification, "_SETTLED_NANOSECONDS", -1)
+    open_prepared(place)
+    shard = place / "train-00001.bin"
+    shard.write_bytes(bytes(shard.stat().st_size))
+    # Clocks of files may tick too slowly for two moments of a test.
+    os.utime(shard, ns=(0, shard.stat().st_mtime_ns + 10**9))
+    with pytest.raises(DamagedError, match=r"train-00001\.bin was changed"):
+        open_prepared(place)
 
 
 def test_a_large_file_is_remembered_beyond_the_process(

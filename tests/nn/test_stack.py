@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from qkvary.arch.attention import Kernel
 from qkvary.arch.networks import BlockConfig
 from qkvary.nn.cache import KVCache
 from qkvary.nn.encoder import Encoder
@@ -23,9 +24,9 @@ from tests.contracts.variant_cases import (
 TOKENS = (torch.arange(3 * 7).view(3, 7) * 5) % 13
 
 
-def make_model(label: str, *, dropout: float = 0.0) -> LanguageModel:
+def make_model(label: str, *, dropout: float = 0.0, kernel: Kernel = "explicit") -> LanguageModel:
     config = make_language_model_config(label, embedding_dropout=dropout)
-    layer = dataclasses.replace(config.layers[0], dropout=dropout)
+    layer = dataclasses.replace(config.layers[0], dropout=dropout, kernel=kernel)
     block = dataclasses.replace(config.block, dropout=dropout, inner_dropout=dropout)
     model = LanguageModel(dataclasses.replace(config, attention=layer, block=block)).train()
     randomize(model, seed=7)
@@ -39,6 +40,13 @@ def take_step(model: LanguageModel, again: bool, **given: Tensor) -> list[Tensor
     loss = model(TOKENS, targets=TOKENS.roll(-1, 1), **given)
     loss.backward()
     return [loss.detach(), torch.rand(1), *(part.grad for part in model.parameters())]
+
+
+@pytest.mark.parametrize("kernel", ["explicit", "sdpa"])
+def test_nothing_is_dropped_out_in_evaluation(kernel: Kernel) -> None:
+    models = [make_model("QKV", dropout=dropout, kernel=kernel) for dropout in (0.3, 0.0)]
+    assert not torch.equal(*(model(TOKENS) for model in models))
+    assert torch.equal(*(model.eval()(TOKENS) for model in models))
 
 
 @pytest.mark.parametrize("label", [*DECISIVE, "QKV@rotary@w3", "Q=K=V@diag-mean"])

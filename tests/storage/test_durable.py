@@ -38,6 +38,28 @@ def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
         assert names(tmp_path) == ["a.txt"]
 
 
+def test_bytes_are_flushed_before_their_name_and_the_name_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    rename = Path.rename
+
+    def note_flush(descriptor: int) -> None:
+        calls.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+
+    def note_rename(path: Path, target: Path) -> Path:
+        calls.append("name")
+        return rename(path, target)
+
+    monkeypatch.setattr(durable.os, "fsync", note_flush)
+    monkeypatch.setattr(Path, "rename", note_rename)
+    atomic_write_file(tmp_path / "a", b"1")
+    assert calls == ["file", "name", "folder"]
+    calls.clear()
+    atomic_write_dir(tmp_path / "d", {"b": b"2", "c": b"3"})
+    assert calls == ["file", "file", "folder", "name", "folder"]
+
+
 def test_a_file_may_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig, NetworkConfig
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig, Network
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import (
@@ -42,7 +42,7 @@ class SmallLanguage:
         self.poison, self.poison_step, self.poison_row = poison, poison_step, poison_row
         self.data_fingerprint = small_run().task.data_fingerprint
 
-    def build(self, network: NetworkConfig, seed: int) -> LanguageModel:
+    def build(self, network: Network, seed: int) -> LanguageModel:
         assert isinstance(network, LanguageModelConfig)
         return LanguageModel(network, seed=seed)
 

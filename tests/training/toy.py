@@ -14,7 +14,7 @@ from qkvary.tasks.contract import (
     AttentionExample,
     Batch,
     EvaluationContext,
-    NetworkConfig,
+    Network,
     Split,
 )
 from qkvary.training.config import OptimizerConfig, RunConfig, ScheduleConfig, TrainingConfig
@@ -55,7 +55,7 @@ class ToyTask:
         self.poison_step, self.poison = poison_step, poison
         self.evaluations: list[str] = []
 
-    def build(self, _network: NetworkConfig, seed: int) -> nn.Module:
+    def build(self, _network: Network, seed: int) -> nn.Module:
         return ToyModel(seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:

@@ -38,9 +38,20 @@ def stored_as(name: str) -> Mapping[str, Any]:
 
 
 def stored(kind: str) -> Callable[[type[T]], type[T]]:
-    """Give a dataclass the kind under which its values are written, for good."""
+    """Give a dataclass the kind under which its values are written, for good.
+
+    Raises:
+        ValueError: if another class has that kind.
+    """
 
     def register(cls: type[T]) -> type[T]:
+        for other, known in _KINDS.items():
+            # A module may be imported once more under another name, as when it is run.
+            if known == kind and other.__qualname__ != cls.__qualname__:
+                raise ValueError(
+                    f"expected a kind of its own for {cls.__name__}, got {kind!r}, which is that "
+                    f"of {other.__name__}"
+                )
         _KINDS[cls] = kind
         return cls
 
@@ -91,10 +102,15 @@ def _encode_fields(config: Any) -> dict[str, Any]:
     hints, encoded = field_hints(type(config)), dict[str, Any]()
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if always_written(field) or value != field.default:
+        if always_written(field) or value != _default(field):
             hint = hints[field.name]
             encoded[stored_name(field)] = float(value) if hint is float else to_dict(value)
     return encoded
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
 
 
 def from_dict(kind: type[T], data: Any) -> T:
@@ -144,7 +160,7 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
     if hint is Variant:
         return parse_variant(_expect(data, str, where))
     if dataclasses.is_dataclass(hint):
-        return _decode_dataclass(typing.cast("type[Any]", hint), data, where)
+        return _decode_dataclass(_concrete(hint, data, where), data, where)
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return _decode_union(get_args(hint), data, where)
@@ -157,6 +173,17 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
     if hint is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     return _expect(data, hint, where)
+
+
+def _concrete(hint: Any, data: Any, where: str) -> type[Any]:
+    """The class itself, or of one that has no kind the subclass whose kind the data names."""
+    if hint in _KINDS:
+        return hint
+    kinds = {kind: cls for cls, kind in _KINDS.items() if issubclass(cls, hint)}
+    kind = _expect(data, dict, where).get(_KIND)
+    if kind not in kinds:
+        raise ValueError(f"expected {where} of a kind out of {', '.join(kinds)}, got {kind!r}")
+    return kinds[kind]
 
 
 def _decode_dataclass(hint: type[Any], data: Any, where: str) -> Any:

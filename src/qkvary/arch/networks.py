@@ -169,7 +169,3 @@ class LanguageModelConfig(TokenNetwork):
             raise ValueError(
                 "expected causal attention in a language model, got a bidirectional layer"
             )
-
-
-NetworkConfig = EncoderConfig | LanguageModelConfig
-"""Any network that can be built."""

@@ -422,7 +422,7 @@ def _begun_in_another_way(study: Study, store: Store, running: Running) -> Way |
 
 
 def _check_finished(study: Study, store: Store) -> None:
-    """Refuse to go on beside a finished run that is damaged: only its owner may give it up."""
+    """Refuse to train where a finished run is damaged: what it left is not given up unasked."""
     for cell in study.cells():
         problem = store.damage(cell.run_key) if store.state(cell.run_key) == "done" else None
         if problem is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qkvary.arch.networks import NetworkConfig
+from qkvary.arch.networks import Network
 from qkvary.costs.parameters import network_parameters
 
 
-def match_parameters(network: NetworkConfig, target: NetworkConfig) -> NetworkConfig:
+def match_parameters(network: Network, target: Network) -> Network:
     """The network with the ``d_ff`` that brings its parameters nearest to those of the target.
 
     A channel of all feed-forward networks costs the same whichever it is, so that the width follows
@@ -27,6 +27,6 @@ def match_parameters(network: NetworkConfig, target: NetworkConfig) -> NetworkCo
     return wider if abs(off - channel) < abs(off) else nearest
 
 
-def _widened(network: NetworkConfig, channels: int) -> NetworkConfig:
+def _widened(network: Network, channels: int) -> Network:
     block = replace(network.block, d_ff=network.block.d_ff + channels)
     return replace(network, block=block)

@@ -126,7 +126,7 @@ def generate(
     """Continue prompts greedily as one batch; what a run hands to its task.
 
     Args:
-        model: As ``stream``.
+        model: As ``stream``, or the wrapper that trains it.
         prompts: Tokens, at least one each.
         max_new_tokens: Tokens of an answer at most.
         stop_tokens: Tokens that end an answer and are left out of it.
@@ -136,12 +136,14 @@ def generate(
         ValueError: as ``stream``.
         DivergedError: as ``stream``.
     """
+    # What wraps a network for training, DDP for one, has its forward alone.
+    network = getattr(model, "module", model)
     answers: list[list[int]] = [[] for _ in prompts]
     requests = [
         Request(prompt=tuple(prompt), max_new_tokens=max_new_tokens, stop_tokens=tuple(stop_tokens))
         for prompt in prompts
     ]
-    for event in stream(model, requests, new_cache=new_cache):
+    for event in stream(network, requests, new_cache=new_cache):
         if event.token is not None:
             answers[event.request].append(event.token)
     return [tuple(answer) for answer in answers]

@@ -204,6 +204,11 @@ class Attention(nn.Module):
 
     def _memory_tokens(self, memory: Tensor, cached: int, layout: Layout) -> NewTokens:
         """The tokens of a memory that are not in the cache: all of them in the first call."""
+        if cached not in (0, memory.shape[1]):
+            raise ValueError(
+                f"expected the memory of {cached} tokens that the cache holds, got one of "
+                f"{memory.shape[1]}"
+            )
         x, sharing = memory[:, cached:], self.config.variant.sharing
         rotation = self._rotation(layout.key_positions[:, cached:], x.dtype)
         sources = self.sources(x, {sharing.key, sharing.value})

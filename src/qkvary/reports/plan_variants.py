@@ -208,8 +208,8 @@ def _training_row(row: TrainedVariant, base: TrainedVariant, *, decimal: bool) -
     return (
         named(row.label + (" *" if row.is_original else "")),
         plain(row.parameters, numbers.compact(row.parameters, 4)),
-        plain(plan.state_bytes, units.data_size(plan.state_bytes, decimal=decimal)),
-        plain(plan.sequence_bytes, units.data_size(plan.sequence_bytes, decimal=decimal)),
+        plain(plan.state_bytes, units.data_size(plan.state_bytes, 4, decimal=decimal)),
+        plain(plan.sequence_bytes, units.data_size(plan.sequence_bytes, 4, decimal=decimal)),
         plain(plan.largest_batch, numbers.whole(plan.largest_batch)),
         Cell(
             raw=plan.macs_per_token,
@@ -229,4 +229,4 @@ def _quality_cell(quality: Quality | None) -> Cell:
 
 
 def _size(amount: float, plan: Plan) -> str:
-    return units.data_size(amount, decimal=plan.decimal)
+    return units.data_size(amount, 4, decimal=plan.decimal)

@@ -63,7 +63,7 @@ class Form:
             reason = "expected an object"
         except KeyError as error:
             reason = f"{error} is missing"
-        except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        except (TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
             reason = str(error)
         raise self._damaged(where, reason)
 
@@ -75,7 +75,7 @@ class Form:
             NewerFormatError: if a newer qkvary wrote them.
         """
         version = fields.get(self.key)
-        if version == self.version:
+        if version == self.version and version is not True:
             return
         if isinstance(version, int) and version > self.version:
             raise NewerFormatError(

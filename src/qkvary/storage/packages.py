@@ -25,7 +25,7 @@ def is_installed(package: str) -> bool:
 
 
 def require(package: str) -> None:
-    """Refuses to go on without a package.
+    """Refuse to go on without a package.
 
     Raises:
         UsageError: if it is not installed; the message names the extra that brings it.
@@ -35,7 +35,7 @@ def require(package: str) -> None:
 
 
 def describe_missing(module: str) -> str:
-    """Returns a sentence on how to install the package of a module."""
+    """Return a sentence on how to install the package of a module."""
     package = module.partition(".")[0]
     extra = _EXTRAS.get(package, "train")
     return f"{package} is not installed: pip install 'qkvary[{extra}]' brings it"

@@ -11,7 +11,7 @@ from typing import Literal
 
 from qkvary.arch.canonical import stored
 from qkvary.arch.labels import parse_variant, spell_label
-from qkvary.arch.networks import LanguageModelConfig, NetworkConfig
+from qkvary.arch.networks import LanguageModelConfig, Network
 from qkvary.arch.variants import Variant
 from qkvary.costs.equal_parameters import match_parameters
 from qkvary.tasks.config import TaskConfig
@@ -32,7 +32,7 @@ class Setting:
     """Names the setting in tables; unique within a study."""
     task: TaskConfig
     """What is asked."""
-    network: NetworkConfig
+    network: Network
     """The network; the study puts each variant in place of its own."""
     training: TrainingConfig
     """How it learns."""
@@ -73,7 +73,7 @@ class Setting:
                 "got none"
             )
 
-    def network_of(self, variant: Variant, baseline: Variant) -> NetworkConfig:
+    def network_of(self, variant: Variant, baseline: Variant) -> Network:
         """The network of one variant here.
 
         Raises:

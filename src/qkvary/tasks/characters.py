@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkvary.arch.networks import LanguageModelConfig, NetworkConfig
+from qkvary.arch.networks import LanguageModelConfig, Network
 from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
 from qkvary.data.random_numbers import random_indices
 from qkvary.data.shakespeare import load_shakespeare
@@ -86,7 +86,7 @@ class CharacterTask:
         """One token for each character of the text."""
         return CharacterTokenizer(self.alphabet)
 
-    def build(self, network: NetworkConfig, seed: int) -> LanguageModel:
+    def build(self, network: Network, seed: int) -> LanguageModel:
         """Build the language model.
 
         Raises:

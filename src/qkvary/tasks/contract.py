@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from qkvary.arch.networks import NetworkConfig
+from qkvary.arch.networks import Network
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoder import Decoder
@@ -144,7 +144,7 @@ class Task(Protocol):
         """What makes tokens of text and text of tokens, where the task is about text."""
         ...
 
-    def build(self, network: NetworkConfig, seed: int) -> nn.Module:
+    def build(self, network: Network, seed: int) -> nn.Module:
         """Return the network, initialised from ``seed`` alone."""
         ...
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkvary.arch.networks import EncoderConfig, NetworkConfig
+from qkvary.arch.networks import EncoderConfig, Network
 from qkvary.data.digits import DigitSplit, draw_digits
 from qkvary.data.random_numbers import permutation
 from qkvary.data.tokenizers import Tokenizer
@@ -77,7 +77,7 @@ class DigitSequenceTask:
         """Sha256 of what the sequences depend on."""
         return self.config.data_fingerprint
 
-    def build(self, network: NetworkConfig, seed: int) -> Encoder:
+    def build(self, network: Network, seed: int) -> Encoder:
         """Build the encoder.
 
         Raises:

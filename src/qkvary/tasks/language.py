@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qkvary.arch.networks import LanguageModelConfig, NetworkConfig
+from qkvary.arch.networks import LanguageModelConfig, Network
 from qkvary.data.pieces import TokenBytes, find_marks, measure_tokens
 from qkvary.data.places import find_prepared
 from qkvary.data.prepared import PreparedData, TokenSplit, open_prepared
@@ -82,7 +82,7 @@ class LanguageTask:
         """What made the tokens."""
         return self.data.tokenizer
 
-    def build(self, network: NetworkConfig, seed: int) -> LanguageModel:
+    def build(self, network: Network, seed: int) -> LanguageModel:
         """Build the language model.
 
         Raises:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
 from qkvary.arch.canonical import identity_json, stored
-from qkvary.arch.networks import NetworkConfig
+from qkvary.arch.networks import Network
 from qkvary.arch.variants import Variant
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.tasks.config import TaskConfig
@@ -230,7 +230,7 @@ class RunConfig:
 
     task: TaskConfig
     """What is asked."""
-    network: NetworkConfig
+    network: Network
     """What answers."""
     training: TrainingConfig
     """How it learns."""

@@ -97,7 +97,7 @@ def describe_gaps(gaps: Gaps) -> str:
 def _repaired(contents: JournalContents, mark: FileEntry) -> Sequence[dict[str, Any]]:
     """The events up to the cut that was made at this mark, if they are as they were then."""
     for number, event in reversed(list(enumerate(contents.events, start=1))):
-        if event["event"] == _CUT and event["mark"] == mark.sha256:
+        if event["event"] == _CUT and event.get("mark") == mark.sha256:
             is_sound = all(gap >= number for gap in contents.gaps)
             return contents.events[:number] if is_sound else ()
     return ()

@@ -9,7 +9,7 @@ import torch
 
 from qkvary.arch.caches import CacheOptions
 from qkvary.checkpoints.models import save_model
-from qkvary.inference.benchmark import measurements as decode_measurements
+from qkvary.inference.benchmark import measurements
 from qkvary.inference.benchmark.measurements import (
     MEMORY_TOKENS,
     MEMORY_TURNS,
@@ -67,7 +67,7 @@ def short_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(device: str) -> MemoryStream:
         return MemoryStream(device, 2**16)
 
-    monkeypatch.setattr(decode_measurements, "MemoryStream", make)
+    monkeypatch.setattr(measurements, "MemoryStream", make)
 
 
 def answer(question: DecodeQuestion) -> DecodeRecord:
@@ -132,15 +132,15 @@ def test_a_choice_that_changes_nothing_is_measured_once() -> None:
 
 
 def test_long_contexts_are_interpolated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_measurements, "LONG_CONTEXT", 15)
-    monkeypatch.setattr(decode_measurements, "LONG_STEPS", 3)
+    monkeypatch.setattr(measurements, "LONG_CONTEXT", 15)
+    monkeypatch.setattr(measurements, "LONG_STEPS", 3)
     record = answer(ask("QKV", stock=()))
     (row,) = (row for row in record.speed if row.runner == "prefix")
     assert (row.timed_steps, row.equal_tokens) == (3, 3)
 
 
 def test_without_transformers_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_measurements, "is_installed", lambda _: False)
+    monkeypatch.setattr(measurements, "is_installed", lambda _: False)
     record = answer(ask("QKV"))
     assert record.notes == (NEEDS_TRANSFORMERS,)
     assert {row.runner for row in record.speed} == {"cache", "prefix"}
@@ -171,7 +171,7 @@ def test_memory_is_measured_of_every_case_and_of_a_long_one(
         jobs.append(job)
         return READING
 
-    monkeypatch.setattr(decode_measurements, "measure_apart", read)
+    monkeypatch.setattr(measurements, "measure_apart", read)
     effort = {"memory_context": 64, "new_tokens": 7}
     record = answer(ask("QKV", "Q-K=V", effort=effort))
     found = [
@@ -215,13 +215,13 @@ def test_the_least_of_some_processes_counts(monkeypatch: pytest.MonkeyPatch) -> 
     def read(_job: MemoryJob) -> MemoryReading:
         return dataclasses.replace(READING, peak_bytes=READING.peak_bytes + next(more))
 
-    monkeypatch.setattr(decode_measurements, "measure_apart", read)
+    monkeypatch.setattr(measurements, "measure_apart", read)
     record = answer(ask("QKV", stock=(), effort={"memory_context": 0}))
     assert [row.answer_bytes for row in record.memory] == [700]
 
 
 def test_no_long_context_and_no_memory_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_measurements, "measure_apart", lambda _: READING)
+    monkeypatch.setattr(measurements, "measure_apart", lambda _: READING)
     only = answer(ask("Q-K=V", stock=(), effort={"memory_context": 0}))
     assert [row.case.context for row in only.memory] == [16]
     assert answer(ask("Q-K=V", stock=())).memory == ()
@@ -233,7 +233,7 @@ def test_a_process_that_dies_takes_no_other_row_with_it(monkeypatch: pytest.Monk
             raise ResourceError("the process that measures memory ended with code -9")
         return READING
 
-    monkeypatch.setattr(decode_measurements, "measure_apart", read)
+    monkeypatch.setattr(measurements, "measure_apart", read)
     record = answer(ask("QKV", stock=(), effort={"memory_context": 64}))
     assert [row.case.context for row in record.memory] == [16]
     (note,) = record.notes
@@ -290,7 +290,7 @@ def test_what_a_timing_chose_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         attention: "native",
         "device cpu, heads 3, kv 2, width 8, threads 1": "folded",
     }
-    monkeypatch.setattr(decode_measurements, "chosen", lambda: found)
+    monkeypatch.setattr(measurements, "chosen", lambda: found)
     alone = answer(ask("QKV", "Q-MQA", stock=())).kernels
     assert [(fact.name, fact.value) for fact in alone] == [(step, "step")]
     found[step] = "attention"

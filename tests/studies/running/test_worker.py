@@ -179,7 +179,7 @@ def test_checkpoints_that_are_all_damaged_are_moved_only_where_it_is_asked_for(
 
     job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1.0)
     told: list[News] = []
-    with pytest.raises(NoneSoundError, match=r"; move that folder away to begin the run again$"):
+    with pytest.raises(NoneSoundError, match=f"; move {kept.parents[1]} away to begin again$"):
         Worker(job, make, told.append, records_failures=False).work()
     assert kept.is_dir()
     assert not [news for news in told if news.kind == "note"]

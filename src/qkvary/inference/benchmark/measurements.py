@@ -1,7 +1,7 @@
 """Measures decoding: everybody answers every case in every round, each round in another order.
 
 Memory is measured apart, in a fresh process for each answer. Knows what is measured; what follows
-from it is derived in ``decode_comparisons``.
+from it is derived in ``comparisons``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a measurement of decoding asks and finds, as values, and their one JSON form.
 
 Everything that was measured is kept round by round; what is printed is derived from it in
-``decode_comparisons``. Never imports torch.
+``comparisons``. Never imports torch.
 """
 
 from __future__ import annotations

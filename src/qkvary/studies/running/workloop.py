@@ -178,7 +178,7 @@ class Worker:
                 return self._make(cell, claim, surroundings)
             except NoneSoundError as error:
                 if not self._records_failures:
-                    advice = "move that folder away to begin the run again"
+                    advice = f"move {claim.directory} away to begin again"
                     raise NoneSoundError(f"{error}; {advice}") from error
                 place = claim.restart()
                 text = f"{error}; the run begins again, and what there was is in {place}"
