@@ -229,4 +229,4 @@ def _quality_cell(quality: Quality | None) -> Cell:
 
 
 def _size(amount: float, plan: Plan) -> str:
-    return units.data_size(amount, 4, decimal=plan.decimal)
+    return units.data_size(amount, decimal=plan.decimal)
