@@ -65,17 +65,6 @@ class Mistake:
         path = Path("tests", self.file)
         return str(path.with_name(f"test_{path.name}"))
 
-    def changed(self, source: str) -> str:
-        """The source with the mistake in it.
-
-        Raises:
-            SystemExit: if the list does not fit the source any more.
-        """
-        found = source.count(self.old)
-        if found != 1:
-            raise SystemExit(f"{self.name}: expected its text once in {self.file}, found {found}")
-        return source.replace(self.old, self.new)
-
 
 @dataclass(eq=False, slots=True)
 class Watch:
@@ -156,12 +145,16 @@ class Workplace:
         finally:
             process.join()
 
+    def source(self, mistake: Mistake) -> Path:
+        """The file that a mistake is made in."""
+        return self.folder / "src/qkvary" / mistake.file
+
     @contextlib.contextmanager
     def patched(self, mistake: Mistake) -> Iterator[None]:
         """Make a mistake, and take it back."""
-        path = self.folder / "src/qkvary" / mistake.file
+        path = self.source(mistake)
         source = path.read_text("utf-8")
-        _replace(path, mistake.changed(source))
+        _replace(path, source.replace(mistake.old, mistake.new))
         try:
             yield
         finally:
@@ -209,6 +202,10 @@ def read_mistakes() -> list[Mistake]:
 
 def attack(place: Workplace, mistake: Mistake, *, search: bool) -> tuple[str | None, str]:
     """The test that kills a mistake, or none, and what is to be said of it."""
+    path = place.source(mistake)
+    found = path.read_text("utf-8").count(mistake.old) if path.exists() else 0
+    if found != 1:
+        return None, f"BROKEN its text stands {found} times in {mistake.file}"
     known = mistake.killed_by
     if search or known is None:
         scopes = [mistake.mirrored, f"tests/{mistake.room}", "tests/contracts"]
@@ -219,7 +216,7 @@ def attack(place: Workplace, mistake: Mistake, *, search: bool) -> tuple[str | N
         for scope in scopes:
             watch = place.test(scope)
             if watch.broken:
-                return None, f"BROKEN {watch.broken[0]}"
+                return None, f"BROKEN {scope}: {watch.broken[0]}"
             if watch.failed:
                 return watch.failed[0], watch.failed[0]
     return None, f"SURVIVES {' '.join(scopes)}"
