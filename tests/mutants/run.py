@@ -101,18 +101,22 @@ class Workplace:
     """A copy of the repository, in which tests run by forks of this process."""
 
     def __init__(self, folder: Path) -> None:
-        """Copy what git knows, and import what is slow once."""
-        self.folder = folder
+        """Copy what git knows into an empty folder, and import what is slow once."""
+        self.folder = folder / "copy"
+        scratch = folder / "scratch"
+        scratch.mkdir()
+        # Another pytest on this machine tidies the usual place for folders of tests meanwhile.
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(scratch)
         listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
         names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
         for name in filter(None, names.split("\0")):
             if (ROOT / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, folder / name)
-        os.chdir(folder)
-        os.environ["PYTHONPATH"] = str(folder / "src")
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, self.folder / name)
+        os.chdir(self.folder)
+        os.environ["PYTHONPATH"] = str(self.folder / "src")
         # An installed package, or this file's folder, must not come before the copy.
-        sys.path[:0] = [str(folder / "src"), str(folder)]
+        sys.path[:0] = [str(self.folder / "src"), str(self.folder)]
         with _silence():
             # Brings the plugins, and tests/conftest.py, which comes before the libraries: it sets
             # what they read from the environment when they are imported.
