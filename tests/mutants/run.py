@@ -65,17 +65,6 @@ class Mistake:
         path = Path("tests", self.file)
         return str(path.with_name(f"test_{path.name}"))
 
-    def changed(self, source: str) -> str:
-        """The source with the mistake in it.
-
-        Raises:
-            SystemExit: if the list does not fit the source any more.
-        """
-        found = source.count(self.old)
-        if found != 1:
-            raise SystemExit(f"{self.name}: expected its text once in {self.file}, found {found}")
-        return source.replace(self.old, self.new)
-
 
 @dataclass(eq=False, slots=True)
 class Watch:
@@ -112,18 +101,22 @@ class Workplace:
     """A copy of the repository, in which tests run by forks of this process."""
 
     def __init__(self, folder: Path) -> None:
-        """Copy what git knows, and import what is slow once."""
-        self.folder = folder
+        """Copy what git knows into an empty folder, and import what is slow once."""
+        self.folder = folder / "copy"
+        scratch = folder / "scratch"
+        scratch.mkdir()
+        # Another pytest on this machine tidies the usual place for folders of tests meanwhile.
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(scratch)
         listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
         names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
         for name in filter(None, names.split("\0")):
             if (ROOT / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, folder / name)
-        os.chdir(folder)
-        os.environ["PYTHONPATH"] = str(folder / "src")
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, self.folder / name)
+        os.chdir(self.folder)
+        os.environ["PYTHONPATH"] = str(self.folder / "src")
         # An installed package, or this file's folder, must not come before the copy.
-        sys.path[:0] = [str(folder / "src"), str(folder)]
+        sys.path[:0] = [str(self.folder / "src"), str(self.folder)]
         with _silence():
             # Brings the plugins, and tests/conftest.py, which comes before the libraries: it sets
             # what they read from the environment when they are imported.
@@ -156,12 +149,16 @@ class Workplace:
         finally:
             process.join()
 
+    def source(self, mistake: Mistake) -> Path:
+        """The file that a mistake is made in."""
+        return self.folder / "src/qkvary" / mistake.file
+
     @contextlib.contextmanager
     def patched(self, mistake: Mistake) -> Iterator[None]:
         """Make a mistake, and take it back."""
-        path = self.folder / "src/qkvary" / mistake.file
+        path = self.source(mistake)
         source = path.read_text("utf-8")
-        _replace(path, mistake.changed(source))
+        _replace(path, source.replace(mistake.old, mistake.new))
         try:
             yield
         finally:
@@ -209,6 +206,10 @@ def read_mistakes() -> list[Mistake]:
 
 def attack(place: Workplace, mistake: Mistake, *, search: bool) -> tuple[str | None, str]:
     """The test that kills a mistake, or none, and what is to be said of it."""
+    path = place.source(mistake)
+    found = path.read_text("utf-8").count(mistake.old) if path.exists() else 0
+    if found != 1:
+        return None, f"BROKEN its text stands {found} times in {mistake.file}"
     known = mistake.killed_by
     if search or known is None:
         scopes = [mistake.mirrored, f"tests/{mistake.room}", "tests/contracts"]
@@ -219,7 +220,7 @@ def attack(place: Workplace, mistake: Mistake, *, search: bool) -> tuple[str | N
         for scope in scopes:
             watch = place.test(scope)
             if watch.broken:
-                return None, f"BROKEN {watch.broken[0]}"
+                return None, f"BROKEN {scope}: {watch.broken[0]}"
             if watch.failed:
                 return watch.failed[0], watch.failed[0]
     return None, f"SURVIVES {' '.join(scopes)}"
