@@ -1,6 +1,7 @@
 """Notes of trainings: what is one training, which one is meant, and what is said of a bad note."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,6 +115,22 @@ def test_a_younger_training_of_the_same_name_has_a_page_of_its_own(tmp_path: Pat
     more = replace(younger, seeds=(0, 5))
     note_on(store, more, 3)
     assert page_name(store, more) == page_name(store, younger) == second.notes[0]
+
+
+@pytest.mark.parametrize("first", [3, 5])
+def test_of_trainings_of_one_second_the_first_is_the_older(tmp_path: Path, first: int) -> None:
+    store, second = Store(tmp_path), 8 - first
+    for number, steps in enumerate((first, second)):
+        before = set((tmp_path / FOLDER).glob("*"))
+        note_training(store, plan("QKV", steps=steps), f"{steps} steps")
+        (path,) = set((tmp_path / FOLDER).iterdir()) - before
+        note = json.loads(path.read_text())
+        path.write_text(json.dumps({**note, "noted": "2030-01-01T00:00:00+00:00"}))
+        os.utime(path, ns=(10**18, 10**18 + number))
+    found = [training.study.settings[0].training.steps for training in list_trainings(store)]
+    assert found == [first, second]
+    assert page_name(store, plan("QKV", steps=first)) == NAME
+    assert page_name(store, plan("QKV", steps=second)) != NAME
 
 
 def test_trainings_of_a_long_name_have_folders_of_their_own(tmp_path: Path) -> None:

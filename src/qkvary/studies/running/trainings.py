@@ -68,7 +68,9 @@ def list_trainings(store: Store) -> tuple[Training, ...]:
         DamagedError: if a note is not as it was written.
         NewerFormatError: if a newer qkvary wrote it.
     """
-    found = [_read(path) for path in sorted((store.path / FOLDER).glob("*.json"))]
+    # Notes have whole seconds: of those of one second the file written first is the older one.
+    paths = sorted((store.path / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    found = [_read(path) for path in paths]
     trainings: list[Training] = []
     for _, training in sorted(found, key=lambda one: one[0]):
         for number, known in enumerate(trainings):
