@@ -218,4 +218,4 @@ DESCRIPTIONS: dict[type[Network], Callable[[Any], Model]] = {
     EncoderConfig: _describe_encoder,
     LanguageModelConfig: _describe_language_model,
 }
-"""By the kind of a network what makes a model of it; a new kind is one entry."""
+"""Maps each kind of network to the function that describes it as a model; add new kinds here."""

@@ -23,7 +23,7 @@ _FOLDER = Path(__file__).parent / "formats"
 
 
 class Conversion(Protocol):
-    """What every file of ``formats`` offers."""
+    """The interface of every file in ``formats``."""
 
     @property
     def FORMAT(self) -> str:  # noqa: N802  a constant of a module

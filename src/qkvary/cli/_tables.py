@@ -1,4 +1,4 @@
-"""How the tables of reports are printed in the terminal."""
+"""Prints the tables of reports in the terminal."""
 
 from rich.console import Console
 from rich.text import Text

@@ -1,4 +1,4 @@
-"""What decoding needs of a network: logits of the next token, through a cache of the caller's."""
+"""The interface that decoding needs: next-token logits, with a cache that the caller owns."""
 
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
@@ -68,5 +68,5 @@ class Decoder(Protocol):
 
 
 def device_of(model: Decoder) -> torch.device:
-    """Where a network computes."""
+    """Return the device of a network's parameters."""
     return next(model.parameters()).device

@@ -17,7 +17,7 @@ _MAKERS: Mapping[str, tuple[str, tuple[PlanFormat, ...]]] = {
     "plan_page": ("jinja2", ("html",)),
     "plan_figures": ("matplotlib", ("svg", "png", "pdf")),
 }
-"""By file the package that it needs, and the formats that its ``plan_files`` makes."""
+"""Maps each file to the package that it needs and the formats that its ``plan_files`` makes."""
 
 
 def make_plan_files(plan: Plan, formats: Sequence[PlanFormat]) -> dict[str, bytes]:

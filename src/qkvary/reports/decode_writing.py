@@ -14,7 +14,7 @@ RECORD_NAME, PAGE_NAME, README_NAME = "record.json", "report.html", "README.md"
 
 
 ENDINGS = (".json", ".html", ".md")
-"""Of a single file."""
+"""The endings of paths that name one file to write."""
 
 
 def write_decode(
