@@ -12,7 +12,7 @@ import numpy as np
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.arch.variants import QKV
-from qkvary.reports.maps import AttentionMaps
+from qkvary.reports.attention_maps import AttentionMaps
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import PublishedCell, PublishedComparison, Summary
 from qkvary.studies.running.records import Record

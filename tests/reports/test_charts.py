@@ -5,7 +5,7 @@ import re
 import pytest
 
 from qkvary.reports import charts, curves, labelling
-from qkvary.reports.families import family_of
+from qkvary.reports.variant_styles import family_of
 from qkvary.studies.results.summary import Frontier, LearningCurve
 from tests.reports.synthetic import make_summary
 

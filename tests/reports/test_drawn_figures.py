@@ -6,7 +6,7 @@ from matplotlib.patches import Circle, Polygon, Rectangle
 from qkvary.planning.pictures import draw_quality
 from qkvary.reports import svg
 from qkvary.reports.drawn_figures import CAPTION, PIXELS_PER_INCH, POINTS, figure_of
-from qkvary.reports.families import FAMILIES, mark
+from qkvary.reports.variant_styles import FAMILIES, mark
 from qkvary.reports.figure_style import paper_style
 from qkvary.reports.plan_charts import quality_chart
 

@@ -1,6 +1,6 @@
 import pytest
 
-from qkvary.reports.families import FAMILIES, Family, family_of, mark, present, read_variant
+from qkvary.reports.variant_styles import FAMILIES, Family, family_of, mark, present, read_variant
 
 
 @pytest.mark.parametrize(

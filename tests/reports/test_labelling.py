@@ -4,7 +4,7 @@ import random
 import pytest
 
 from qkvary.reports import labelling
-from qkvary.reports.labelling import (
+from qkvary.reports.label_placement import (
     Box,
     Label,
     Spot,

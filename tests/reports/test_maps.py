@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from qkvary.reports import maps
-from qkvary.reports.maps import AttentionMaps
+from qkvary.reports.attention_maps import AttentionMaps
 
 
 def example(length: int = 5, layers: int = 2, heads: int = 3) -> AttentionMaps:

@@ -13,30 +13,20 @@ from rich.console import Console
 from rich.text import Text
 
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
-from qkvary.arch.canonical import to_dict
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.cli._options import Device, Json, convert_count
-from qkvary.cli._output import console, print_json, print_sentences, printable
-from qkvary.cli._tables import print_table
+from qkvary.cli._output import console, printable, show
 from qkvary.costs.formats import Dtype, parse_options
-from qkvary.inference.benchmark.comparisons import (
-    Speed,
-    compare_memory,
-    read_speeds,
-    stand_beside_poster,
-)
-from qkvary.inference.benchmark.findings import find_answers, find_caveats
 from qkvary.inference.benchmark.networks import Sizes, make_network
 from qkvary.inference.benchmark.records import (
     STOCK_RUNNERS,
     CacheChoice,
     DecodeQuestion,
-    DecodeRecord,
     Effort,
     from_json,
 )
-from qkvary.reports.decode_tables import all_tables, describe_networks
-from qkvary.reports.decode_writing import check_target, write_decode
+from qkvary.reports.decode import decode_report
+from qkvary.reports.files import check_target, write_report
 from qkvary.storage.errors import UsageError
 from qkvary.text.units import parse_count
 
@@ -195,17 +185,9 @@ def command(
         from qkvary.inference.benchmark.measurements import measure
 
         record = measure(question, command=_typed(), tell=lambda text: _tell(told, text))
-    files = () if out is None else write_decode(record, out, _render_page)
-    if json_output:
-        print_json(_to_document(record, files))
-        return
-    _print(console(), record, files)
-
-
-def _render_page(record: DecodeRecord) -> str:
-    from qkvary.reports.decode_page import render_decode
-
-    return render_decode(record)
+    report = decode_report(record)
+    files = () if out is None else write_report(report, out, ("json", "markdown", "html"))
+    show(report, json_output=json_output, files=files)
 
 
 def _ask(
@@ -332,53 +314,3 @@ def _typed() -> str:
 def _tell(screen: Console | None, text: str) -> None:
     if screen is not None:
         screen.print(Text(printable(text), style="dim"), soft_wrap=True)
-
-
-def _to_document(record: DecodeRecord, files: Sequence[Path]) -> dict[str, Any]:
-    plain = to_dict(record)
-    return {
-        **plain,
-        "answers": find_answers(record),
-        "caveats": find_caveats(record),
-        "speeds": [_speed_to_dict(speed) for speed in read_speeds(record)],
-        "gaps": [
-            {
-                "more": to_dict(gap.more.case) | {"cache": to_dict(gap.more.cache)},
-                "less": to_dict(gap.less.case) | {"cache": to_dict(gap.less.cache)},
-                "formula_bytes": gap.formula_bytes,
-                "measured_bytes": gap.measured_bytes,
-                "error": gap.error,
-            }
-            for gap in compare_memory(record)
-        ],
-        "poster": stand_beside_poster(record),
-        **({"files": files} if files else {}),
-    }
-
-
-def _speed_to_dict(speed: Speed) -> dict[str, Any]:
-    """What follows from a row of ``speed``, at the same place of the list."""
-    return {
-        "variant": speed.row.case.variant,
-        "runner": speed.row.runner,
-        "ttft_seconds": speed.first_seconds,
-        "tpot_seconds": speed.token_seconds,
-        "tokens_per_second": speed.tokens_per_second,
-        "cpu_tokens_per_second": speed.cpu_tokens_per_second,
-        "read_bytes_per_second": speed.read_bytes_per_second,
-        "share_of_stream": speed.share_of_stream,
-        "over_prefix": speed.over_prefix,
-        "over_stock": dict(speed.over_stock),
-    }
-
-
-def _print(screen: Console, record: DecodeRecord, files: Sequence[Path]) -> None:
-    screen.print(Text(printable(describe_networks(record))))
-    for table in all_tables(record):
-        screen.print(Text(f"\n{printable(table.title)}", style="bold"))
-        # The intervals of speeds stand in the sentences, and in what is written.
-        print_table(screen, table, small=not table.key.startswith("speed"))
-    print_sentences(screen, "Found", find_answers(record))
-    print_sentences(screen, "Know that", find_caveats(record))
-    for path in files:
-        screen.print(Text(printable(f"written: {path}")), soft_wrap=True)

@@ -10,9 +10,10 @@ from cyclopts import Parameter
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.cli._options import Checkpoint, Json
-from qkvary.cli._output import console, print_json, print_rows
+from qkvary.cli._output import console, print_json
 from qkvary.costs.formats import parse_options, spell_options
 from qkvary.data.tokenizers import encode_documents
+from qkvary.reports.terminal import print_rows
 from qkvary.storage.errors import UsageError
 from qkvary.text.numbers import MISSING
 from qkvary.text.units import parse_count

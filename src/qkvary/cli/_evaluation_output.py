@@ -7,7 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.cli._output import print_rows, printable
+from qkvary.cli._output import printable
+from qkvary.reports.terminal import print_rows
 from qkvary.text.names import count
 from qkvary.text.numbers import MISSING, fixed
 

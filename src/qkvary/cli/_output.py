@@ -4,26 +4,23 @@ Works without a terminal, in a narrow one, and where the locale knows ASCII only
 """
 
 import codecs
-import dataclasses
 import io
-import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TextIO, cast
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
 
 from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
 from rich.text import Text
 
-from qkvary.text.numbers import MISSING
+from qkvary.reports.json_data import to_json
+from qkvary.reports.report import Report
+from qkvary.reports.terminal import print_report, printable
+from qkvary.text.names import count
 
-SCHEMA_VERSION = 1
 WIDTH_WITHOUT_TERMINAL = 160
-WIDEST = 10_000
-"""Columns that any table finds room in."""
 NEAR = dict(
     zip("–—−×·±ᵀτ∞’", ("-", "-", "-", "x", ".", "+-", "^T", "tau", "inf", "'"), strict=True)
 )
@@ -52,16 +49,6 @@ def print_json(document: Mapping[str, Any]) -> None:
     sys.stdout.write(to_json(document))
 
 
-def to_json(document: Mapping[str, Any]) -> str:
-    """The document that ``print_json`` prints."""
-    return (
-        json.dumps(
-            {"schema_version": SCHEMA_VERSION, **_plain(document)}, indent=2, allow_nan=False
-        )
-        + "\n"
-    )
-
-
 def print_error(message: str) -> None:
     """Print one error on standard error: what failed and what to do, without control characters."""
     stream = sys.stderr
@@ -78,65 +65,23 @@ def print_error(message: str) -> None:
         return
 
 
-def printable(text: str) -> str:
-    """The text with control characters and lone surrogates written as escapes."""
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
-    )
-
-
-def table(
-    columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], *, title: str = ""
-) -> Table:
-    """A plain table: columns are (heading, "left" or "right"); cells are text, never markup."""
-    made = Table(
-        box=None,
-        show_header=any(heading for heading, _ in columns),
-        title=title or None,
-        title_justify="left",
-        pad_edge=False,
-        header_style="bold",
-    )
-    for heading, side in columns:
-        made.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*(_escape(printable(cell)) for cell in row))
-    return made
-
-
-def fits(screen: Console, made: Table) -> bool:
-    """Whether a table needs no more columns than the screen has."""
-    wide = screen.options.update_width(WIDEST)
-    return Measurement.get(screen, wide, made).maximum <= screen.width
-
-
-def print_rows(
-    screen: Console, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
-) -> None:
-    """Print a table where it fits the screen, otherwise a list for each row.
+def show(report: Report, *, json_output: bool, files: Sequence[Path] = (), **more: object) -> None:
+    """Print a report, or its data as JSON, and what was written.
 
     Args:
-        screen: Where to.
-        columns: As of :func:`table`; the first is the name of a row.
-        rows: Their cells.
+        report: What to show.
+        json_output: Print JSON.
+        files: What was written.
+        more: Further keys of the JSON document.
     """
-    filled = [list(row) for row in rows]
-    made = table(columns, filled)
-    if fits(screen, made):
-        screen.print(made)
+    if json_output:
+        print_json({**report.data, **more, **({"files": files} if files else {})})
         return
-    for name, *cells in filled:
-        screen.print(Text(printable(name), style="bold"))
-        for (heading, _), cell in zip(columns[1:], cells, strict=True):
-            if cell not in {"", MISSING}:
-                screen.print(Text(printable(f"  {heading}: {cell}" if heading else f"  {cell}")))
-
-
-def print_sentences(screen: Console, title: str, sentences: Iterable[str]) -> None:
-    """Print a list of sentences under a title."""
-    screen.print(Text(f"\n{title}", style="bold"))
-    for sentence in sentences:
-        screen.print(Text(f"  - {printable(sentence)}"))
+    screen = console()
+    print_report(report, screen)
+    if files:
+        others = f" and {count(len(files) - 1, 'more file')}" if len(files) > 1 else ""
+        screen.print(Text(printable(f"written: {files[0]}{others}")), soft_wrap=True)
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:
@@ -165,10 +110,6 @@ def bar(value: float, most: float, *, width: int) -> str:
     return "█" * full + ("▏▎▍▌▋▊▉"[rest - 1] if rest else "")
 
 
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")
-
-
 def _knows(stream: TextIO, text: str) -> bool:
     try:
         text.encode(stream.encoding or "ascii")
@@ -193,19 +134,3 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
         for letter in letters
     )
     return "".join(near), error.end
-
-
-def _plain(value: Any) -> Any:
-    """JSON-ready data of dataclasses, mappings, sequences and paths."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
-        }
-    if isinstance(value, Mapping):
-        pairs = cast("Mapping[Any, Any]", value)
-        return {str(key): _plain(item) for key, item in pairs.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in cast("Sequence[Any]", value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -5,9 +5,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.cli._output import print_rows, printable
+from qkvary.cli._output import printable
 from qkvary.data.prepared import PreparedData
 from qkvary.data.splits import explain_miss
+from qkvary.reports.terminal import print_rows
 from qkvary.text.numbers import fixed, whole
 
 COLUMNS = (

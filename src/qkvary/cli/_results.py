@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qkvary.reports.maps import AttentionMaps
+from qkvary.reports.attention_maps import AttentionMaps
 from qkvary.storage.errors import DamagedError
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import Summary

@@ -8,8 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.cli._output import console, print_json, print_rows, printable
+from qkvary.cli._output import console, print_json, printable
 from qkvary.costs.network import network_costs
+from qkvary.reports.terminal import print_rows
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.text.numbers import whole

@@ -13,7 +13,8 @@ from typing import Any, cast
 from rich.text import Text
 
 from qkvary.cli._options import DEFAULT_OUT, Json, Out
-from qkvary.cli._output import console, print_json, table
+from qkvary.cli._output import console, print_json
+from qkvary.reports.terminal import print_rows
 from qkvary.storage.environment import machine
 from qkvary.storage.packages import describe_missing
 from qkvary.text.units import data_size
@@ -27,7 +28,7 @@ except ModuleNotFoundError:
         return None
 
 
-PACKAGES = ("numpy", "scipy", "safetensors", "jinja2", "matplotlib", "cyclopts", "rich")
+PACKAGES = ("numpy", "scipy", "safetensors", "jinja2", "vl-convert-python", "cyclopts", "rich")
 ENOUGH_FREE_BYTES = 1 << 30
 TESTED_TORCH = "2.13"
 
@@ -47,7 +48,7 @@ def command(*, out: Out = DEFAULT_OUT, json_output: Json = False) -> None:
     screen = console()
     for part, facts in report.items():
         screen.print(Text(part, style="bold"))
-        screen.print(table((("", "left"), ("", "left")), _rows(facts)))
+        print_rows(screen, (("", "left"), ("", "left")), _rows(facts))
     for problem in problems:
         screen.print(Text(f"problem: {problem}", style="bold red"))
     screen.print("" if problems else "no problems found")

@@ -11,7 +11,7 @@ from rich.console import Console
 from qkvary.arch.caches import CacheLayout, CacheStorage, DecodeKernel
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.cli._options import Checkpoint, Device, Json, NetworkDtype, convert_count
-from qkvary.cli._output import console, print_json, printable, table
+from qkvary.cli._output import console, print_json, printable
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.requests import (
     Completion,
@@ -22,6 +22,7 @@ from qkvary.inference.requests import (
     group_requests,
 )
 from qkvary.inference.streaming import spell
+from qkvary.reports.terminal import print_rows
 from qkvary.storage.errors import UsageError
 
 if TYPE_CHECKING:
@@ -381,7 +382,7 @@ def _print_logprobs(
         )
     ]
     columns = (("token", "right"), ("text", "left"), ("log-probability", "right"))
-    screen.print(table(columns, rows))
+    print_rows(screen, columns, rows)
 
 
 def _print_beams(screen: Console, beams: "list[Beam]") -> None:
@@ -395,4 +396,4 @@ def _print_beams(screen: Console, beams: "list[Beam]") -> None:
         ("tokens", "right"),
         ("text", "left"),
     )
-    screen.print(table(columns, rows))
+    print_rows(screen, columns, rows)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.text import Text
 
 from qkvary.cli._hardware import Hardware, choose_device
 from qkvary.cli._models import (
@@ -19,22 +18,13 @@ from qkvary.cli._models import (
     read_formats,
 )
 from qkvary.cli._options import Json
-from qkvary.cli._output import console, print_json, print_sentences, printable
+from qkvary.cli._output import show
 from qkvary.cli._plans import Load, Purpose, Question
-from qkvary.cli._serving_output import (
-    print_head,
-    print_savings,
-    print_serving,
-    question_to_dict,
-    serving_to_dict,
-)
-from qkvary.cli._training_output import print_training, training_to_dict
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.formats import parse_format
-from qkvary.planning.plans import Plan, Regime, ServingAnswer, answer_serving, answer_training
-from qkvary.reports.catalog import PLAN_FORMATS, PlanFormat
-from qkvary.reports.plan_variants import describe_savings, variants_table
-from qkvary.reports.plan_writing import write_plan
+from qkvary.planning.plans import Plan, Regime, answer_serving, answer_training
+from qkvary.reports.plan import plan_report
+from qkvary.reports.report import ReportFormat
 from qkvary.storage.errors import UsageError
 from qkvary.text.units import parse_share
 
@@ -47,7 +37,7 @@ PlanFolder = Annotated[
     Parameter(name="--out", help="Write plan.html and the pictures (SVG, PNG, PDF) here."),
 ]
 PlanFormats = Annotated[
-    tuple[PlanFormat, ...],
+    tuple[ReportFormat, ...],
     Parameter(name="--format", negative=(), help="What to write to --out; repeat it for more."),
 ]
 
@@ -72,33 +62,14 @@ def command(
     """
     if formats and out is None:
         raise UsageError("expected --out with a folder for the files of --format, got none")
-    question = _resolve(model, variant, hardware, load, purpose)
-    plan = _answer(question, decimal=decimal)
-    files = () if out is None else write_plan(plan, out, formats or PLAN_FORMATS)
-    if json_output:
-        _print_json(question, plan, files)
-        return
-    screen = console()
-    print_head(screen, question, decimal=decimal)
-    variants = variants_table(plan, "variants")
-    if isinstance(plan.answer, ServingAnswer):
-        print_savings(screen, describe_savings(plan, plan.answer))
-        print_serving(screen, variants, plan.formats)
-    else:
-        print_training(screen, question, variants)
-    print_sentences(screen, "Advice", plan.answer.advice)
-    print_sentences(screen, "Know that", (*plan.answer.caveats, *plan.notes))
-    for path in files:
-        screen.print(Text(printable(f"written: {path}")), soft_wrap=True)
+    plan = _answer(_resolve(model, variant, hardware, load, purpose), decimal=decimal)
+    report = plan_report(plan)
+    files: tuple[Path, ...] = ()
+    if out is not None:
+        from qkvary.reports.files import write_report
 
-
-def _print_json(question: Question, plan: Plan, files: Sequence[Path]) -> None:
-    answer = plan.answer
-    said = (
-        serving_to_dict(answer) if isinstance(answer, ServingAnswer) else training_to_dict(answer)
-    )
-    written = {"files": files} if files else {}
-    print_json({**question_to_dict(question), **said, "notes": plan.notes, **written})
+        files = write_report(report, out, formats or ("html", "svg", "png", "pdf"))
+    show(report, json_output=json_output, files=files)
 
 
 def _answer(question: Question, *, decimal: bool) -> Plan:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.text import Text
 
 from qkvary.cli._options import (
     DEFAULT_OUT,
@@ -17,11 +16,12 @@ from qkvary.cli._options import (
     choose_study,
     complete_study,
 )
-from qkvary.cli._output import console, print_error, print_json, printable
+from qkvary.cli._output import print_error, show
 from qkvary.cli._results import gather_results, report_folder
 from qkvary.cli._trainings import choose_training
-from qkvary.reports.terminal import print_summary
-from qkvary.reports.writing import FORMATS, ReportFormat, write_report
+from qkvary.reports.files import write_report
+from qkvary.reports.report import USUAL_FORMATS, ReportFormat
+from qkvary.reports.study import study_report
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import page_name
 
@@ -50,7 +50,7 @@ def command(
     where: Where = DEFAULT_WHERE,
     out: Out = DEFAULT_OUT,
     to: Target = None,
-    formats: Formats = FORMATS,
+    formats: Formats = USUAL_FORMATS,
     json_output: Json = False,
 ) -> None:
     """Write the report of a study: one page, tables (CSV, Markdown) and figures (SVG, PDF, PNG)."""
@@ -63,12 +63,8 @@ def command(
         results = replace(results, summary=replace(results.summary, commands=typed))
         name = page_name(store, chosen)
     folder = report_folder(name, out) if to is None else to
-    files = write_report(results.summary, results.attention, folder, formats)
+    shown = study_report(results.summary, results.attention)
+    files = write_report(shown, folder, formats)
     for sentence in results.damage:
         print_error(sentence)
-    if json_output:
-        print_json({"summary": results.summary, "files": files, "damage": results.damage})
-        return
-    screen = console()
-    print_summary(results.summary, screen)
-    screen.print(Text(printable(f"report: {files[0]}" if files else "nothing was written")))
+    show(shown, json_output=json_output, files=files, damage=results.damage)

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from qkvary.cli._options import DEFAULT_OUT, Json, Out
-from qkvary.cli._output import console, print_json, printable, sparkline, table
+from qkvary.cli._output import console, print_json, printable, sparkline
+from qkvary.reports.terminal import print_rows
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Store
@@ -90,7 +91,7 @@ def _print_record(screen: Console, record: Record) -> None:
     for title, facts in parts:
         if title:
             screen.print(Text(f"\n{title}", style="bold"))
-        screen.print(table((("", "left"), ("", "left")), list(_flatten(facts))))
+        print_rows(screen, (("", "left"), ("", "left")), list(_flatten(facts)))
 
 
 def _flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -17,8 +17,9 @@ from qkvary.cli._options import (
     choose_study,
     complete_study,
 )
-from qkvary.cli._output import console, print_json, printable, table
+from qkvary.cli._output import console, print_json, printable
 from qkvary.cli._trainings import choose_training
+from qkvary.reports.terminal import print_rows
 from qkvary.storage.errors import DamagedError
 from qkvary.studies.running.store import Store
 from qkvary.text.numbers import MISSING
@@ -78,7 +79,7 @@ def command(
         screen.print(Text(f"no runs in {printable(str(out))}"))
         return
     if not problems:
-        screen.print(table(_columns(), _rows(standings)))
+        print_rows(screen, _columns(), _rows(standings))
     for one in standings:
         if one.note and (one.state != "running" or not problems):
             screen.print(Text(printable(f"{one.run_key[:12]} {one.state}: {one.note}")))

@@ -17,10 +17,10 @@ from qkvary.cli._options import (
     Where,
     choose_study,
 )
-from qkvary.cli._output import console, print_error, print_json, printable
+from qkvary.cli._output import console, print_error, print_json, show
 from qkvary.cli._results import gather_results, report_folder
-from qkvary.reports.terminal import print_summary
-from qkvary.reports.writing import FORMATS, write_report
+from qkvary.reports.files import write_report
+from qkvary.reports.study import study_report
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
@@ -76,16 +76,13 @@ def command(
         print_json({"runs": runs, "summary": None, "files": []})
         return runs.exit_code
     results = gather_results(chosen, store)
-    files = write_report(
-        results.summary, results.attention, report_folder(chosen.name, out), FORMATS
-    )
-    if json_output:
-        print_json({"runs": runs, "summary": results.summary, "files": files})
-        return runs.exit_code
-    print_summary(results.summary, console())
-    for sentence in results.damage:
-        print_error(sentence)
-    _print_end(runs, str(files[0]))
+    report = study_report(results.summary, results.attention)
+    files = write_report(report, report_folder(chosen.name, out))
+    show(report, json_output=json_output, files=files, runs=runs)
+    if not json_output:
+        for sentence in results.damage:
+            print_error(sentence)
+        _print_end(runs)
     return runs.exit_code
 
 
@@ -129,10 +126,8 @@ def _explain(runs: RunSummary) -> None:
     )
 
 
-def _print_end(runs: RunSummary, page: str) -> None:
-    screen = console()
+def _print_end(runs: RunSummary) -> None:
     made = f"{runs.made:,} of {runs.planned:,} runs were made now, in {duration(runs.seconds)}"
     troubled = [f"{runs.failed:,} failed"] * bool(runs.failed)
     troubled += [f"{runs.diverged:,} diverged"] * bool(runs.diverged)
-    screen.print(Text("; ".join([made, *troubled])))
-    screen.print(Text(printable(f"report: {page}")))
+    console().print(Text("; ".join([made, *troubled])))

@@ -31,8 +31,8 @@ from qkvary.cli._options import (
 from qkvary.cli._output import (
     console,
     print_error,
-    print_json,
     printable,
+    show,
 )
 from qkvary.cli._prepared_output import find_miss
 from qkvary.cli._results import gather_results, report_folder
@@ -41,8 +41,9 @@ from qkvary.cli._training_progress import TrainingDisplay
 from qkvary.data.earlier import find_or_prepare
 from qkvary.data.preparation import Settings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
-from qkvary.reports.terminal import print_summary
-from qkvary.reports.writing import FORMATS, write_report
+from qkvary.reports.files import write_report
+from qkvary.reports.study import study_report
+from qkvary.reports.terminal import print_report
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.rotation import KEEP
 from qkvary.studies.pretraining import DataChoice, ExecutionWishes, Wishes, plan_training
@@ -472,15 +473,16 @@ def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> No
     results = gather_results(study, store)
     summary = dataclasses.replace(results.summary, commands=(_typed(study),))
     folder = report_folder(page_name(store, study), out)
-    files = write_report(summary, results.attention, folder, FORMATS)
+    report = study_report(summary, results.attention)
+    files = write_report(report, folder)
     networks = {cell.title: store.network(cell.run_key) for cell in study.cells()}
     if json_output:
-        print_json({"summary": summary, "files": files, "networks": networks})
+        show(report, json_output=True, files=files, networks=networks)
         return
     screen = console()
     print_scores(screen, study, store)
     if len(study.variants) > 1:
-        print_summary(summary, screen)
+        print_report(report, screen)
     for sentence in results.damage:
         print_error(sentence)
     screen.print(Text(printable(f"report: {files[0]}")))

@@ -10,8 +10,8 @@ from markupsafe import Markup
 from qkvary.inference.benchmark.comparisons import Speed, name_place
 from qkvary.inference.benchmark.records import MemoryRow, Runner
 from qkvary.literature.figures import BASELINE
-from qkvary.reports import labelling, svg
-from qkvary.reports.families import Family, family_of, mark
+from qkvary.reports import label_placement, svg
+from qkvary.reports.variant_styles import Family, family_of, mark
 from qkvary.text import numbers, units
 from qkvary.text.names import clip, short
 
@@ -22,7 +22,7 @@ NAME_LENGTH = 26
 """Letters of a name beside a row."""
 
 
-def speed_chart(speeds: Sequence[Speed], name: str) -> Markup:
+def speed_chart(speeds: Sequence[Speed]) -> svg.Drawing:
     """Draw tokens per second of everybody who answered one case, a row for each variant.
 
     Filled marks are this project with its caches, hollow ones transformers, and upright lines
@@ -51,17 +51,16 @@ def speed_chart(speeds: Sequence[Speed], name: str) -> Markup:
         f"{numbers.real(speed.tokens_per_second.value)}"
         for speed in speeds
     )
-    return svg.figure(
-        WIDTH,
-        bottom + BOTTOM,
-        f"Tokens per second, {name_place(case)}",
-        clip(f"{said}.", 1200),
-        parts,
-        name,
+    return svg.Drawing(
+        width=WIDTH,
+        height=bottom + BOTTOM,
+        title=f"Tokens per second, {name_place(case)}",
+        description=clip(f"{said}.", 1200),
+        parts=tuple(parts),
     )
 
 
-def memory_chart(rows: Sequence[MemoryRow], name: str) -> Markup:
+def memory_chart(rows: Sequence[MemoryRow]) -> svg.Drawing:
     """Draw what the memory of an answer is made of: weights, cache, and what is momentary."""
     names = [name_memory(row) for row in rows]
     left = _margin(names)
@@ -85,13 +84,12 @@ def memory_chart(rows: Sequence[MemoryRow], name: str) -> Markup:
         f"{units.data_size(row.answer_bytes)}"
         for row, label in zip(rows, names, strict=True)
     )
-    return svg.figure(
-        WIDTH,
-        bottom + BOTTOM,
-        f"Memory, {name_place(rows[0].case)}",
-        clip(f"{said}.", 1200),
-        parts,
-        name,
+    return svg.Drawing(
+        width=WIDTH,
+        height=bottom + BOTTOM,
+        title=f"Memory, {name_place(rows[0].case)}",
+        description=clip(f"{said}.", 1200),
+        parts=tuple(parts),
     )
 
 
@@ -129,7 +127,7 @@ def _draw_memory(row: MemoryRow, across: svg.Scale, y: float, height: float) -> 
 
 
 def _margin(names: Sequence[str]) -> float:
-    widest = max(labelling.text_width(short(name, NAME_LENGTH)) for name in names)
+    widest = max(label_placement.text_width(short(name, NAME_LENGTH)) for name in names)
     return min(WIDTH / 2, widest + 18)
 
 

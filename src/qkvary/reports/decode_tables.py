@@ -28,10 +28,6 @@ NAMES: dict[Runner, str] = {
     "transformers-static": "its static cache",
 }
 """Of those who answer."""
-QUESTION = (
-    "What do memory and speed of decoding gain by a cache that keeps what the sharing needs, "
-    "and how do they compare with running the prefix again and with transformers?"
-)
 _MIB = 2**20
 
 
@@ -75,13 +71,6 @@ def memory_table(record: DecodeRecord) -> Table:
             ),
         ),
     )
-
-
-def all_tables(record: DecodeRecord) -> tuple[Table, ...]:
-    """Every table that there is something for, in their order."""
-    memory = (memory_table(record), gap_table(record)) if record.memory else ()
-    poster = poster_table(record)
-    return (*speed_tables(record), *memory, *(() if poster is None else (poster,)))
 
 
 def gap_table(record: DecodeRecord) -> Table:

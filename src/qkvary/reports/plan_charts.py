@@ -13,9 +13,9 @@ from markupsafe import Markup
 
 from qkvary.literature.figures import BASELINE
 from qkvary.planning.pictures import CachePicture, Curve, QualityPicture, UsersPicture
-from qkvary.reports import labelling, svg
-from qkvary.reports.charts import staircase
-from qkvary.reports.families import family_of, mark
+from qkvary.reports import label_placement, svg
+from qkvary.reports.study_charts import staircase
+from qkvary.reports.variant_styles import family_of, mark
 from qkvary.text import numbers, units
 from qkvary.text.names import clip, listed, short
 
@@ -61,11 +61,11 @@ def end_names(
         (up(curve.points[-1][1]), len(lines) * LINE + 2)
         for curve, lines in zip(curves, written, strict=True)
     ]
-    middles = labelling.stack(wanted, top, bottom)
+    middles = label_placement.stack(wanted, top, bottom)
     return [EndName(lines=lines, y=y) for lines, y in zip(written, middles, strict=True)]
 
 
-def cache_chart(picture: CachePicture, name: str, *, decimal: bool = False) -> Markup:
+def cache_chart(picture: CachePicture, *, decimal: bool = False) -> svg.Drawing:
     """Draw the cache of one user against the context, both in doublings."""
     height, area = _area(picture.curves)
     across = svg.Scale(
@@ -104,10 +104,16 @@ def cache_chart(picture: CachePicture, name: str, *, decimal: bool = False) -> M
         f"{size(max(picture.free_bytes, 0))} are left beside the weights."
     )
     title = f"Cache of one user against context, stored in {picture.form.name}"
-    return svg.figure(WIDTH, height, title, clip(description, 1200), parts, name)
+    return svg.Drawing(
+        width=WIDTH,
+        height=height,
+        title=title,
+        description=clip(description, 1200),
+        parts=tuple(parts),
+    )
 
 
-def users_chart(picture: UsersPicture, name: str, *, decimal: bool = False) -> Markup:
+def users_chart(picture: UsersPicture, *, decimal: bool = False) -> svg.Drawing:
     """Draw users of one device against its memory, as steps, both in doublings."""
     height, area = _area(picture.curves)
     across = svg.Scale(
@@ -141,10 +147,16 @@ def users_chart(picture: UsersPicture, name: str, *, decimal: bool = False) -> M
         f"({size(picture.memory_bytes)}): {'; '.join(values)}."
     )
     title = f"Users of one device against its memory, cache in {picture.form.name}"
-    return svg.figure(WIDTH, height, title, clip(description, 1200), parts, name)
+    return svg.Drawing(
+        width=WIDTH,
+        height=height,
+        title=title,
+        description=clip(description, 1200),
+        parts=tuple(parts),
+    )
 
 
-def quality_chart(picture: QualityPicture, name: str) -> Markup:
+def quality_chart(picture: QualityPicture) -> svg.Drawing:
     """Draw the papers' change of perplexity against cache: frontier, intervals, an estimate."""
     height = 330.0
     area = (54.0, 26.0, WIDTH - 10, height - 44)
@@ -164,7 +176,7 @@ def quality_chart(picture: QualityPicture, name: str) -> Markup:
             area[2], height - 6, f"cache per token, as a share of {BASELINE}'s", "axis-title end"
         ),
         svg.path(corners, "frontier"),
-        *_published(picture, across, up, area, labelling.boxes_along(corners)),
+        *_published(picture, across, up, area, label_placement.boxes_along(corners)),
     ]
     values = "; ".join(
         f"{point.variant} {write_share(point.share)} of the cache, {point.change_percent:+.1f} %, "
@@ -172,7 +184,9 @@ def quality_chart(picture: QualityPicture, name: str) -> Markup:
         for point in picture.points
     )
     title = f"Published change of perplexity against cache, {picture.size} networks"
-    return svg.figure(WIDTH, height, title, values + ".", parts, name)
+    return svg.Drawing(
+        width=WIDTH, height=height, title=title, description=values + ".", parts=tuple(parts)
+    )
 
 
 def cache_range(picture: CachePicture) -> tuple[float, float]:
@@ -206,15 +220,15 @@ def name_point(variant: str, status: str) -> str:
     return variant if status == "frontier" else f"{variant} †"
 
 
-def _area(curves: Sequence[Curve]) -> tuple[float, labelling.Box]:
+def _area(curves: Sequence[Curve]) -> tuple[float, label_placement.Box]:
     """The height of a chart of lines, and where its lines are drawn."""
     pieces = [wrap_names(curve.names) for curve in curves]
-    margin = max(labelling.text_width(piece) for lines in pieces for piece in lines) + 16
+    margin = max(label_placement.text_width(piece) for lines in pieces for piece in lines) + 16
     height = max(300.0, sum(len(lines) for lines in pieces) * (LINE + 7) + 100)
     return height, (62.0, 44.0, WIDTH - min(margin, 130.0), height - 44)
 
 
-def _ticks(area: labelling.Box, width: float) -> int:
+def _ticks(area: label_placement.Box, width: float) -> int:
     """How many values find room below a chart."""
     return max(2, int((area[2] - area[0]) / width))
 
@@ -228,7 +242,7 @@ def _sizes(decimal: bool) -> Callable[[float], str]:
     return lambda value: units.data_size(value, decimal=decimal)
 
 
-def _taken(y: float, area: labelling.Box) -> Markup:
+def _taken(y: float, area: label_placement.Box) -> Markup:
     """Shade what is not free on one device."""
     bottom = min(max(y, area[1]), area[3])
     return svg.element(
@@ -242,11 +256,11 @@ def _taken(y: float, area: labelling.Box) -> Markup:
 
 
 def _upright(
-    value: float, words: str, across: svg.Scale, area: labelling.Box, row: int
+    value: float, words: str, across: svg.Scale, area: label_placement.Box, row: int
 ) -> list[Markup]:
     """Draw an upright line with its words above the chart, kept within it."""
     x, y = across(value), area[1] - 4 - (row - 1) * LINE
-    half = labelling.text_width(words) / 2
+    half = label_placement.text_width(words) / 2
     at = min(max(x, half + 4), WIDTH - half - 4)
     return [
         svg.line((x, area[1]), (x, area[3]), "reference"),
@@ -254,11 +268,11 @@ def _upright(
     ]
 
 
-def _longest(picture: CachePicture, across: svg.Scale, area: labelling.Box) -> list[Markup]:
+def _longest(picture: CachePicture, across: svg.Scale, area: label_placement.Box) -> list[Markup]:
     if picture.max_tokens is None or not picture.low <= picture.max_tokens <= picture.high:
         return []
     x, words = across(picture.max_tokens), f"made for {units.tokens(picture.max_tokens)}"
-    width = labelling.text_width(words)
+    width = label_placement.text_width(words)
     asked = across(picture.context)
     # Two names over neighbouring lines stand in two rows.
     row = 2 if abs(x - asked) < width else 1
@@ -270,7 +284,7 @@ def _memory_line(
     picture: CachePicture,
     across: svg.Scale,
     up: svg.Scale,
-    area: labelling.Box,
+    area: label_placement.Box,
     size: Callable[[float], str],
 ) -> list[Markup]:
     y = up(picture.memory_bytes)
@@ -280,10 +294,10 @@ def _memory_line(
         f"{free} left for the cache",
     )
     # Estimated for bold letters; these are not.
-    width = 0.92 * max(labelling.text_width(line) for line in words)
+    width = 0.92 * max(label_placement.text_width(line) for line in words)
     points = [(across(x), up(value)) for curve in picture.curves for x, value in curve.points]
 
-    def crossed(box: labelling.Box) -> int:
+    def crossed(box: label_placement.Box) -> int:
         return sum(box[0] <= x <= box[2] and box[1] <= y <= box[3] for x, y in points)
 
     # Above the line at the left, or in the corner, which no rising line reaches.
@@ -299,7 +313,7 @@ def _memory_line(
 
 
 def _lines(
-    curves: Sequence[Curve], across: svg.Scale, up: svg.Scale, area: labelling.Box
+    curves: Sequence[Curve], across: svg.Scale, up: svg.Scale, area: label_placement.Box
 ) -> list[Markup]:
     """Draw every line with its names behind its end."""
     parts: list[Markup] = []
@@ -356,12 +370,12 @@ def _published(
     picture: QualityPicture,
     across: svg.Scale,
     up: svg.Scale,
-    area: labelling.Box,
-    taken: Sequence[labelling.Box],
+    area: label_placement.Box,
+    taken: Sequence[label_placement.Box],
 ) -> list[Markup]:
     parts: list[Markup] = []
     obstacles = list(taken)
-    spots: list[labelling.Spot] = []
+    spots: list[label_placement.Spot] = []
     for point in picture.points:
         family = family_of(point.variant, BASELINE)
         x, words = across(point.share), name_point(point.variant, point.status)
@@ -381,8 +395,8 @@ def _published(
         parts.append(mark(family, x, y, 5, hollow=point.status != "frontier"))
         half = 9 if point.high > point.low else 7
         obstacles.append((x - half, y - 7, x + half, y + 7))
-        spots.append(labelling.Spot(text=words, x=x, y=y))
-    labels = labelling.place(spots, obstacles, (area[0] + 2, area[1], area[2], area[3] - 3))
+        spots.append(label_placement.Spot(text=words, x=x, y=y))
+    labels = label_placement.place(spots, obstacles, (area[0] + 2, area[1], area[2], area[3] - 3))
     for point, spot, label in zip(picture.points, spots, labels, strict=True):
         if label is None:
             continue

@@ -79,23 +79,33 @@ def path_data(points: Sequence[Point]) -> str:
     return "".join(parts)
 
 
-def figure(
-    width: float, height: float, title: str, description: str, children: Iterable[Markup], name: str
-) -> Markup:
-    """Write a whole drawing that says in words what it shows."""
-    heads = (
-        element("title", title, id=f"{name}-t"),
-        element("desc", description, id=f"{name}-d"),
-    )
-    return element(
-        "svg",
-        Markup("").join((*heads, *children)),
-        viewBox=f"0 0 {number(width)} {number(height)}",
-        role="img",
-        aria_labelledby=f"{name}-t {name}-d",
-        class_="drawing",
-        style=f"--w:{number(width)}px",
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A drawing that says in words what it shows."""
+
+    width: float
+    height: float
+    title: str
+    description: str
+    parts: tuple[Markup, ...]
+
+    def to_svg(self, name: str) -> Markup:
+        """Write the element for a page.
+
+        Args:
+            name: Begins the ids of the title and the description; unique in the page.
+        """
+        return element(
+            "svg",
+            element("title", self.title, id=f"{name}-t"),
+            element("desc", self.description, id=f"{name}-d"),
+            *self.parts,
+            viewBox=f"0 0 {number(self.width)} {number(self.height)}",
+            role="img",
+            aria_labelledby=f"{name}-t {name}-d",
+            class_="drawing",
+            style=f"--w:{number(self.width)}px",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,13 @@
 """Tables as values: the page, the CSV, the Markdown and the terminal print the same cells.
 
-This module knows what a table is; which tables a study has stands in ``contents``.
+Knows what a table is, not which tables exist.
 """
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from qkvary.text import names, numbers
 
@@ -55,6 +55,8 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
+    main: bool = False
+    """Whether this is the main table of its page: larger, and its title stands above it already."""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -77,17 +79,8 @@ def plain(raw: Raw, text: str | None = None, tone: Tone = "") -> Cell:
     return Cell(raw=raw, text=text, tone=tone)
 
 
-def to_csv(columns: Sequence[str], rows: Iterable[Sequence[Raw]]) -> str:
-    """Write rows as CSV (RFC 4180) that no spreadsheet runs as a formula."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\r\n")
-    writer.writerow([csv_field(column) for column in columns])
-    writer.writerows([csv_field(value) for value in row] for row in rows)
-    return stream.getvalue()
-
-
 def csv_field(value: Raw) -> str:
-    """Write one field: numbers as numbers, and an apostrophe before what would be a formula."""
+    """Return one field: numbers as numbers, and an apostrophe before what would be a formula."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -103,10 +96,12 @@ def csv_field(value: Raw) -> str:
 
 
 def table_csv(table: Table) -> str:
-    """Write a table as CSV."""
-    return to_csv(
-        [column.key for column in table.columns], ([cell.raw for cell in row] for row in table.rows)
-    )
+    """Return a table as CSV (RFC 4180) that no spreadsheet runs as a formula."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\r\n")
+    writer.writerow([csv_field(column.key) for column in table.columns])
+    writer.writerows([csv_field(cell.raw) for cell in row] for row in table.rows)
+    return stream.getvalue()
 
 
 def one_line(cell: Cell) -> str:
@@ -114,15 +109,30 @@ def one_line(cell: Cell) -> str:
     return " ".join((cell.text, *cell.below)).strip()
 
 
-def table_markdown(table: Table) -> str:
-    """Write a table as Markdown (GitHub's tables)."""
-    lines = [f"### {names.markdown(table.title)}", ""]
-    heads = [names.markdown(f"{column.title} {column.below}".strip()) for column in table.columns]
-    rules = ["---:" if column.numeric else "---" for column in table.columns]
-    lines.append(f"| {' | '.join(heads)} |")
-    lines.append(f"| {' | '.join(rules)} |")
-    lines.extend(
-        f"| {' | '.join(names.markdown(one_line(cell)) for cell in row)} |" for row in table.rows
+def pick(value: object, wanted: str) -> dict[str, Any]:
+    """Return attributes of a value by their names, in their order.
+
+    Args:
+        value: Where the attributes are; ``None`` has ``None`` for each.
+        wanted: The names, separated by blanks. ``new=old.inner`` renames an attribute of an
+            attribute.
+    """
+    found: dict[str, Any] = {}
+    for name in wanted.split():
+        new, _, path = name.rpartition("=")
+        inner: Any = value
+        for part in path.split("."):
+            inner = None if inner is None else getattr(inner, part)
+        found[new or path] = inner
+    return found
+
+
+def dataset(key: str, rows: Iterable[Mapping[str, Raw]]) -> Table:
+    """Return a table of unrounded figures from rows that all have the same keys."""
+    filled = list(rows)
+    return Table(
+        key=key,
+        title=key,
+        columns=tuple(Column(key=name, title=name) for name in (filled[0] if filled else ())),
+        rows=tuple(tuple(plain(value) for value in row.values()) for row in filled),
     )
-    lines.extend(f"\n{names.markdown(note)}" for note in table.notes)
-    return "\n".join(lines) + "\n"

@@ -1,117 +1,139 @@
-"""The summary in the terminal: the answer, the planned contrasts, one table, what is missing.
+"""A report in the terminal: question, answer, the brief sections, caveats; no drawings.
 
-Works without colour and at 80 columns.
-
-Names are printed as plain text: neither markup nor escape sequences in them have any effect.
+Works without colour and in a narrow window: a table that does not fit is printed in parts. Neither
+markup nor escape sequences in a text have any effect.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
-from rich import box
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table as RichTable
+from rich.measure import Measurement
+from rich.table import Table as Grid
 from rich.text import Text
 
-from qkvary.reports import contents
-from qkvary.studies.results.summary import ResultTable, Summary, VariantRow
-from qkvary.text import names, numbers
+from qkvary.reports.report import Block, Bullets, Code, Pairs, Prose, Report
+from qkvary.reports.tables import Cell, Column, Table, plain
 
-_NARROWEST = 15
-"""Columns that one task needs."""
-_ANSWERS = 2
-"""The overall answer and the first table's; the table below says the rest. All contrasts."""
-_MARGIN = 22
-"""Columns for the variant and the counts."""
-_STYLES = {"better": "bold green", "worse": "bold red"}
-_PLAIN = str.maketrans(
-    dict(zip("−–×↑↓’“”", '--x^v\'""', strict=True))
-    | {"±": "+-", "▲": "better", "▼": "worse", "…": "...", "→": "->"}
-)
+_WIDEST = 10_000
+"""Columns in which any table fits."""
+_STYLES = {"better": "bold green", "worse": "bold red", "quiet": "dim", "warn": "yellow", "": ""}
 
 
-def print_summary(summary: Summary, console: Console) -> None:
-    """Print the summary.
+def print_report(report: Report, screen: Console) -> None:
+    """Print what a report says in brief."""
+    screen.print(_text(report.question, "bold"))
+    if report.lead:
+        screen.print(_text(report.lead, "dim"))
+    if report.facts:
+        screen.print(_text("; ".join(f"{name} {value}" for name, value in report.facts), "dim"))
+    if report.answer:
+        print_sentences(screen, "", report.answer)
+    for section in report.sections:
+        if section.brief:
+            screen.print(_text(f"\n{section.title}", "bold"))
+            for block in section.blocks:
+                _print_block(screen, block)
+    if report.caveats:
+        print_sentences(screen, "Before you believe it", report.caveats)
+
+
+def print_table(screen: Console, table: Table) -> None:
+    """Print a table with its notes, in parts where it does not fit."""
+    if not table.main:
+        screen.print(_text(f"\n{table.title}", "italic"))
+    _print_grid(screen, table.columns, table.rows)
+    for note in table.notes:
+        screen.print(_text(note, "dim"))
+
+
+def print_rows(
+    screen: Console, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
+) -> None:
+    """Print rows of text, in parts where they do not fit.
 
     Args:
-        summary: What the study found.
-        console: Where to; its width, colours and encoding are respected.
+        screen: Where to print.
+        columns: The heading of each column, and ``"left"`` or ``"right"``; the first names a row.
+        rows: The cells.
     """
-    write = _writer(console)
-    console.print(write(summary.question, "bold"))
-    console.print()
-    planned = (contrast.answer for contrast in summary.contrasts)
-    for answer in (*summary.answers[:_ANSWERS], *planned):
-        console.print(Padding(write(answer), (0, 0, 0, 2)))
-    console.print()
-    tables = contents.main_tables(summary)
-    step = max(1, (console.width - _MARGIN) // _NARROWEST)
-    for start in range(0, len(tables), step):
-        console.print(_table(summary, tables[start : start + step], console))
-    console.print(write(_legend(summary), "dim"))
-    for caveat in summary.caveats:
-        console.print(write(f"Note: {caveat}", "yellow"))
+    heads = [Column(key=title, title=title, numeric=side == "right") for title, side in columns]
+    _print_grid(screen, heads, [[plain(cell) for cell in row] for row in rows])
 
 
-def _writer(console: Console) -> Callable[..., Text]:
-    """Return a function that makes plain text that the console can encode."""
-
-    def write(text: str, style: str = "") -> Text:
-        return Text(_encodable(names.clip(text, 1200), console), style=style)
-
-    return write
+def print_sentences(screen: Console, title: str, sentences: Iterable[str]) -> None:
+    """Print a list of sentences under a title."""
+    screen.print(_text(f"\n{title}" if title else "", "bold"))
+    for sentence in sentences:
+        screen.print(_text(f"  - {sentence}"))
 
 
-def _encodable(text: str, console: Console) -> str:
-    text = names.clean(text)
-    encoding = console.encoding or "utf-8"
-    if encoding.lower().replace("-", "") in {"utf8", "utf16", "utf32"}:
-        return text
-    return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
-
-
-def _legend(summary: Summary) -> str:
-    counts = contents.count_words(summary.counts)
-    return (
-        "Mean ± standard deviation over seeds, below it the paired difference to "
-        f"{summary.baseline}. ▲ better, ▼ worse: supported at "
-        f"{numbers.percent(summary.method.confidence, 0)} over all comparisons. Runs: {counts}."
+def printable(text: str) -> str:
+    """Return the text with control characters and lone surrogates written as escapes."""
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
     )
 
 
-def _table(summary: Summary, tables: Sequence[ResultTable], console: Console) -> RichTable:
-    write = _writer(console)
-    grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    grid.add_column(write("variant"), no_wrap=True, max_width=20, overflow="ellipsis")
-    for table in tables:
-        way = "↑" if table.higher_is_better else "↓"
-        head = f"{table.name}\n{contents.metric_name(table.metric)} {way}"
-        grid.add_column(write(head), justify="right", max_width=18, overflow="fold")
-    grid.add_column(write("runs"), justify="right", overflow="fold")
-    for variant in summary.variants:
-        counts = contents.variant_counts(summary, variant)
-        note = f"{counts.done}/{counts.planned}"
-        cells = [_cell(table, variant, console) for table in tables]
-        grid.add_row(write(variant), *cells, write(note, "" if counts.complete else "yellow"))
+def _print_block(screen: Console, block: Block) -> None:
+    match block:
+        case Table():
+            print_table(screen, block)
+        case Prose():
+            screen.print(_text(block.text, "dim" if block.small else ""))
+        case Bullets():
+            for item in block.items:
+                screen.print(_text(f"  - {item}"))
+        case Pairs():
+            for name, value in block.items:
+                screen.print(_text(f"  {name}"))
+                screen.print(_text(f"    {value}", "dim"))
+        case Code():
+            for line in block.lines:
+                screen.print(_text(f"  {line}"), soft_wrap=True)
+        case _:
+            # Drawings, and what the page folds, are not brief.
+            return
+
+
+def _print_grid(screen: Console, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    start = 1
+    while start < len(columns) or start == 1:
+        end = len(columns)
+        grid = _grid(columns, rows, start, end)
+        while not _fits(screen, grid) and end > start + 1:
+            end -= 1
+            grid = _grid(columns, rows, start, end)
+        screen.print(grid)
+        start = end if end > start else start + 1
+
+
+def _grid(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], start: int, end: int) -> Grid:
+    """Return the first column beside those from ``start`` to ``end``."""
+    places = [0, *range(start, end)]
+    heading = any(column.title for column in columns)
+    grid = Grid(box=None, show_header=heading, pad_edge=False, header_style="bold")
+    for column in (columns[place] for place in places):
+        head = _text("\n".join(filter(None, (column.title, column.below))))
+        side = "right" if column.numeric else "left"
+        grid.add_column(head, justify=side, overflow="fold", vertical="top")
+    for row in rows:
+        grid.add_row(*(_cell(row[place]) for place in places))
     return grid
 
 
-def _cell(table: ResultTable, variant: str, console: Console) -> Text:
-    row = next((row for row in table.rows if row.variant == variant), None)
-    if row is None or row.mean is None:
-        return Text(_encodable(_empty(row), console), style="yellow")
-    decimals = contents.decimals_for(table)
-    text = numbers.fixed(row.mean, decimals)
-    if row.std_seeds is not None:
-        text += f" ± {numbers.fixed(row.std_seeds, decimals)}"
-    parts = Text(_encodable(text, console))
-    gap = row.difference
-    if gap is not None and gap.mean is not None:
-        arrow = contents.ARROWS.get(gap.verdict, "")
-        below = f"{arrow} {numbers.fixed(gap.mean, decimals, True)}".strip()
-        parts.append(_encodable(f"\n{below}", console), style=_STYLES.get(gap.verdict, "dim"))
-    return parts
+def _cell(cell: Cell) -> Text:
+    style = _STYLES[cell.tone]
+    marked = "" if cell.below and cell.tone in {"better", "worse"} else style
+    text = _text(cell.text, marked)
+    for line in cell.below:
+        text.append_text(_text(f"\n{line}", style or "dim"))
+    return text
 
 
-def _empty(row: VariantRow | None) -> str:
-    return numbers.MISSING if row is None else contents.count_words(row.counts).replace("; ", "\n")
+def _fits(screen: Console, grid: Grid) -> bool:
+    wide = screen.options.update_width(_WIDEST)
+    return Measurement.get(screen, wide, grid).maximum <= screen.width
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(printable(text), style=style)

@@ -12,11 +12,16 @@ for (const table of document.querySelectorAll("table:has(thead)")) {
       heads.forEach((other) => other.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", up ? "descending" : "ascending");
       const sign = up ? -1 : 1;
-      const value = (row) => row.cells[index].dataset.v;
+      const value = (row) => {
+        const cell = row.cells[index];
+        const text = cell.dataset.v ?? cell.textContent;
+        const isNumber = cell.dataset.v !== undefined || /^-?[\d,]+(\.\d+)?$/.test(text);
+        return isNumber ? Number(text.replaceAll(",", "")) : undefined;
+      };
       const words = new Intl.Collator("en", { numeric: true });
       const rows = [...table.tBodies[0].rows].sort((a, b) => {
         const [x, y] = [value(a), value(b)];
-        if (x !== undefined && y !== undefined) return sign * (Number(x) - Number(y));
+        if (x !== undefined && y !== undefined) return sign * (x - y);
         if (x !== undefined || y !== undefined) return x === undefined ? 1 : -1;
         return sign * words.compare(a.cells[index].textContent, b.cells[index].textContent);
       });

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 from markupsafe import Markup
 
-from qkvary.reports import labelling, svg
-from qkvary.reports.contents import metric_name
-from qkvary.reports.families import family_of, mark
+from qkvary.reports import label_placement, svg
+from qkvary.reports.study_tables import metric_name
+from qkvary.reports.variant_styles import family_of, mark
 from qkvary.studies.results.summary import (
     CostAxis,
     Difference,
@@ -46,7 +46,7 @@ def better_word(higher_is_better: bool) -> str:
     return "higher is better" if higher_is_better else "lower is better"
 
 
-def frontier_chart(frontier: Frontier, baseline: str, name: str) -> Markup:
+def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
     """Draw quality against one cost: the frontier as a line, error bars, a name at every point."""
     width, height = 400.0, 330.0
     area = (54.0, 26.0, width - 10, height - 44)
@@ -77,7 +77,7 @@ def frontier_chart(frontier: Frontier, baseline: str, name: str) -> Markup:
         ),
         svg.text(area[2], height - 6, AXIS_TITLES[frontier.axis], "axis-title end"),
         svg.path(corners, "frontier"),
-        *_points(shown, baseline, across, up, area, labelling.boxes_along(corners)),
+        *_points(shown, baseline, across, up, area, label_placement.boxes_along(corners)),
     ]
     on_front = [point.variant for point in shown if point.standing == "frontier"]
     description = (
@@ -86,7 +86,9 @@ def frontier_chart(frontier: Frontier, baseline: str, name: str) -> Markup:
         "The table below has every figure."
     )
     title = f"{frontier.table}: {metric_name(frontier.metric)} against {frontier.axis_title}"
-    return svg.figure(width, height, clip(title), description, parts, name)
+    return svg.Drawing(
+        width=width, height=height, title=clip(title), description=description, parts=tuple(parts)
+    )
 
 
 def _drawable(point: FrontierPoint) -> bool:
@@ -135,13 +137,13 @@ def _points(
     baseline: str,
     across: svg.Scale,
     up: svg.Scale,
-    area: labelling.Box,
-    line_boxes: Sequence[labelling.Box],
+    area: label_placement.Box,
+    line_boxes: Sequence[label_placement.Box],
 ) -> list[Markup]:
     bars: list[Markup] = []
     marks: list[Markup] = []
-    obstacles: list[labelling.Box] = []
-    spots: list[labelling.Spot] = []
+    obstacles: list[label_placement.Box] = []
+    spots: list[label_placement.Spot] = []
     places = apart([(across(point.cost), up(point.quality)) for point in points])
     for point, (x, y) in zip(points, places, strict=True):
         family = family_of(point.variant, baseline)
@@ -152,9 +154,9 @@ def _points(
         hollow = point.standing != "frontier"
         marks.append(mark(family, x, y, 5, hollow=hollow))
         obstacles.append((x - 7, y - 7, x + 7, y + 7))
-        spots.append(labelling.Spot(text=short(point.variant), x=x, y=y))
+        spots.append(label_placement.Spot(text=short(point.variant), x=x, y=y))
     obstacles.extend(line_boxes)
-    labels = labelling.place(spots, obstacles, (area[0] + 2, area[1], area[2], area[3] - 3))
+    labels = label_placement.place(spots, obstacles, (area[0] + 2, area[1], area[2], area[3] - 3))
     names: list[Markup] = []
     for point, spot, label in zip(points, spots, labels, strict=True):
         if label is None:
@@ -166,7 +168,7 @@ def _points(
     return [*bars, *marks, *names]
 
 
-def difference_chart(table: ResultTable, baseline: str, name: str) -> Markup:
+def difference_chart(table: ResultTable, baseline: str) -> svg.Drawing:
     """Draw the paired difference of each variant to the baseline with both of its intervals."""
     rows = [row for row in table.rows if row.difference is not None]
     left = _margin(rows)
@@ -196,20 +198,19 @@ def difference_chart(table: ResultTable, baseline: str, name: str) -> Markup:
         f"Supported by the data: "
         f"{listed([short(label) for label in told]) or 'none'}."
     )
-    return svg.figure(
-        width,
-        height,
-        clip(f"{table.name}: difference to {baseline}"),
-        description,
-        parts,
-        name,
+    return svg.Drawing(
+        width=width,
+        height=height,
+        title=clip(f"{table.name}: difference to {baseline}"),
+        description=description,
+        parts=tuple(parts),
     )
 
 
 def _margin(rows: Sequence[VariantRow]) -> float:
     """Where a chart begins beside the names of its rows."""
     names = (short(row.variant, _NAME_LENGTH) for row in rows)
-    return max((84.0, *(24.0 + labelling.text_width(name) for name in names)))
+    return max((84.0, *(24.0 + label_placement.text_width(name) for name in names)))
 
 
 def _difference_range(gaps: Sequence[Difference]) -> svg.Point:
@@ -252,7 +253,7 @@ def _why_empty(row: VariantRow) -> str:
     return f"{counts.failed} failed" if counts.failed else "not run"
 
 
-def solving_chart(table: ResultTable, runs: Sequence[RunRow], baseline: str, name: str) -> Markup:
+def solving_chart(table: ResultTable, runs: Sequence[RunRow], baseline: str) -> svg.Drawing:
     """Draw after how many steps each seed solved the task, and how many never did."""
     rows = [row for row in table.rows if row.solving]
     horizon = max((row.solving.horizon for row in rows if row.solving), default=1)
@@ -279,8 +280,12 @@ def solving_chart(table: ResultTable, runs: Sequence[RunRow], baseline: str, nam
         f"{solved} of {total} runs solved the task within {horizon:,} steps; "
         "small marks are single runs."
     )
-    return svg.figure(
-        width, height, clip(f"{table.name}: steps until solved"), description, parts, name
+    return svg.Drawing(
+        width=width,
+        height=height,
+        title=clip(f"{table.name}: steps until solved"),
+        description=description,
+        parts=tuple(parts),
     )
 
 

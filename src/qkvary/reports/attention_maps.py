@@ -1,6 +1,7 @@
 """Attention maps as small pictures, with the cells that hold the answer outlined.
 
-A map goes into the page as a palette PNG in a data URI: 1 kB for what would be 4,096 rectangles.
+A map goes into the page as a PNG of 16 shades in a data URI: half a kB for what would be 4,096
+rectangles.
 """
 
 import base64
@@ -74,13 +75,13 @@ def chance(example: AttentionMaps) -> float:
     return 1.0 / example.maps.shape[-1]
 
 
-def card_width(examples: Sequence[AttentionMaps]) -> int:
+def column_width(examples: Sequence[AttentionMaps]) -> int:
     """Return the pixels that the widest of these drawings needs to be read."""
     heads = max(min(example.maps.shape[1], MOST_HEADS) for example in examples)
     return round(18 + heads * (_TILE + _GAP) * 0.85)
 
 
-def drawing(example: AttentionMaps, name: str) -> Markup:
+def drawing(example: AttentionMaps) -> svg.Drawing:
     """Draw the maps of an example: one row of pictures a layer, one column a head."""
     layers = min(example.maps.shape[0], MOST_LAYERS)
     heads = min(example.maps.shape[1], MOST_HEADS)
@@ -108,7 +109,9 @@ def drawing(example: AttentionMaps, name: str) -> Markup:
     size = f"{layers} layers, {heads} heads, {example.maps.shape[-1]} tokens"
     description = f"{size}; {told}. Rows are queries."
     title = f"Attention of {names.short(example.variant, 60)}, seed {example.seed}"
-    return svg.figure(width, height, title, description, parts, name)
+    return svg.Drawing(
+        width=width, height=height, title=title, description=description, parts=tuple(parts)
+    )
 
 
 def _tile(example: AttentionMaps, layer: int, head: int, x: float, y: float) -> list[Markup]:
@@ -142,16 +145,18 @@ def _tile(example: AttentionMaps, layer: int, head: int, x: float, y: float) -> 
 
 
 def shades(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return 0 to 255 for weights 0 to 1, by the square root, so that faint ones are seen."""
+    """Return 0 to 15 for weights 0 to 1, by the square root, so that faint ones are seen."""
     usable = np.nan_to_num(values, nan=0.0, posinf=1.0, neginf=0.0)
-    return np.rint(np.sqrt(np.clip(usable, 0.0, 1.0)) * 255).astype(np.uint8)
+    return np.rint(np.sqrt(np.clip(usable, 0.0, 1.0)) * 15).astype(np.uint8)
 
 
 def png(indices: NDArray[np.uint8]) -> bytes:
-    """Write a picture of palette indices: white for 0, dark blue for 255."""
+    """Return a PNG of palette indices of four bits: white for 0, dark blue for 15."""
     height, width = indices.shape
-    rows = b"".join(b"\0" + indices[row].tobytes() for row in range(height))
-    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
+    even = np.pad(indices, ((0, 0), (0, width % 2)))
+    packed = even[:, ::2] << 4 | even[:, 1::2]
+    rows = b"".join(b"\0" + row.tobytes() for row in packed)
+    header = struct.pack(">IIBBBBB", width, height, 4, 3, 0, 0, 0)
     chunks = (
         (b"IHDR", header),
         (b"PLTE", _palette()),
@@ -175,7 +180,7 @@ _STOPS: tuple[tuple[float, tuple[int, int, int]], ...] = (
 def _palette() -> bytes:
     places = [place for place, _ in _STOPS]
     channels: Sequence[NDArray[np.float64]] = [
-        np.interp(np.linspace(0, 1, 256), places, [float(colour[channel]) for _, colour in _STOPS])
+        np.interp(np.linspace(0, 1, 16), places, [float(colour[channel]) for _, colour in _STOPS])
         for channel in range(3)
     ]
     return np.rint(np.stack(channels, axis=1)).astype(np.uint8).tobytes()

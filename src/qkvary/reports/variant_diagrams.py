@@ -4,7 +4,7 @@ From bottom to top: the layer input, the learned projections, the three roles th
 scores, the weighted sum. Nothing here knows a variant by name.
 """
 
-from dataclasses import dataclass
+from functools import partial
 
 from markupsafe import Markup
 
@@ -12,7 +12,8 @@ from qkvary.arch import descriptions
 from qkvary.arch.sharing import IDENTITY, Role, Source
 from qkvary.arch.variants import Variant
 from qkvary.reports import svg
-from qkvary.reports.families import read_variant
+from qkvary.reports.report import Chart
+from qkvary.reports.variant_styles import read_variant
 
 _WIDTH, _HEIGHT = 236.0, 268.0
 _COLUMNS: dict[Role, float] = {"query": 50.0, "key": 118.0, "value": 186.0}
@@ -21,28 +22,20 @@ _Y_INPUT, _Y_SOURCE, _Y_ROLE, _Y_SCORES, _Y_SUM = 246.0, 190.0, 136.0, 82.0, 34.
 _APART = 66.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """One drawing and what it says."""
-
-    label: str
-    meaning: str
-    drawing: Markup
-
-
-def block(label: str, name: str) -> Block | None:
-    """Draw the block of a label; None for a name that is not a label."""
+def diagram(label: str) -> Chart | None:
+    """Return the block of a label; None for a name that is not a label."""
     variant = read_variant(label)
     if variant is None:
         return None
     meaning = describe(variant)
-    return Block(
-        label=label,
-        meaning=meaning,
-        drawing=svg.figure(
-            _WIDTH, _HEIGHT, f"The block of {label}", meaning, _parts(variant), name
-        ),
+    drawing = partial(
+        svg.Drawing,
+        width=_WIDTH,
+        height=_HEIGHT,
+        title=f"The block of {label}",
+        description=meaning,
     )
+    return Chart(draw=lambda: drawing(parts=tuple(_parts(variant))), caption=label, detail=meaning)
 
 
 def describe(variant: Variant) -> str:

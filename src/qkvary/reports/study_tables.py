@@ -101,6 +101,7 @@ def matrix(summary: Summary) -> Table:
         columns=tuple(columns),
         rows=tuple(rows),
         notes=_matrix_notes(summary),
+        main=True,
     )
 
 

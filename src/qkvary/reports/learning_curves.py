@@ -6,13 +6,12 @@ tell them apart.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from markupsafe import Markup
-
 from qkvary.reports import svg
-from qkvary.reports.families import family_of
+from qkvary.reports.report import Chart
+from qkvary.reports.variant_styles import family_of
 from qkvary.studies.results.summary import LearningCurve, Summary
 from qkvary.text import names, numbers
 
@@ -22,18 +21,6 @@ POINTS = 36
 """Places along one curve in the page; the CSV has all."""
 _WIDTH, _HEIGHT = 212.0, 148.0
 _AREA = (36.0, 24.0, _WIDTH - 8, _HEIGHT - 20)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panels:
-    """The panels of one quantity in one setting, over one axis."""
-
-    setting: str
-    quantity: str
-    axis: Axis
-    drawings: tuple[Markup, ...]
-    runs: str
-    """How many runs the bands hold, in words."""
 
 
 def thinned(length: int, points: int = POINTS) -> list[int]:
@@ -63,24 +50,17 @@ def _headline(quantities: Sequence[str], metric: str) -> str:
     return next((name for name in quantities if name.startswith("validation")), quantities[0])
 
 
-def panels(curves: Sequence[LearningCurve], axis: Axis, baseline: str, name: str) -> Panels:
-    """Draw the curves of one setting and quantity, one panel each, on one scale."""
+def panels(curves: Sequence[LearningCurve], axis: Axis, baseline: str) -> tuple[Chart, ...]:
+    """Return the curves of one setting and quantity, one panel each, on one scale."""
     across, up = _scales(curves, axis)
     behind = next((curve for curve in curves if curve.variant == baseline), None)
-    drawings = tuple(
-        _panel(curve, behind, axis, across, up, baseline, f"{name}-{index}")
-        for index, curve in enumerate(curves)
-    )
-    return Panels(
-        setting=curves[0].setting,
-        quantity=curves[0].quantity,
-        axis=axis,
-        drawings=drawings,
-        runs=_runs(curves),
+    return tuple(
+        Chart(draw=partial(_panel, curve, behind, axis, across, up, baseline)) for curve in curves
     )
 
 
-def _runs(curves: Iterable[LearningCurve]) -> str:
+def count_runs(curves: Iterable[LearningCurve]) -> str:
+    """Return in words how many runs the bands hold."""
     counts = [number for curve in curves for number in curve.runs]
     if not counts:
         return "no runs"
@@ -112,8 +92,7 @@ def _panel(
     across: svg.Scale,
     up: svg.Scale,
     baseline: str,
-    name: str,
-) -> Markup:
+) -> svg.Drawing:
     family = family_of(curve.variant, baseline)
     left, top, right, bottom = _AREA
     parts = [
@@ -141,7 +120,13 @@ def _panel(
         f"{curve.quantity} over {axis}; mean at the end {numbers.real(last)}. "
         "Band: smallest to largest."
     )
-    return svg.figure(_WIDTH, _HEIGHT, names.short(curve.variant, 60), description, parts, name)
+    return svg.Drawing(
+        width=_WIDTH,
+        height=_HEIGHT,
+        title=names.short(curve.variant, 60),
+        description=description,
+        parts=tuple(parts),
+    )
 
 
 def _places(

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.variants import Variant
 from qkvary.reports import svg
+from qkvary.reports.report import Legend
 
 Marker = Literal["square", "circle", "ring", "triangle", "diamond", "star", "cross"]
 
@@ -28,10 +29,9 @@ class Family:
     dash: str
     """A ``stroke-dasharray`` where several families share one chart; empty for a solid line."""
     light: str
-    """The colour on white, also in the exported figures (after Okabe and Ito, darkened)."""
+    """The colour on white, also in exported figures (after Okabe and Ito, darkened)."""
     dark: str
     """The colour on a dark ground."""
-    matplotlib_marker: str
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -42,7 +42,6 @@ FAMILIES: tuple[Family, ...] = (
         dash="",
         light="#1f2933",
         dark="#e6eaee",
-        matplotlib_marker="s",
     ),
     Family(
         key="share",
@@ -51,7 +50,6 @@ FAMILIES: tuple[Family, ...] = (
         dash="",
         light="#0067a5",
         dark="#5db8f0",
-        matplotlib_marker="o",
     ),
     Family(
         key="plus",
@@ -60,7 +58,6 @@ FAMILIES: tuple[Family, ...] = (
         dash="5 2",
         light="#8c4a86",
         dark="#dc9bd4",
-        matplotlib_marker="P",
     ),
     Family(
         key="heads",
@@ -69,7 +66,6 @@ FAMILIES: tuple[Family, ...] = (
         dash="2 2",
         light="#c04e00",
         dark="#f79a4b",
-        matplotlib_marker="^",
     ),
     Family(
         key="both",
@@ -78,7 +74,6 @@ FAMILIES: tuple[Family, ...] = (
         dash="7 2 2 2",
         light="#007a59",
         dark="#43cf9e",
-        matplotlib_marker="D",
     ),
     Family(
         key="identity",
@@ -87,7 +82,6 @@ FAMILIES: tuple[Family, ...] = (
         dash="1 2",
         light="#8a6a00",
         dark="#e8c547",
-        matplotlib_marker="*",
     ),
     Family(
         key="other",
@@ -96,7 +90,6 @@ FAMILIES: tuple[Family, ...] = (
         dash="3 3",
         light="#5f6b76",
         dark="#a9b4be",
-        matplotlib_marker="X",
     ),
 )
 _BY_KEY = {family.key: family for family in FAMILIES}
@@ -142,10 +135,14 @@ def mark(family: Family, x: float, y: float, size: float = 5.0, hollow: bool = F
         case "circle":
             return svg.element("circle", cx=x, cy=y, r=size, class_=style)
         case "ring":
-            inner = svg.path([(x - size * 0.5, y), (x + size * 0.5, y)], "plus-sign")
-            stem = svg.path([(x, y - size * 0.5), (x, y + size * 0.5)], "plus-sign")
-            circle = svg.element("circle", cx=x, cy=y, r=size * 1.1, class_=style)
-            return svg.group((circle, inner, stem), class_=f"f-{family.key}")
+            sign = style.replace("mark", "plus-sign")
+            return svg.group(
+                (
+                    svg.element("circle", cx=x, cy=y, r=size * 1.1, class_=style),
+                    svg.path([(x - size * 0.5, y), (x + size * 0.5, y)], sign),
+                    svg.path([(x, y - size * 0.5), (x, y + size * 0.5)], sign),
+                )
+            )
         case "square":
             side = size * 1.8
             return svg.element(
@@ -176,19 +173,27 @@ def _outline(marker: Marker, x: float, y: float, r: float) -> list[svg.Point]:
     return [(x + dx * r, y + dy * r) for dx, dy in shape]
 
 
-def key_of_families(families: list[Family]) -> list[tuple[str, Markup]]:
-    """Return the title and a small drawing of each family, for the key above the charts."""
-    return [
-        (
-            family.title,
-            svg.element(
-                "svg",
-                mark(family, 8, 8, 5),
-                viewBox="0 0 16 16",
-                width=16,
-                height=16,
-                aria_hidden="true",
-            ),
-        )
-        for family in families
-    ]
+def family_legend(variants: tuple[str, ...], baseline: str) -> Legend:
+    """Return the marks of the families that occur, for the key above the charts."""
+    return Legend(
+        title="Families of variants, the same in every chart",
+        entries=tuple(
+            (family.title, swatch(mark(family, 8, 8, 5))) for family in present(variants, baseline)
+        ),
+    )
+
+
+def swatch(*parts: Markup) -> svg.Drawing:
+    """Return a mark of a legend, 16 pixels wide and high."""
+    return svg.Drawing(width=16, height=16, title="", description="", parts=parts)
+
+
+def style_rules() -> str:
+    """Return the colours of the families in CSS, light and dark."""
+    light = "".join(f"--f-{family.key}:{family.light};" for family in FAMILIES)
+    dark = "".join(f"--f-{family.key}:{family.dark};" for family in FAMILIES)
+    rules = "".join(
+        f".f-{family.key}{{--c:var(--f-{family.key})}}.t-{family.key}{{fill:var(--f-{family.key})}}"
+        for family in FAMILIES
+    )
+    return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}{rules}\n"

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from qkvary.reports.curves import thinned
-from qkvary.reports.maps import AttentionMaps, best, chance, masses
+from qkvary.reports.attention_maps import AttentionMaps, best, chance, masses
+from qkvary.reports.learning_curves import thinned
 from qkvary.reports.tables import Cell, Column, Table, Tone, named, plain
 from qkvary.studies.results.summary import (
     LearningCurve,

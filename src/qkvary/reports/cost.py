@@ -1,0 +1,161 @@
+"""The report of what a model costs in every variant."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from qkvary.arch.models import Model
+from qkvary.costs.comparison import CostRow
+from qkvary.costs.formats import Format
+from qkvary.costs.macs import count_encoder_tokens
+from qkvary.reports.report import Report, Section
+from qkvary.reports.tables import Cell, Column, Table, named, pick, plain
+from qkvary.text import names, numbers, units
+
+CONVENTIONS = {
+    "macs_per_token": "one decoded token that attends to the whole context",
+    "prefill_macs": "a prompt as long as the context, pairs that no mask hides, one token's logits",
+    "square_macs": "a forward pass over the context, every pair of tokens, all logits (the papers)",
+    "training_macs_per_token": "forward and backward (3 x forward), pairs that no mask hides",
+    "cache_bytes_per_token": "what one token adds while no window is full",
+    "cache_growth_bytes_per_token": "what a further token adds at the end of the context",
+    "cache_bytes": "the whole batch at the full context",
+    "stored": "how the weights of the model itself allow to store less, exactly",
+    "moved_bytes_per_token": "weights, cache and writes of one decoding step over its tokens",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostComparison:
+    """A model, what is counted for it, and the costs of its variants."""
+
+    model: Model
+    layers: str
+    """The kinds of attention of the model, in words."""
+    rows: Sequence[CostRow]
+    context: int
+    batch: int
+    cache: Format
+    weights: Format
+    encoder_tokens: int | None
+    notes: Sequence[str]
+    decimal: bool
+    """Whether amounts of memory are written in powers of ten."""
+
+
+def cost_report(costs: CostComparison) -> Report:
+    """Return the report of what a model costs in every variant."""
+    model, tokens = costs.model, names.count(costs.context, "token")
+    return Report(
+        kind="Costs with qkvary",
+        name=model.name,
+        question=f"What does {model.name} cost at {tokens}?",
+        lead=f"{names.count(len(model.layers), 'layer')}: {costs.layers}",
+        facts=(
+            ("sequences", numbers.whole(costs.batch)),
+            ("cache in", costs.cache.name),
+            ("weights in", costs.weights.name),
+        ),
+        sections=(Section(key="costs", title="Variants", blocks=(_table(costs),), brief=True),),
+        caveats=tuple(costs.notes),
+        data=_data(costs),
+    )
+
+
+def _table(costs: CostComparison) -> Table:
+    size = partial(units.data_size, decimal=costs.decimal)
+    base = costs.rows[0]
+    rows: list[tuple[Cell, ...]] = []
+    for row in costs.rows:
+        total, macs = row.parameters.total, row.decode_macs.total
+        rows.append(
+            (
+                named(row.candidate.name + (" *" if row.candidate.is_original else "")),
+                _changed(total, numbers.compact(total, 4), base.parameters.total),
+                plain(row.parameters.attention, numbers.compact(row.parameters.attention, 4)),
+                _changed(macs, numbers.compact(macs, 4), base.decode_macs.total),
+                plain(row.weight_bytes, size(row.weight_bytes)),
+                plain(row.cache_bytes_per_token, size(row.cache_bytes_per_token)),
+                _changed(row.cache_bytes or 0, size(row.cache_bytes), base.cache_bytes or 0),
+            )
+        )
+    return Table(
+        key="costs",
+        title="Costs of every variant",
+        main=True,
+        columns=(
+            Column(key="variant", title="variant", numeric=False),
+            Column(key="parameters", title="parameters"),
+            Column(key="attention_parameters", title="attention"),
+            Column(key="macs_per_token", title="MACs/token"),
+            Column(key="weight_bytes", title="weights"),
+            Column(key="cache_bytes_per_token", title="cache/token"),
+            Column(key="cache_bytes", title="cache"),
+        ),
+        rows=tuple(rows),
+        notes=tuple(_notes(base, partial(size))),
+    )
+
+
+def _notes(base: CostRow, size: "partial[str]") -> Iterator[str]:
+    yield (
+        "* the weights as they are; others would have to be trained; changes are to the first "
+        "row; MACs of one decoded token at the full context."
+    )
+    if base.cache_bytes is None:
+        yield "Nothing is decoded from a bidirectional network, so there is no cache."
+    if base.step is not None:
+        yield (
+            f"A decoding step of the model as it is moves {size(base.step.moved_bytes)} for "
+            f"{base.step.flops_per_byte:.3g} FLOPs a byte."
+        )
+
+
+def _changed(raw: float, text: str, base: float) -> Cell:
+    change = numbers.change(raw, base)
+    return plain(raw, text if change in ("", "=") else f"{text} ({change})")
+
+
+def _data(costs: CostComparison) -> dict[str, Any]:
+    encoder = count_encoder_tokens(costs.model, costs.encoder_tokens, costs.context)
+    return {
+        "model": costs.model.name,
+        **pick(costs, "layers context"),
+        "encoder_tokens": encoder or None,
+        **pick(costs, "batch dtype=cache.name weights=weights.name"),
+        "conventions": CONVENTIONS,
+        "rows": [_row_data(row, costs.rows[0]) for row in costs.rows],
+        "notes": costs.notes,
+    }
+
+
+def _row_data(row: CostRow, base: CostRow) -> dict[str, Any]:
+    cached = row.cache_bytes is not None and base.cache_bytes is not None
+    return {
+        **pick(row, "variant=label original=candidate.is_original stored=candidate.saving"),
+        "parameters": pick(
+            row,
+            "total=parameters.total embedding=parameters.embedding positions=parameters.positions "
+            "attention=parameters.attention mlp=parameters.feed_forward norm=parameters.norms "
+            "head=parameters.head other=parameters.other active=active_parameters",
+        ),
+        **pick(row, "weight_bytes macs_per_token=decode_macs.total"),
+        "prefill_macs": row.prefill_macs.to_dict(),
+        "square_macs": row.square_macs.to_dict(),
+        "training_macs_per_token": row.training_macs_per_token,
+        "cache_bytes_per_token": _whole(row.cache_bytes_per_token),
+        "cache_growth_bytes_per_token": _whole(row.cache_growth_bytes_per_token),
+        "cache_bytes": row.cache_bytes,
+        "moved_bytes_per_token": row.step and row.step.moved_bytes / row.step.batch,
+        "flops_per_byte": row.step and row.step.flops_per_byte,
+        "change": {
+            "parameters": row.parameters.total - base.parameters.total,
+            "macs_per_token": row.decode_macs.total - base.decode_macs.total,
+            "cache_bytes": (row.cache_bytes or 0) - (base.cache_bytes or 0) if cached else None,
+        },
+    }
+
+
+def _whole(value: float | None) -> float | int | None:
+    return int(value) if value is not None and float(value).is_integer() else value

@@ -1,0 +1,140 @@
+"""The drawings of a report as files for a paper: SVG, PNG and PDF; equal reports give equal bytes.
+
+The drawing is that of the page, on white and with its colours written out.
+"""
+
+import importlib
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import resources
+from typing import Literal
+
+from markupsafe import Markup
+
+from qkvary.reports import svg
+from qkvary.reports.report import Chart, Group, Report, walk
+from qkvary.reports.variant_styles import FAMILIES
+from qkvary.storage.packages import require
+from qkvary.text import names
+
+FigureFormat = Literal["svg", "png", "pdf"]
+
+PNG_SCALE = 3
+"""Dots per pixel of a drawing."""
+_GAP, _CAPTION, _LINE = 14.0, 22.0, 15.0
+_LETTER = 5.6
+"""Pixels of an average letter of a note."""
+_WIDEST = 1300.0
+"""Pixels up to which drawings are placed beside each other."""
+
+
+def figure_files(report: Report, formats: Sequence[FigureFormat]) -> dict[str, bytes]:
+    """Return every figure in every format by its file name.
+
+    Raises:
+        UsageError: if PNG or PDF is wanted and its converter is not installed.
+    """
+    if not formats:
+        return {}
+    files: dict[str, bytes] = {}
+    for stem, title, charts in _figures(report):
+        drawing = _sheet(title, charts)
+        for kind in formats:
+            files[f"{stem}.{kind}"] = _convert(drawing, kind)
+    return files
+
+
+def _figures(report: Report) -> Iterator[tuple[str, str, tuple[Chart, ...]]]:
+    """Yield the stem, the title and the charts of each file."""
+    for section in report.sections:
+        for block in walk(section.blocks):
+            if isinstance(block, Group) and block.file:
+                charts = tuple(one for one in block.blocks if isinstance(one, Chart))
+                yield block.file, block.title, charts
+            elif isinstance(block, Chart) and block.file:
+                yield block.file, "", (block,)
+
+
+def _convert(drawing: str, kind: FigureFormat) -> bytes:
+    if kind == "svg":
+        return drawing.encode("utf-8", "replace")
+    require("vl_convert")
+    converter = importlib.import_module("vl_convert")
+    if kind == "png":
+        return converter.svg_to_png(drawing, scale=PNG_SCALE)
+    return converter.svg_to_pdf(drawing)
+
+
+def _sheet(title: str, charts: Sequence[Chart]) -> str:
+    """Return drawings in rows, each with its caption above and its notes below."""
+    cells = [_cell(chart) for chart in charts]
+    cell_width = max(width for width, _, _ in cells) + _GAP
+    columns = max(1, min(len(cells), int(_WIDEST / cell_width)))
+    width = columns * cell_width + _GAP
+    parts: list[Markup] = []
+    top = _GAP
+    if title:
+        parts.append(svg.text(_GAP + 4, top + 11, names.short(title, int(width / 8)), "title"))
+        top += _CAPTION + _GAP
+    for start in range(0, len(cells), columns):
+        row = cells[start : start + columns]
+        for place, (_, _, inner) in enumerate(row):
+            move = f"translate({svg.number(_GAP + place * cell_width)} {svg.number(top)})"
+            parts.append(svg.group(inner, transform=move))
+        top += max(height for _, height, _ in row) + _GAP
+    return svg.element(
+        "svg",
+        svg.element("style", Markup(print_style())),  # noqa: S704 - our own
+        svg.element("rect", width=width, height=top, fill="white"),
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {svg.number(width)} {svg.number(top)}",
+        width=width,
+        height=top,
+    )
+
+
+def _cell(chart: Chart) -> tuple[float, float, list[Markup]]:
+    """Return the width, the height and the parts of a drawing with its words."""
+    drawing = chart.draw()
+    parts: list[Markup] = []
+    top = 0.0
+    for words, style in ((chart.caption, "panel-title"), (chart.detail, "tick")):
+        if words:
+            parts.append(svg.text(4, top + 13, names.short(words, int(drawing.width / 6)), style))
+            top += _LINE
+    top += 7 if top else 0
+    parts.append(svg.group(drawing.parts, transform=f"translate(0 {svg.number(top)})"))
+    top += drawing.height
+    for line in _wrap((*chart.notes, *(chart.table.notes if chart.table else ())), drawing.width):
+        top += _LINE
+        parts.append(svg.text(4, top, line, "tick"))
+    return drawing.width, top, parts
+
+
+def _wrap(notes: Iterable[str], width: float) -> list[str]:
+    return [line for note in notes for line in textwrap.wrap(note, int(width / _LETTER))]
+
+
+def print_style() -> str:
+    """Return the style of the page's drawings with every variable replaced by its light value."""
+    text = resources.files("qkvary.reports").joinpath("template", "charts.css").read_text("utf-8")
+    light, rest = text.split("@media", 1)
+    rules = rest[rest.index("\nsvg") :]
+    values = dict(re.findall(r"--([\w-]+): ([^;]+);", light)) | {"paper": "white"}
+    rules = re.sub(r"@media[^{]*\{.*?\} \}", "", rules)
+    rules = re.sub(r"var\(--(?!c\))([\w-]+)\)", lambda found: values[found[1]], rules)
+    fixed = [
+        'svg text { font-family: "Liberation Sans", Arial, Helvetica, sans-serif; }',
+        "svg .title { font-weight: 600; font-size: 14px; }",
+    ]
+    for selector, body in re.findall(r"([^{}]+)\{([^{}]*)\}", rules):
+        if "var(--c)" not in body:
+            fixed.append(f"{selector.strip()} {{{body}}}")
+            continue
+        for family in FAMILIES:
+            own = ", ".join(f"{one.strip()}.f-{family.key}" for one in selector.split(","))
+            fixed.append(f"{own} {{{body.replace('var(--c)', family.light)}}}")
+    fixed += [f"svg .t-{family.key} {{ fill: {family.light}; }}" for family in FAMILIES]
+    return "\n".join(fixed)

@@ -1,0 +1,112 @@
+"""Writes the files of a report, each whole or not at all."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from qkvary.reports.figures import FigureFormat, figure_files
+from qkvary.reports.json_data import to_json
+from qkvary.reports.markdown import render_markdown
+from qkvary.reports.page import render_page
+from qkvary.reports.report import FORMATS, USUAL_FORMATS, Report, ReportFormat
+from qkvary.reports.tables import table_csv
+from qkvary.storage.durable import atomic_write_file, make_directory, writing
+from qkvary.storage.errors import UsageError
+
+RECORD_NAME = "record.json"
+ENDINGS: dict[str, ReportFormat] = {".json": "json", ".html": "html", ".md": "markdown"}
+"""The endings of a target that is one file, and its format."""
+
+
+def write_report(
+    report: Report, target: Path, formats: Sequence[ReportFormat] = USUAL_FORMATS
+) -> tuple[Path, ...]:
+    """Write a report.
+
+    Everything is made before anything is written, so that a missing package leaves no half of it.
+
+    Args:
+        report: What to show.
+        target: The folder of the page, with ``tables/`` and ``figures/`` in it; or one file with
+            one of ``ENDINGS``, which decides the format.
+        formats: Any of ``FORMATS``.
+
+    Returns:
+        The files, a record first, then the page. Equal reports give equal bytes.
+
+    Raises:
+        ValueError: for an unknown format.
+        UsageError: if what a format needs is not installed.
+        ResourceError: if the disk is full or not writable; what was there before is kept.
+    """
+    single = ENDINGS.get(target.suffix)
+    made = make_files(report, [single] if single else formats)
+    files = {(target if single else target / name): data for name, data in made.items()}
+    for path, data in files.items():
+        make_directory(path.absolute().parent)
+        atomic_write_file(path, data)
+    return tuple(files)
+
+
+def make_files(report: Report, formats: Sequence[ReportFormat]) -> dict[str, bytes]:
+    """Return the files of a report by their relative paths; see :func:`write_report`."""
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown:
+        raise ValueError(f"expected formats out of {', '.join(FORMATS)}, got {unknown[0]!r}")
+    files: dict[str, bytes] = {}
+    if "json" in formats:
+        name = RECORD_NAME if report.record else f"{Path(report.page).stem}.json"
+        files[name] = report.record or to_json(report.data).encode()
+    if "html" in formats:
+        files[report.page] = render_page(report).encode()
+    if "markdown" in formats:
+        files[report.document] = render_markdown(report).encode()
+    if "csv" in formats:
+        for table in report.datasets:
+            files[f"tables/{table.key}.csv"] = table_csv(table).encode("utf-8", "replace")
+    drawn: list[FigureFormat] = [kind for kind in get_args(FigureFormat) if kind in formats]
+    for name, data in figure_files(report, drawn).items():
+        files[f"figures/{name}"] = data
+    return files
+
+
+def check_target(target: Path) -> None:
+    """Refuse a target that could not be written, before anything is measured for it.
+
+    Raises:
+        UsageError: for an unknown ending, or a place inside a file.
+        ResourceError: if the place cannot be written.
+    """
+    if target.suffix and target.suffix not in ENDINGS and not target.is_dir():
+        raise UsageError(
+            f"expected --out with a folder, or a file that ends in {', '.join(ENDINGS)}, got "
+            f"{target}"
+        )
+    if target.suffix not in ENDINGS:
+        check_folder(target, "--out")
+    elif target.is_dir():
+        raise UsageError(f"expected --out with a file, got the folder {target}")
+    else:
+        check_folder(target.parent, "--out")
+
+
+def check_folder(folder: Path, option: str) -> None:
+    """Refuse a folder that could not be written, or made; it is not made yet.
+
+    Args:
+        folder: The folder of the files.
+        option: The option of the command, for the message.
+
+    Raises:
+        UsageError: if it is a file, or inside of one.
+        ResourceError: if it cannot be written.
+    """
+    with writing(folder):
+        there = next(
+            place for place in (folder.absolute(), *folder.absolute().parents) if place.exists()
+        )
+        if there.is_dir():
+            with tempfile.TemporaryFile(dir=there):
+                return
+    raise UsageError(f"expected {option} with a folder, or a file in one, got {there}, a file")

@@ -1,0 +1,79 @@
+"""A report as one Markdown document; equal reports give equal text."""
+
+from collections.abc import Iterator
+
+from qkvary.reports.report import Block, Bullets, Chart, Code, Fold, Group, Pairs, Prose, Report
+from qkvary.reports.tables import Table, one_line
+from qkvary.text import names
+
+
+def render_markdown(report: Report) -> str:
+    """Return the report with every table, without drawings."""
+    lines = [f"# {names.markdown(report.question)}", ""]
+    lines += [f"{report.kind}: {names.markdown(report.name)}.", ""]
+    if report.lead:
+        lines += [names.markdown(report.lead), ""]
+    lines += _bullets((*report.answer, *report.details))
+    if report.caveats:
+        lines += ["## Before you believe it", "", *_bullets(report.caveats)]
+    if report.facts:
+        lines += list(_block(Pairs(report.facts)))
+    for section in report.sections:
+        lines += [f"## {names.markdown(section.title)}", ""]
+        if section.lead:
+            lines += [names.markdown(section.lead), ""]
+        for block in section.blocks:
+            lines += _block(block)
+    return "\n".join(lines).encode("utf-8", "replace").decode()
+
+
+def table_markdown(table: Table) -> str:
+    """Return a table in GitHub's Markdown."""
+    return "\n".join(_block(table))
+
+
+def _bullets(items: tuple[str, ...]) -> list[str]:
+    return [*(f"- {names.markdown(item)}" for item in items), ""]
+
+
+def _block(block: Block) -> Iterator[str]:
+    match block:
+        case Table():
+            yield from _table(block)
+        case Prose():
+            yield from (names.markdown(block.text), "")
+        case Bullets():
+            yield from _bullets(block.items)
+        case Code():
+            yield from ("```sh", *map(names.clean, block.lines), "```", "")
+        case Pairs():
+            yield from ("| what | value |", "| --- | --- |")
+            for name, value in block.items:
+                yield f"| {names.markdown(name)} | {names.markdown(value)} |"
+            yield ""
+        case Chart():
+            if block.table:
+                yield from _table(block.table)
+                yield from _bullets(block.notes)
+        case Group() | Fold():
+            inner = [line for one in block.blocks for line in _block(one)]
+            if inner and isinstance(block, Group) and block.title:
+                yield from (f"### {names.markdown(block.title)}", "")
+                yield from (names.markdown(block.lead), "") if block.lead else ()
+            yield from inner
+        case _:
+            # Legends explain marks of drawings.
+            return
+
+
+def _table(table: Table) -> Iterator[str]:
+    heads = [names.markdown(f"{column.title} {column.below}".strip()) for column in table.columns]
+    rules = ["---:" if column.numeric else "---" for column in table.columns]
+    yield from (f"#### {names.markdown(table.title)}", "")
+    yield f"| {' | '.join(heads)} |"
+    yield f"| {' | '.join(rules)} |"
+    for row in table.rows:
+        yield f"| {' | '.join(names.markdown(one_line(cell)) for cell in row)} |"
+    for note in table.notes:
+        yield from ("", names.markdown(note))
+    yield ""

@@ -1,0 +1,261 @@
+"""The report of a plan: exact savings, every variant, charts, and the papers' own quality."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from qkvary.costs.decoding import weight_bytes
+from qkvary.costs.devices import Device
+from qkvary.costs.exact_savings import Saving
+from qkvary.costs.macs import count_encoder_tokens
+from qkvary.costs.parameters import model_parameters
+from qkvary.literature.quality import Quality
+from qkvary.planning.advice import ServedVariant, nearest_size
+from qkvary.planning.pictures import MOST_MEMORY, SIZES, draw_cache, draw_users
+from qkvary.planning.plans import Plan, ServingAnswer
+from qkvary.planning.training_advice import TrainedVariant
+from qkvary.reports.plan_charts import cache_chart, users_chart
+from qkvary.reports.plan_tables import cache_table, users_table, variants_table
+from qkvary.reports.published_quality import published_quality
+from qkvary.reports.report import Block, Bullets, Chart, Group, Pairs, Prose, Report, Section
+from qkvary.reports.tables import pick
+from qkvary.text import names, numbers, units
+
+
+def plan_report(plan: Plan) -> Report:
+    """Return the report of a plan of serving or training."""
+    answer = plan.answer
+    serving = answer if isinstance(answer, ServingAnswer) else None
+    variants = variants_table(plan)
+    sections = (
+        *([_savings(plan, serving)] if serving else []),
+        Section(key="variants", title="Variants", blocks=(variants,), brief=True),
+        *(_charts(plan) if serving else ()),
+        *_published(plan),
+    )
+    return Report(
+        kind="A plan with qkvary",
+        name=plan.model.name,
+        question=_question(plan),
+        lead=f"{names.count(len(plan.model.layers), 'layer')}: {plan.layers}",
+        answer=answer.advice,
+        caveats=(*answer.caveats, *plan.notes),
+        facts=tuple(_facts(plan, serving)),
+        sections=sections,
+        datasets=(variants,),
+        data=_data(plan),
+        page="plan.html",
+        document="plan.md",
+    )
+
+
+def _question(plan: Plan) -> str:
+    demand, name = plan.demand, names.clip(plan.model.name, 80)
+    device = names.clip(demand.device.title, 80)
+    tokens = names.count(demand.context, "token")
+    if isinstance(plan.answer, ServingAnswer):
+        users = names.count(demand.users, "user")
+        return f"What serves {users} of {tokens} with {name} on {device}?"
+    return f"What trains {name} on sequences of {tokens} on {device}?"
+
+
+def _facts(plan: Plan, serving: ServingAnswer | None) -> Iterator[tuple[str, str]]:
+    demand, size = plan.demand, _size(plan)
+    yield "parameters", numbers.compact(model_parameters(plan.model).total)
+    yield "layers", numbers.whole(len(plan.model.layers))
+    yield f"weights in {demand.weights.name}", size(weight_bytes(plan.model, demand.weights))
+    yield "memory of the device", size(demand.device.memory_bytes)
+    yield f"after {numbers.share(demand.reserve)} reserve", size(demand.usable_bytes)
+    if serving is not None:
+        first = serving.rows[0].plan
+        yield f"cache a user, {first.cache.name}", size(first.user_bytes)
+        none = first.devices is None
+        yield "devices, as it is", "none fit" if none else numbers.whole(first.devices)
+    if demand.price is not None:
+        yield "price of a device", f"{numbers.money(demand.price)} a month"
+
+
+def _size(plan: Plan) -> Callable[[float], str]:
+    return partial(units.data_size, decimal=plan.decimal)
+
+
+def _savings(plan: Plan, answer: ServingAnswer) -> Section:
+    """Return what can be saved with the weights as they are."""
+    report, size = answer.savings, _size(plan)
+    now = f"{size(report.bytes_now)} of cache a user in {plan.formats[0].name}"
+    methods = [describe_saving(one, len(plan.model.layers), size) for one in report.savings]
+    lossy = names.listed([f"{name} {size(held)}" for name, held in report.lossy])
+    blocks: list[Block] = [Prose(f"Now: {now}. Exact methods compute the same function.")]
+    blocks.append(Pairs(tuple(methods) or (("exact: nothing", ""),)))
+    if report.already or report.obstacles:
+        blocks.append(Bullets((*report.already, *report.obstacles)))
+    words = "scales counted; changes the function, to be measured"
+    blocks.append(Pairs(((f"lossy: {lossy} a user", words),)))
+    return Section(
+        key="savings",
+        title="With the weights as they are",
+        link="Exact savings",
+        blocks=tuple(blocks),
+        brief=True,
+    )
+
+
+def describe_saving(saving: Saving, layers: int, size: Callable[[float], str]) -> tuple[str, str]:
+    """Return in words what a method saves, and what it needs."""
+    count = len(saving.layers)
+    where = f"all {layers} layers" if count == layers else f"{count} of {layers} layers"
+    saved = f"{numbers.percent(-saving.share_of_model)}"
+    if count < layers:
+        saved += f", {numbers.percent(-saving.share_of_layers)} of those layers"
+    exact = saving.certainty == "exact"
+    certainty = "exact" if exact else f"possible, {saving.certainty}"
+    then = size(saving.model_bytes_then)
+    return (
+        f"{certainty}: {saving.method}, {where}: {then} a user ({saved})",
+        f"{saving.explanation}; {saving.price}",
+    )
+
+
+def _charts(plan: Plan) -> Iterator[Section]:
+    cache, users = draw_cache(plan), draw_users(plan)
+    if cache is not None:
+        yield Section(
+            key="context",
+            title="Cache and context",
+            lead="One line for all rows that keep the same; marks are at the requested context. "
+            "Where a line enters the shaded part, one user no longer fits beside the weights on "
+            "one device. * the weights as they are; every other line would have to be trained.",
+            blocks=_alone(
+                Chart(
+                    draw=partial(cache_chart, cache, decimal=plan.decimal),
+                    caption="Cache of one user against context",
+                    table=cache_table(cache, decimal=plan.decimal),
+                    file="cache-against-context",
+                )
+            ),
+        )
+    if users is not None:
+        yield Section(
+            key="memory",
+            title="Users and memory",
+            lead="A step for every user that one more unit of memory admits; marks are at the "
+            "device of this plan.",
+            blocks=_alone(
+                Chart(
+                    draw=partial(users_chart, users, decimal=plan.decimal),
+                    caption="Users of one device against its memory",
+                    table=users_table(users, decimal=plan.decimal),
+                    file="users-against-memory",
+                )
+            ),
+        )
+    if cache is None:
+        reason = "No chart of the cache: no variant keeps any."
+    elif users is None:
+        reason = (
+            "No chart of users and memory: not one user of any variant fits beside the weights "
+            f"on one device, even of {MOST_MEMORY} times this memory."
+        )
+    else:
+        return
+    yield Section(key="missing", title="No chart", blocks=(Prose(reason),))
+
+
+def _alone(chart: Chart) -> tuple[Block, ...]:
+    return (Group(blocks=(chart,), layout="alone"),)
+
+
+def _published(plan: Plan) -> Iterator[Section]:
+    if plan.task == "causal" and plan.model.is_causal:
+        size = nearest_size(model_parameters(plan.model).total)
+        yield Section(
+            key="published",
+            title="Published quality against cache",
+            link="Published quality",
+            lead="What the papers measured of networks trained from scratch, not of this model; "
+            f"the plan compares it with their {size} networks. The line joins the points on the "
+            "frontier: none keeps less and is better.",
+            blocks=published_quality([size, *(other for other in SIZES if other != size)]),
+        )
+
+
+def _data(plan: Plan) -> dict[str, Any]:
+    model, demand, answer = plan.model, plan.demand, plan.answer
+    said: dict[str, Any] = {
+        "model": model.name,
+        "layers": plan.layers,
+        "goal": "training" if plan.regime else "serving",
+        "task": plan.task,
+        "context": demand.context,
+        "encoder_tokens": (
+            count_encoder_tokens(model, demand.encoder_tokens, demand.context) or None
+        ),
+        "users": demand.users,
+        "weights": demand.weights.name,
+        "weight_bytes": weight_bytes(model, demand.weights),
+        **pick(demand, "reserve price"),
+        "device": device_data(demand.device),
+    }
+    if plan.regime:
+        said |= pick(plan.regime, "precision checkpointing utilization")
+    if isinstance(answer, ServingAnswer):
+        report = answer.savings
+        said["savings"] = {
+            "cache_bytes_now": report.bytes_now,
+            "methods": [
+                pick(
+                    saving,
+                    "method certainty layers bytes_now bytes_then model_bytes_then "
+                    "share_of_layers share_of_model explanation price",
+                )
+                for saving in report.savings
+            ],
+            **pick(report, "already obstacles"),
+            "lossy": [{"cache": name, "cache_bytes": held} for name, held in report.lossy],
+        }
+        said["rows"] = [_served(row) for row in answer.rows]
+    else:
+        said["rows"] = [_trained(row) for row in answer.rows]
+    return {**said, **pick(answer, "advice caveats"), "notes": plan.notes}
+
+
+def device_data(device: Device) -> dict[str, Any]:
+    """Return a device as JSON-ready data."""
+    return pick(
+        device,
+        "name title memory_bytes bandwidth_bytes_per_second flops_per_second_16_bit source",
+    )
+
+
+def _served(row: ServedVariant) -> dict[str, Any]:
+    return {
+        **pick(row, "variant=label original=is_original stored=saving"),
+        **pick(
+            row.plan,
+            "cache=cache.name lossy=cache.is_lossy cache_bytes_per_user=user_bytes fits "
+            "users_per_replica users_per_device devices_per_replica devices price_per_month "
+            "longest_context fills batch=step.batch moved_bytes_per_step=step.moved_bytes "
+            "flops_per_byte=step.flops_per_byte tokens_per_second tokens_per_second_and_user bound",
+        ),
+        "quality": _quality(row.quality),
+        **pick(row, "standing dominated_by"),
+    }
+
+
+def _trained(row: TrainedVariant) -> dict[str, Any]:
+    return {
+        **pick(row, "variant=label original=is_original"),
+        "parameters": {"total": row.parameters},
+        **pick(
+            row.plan,
+            "state_bytes sequence_bytes largest_batch macs_per_token tokens_per_second",
+        ),
+        "published_tokens_per_second": row.published_tokens_per_second,
+        "quality": _quality(row.quality),
+    }
+
+
+def _quality(quality: Quality | None) -> dict[str, Any] | None:
+    if quality is None:
+        return None
+    return pick(quality, "variant size change_percent low high printed seeds source caveats")

@@ -1,0 +1,160 @@
+"""A report: a question, its answer and the sections behind it, as values without a layout.
+
+Each subject builds one ``Report``; page, Markdown, CSV, figures, terminal and JSON are made of it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from qkvary.reports.svg import Drawing
+from qkvary.reports.tables import Table
+
+ReportFormat = Literal["html", "markdown", "csv", "svg", "png", "pdf", "json"]
+FORMATS: tuple[ReportFormat, ...] = get_args(ReportFormat)
+USUAL_FORMATS = FORMATS[:-1]
+
+Layout = Literal["", "narrow", "wide", "alone", "panels", "maps", "diagrams"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """A paragraph."""
+
+    text: str
+    small: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bullets:
+    """A list of short statements."""
+
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Names with their values or explanations."""
+
+    items: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Lines to type."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A drawing with its caption and the table behind it."""
+
+    draw: Callable[[], Drawing]
+    """Draws it; called only by renderers that show drawings."""
+    caption: str = ""
+    detail: str = ""
+    """A second line of the caption."""
+    table: Table | None = None
+    notes: tuple[str, ...] = ()
+    file: str = ""
+    """The stem of its file; empty for a chart that is not exported by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Legend:
+    """The meaning of marks that several charts share."""
+
+    title: str
+    entries: tuple[tuple[str, Drawing], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Blocks under one heading, its charts side by side."""
+
+    blocks: "tuple[Block, ...]"
+    title: str = ""
+    detail: str = ""
+    """Stands behind the title in small type."""
+    lead: str = ""
+    layout: Layout = ""
+    column: int = 0
+    """The pixels of the narrowest legible column of a grid of maps."""
+    file: str = ""
+    """The stem of the file that shows all charts of the group; empty for none."""
+    options: tuple[int, ...] = ()
+    """For each choice of the section, the option that shows this group; empty for always."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """Blocks that are opened on request."""
+
+    title: str
+    blocks: "tuple[Block, ...]"
+
+
+Block = Prose | Bullets | Pairs | Code | Chart | Legend | Group | Fold | Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A switch of a section between options."""
+
+    title: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One topic of a report."""
+
+    key: str
+    title: str
+    blocks: tuple[Block, ...]
+    lead: str = ""
+    link: str = ""
+    """The short title in the table of contents; the title if empty."""
+    choices: tuple[Choice, ...] = ()
+    brief: bool = False
+    """Whether the terminal prints the section too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything that a person is shown about one subject."""
+
+    kind: str
+    """The subject, such as ``"A study with qkvary"``."""
+    name: str
+    question: str
+    lead: str = ""
+    answer: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
+    """Further answers, folded on the page and left out in the terminal."""
+    caveats: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+    sections: tuple[Section, ...] = ()
+    provenance: str = ""
+    """What the report was made from, for the last line of the page."""
+    datasets: tuple[Table, ...] = ()
+    """Unrounded figures in long form, for the CSV files."""
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What ``--json`` prints."""
+    page: str = "report.html"
+    """The file name of the page."""
+    document: str = "report.md"
+    """The file name of the Markdown document."""
+    record: bytes = b""
+    """The measurement that the report was made from, where it is no part of a store of runs."""
+
+
+def walk(blocks: tuple[Block, ...]) -> "list[Block]":
+    """Return blocks and all blocks inside them, in reading order."""
+    found: list[Block] = []
+    for block in blocks:
+        found.append(block)
+        if isinstance(block, Group | Fold):
+            found.extend(walk(block.blocks))
+    return found

@@ -1,0 +1,425 @@
+"""The report of a study: what the data say, every table and chart, how to run it again."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from qkvary.literature.quality import qualities
+from qkvary.planning.pictures import SIZES
+from qkvary.reports import run_tables, study_tables
+from qkvary.reports.attention_maps import AttentionMaps, best, chance, column_width, drawing
+from qkvary.reports.learning_curves import count_runs, headline_quantities, panels
+from qkvary.reports.published_quality import published_quality
+from qkvary.reports.report import (
+    Block,
+    Chart,
+    Choice,
+    Code,
+    Fold,
+    Group,
+    Pairs,
+    Prose,
+    Report,
+    Section,
+)
+from qkvary.reports.study_charts import (
+    AXIS_TITLES,
+    difference_chart,
+    frontier_chart,
+    solving_chart,
+)
+from qkvary.reports.study_data import study_datasets
+from qkvary.reports.tables import Cell, Column, Table, named
+from qkvary.reports.variant_diagrams import diagram
+from qkvary.reports.variant_styles import family_legend
+from qkvary.studies.results.summary import Frontier, LearningCurve, ResultTable, RunRow, Summary
+from qkvary.text import names, numbers, units
+
+MOST_PANELS = 320
+"""Panels of learning curves in one page, each over steps and over seconds; the CSV has all."""
+_ANSWERS = 2
+"""Answers at the top: the overall one and that of the first table; the others are folded."""
+_TRAINING = "train loss"
+_RIGHT_CELLS = {
+    "reverse": "the flipped index",
+    "copy": "the position itself",
+    "sub": "the position itself",
+    "swap": "the position half a sequence away",
+}
+
+
+def study_report(summary: Summary, attention: Sequence[AttentionMaps] = ()) -> Report:
+    """Return the report of a study.
+
+    Args:
+        summary: What the study found.
+        attention: One example for each setting and variant that has one.
+    """
+    tables = study_tables.main_tables(summary)
+    planned = tuple(contrast.answer for contrast in summary.contrasts)
+    sections = (
+        _results(summary, tables),
+        _frontiers(summary, tables),
+        _solving(summary, tables),
+        _curves(summary),
+        _attention(summary, attention),
+        _variants(summary),
+        Section(key="costs", title="Costs", blocks=(study_tables.cost_table(tables, "costs"),)),
+        _published(summary),
+        _language_models(summary),
+        _provenance(summary),
+        _runs(summary),
+    )
+    runs = names.count(len(summary.runs), "planned run")
+    return Report(
+        kind="A study with qkvary",
+        name=summary.study,
+        question=summary.question,
+        answer=(*summary.answers[:_ANSWERS], *planned),
+        details=summary.answers[_ANSWERS:],
+        caveats=summary.caveats,
+        facts=tuple(_facts(summary)),
+        sections=tuple(section for section in sections if section.blocks),
+        provenance=f"{runs}; records {records_digest(summary.runs)[:16]}",
+        datasets=study_datasets(summary, attention),
+        data={"summary": summary},
+    )
+
+
+def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
+    yield "runs", study_tables.count_words(summary.counts)
+    yield "variants", numbers.whole(len(summary.variants))
+    yield "tasks", numbers.whole(len({run.task for run in summary.runs}))
+    yield "seeds", numbers.whole(len(summary.seeds))
+    yield "training time", units.duration(summary.training_seconds)
+    if summary.ended:
+        yield "last run ended", moment(summary.ended)
+
+
+def _results(summary: Summary, tables: Sequence[ResultTable]) -> Section:
+    contrasts = study_tables.contrast_table(summary, "contrasts")
+    differences = tuple(
+        Chart(draw=partial(difference_chart, table, summary.baseline))
+        for table in tables
+        if any(row.difference for row in table.rows)
+    )
+    full = tuple(
+        study_tables.result_table(table, summary, f"results-{index}")
+        for index, table in enumerate(summary.tables)
+    )
+    words = (*summary.method.sentences, *([summary.description] if summary.description else []))
+    blocks: list[Block] = [
+        *([contrasts] if contrasts.rows else []),
+        study_tables.matrix(summary),
+        family_legend(summary.variants, summary.baseline),
+    ]
+    if differences:
+        blocks.append(
+            Group(
+                title=f"Difference to {names.clip(summary.baseline)}, paired by seed",
+                lead="The point is the mean difference. The thin line is the interval that holds "
+                "for all comparisons at once, the thick line the one for this comparison alone. A "
+                "filled point means that the data support the difference, a hollow one that they "
+                "do not distinguish it from zero.",
+                blocks=differences,
+                layout="narrow",
+                file="differences",
+            )
+        )
+    blocks += [
+        Fold(
+            title="All results in full: deviations, intervals, p-values, smallest detectable "
+            "differences",
+            blocks=full,
+        ),
+        Group(title="How the intervals were made", blocks=tuple(map(Prose, words))),
+    ]
+    return Section(key="results", title="Results", blocks=tuple(blocks), brief=True)
+
+
+def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
+    wanted = {table.name for table in tables}
+    shown = [one for one in summary.frontiers if one.table in wanted and one.points]
+    groups = [
+        Group(
+            title=f"Against {charts[0].axis_title}",
+            blocks=tuple(
+                _frontier(one, f"frontier-{shown.index(one) + 1:02d}", summary) for one in charts
+            ),
+            layout="wide" if len(charts) > 1 else "alone",
+        )
+        for axis in AXIS_TITLES
+        if (charts := [one for one in shown if one.axis == axis])
+    ]
+    axes = tuple(title for axis, title in AXIS_TITLES.items() if any(axis == f.axis for f in shown))
+    several = len(groups) > 1
+    return Section(
+        key="frontiers",
+        title="Quality and cost",
+        lead="The line joins the variants on the frontier: none costs less and is better. Filled "
+        "points are on it, hollow ones are not. Bars are the interval of the paired difference to "
+        f"{names.clip(summary.baseline)} (this comparison alone), drawn around each variant’s "
+        "mean. Points that would cover each other are drawn a little to the right.",
+        choices=(Choice(title="Cost", options=axes),) if several else (),
+        blocks=_as_options(groups) if several else tuple(groups),
+    )
+
+
+def _as_options(groups: Sequence[Group]) -> tuple[Block, ...]:
+    """Return groups of which a choice shows one at a time."""
+    return tuple(
+        Group(blocks=(group,), options=(number,)) for number, group in enumerate(groups, start=1)
+    )
+
+
+def _frontier(frontier: Frontier, stem: str, summary: Summary) -> Chart:
+    return Chart(
+        draw=partial(frontier_chart, frontier, summary.baseline),
+        caption=frontier.table,
+        table=study_tables.frontier_table(frontier, stem),
+        file=f"{stem}-{names.slug(frontier.table)}-{names.slug(frontier.axis)}",
+    )
+
+
+def _solving(summary: Summary, tables: Sequence[ResultTable]) -> Section:
+    charts = tuple(
+        Chart(
+            draw=partial(solving_chart, table, summary.runs, summary.baseline),
+            table=study_tables.solving_table(table, f"solving-{index}"),
+            file=f"solving-{index + 1:02d}-{names.slug(table.name)}",
+        )
+        for index, table in enumerate(tables)
+        if table.kind != "average" and any(row.solving for row in table.rows)
+    )
+    return Section(
+        key="solving",
+        title="Steps until solved",
+        link="Steps to solve",
+        lead="Each small mark is one seed, the large one the median. Runs that did not solve the "
+        "task are counted at the right; where the middle run never did, there is no median.",
+        blocks=(Group(blocks=charts, layout="wide"),) if charts else (),
+    )
+
+
+def _curves(summary: Summary) -> Section:
+    by_setting: dict[str, list[LearningCurve]] = {}
+    for curve in summary.curves:
+        by_setting.setdefault(curve.setting, []).append(curve)
+    headlines = headline_quantities(summary)
+    blocks: list[Block] = []
+    used = hidden = 0
+    for index, (setting, curves) in enumerate(by_setting.items()):
+        quantities = list(dict.fromkeys((headlines[setting], _TRAINING)))
+        kept = [curve for curve in curves if curve.quantity in quantities]
+        used += len(kept)
+        if used > MOST_PANELS and blocks:
+            hidden += 1
+            continue
+        stem = f"curves-{index + 1:02d}-{names.slug(setting)}"
+        table = run_tables.curve_table(kept, stem, f"{setting}: learning curves", 5)
+        views = _curve_views(kept, quantities, summary.baseline, stem)
+        behind = Fold(title=f"Table: {table.title}", blocks=(table,))
+        blocks.append(Group(blocks=(*views, behind)))
+    if hidden:
+        more = names.count(hidden, "more setting")
+        note = f"{more} would make this page too large; the exported curves.csv has all of them."
+        blocks.append(Prose(note, small=True))
+    return Section(
+        key="curves",
+        title="Learning curves",
+        lead="One panel for each variant, all of a task on one scale. The line is the mean over "
+        "seeds, the band reaches from the smallest to the largest seed, and the grey line is the "
+        f"mean of {names.clip(summary.baseline)}.",
+        choices=(
+            Choice(title="Quantity", options=("validation", "training loss")),
+            Choice(title="Over", options=("steps", "seconds of training")),
+        ),
+        blocks=tuple(blocks),
+    )
+
+
+def _curve_views(
+    curves: Sequence[LearningCurve], quantities: Sequence[str], baseline: str, stem: str
+) -> Iterator[Group]:
+    for place, quantity in enumerate(quantities, start=1):
+        some = [curve for curve in curves if curve.quantity == quantity and curve.steps]
+        for number, axis in enumerate(("steps", "seconds"), start=1):
+            if some:
+                over = "steps" if axis == "steps" else "seconds of training"
+                first = place == number == 1
+                yield Group(
+                    title=f"{some[0].setting}: {quantity} over {over}",
+                    detail=f"{count_runs(some)} a variant",
+                    blocks=panels(some, axis, baseline),
+                    layout="panels",
+                    options=(place, number),
+                    file=f"{stem}-{names.slug(quantity)}" if first else "",
+                )
+
+
+def _attention(summary: Summary, attention: Sequence[AttentionMaps]) -> Section:
+    tasks = {run.setting: run.task for run in summary.runs}
+    groups: dict[str, list[AttentionMaps]] = {}
+    for example in attention:
+        groups.setdefault(example.setting, []).append(example)
+    blocks: list[Block] = []
+    for index, (setting, examples) in enumerate(groups.items(), start=1):
+        aims = any(best(example) for example in examples)
+        cell = _RIGHT_CELLS.get(tasks.get(setting, ""), "the cell with the answer")
+        uniform = numbers.percent(chance(examples[0]))
+        blocks.append(
+            Group(
+                title=f"{setting}: right cell = {cell}" if aims else setting,
+                detail=f"uniform attention would put {uniform} there" if aims else "",
+                layout="maps",
+                column=column_width(examples),
+                file=f"attention-{index:02d}-{names.slug(setting)}",
+                blocks=tuple(
+                    Chart(
+                        draw=partial(drawing, example),
+                        caption=example.variant,
+                        detail=_best_head(example),
+                    )
+                    for example in examples
+                ),
+            )
+        )
+    table = run_tables.attention_table(attention, "attention")
+    if table.rows:
+        blocks.append(Fold(title=f"Table: {table.title}", blocks=(table,)))
+    return Section(
+        key="attention",
+        title="Attention",
+        lead="Attention of one trained network on one validation example: rows are queries, "
+        "columns keys; the more a cell stands out, the more attention it gets (by the square root, "
+        "so that faint attention is seen). Outlines mark the cell that holds the answer.",
+        blocks=tuple(blocks),
+    )
+
+
+def _best_head(example: AttentionMaps) -> str:
+    most = best(example)
+    if most is None:
+        return f"seed {example.seed}"
+    return f"{numbers.percent(most.mass, 0)} in layer {most.layer + 1}, head {most.head + 1}"
+
+
+def _variants(summary: Summary) -> Section:
+    diagrams = tuple(one for one in map(diagram, summary.variants) if one is not None)
+    return Section(
+        key="variants",
+        title="The variants",
+        lead="Each drawing is derived from the definition that the network was built from. The "
+        "labels are the papers’ names: a minus separates what is learned apart, an equals sign "
+        "joins roles that read one projection. Tinted boxes are what a cache keeps when text is "
+        "generated.",
+        blocks=(Group(blocks=diagrams, layout="diagrams"),) if diagrams else (),
+    )
+
+
+def _published(summary: Summary) -> Section:
+    return Section(
+        key="published",
+        title="Published figures",
+        lead="What the papers print beside what was measured here. “Does not recompute” means that "
+        "the figure does not follow from the paper’s own inputs.",
+        blocks=tuple(
+            run_tables.published_table(comparison, f"published-{index}")
+            for index, comparison in enumerate(summary.published)
+        ),
+    )
+
+
+def _language_models(summary: Summary) -> Section:
+    """Return what was published about variants of this study, if its networks keep a cache."""
+    decodes = any(one.points and one.axis == "cache_bytes_per_token" for one in summary.frontiers)
+    trained = {quality.variant for size in SIZES for quality in qualities(size)}
+    known = trained & set(summary.variants) - {summary.baseline}
+    return Section(
+        key="language-models",
+        title="What was published about language models",
+        link="Language models",
+        lead="Change of perplexity against cache, of the papers’ networks of 300 million and 1.2 "
+        "billion parameters: not of the networks of this study. The line joins the points on the "
+        "frontier: none keeps less and is better.",
+        blocks=published_quality(SIZES) if decodes and known else (),
+    )
+
+
+def _provenance(summary: Summary) -> Section:
+    seeds = names.listed([str(seed) for seed in summary.seeds])
+    facts = [("records", f"sha256 {records_digest(summary.runs)[:16]}")]
+    if summary.started:
+        facts.append(("first run started", moment(summary.started)))
+    if summary.ended:
+        facts.append(("last run ended", moment(summary.ended)))
+    training, total = map(units.duration, (summary.training_seconds, summary.total_seconds))
+    facts.append(("time in training", f"{training} of {total}"))
+    rates = run_tables.learning_rate_table(summary, "learning-rates")
+    return Section(
+        key="rerun",
+        title="Run it again",
+        blocks=(
+            Code(summary.commands),
+            Prose(
+                f"Seeds {seeds}. The same configuration, seed, thread count and numerics version "
+                "give the same run, whatever the number of workers and wherever it was interrupted."
+            ),
+            *_environments(summary),
+            Pairs(tuple(facts)),
+            *([Fold(title=f"Table: {rates.title}", blocks=(rates,))] if rates.rows else []),
+        ),
+    )
+
+
+def _environments(summary: Summary) -> Iterator[Table]:
+    machines = [dict(machine) for machine in summary.environments]
+    keys = list(dict.fromkeys(key for machine in machines for key in machine))
+    if keys:
+        columns = [Column(key="what", title="", numeric=False)]
+        columns += [
+            Column(key=f"machine_{index}", title=f"machine {index}", numeric=False)
+            for index, _ in enumerate(machines, start=1)
+        ]
+        yield Table(
+            key="environments",
+            title="Machines and versions",
+            columns=tuple(columns),
+            rows=tuple(
+                (named(key), *(_value(machine.get(key)) for machine in machines)) for key in keys
+            ),
+        )
+
+
+def _value(text: str | None) -> Cell:
+    return Cell(raw=text, text=names.clip(text or numbers.MISSING, 160), name=True)
+
+
+def _runs(summary: Summary) -> Section:
+    problems = run_tables.problem_table(summary.runs, "problems")
+    all_runs = run_tables.run_table(summary.runs, "runs", "All runs")
+    count = names.count(len(all_runs.rows), "planned run")
+    return Section(
+        key="problems",
+        title="Runs",
+        lead=f"Runs done of those planned: {study_tables.count_words(summary.counts)}.",
+        blocks=(
+            problems if problems.rows else Prose("Every planned run ended with a finite result."),
+            Fold(title=f"All {count}", blocks=(all_runs,)),
+        ),
+    )
+
+
+def moment(stamp: str) -> str:
+    """Return an ISO 8601 time for people."""
+    return names.clip(stamp.replace("T", " ").replace("+00:00", " UTC"), 40)
+
+
+def records_digest(runs: Sequence[RunRow]) -> str:
+    """Return a fingerprint of the records behind a report: every run, its state, its metrics."""
+    content = [
+        (run.run_key, run.state, [(name, repr(value)) for name, value in run.metrics])
+        for run in runs
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -1,0 +1,107 @@
+"""The unrounded figures of a study in long form, one table for each CSV file."""
+
+from collections.abc import Iterator, Sequence
+
+from qkvary.reports import run_tables
+from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.study_tables import cost_table, main_tables
+from qkvary.reports.tables import Raw, Table, dataset, pick
+from qkvary.studies.results.summary import Difference, ResultTable, Summary
+from qkvary.text import names
+
+Row = dict[str, Raw]
+
+_TABLE = "table=name kind metric higher_is_better"
+
+
+def study_datasets(summary: Summary, attention: Sequence[AttentionMaps]) -> tuple[Table, ...]:
+    """Return every dataset that has rows; its key is the stem of its file."""
+    made = (
+        dataset("results", _results(summary.tables)),
+        dataset("contrasts", _contrasts(summary)),
+        dataset("frontiers", _frontiers(summary)),
+        dataset("solving", _solving(summary.tables)),
+        cost_table(main_tables(summary), "costs"),
+        dataset("runs", _runs(summary)),
+        run_tables.curve_table(summary.curves, "curves", ""),
+        run_tables.attention_table(attention, "attention"),
+        run_tables.learning_rate_table(summary, "learning_rates"),
+        *(
+            run_tables.published_table(one, f"published-{index + 1}-{names.slug(one.name)}")
+            for index, one in enumerate(summary.published)
+        ),
+    )
+    return tuple(table for table in made if table.rows)
+
+
+def _results(tables: Sequence[ResultTable]) -> Iterator[Row]:
+    for table in tables:
+        for row in table.rows:
+            counts = ("planned", "done", "failed", "diverged", "missing")
+            yield {
+                **pick(table, _TABLE),
+                "variant": row.variant,
+                **pick(row.counts, " ".join(f"runs_{one}={one}" for one in counts)),
+                **pick(row, "mean std_seeds std_settings"),
+                **pick(row.difference, "baseline"),
+                **_difference(row.difference),
+                **pick(row, "training_seconds steps_per_second"),
+            }
+
+
+def _difference(gap: Difference | None) -> Row:
+    return pick(
+        gap,
+        "pairs difference=mean low high low_single high_single p_value p_adjusted comparisons "
+        "detectable verdict",
+    )
+
+
+def _contrasts(summary: Summary) -> Iterator[Row]:
+    for contrast in summary.contrasts:
+        for row in contrast.rows:
+            yield {
+                **pick(contrast, "variant reference"),
+                **pick(row, "table kind metric higher_is_better"),
+                **_difference(row.difference),
+                "sentence": row.sentence,
+            }
+
+
+def _frontiers(summary: Summary) -> Iterator[Row]:
+    for frontier in summary.frontiers:
+        for point in frontier.points:
+            yield {
+                **pick(frontier, "table axis metric higher_is_better"),
+                **pick(point, "variant cost quality standing"),
+                "dominated_by": "; ".join(point.dominated_by),
+            }
+
+
+def _solving(tables: Sequence[ResultTable]) -> Iterator[Row]:
+    for table in tables:
+        for row in table.rows:
+            if row.solving is not None:
+                yield {
+                    "table": table.name,
+                    "variant": row.variant,
+                    **pick(
+                        row.solving,
+                        "threshold horizon_steps=horizon runs solved proportion_low "
+                        "proportion_high median_steps restricted_mean_steps",
+                    ),
+                    **pick(
+                        row.solving.difference,
+                        "difference_steps=mean low_steps=low high_steps=high verdict",
+                    ),
+                    "p_sign": row.solving.p_sign,
+                }
+
+
+def _runs(summary: Summary) -> Iterator[Row]:
+    for run in summary.runs:
+        yield pick(
+            run,
+            "setting task variant seed learning_rate state selected metric value steps_to_solve "
+            "training_seconds total_seconds run_key message",
+        )

@@ -1,0 +1,171 @@
+"""The report of the table of variants: meaning, equation, costs of one layer, published quality."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.descriptions import describe, name_cached, write_equation
+from qkvary.arch.labels import parse_variant, spell_label, spell_tuple
+from qkvary.arch.table import VARIANTS
+from qkvary.arch.variants import QKV, Variant
+from qkvary.costs.cache import layer_cache_bytes_per_token
+from qkvary.costs.formats import Dtype
+from qkvary.costs.macs import attention_projection_macs_per_token, score_macs
+from qkvary.costs.parameters import attention_parameters
+from qkvary.literature.figures import published_quality
+from qkvary.reports.report import Report, Section
+from qkvary.reports.tables import Cell, Column, Table, pick, plain
+from qkvary.text.numbers import MISSING, whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSize:
+    """The causal attention layer that every variant is counted for."""
+
+    d_model: int
+    num_heads: int
+    length: int
+    dtype: Dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCosts:
+    """What one layer of a variant costs."""
+
+    parameters: dict[str, int]
+    macs_per_token: int
+    macs_per_sequence: int
+    cache_bytes_per_token: int
+
+
+def variants_report(labels: Sequence[str], size: LayerSize) -> Report:
+    """Return the report of some variants, or of the whole table.
+
+    Args:
+        labels: The variants in any spelling; none for the table.
+        size: The layer to count.
+
+    Raises:
+        ValueError: for an unknown label, a requested variant that does not fit the size, or a size
+            that fits no layer.
+    """
+    if size.length < 1:
+        raise ValueError(f"expected a length of at least 1 token, got {size.length}")
+    variants = [parse_variant(label) for label in labels] or [one.variant for one in VARIANTS]
+    baseline = count_layer(QKV, size)
+    costs: list[LayerCosts | None] = []
+    refused: dict[Variant, str] = {}
+    for variant in variants:
+        try:
+            costs.append(count_layer(variant, size))
+        except ValueError as error:
+            if labels:
+                raise
+            costs.append(None)
+            refused[variant] = str(error)
+    pairs = list(zip(variants, costs, strict=True))
+    return Report(
+        kind="Variants with qkvary",
+        name="variants",
+        question="Which projections can attention share, and what does each choice cost?",
+        lead=f"One causal layer: d_model {size.d_model}, {size.num_heads} heads, "
+        f"{size.length:,} tokens, {size.dtype}.",
+        sections=(
+            Section(
+                key="variants",
+                title="Variants",
+                blocks=(
+                    Table(
+                        key="variants",
+                        title="Variants",
+                        main=True,
+                        columns=(
+                            Column(key="label", title="label", below="as tuple", numeric=False),
+                            Column(key="parameters", title="parameters", below="of QKV's"),
+                            Column(key="macs_per_token", title="MACs", below="per token"),
+                            Column(key="cache_bytes_per_token", title="cache", below="per token"),
+                            Column(key="published", title="published"),
+                            Column(key="meaning", title="meaning", below="equation", numeric=False),
+                        ),
+                        rows=tuple(_row(*pair, baseline) for pair in pairs),
+                        notes=tuple(_notes(refused, variants)),
+                    ),
+                ),
+                brief=True,
+            ),
+        ),
+        data={"layer": size, "variants": [_data(*pair, refused) for pair in pairs]},
+    )
+
+
+def count_layer(variant: Variant, size: LayerSize) -> LayerCosts:
+    """Return the costs of one causal layer.
+
+    Raises:
+        ValueError: if the variant does not fit the size.
+    """
+    layer = AttentionConfig(
+        d_model=size.d_model, num_heads=size.num_heads, variant=variant, causal=True
+    )
+    projections = attention_projection_macs_per_token(layer) * size.length
+    macs = projections + score_macs(layer, size.length, "square")
+    return LayerCosts(
+        parameters=pick(attention_parameters(layer), "weights biases total"),
+        macs_per_token=macs // size.length,
+        macs_per_sequence=macs,
+        cache_bytes_per_token=layer_cache_bytes_per_token(layer, size.dtype),
+    )
+
+
+def _row(variant: Variant, costs: LayerCosts | None, base: LayerCosts) -> tuple[Cell, ...]:
+    label, published = spell_label(variant), published_quality(spell_label(variant))
+    meaning, equation = describe(variant), write_equation(variant)
+    none = plain(None)
+    figures = (plain("does not fit", tone="warn"), none, plain(name_cached(variant)))
+    if costs is not None:
+        cached = costs.cache_bytes_per_token
+        share = _share(cached, base.cache_bytes_per_token).text
+        figures = (
+            _share(costs.parameters["total"], base.parameters["total"]),
+            _share(costs.macs_per_token, base.macs_per_token),
+            Cell(raw=cached, text=share, below=(name_cached(variant),)),
+        )
+    return (
+        Cell(raw=label, text=label, below=(spell_tuple(variant),), name=True),
+        *figures,
+        plain(published.change if published else MISSING),
+        Cell(raw=meaning, text=meaning, below=(equation,)),
+    )
+
+
+def _share(value: int, of: int) -> Cell:
+    return plain(value, f"{whole(value)} ({100 * value / of:.3g} %)")
+
+
+def _notes(refused: dict[Variant, str], variants: Sequence[Variant]) -> Iterator[str]:
+    yield "Shares are of QKV; s is the score scale; the output projection is left out."
+    found = [published_quality(spell_label(variant)) for variant in variants]
+    yield from sorted({f"published: {one.quantity} ({one.source})" for one in found if one})
+    for variant, reason in refused.items():
+        yield f"{spell_label(variant)} does not fit: {reason}"
+
+
+def _data(
+    variant: Variant, costs: LayerCosts | None, refused: dict[Variant, str]
+) -> dict[str, Any]:
+    label = spell_label(variant)
+    entry = next((one for one in VARIANTS if one.label == label), None)
+    return {
+        "label": label,
+        "tuple": spell_tuple(variant),
+        "meaning": describe(variant),
+        "equation": write_equation(variant),
+        "origin": entry.origin if entry else "not in the table",
+        "remark": entry.remark if entry else "",
+        **pick(costs, "parameters macs_per_token macs_per_sequence"),
+        "cached": variant.cached,
+        **pick(costs, "cache_bytes_per_token"),
+        "refused": refused.get(variant),
+        "published": published_quality(label),
+    }
