@@ -182,6 +182,7 @@ def _events(cell: Cell, place: int) -> list[dict[str, Any]]:
 
 
 @cache
+@cache
 def make_summary(variants: Sequence[str] = VARIANTS, seeds: int = 5) -> Summary:
     """Summarise the study that never ran."""
     study = make_study(variants, seeds)

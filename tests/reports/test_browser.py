@@ -1,6 +1,5 @@
-"""The page in a real Chromium, from a file, as a reader opens it."""
+"""The pages in a real Chromium, from a file, as a reader opens them."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -8,77 +7,109 @@ from PIL import Image
 from playwright.sync_api import Page
 
 from qkvary.reports.page import render_page
+from qkvary.reports.plan import plan_report
+from qkvary.reports.study import study_report
 from tests.reports.conftest import Open
 from tests.reports.hostile import UNICODE
-from tests.reports.synthetic import make_attention, make_summary, renamed
+from tests.reports.plan_examples import make_plan
+from tests.reports.subjects import decode
+from tests.reports.synthetic import make_attention, make_summary
+from tests.reports.test_page import everything
 
 pytestmark = pytest.mark.browser
 
+MODELS = ("llama-3.1-8b", "gemma-4-31b", "deepseek-v4-flash")
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-NUMBERS = "(cells) => cells.map((cell) => +cell.dataset.v)"
+SMALLEST = """Math.min(...[...document.querySelectorAll('.charts svg text')]
+    .filter((text) => text.getBoundingClientRect().height > 0)
+    .map((text) => parseFloat(getComputedStyle(text).fontSize)
+        * text.ownerSVGElement.getBoundingClientRect().width
+        / text.ownerSVGElement.viewBox.baseVal.width))"""
+COVERED = """(words) => [...document.querySelectorAll('.charts svg')].flatMap((svg) => {
+    const boxes = [...svg.querySelectorAll(words)]
+        .map((text) => [text.textContent, text.getBoundingClientRect()])
+        .filter(([, box]) => box.width > 0);
+    return boxes.flatMap(([name, a], i) => boxes.slice(i + 1)
+        .filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1
+            && a.top < b.bottom - 4 && b.top < a.bottom - 4)
+        .map(([other]) => `${name} / ${other}`));
+})"""
+CLIPPED = """[...document.querySelectorAll('.charts svg')].flatMap((svg) => {
+    const frame = svg.getBoundingClientRect();
+    return [...svg.querySelectorAll('text')]
+        .filter((text) => { const box = text.getBoundingClientRect();
+            return box.left < frame.left - 1 || box.right > frame.right + 1
+                || box.top < frame.top - 2 || box.bottom > frame.bottom + 2; })
+        .map((text) => text.textContent);
+})"""
+OPEN_ALL = "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+NUMBERS = """(cells) => cells.map((cell) =>
+    Number(cell.dataset.v ?? cell.textContent.replaceAll(',', '')))"""
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     summary = make_summary()
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(render_page(summary, make_attention(summary)), "utf-8")
-    return path
+    reports = {
+        "study": study_report(summary, make_attention(summary)),
+        "plan": plan_report(make_plan()),
+        "decode": decode(),
+        **{name: plan_report(make_plan(name)) for name in MODELS},
+    }
+    folder = tmp_path_factory.mktemp("pages")
+    found = {name: folder / f"{name}.html" for name in reports}
+    for name, report in reports.items():
+        found[name].write_text(render_page(report), "utf-8")
+    return found
 
 
 @pytest.mark.parametrize(
-    ("width", "colours"),
-    [(390, "light"), (390, "dark"), (1280, "light"), (1280, "dark"), (1920, "light")],
+    ("subject", "width", "colours"),
+    [
+        ("study", 390, "dark"),
+        ("study", 1280, "light"),
+        ("plan", 360, "light"),
+        ("plan", 1440, "dark"),
+        ("decode", 360, "dark"),
+    ],
 )
-def test_page_fits_the_screen(
-    open_page: Open, report: Path, tmp_path: Path, width: int, colours: str
+def test_a_page_fits_the_screen_and_its_words_can_be_read(
+    open_page: Open,
+    pages: dict[str, Path],
+    tmp_path: Path,
+    subject: str,
+    width: int,
+    colours: str,
 ) -> None:
-    page = open_page(report, width, colours)
+    page = open_page(pages[subject], width, colours)
     assert page.evaluate(OVERFLOW) == 0
-    picture = tmp_path / f"report-{width}-{colours}.png"
+    if width < 400:
+        assert page.evaluate(SMALLEST) >= 9
+    picture = tmp_path / "page.png"
     page.screenshot(path=picture)
     corner = Image.open(picture).convert("L").getpixel((2, 2))
     assert isinstance(corner, int)
     assert (corner > 200) == (colours == "light")
-
-
-@pytest.mark.parametrize("width", [390, 1280])
-def test_opened_details_fit_the_screen(open_page: Open, report: Path, width: int) -> None:
-    page = open_page(report, width)
-    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    page.evaluate(OPEN_ALL)
     assert page.evaluate(OVERFLOW) == 0
     assert page.locator("table").count() == page.locator(".scroll table").count()
 
 
-def test_text_in_charts_can_be_read_on_a_phone(open_page: Open, report: Path) -> None:
-    page = open_page(report, 390)
-    smallest = page.evaluate(
-        """Math.min(...[...document.querySelectorAll('.charts svg text')]
-            .filter((text) => text.getBoundingClientRect().height > 0)
-            .map((text) => parseFloat(getComputedStyle(text).fontSize)
-                * text.ownerSVGElement.getBoundingClientRect().width
-                / text.ownerSVGElement.viewBox.baseVal.width))"""
-    )
-    assert smallest >= 9
+@pytest.mark.parametrize("name", ["plan", "decode", *MODELS])
+def test_words_in_charts_are_whole_and_apart(
+    open_page: Open, pages: dict[str, Path], name: str
+) -> None:
+    page = open_page(pages[name], 1440)
+    assert page.evaluate(COVERED, "text") == []
+    assert page.evaluate(CLIPPED) == []
 
 
-def test_names_in_charts_do_not_cover_each_other(open_page: Open, report: Path) -> None:
+def test_names_of_points_do_not_cover_each_other(open_page: Open, pages: dict[str, Path]) -> None:
     """In the widths that the browser really draws, for every cost."""
-    page = open_page(report)
+    page = open_page(pages["study"])
     for number in range(1, 5):
-        page.click(f"label[for=cost-{number}]")
-        covered = page.evaluate(
-            """[...document.querySelectorAll('#frontiers svg')].flatMap((svg) => {
-                const boxes = [...svg.querySelectorAll('text.name')]
-                    .map((text) => [text.textContent, text.getBoundingClientRect()])
-                    .filter(([, box]) => box.width > 0);
-                return boxes.flatMap(([name, a], i) => boxes.slice(i + 1)
-                    .filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1
-                        && a.top < b.bottom - 4 && b.top < a.bottom - 4)
-                    .map(([other]) => `${name} ${other}`));
-            })"""
-        )
-        assert covered == []
+        page.click(f"label[for=frontiers-1-{number}]")
+        assert page.evaluate(COVERED, "text.name") == []
 
 
 def visible(page: Page, selector: str) -> int:
@@ -87,26 +118,26 @@ def visible(page: Page, selector: str) -> int:
 
 @pytest.mark.parametrize("script", [True, False])
 def test_switches_work_with_the_keyboard_and_without_a_script(
-    open_page: Open, report: Path, script: bool
+    open_page: Open, pages: dict[str, Path], script: bool
 ) -> None:
-    page = open_page(report, script=script)
-    assert visible(page, "#curves .second-1") == 4
-    assert visible(page, "#curves .second-2") == 0
-    page.focus("#axis-1")
+    page = open_page(pages["study"], script=script)
+    heading = page.locator("#curves h3").filter(visible=True).first
+    assert visible(page, "#curves .option-2-1") == 4
+    assert visible(page, "#curves .option-2-2") == 0
+    page.focus("#curves-2-1")
     page.keyboard.press("ArrowRight")
-    assert visible(page, "#curves .second-1") == 0
-    assert visible(page, "#curves .second-2") == 4
-    assert (
-        "over seconds of training"
-        in page.locator("#curves h3").filter(visible=True).first.inner_text()
-    )
-    page.focus("#quantity-1")
+    assert visible(page, "#curves .option-2-1") == 0
+    assert visible(page, "#curves .option-2-2") == 4
+    assert "over seconds of training" in heading.inner_text()
+    page.focus("#curves-1-1")
     page.keyboard.press("ArrowRight")
-    assert "train loss" in page.locator("#curves h3").filter(visible=True).first.inner_text()
+    assert "train loss" in heading.inner_text()
 
 
-def test_tab_reaches_every_control_and_shows_where_it_is(open_page: Open, report: Path) -> None:
-    page = open_page(report)
+def test_tab_reaches_every_control_and_shows_where_it_is(
+    open_page: Open, pages: dict[str, Path]
+) -> None:
+    page = open_page(pages["study"])
     reached: list[str] = []
     for _ in range(400):
         page.keyboard.press("Tab")
@@ -123,39 +154,32 @@ def test_tab_reaches_every_control_and_shows_where_it_is(open_page: Open, report
     assert len(reached) < 400
 
 
-def test_header_buttons_sort_their_table(open_page: Open, report: Path) -> None:
-    page = open_page(report)
-    button = page.locator("#t-overview thead button").nth(1)
+@pytest.mark.parametrize(
+    ("subject", "table", "column"), [("study", "overview", 1), ("plan", "variants", 2)]
+)
+def test_header_buttons_sort_their_table(
+    open_page: Open, pages: dict[str, Path], subject: str, table: str, column: int
+) -> None:
+    page = open_page(pages[subject])
+    button = page.locator(f"#t-{table} thead button").nth(column)
     button.focus()
     page.keyboard.press("Enter")
-    cells = page.locator("#t-overview tbody td:nth-of-type(1)")
+    cells = page.locator(f"#t-{table} tbody td:nth-of-type({column})")
     values = cells.evaluate_all(NUMBERS)
     assert values == sorted(values)
     page.keyboard.press("Enter")
-    assert page.locator("#t-overview th[aria-sort]").get_attribute("aria-sort") == "descending"
+    assert page.locator(f"#t-{table} th[aria-sort]").get_attribute("aria-sort") == "descending"
     assert cells.evaluate_all(NUMBERS) == sorted(values, reverse=True)
 
 
-@pytest.mark.parametrize("place", range(0, len(UNICODE), 4))
-def test_odd_names_do_not_break_the_layout(open_page: Open, tmp_path: Path, place: int) -> None:
+def test_odd_names_do_not_break_the_layout(open_page: Open, tmp_path: Path) -> None:
     """R3: ten thousand letters, right-to-left overrides, stacked accents."""
-    summary = make_summary(("QKV", "Q-K=V"), 2)
-    some = UNICODE[place : place + 4]
-    for number, text in enumerate(some):
-        bad = renamed(summary, lambda _field, old, text=text: text + old)
+    for number, text in enumerate(UNICODE):
         path = tmp_path / f"{number}.html"
-        path.write_text(render_page(bad, make_attention(bad, 4)[:2]), "utf-8")
-        page = open_page(path, 390)
-        page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        path.write_text(render_page(everything(text)), "utf-8")
+        page = open_page(path, 360)
+        page.evaluate(OPEN_ALL)
         assert page.evaluate(OVERFLOW) == 0
         footer = page.locator("footer .page").evaluate("(node) => getComputedStyle(node).direction")
         assert footer == "ltr"
-
-
-def test_empty_study_opens(open_page: Open, tmp_path: Path) -> None:
-    summary = dataclasses.replace(
-        make_summary(), tables=(), frontiers=(), curves=(), answers=(), published=()
-    )
-    path = tmp_path / "empty.html"
-    path.write_text(render_page(summary, ()), "utf-8")
-    assert open_page(path).locator("h1").count() == 1
+        page.context.close()

@@ -21,9 +21,9 @@ def drawings(plan: Plan) -> list[Markup]:
     cache, users = draw_cache(plan), draw_users(plan)
     found: list[Markup] = []
     if cache is not None:
-        found.append(plan_charts.cache_chart(cache, "cache", decimal=plan.decimal))
+        found.append(plan_charts.cache_chart(cache, decimal=plan.decimal).to_svg("cache"))
     if users is not None:
-        found.append(plan_charts.users_chart(users, "users", decimal=plan.decimal))
+        found.append(plan_charts.users_chart(users, decimal=plan.decimal).to_svg("users"))
     return found
 
 
@@ -121,7 +121,7 @@ def test_asked_and_longest_context_are_both_named() -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_dominated_points_are_hollow_and_carry_a_dagger(size: Size) -> None:
     picture = draw_quality(size)
-    drawing = plan_charts.quality_chart(picture, "quality")
+    drawing = plan_charts.quality_chart(picture).to_svg("quality")
     root = check(drawing)
     names = {node.text for node in root.iter("text") if "name" in node.attrib["class"]}
     for point in picture.points:
@@ -133,15 +133,15 @@ def test_dominated_points_are_hollow_and_carry_a_dagger(size: Size) -> None:
 
 
 def test_what_is_off_the_scale_is_written_at_its_edge() -> None:
-    drawing = plan_charts.quality_chart(draw_quality("300M"), "quality")
+    drawing = plan_charts.quality_chart(draw_quality("300M")).to_svg("quality")
     assert ">Q=K=V † +25.4 %<" in drawing
     assert drawing.count("reference open") == 1
-    assert "reference open" not in plan_charts.quality_chart(draw_quality("1.2B"), "quality")
+    assert "reference open" not in plan_charts.quality_chart(draw_quality("1.2B")).to_svg("quality")
 
 
 def test_intervals_are_drawn_to_scale() -> None:
     """The bar of what digits leave open, against the grid lines of 0 and 5 percent."""
-    root = check(plan_charts.quality_chart(draw_quality("300M"), "quality"))
+    root = check(plan_charts.quality_chart(draw_quality("300M")).to_svg("quality"))
     grid = {
         tick.text: float(line.attrib["y1"])
         for group in root.findall("g")[:1]

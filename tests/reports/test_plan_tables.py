@@ -1,6 +1,9 @@
+import dataclasses
+
 import pytest
 
 from qkvary.planning.pictures import draw_cache, draw_quality, draw_users
+from qkvary.planning.plans import ServingAnswer
 from qkvary.reports import plan_tables
 from qkvary.reports.tables import Table
 from tests.reports.plan_examples import make_plan
@@ -22,7 +25,7 @@ def cells(table: Table, variant: str, cache: str | None = None) -> dict[str, str
 def test_cache_table_has_the_context_and_few_columns(context: int) -> None:
     picture = draw_cache(make_plan(context=context))
     assert picture is not None
-    table = plan_tables.cache_table(picture, "cache", decimal=False)
+    table = plan_tables.cache_table(picture, decimal=False)
     keys = [column.key for column in table.columns]
     if picture.low <= context:
         assert f"bytes_at_{float(context)}" in keys
@@ -33,7 +36,7 @@ def test_cache_table_has_the_context_and_few_columns(context: int) -> None:
 def test_users_table_has_the_device_and_counts_whole_users() -> None:
     picture = draw_users(make_plan())
     assert picture is not None
-    table = plan_tables.users_table(picture, "users", decimal=False)
+    table = plan_tables.users_table(picture, decimal=False)
     own = next(place for place, one in enumerate(table.columns) if one.below == "this device")
     assert table.columns[own].title == "37.3 GiB"
     users = {row[0].text: row[own].raw for row in table.rows}
@@ -45,7 +48,7 @@ def test_users_table_has_the_device_and_counts_whole_users() -> None:
 
 
 def test_quality_table_marks_the_estimate_as_one() -> None:
-    table = plan_tables.quality_table(draw_quality("300M"), "quality")
+    table = plan_tables.quality_table(draw_quality("300M"))
     row = cells(table, "Q-K=V")
     assert row["cache_share"] == "1/2"
     assert row["perplexity"] == "5.27"
@@ -54,3 +57,62 @@ def test_quality_table_marks_the_estimate_as_one() -> None:
     assert row["standing"] == "dominated beyond rounding by GQA-4 and MQA"
     assert cells(table, "QKV")["estimate_percent"] == "–"
     assert table.columns[4].below == "% per real token, estimate"
+
+
+def serving() -> Table:
+    plan = make_plan()
+    assert isinstance(plan.answer, ServingAnswer)
+    return plan_tables.serving_table(plan, plan.answer)
+
+
+def test_serving_table_says_what_the_plan_says() -> None:
+    """2.5 GiB a user: 2 x 20 layers x 1,024 channels x 2 bytes x 32,768 tokens."""
+    row = cells(serving(), "QKV *", "bf16")
+    assert row["cache_bytes_per_user"] == "2.5 GiB"
+    assert row["users_per_device"] == "13"
+    assert row["devices"] == "8"
+    assert row["price_per_month"] == "16,000"
+    assert row["change_percent"] == "baseline"
+    assert row["standing"] == "frontier"
+
+
+def test_dominated_rows_name_what_dominates_them() -> None:
+    table = serving()
+    row = cells(table, "Q-K=V", "bf16")
+    assert row["change_percent"] == "+3.1 [2.9, 3.3]"
+    assert row["standing"] == "dominated by GQA-4 and MQA"
+    assert cells(table, "QKV, layer input *", "int8")["standing"] == "same function"
+    assert "Lossy, scales counted: int8" in table.notes[-1]
+
+
+def test_narrow_intervals_have_more_decimals() -> None:
+    plan = make_plan("llama-3.1-8b")
+    assert isinstance(plan.answer, ServingAnswer)
+    table = plan_tables.serving_table(plan, plan.answer)
+    assert cells(table, "MQA", "bf16")["change_percent"] == "+1.06 [1.04, 1.08]"
+
+
+def test_what_does_not_fit_is_none_and_warns() -> None:
+    plan = make_plan("llama-3.1-405b", context=2**30)
+    assert isinstance(plan.answer, ServingAnswer)
+    table = plan_tables.serving_table(plan, plan.answer)
+    row = next(row for row in table.rows if row[0].text == "QKV")
+    texts = {column.key: cell for column, cell in zip(table.columns, row, strict=True)}
+    assert texts["devices"].text == texts["users_per_device"].text == "none"
+    assert texts["devices"].tone == "warn"
+
+
+def test_training_table_has_every_variant_once() -> None:
+    plan = make_plan(trains=True)
+    table = plan_tables.variants_table(plan)
+    assert len(table.rows) == len(plan.answer.rows)
+    assert cells(table, "MQA")["published_tokens_per_second"] == "448,000"
+    assert "at 40 % of the matrix rate" in table.notes[0]
+    macs = [cells(table, label)["macs_per_token"] for label in ("QKV *", "MQA")]
+    assert macs == ["2.923 G", "2.805 G (−4.04 %)"]
+
+
+def test_a_plan_of_training_says_how() -> None:
+    plan = dataclasses.replace(make_plan(trains=True), regime=None)
+    with pytest.raises(ValueError, match="expected a plan of training with its regime, got none"):
+        plan_tables.variants_table(plan)

@@ -8,11 +8,11 @@ from qkvary.reports.tables import (
     Column,
     Table,
     csv_field,
+    dataset,
     named,
+    pick,
     plain,
     table_csv,
-    table_markdown,
-    to_csv,
 )
 from tests.reports.hostile import PAYLOADS
 
@@ -38,7 +38,9 @@ def test_numbers_and_plain_texts_stay(value: str | float | None, written: str) -
 
 def test_no_payload_makes_a_formula_or_another_row() -> None:
     """R2: 300 payloads as header and as cell."""
-    rows = read(to_csv(PAYLOADS, [PAYLOADS]))
+    columns = tuple(Column(key=text, title="x") for text in PAYLOADS)
+    made = Table(key="t", title="t", columns=columns, rows=(tuple(map(plain, PAYLOADS)),))
+    rows = read(table_csv(made))
     assert [len(row) for row in rows] == [300, 300]
     for field in (*rows[0], *rows[1]):
         assert not field.startswith(DANGEROUS)
@@ -52,20 +54,27 @@ def table(*cells: Cell) -> Table:
     return Table(key="t", title="A table", columns=columns, rows=(cells,), notes=("A note.",))
 
 
-def test_csv_holds_raw_figures_and_markdown_printed_ones() -> None:
+def test_csv_holds_raw_figures() -> None:
     made = table(named("Q-K=V"), Cell(raw=-0.12345, text="−0.123", below=("[−0.2, 0]",)))
     assert read(table_csv(made)) == [["variant", "mean"], ["Q-K=V", "-0.12345"]]
-    assert "| Q-K=V | −0.123 \\[−0.2, 0\\] |" in table_markdown(made)
 
 
-def test_markdown_has_one_line_a_row() -> None:
-    for payload in PAYLOADS:
-        text = table_markdown(table(named(payload), plain(1)))
-        lines = [line for line in text.split("\n") if line.startswith("|")]
-        assert len(lines) == 3
-        bars = lines[2].replace("\\\\", "").replace("\\|", "").count("|")
-        assert bars == 3
-        assert "<" not in lines[2].replace("\\<", "")
+def test_a_dataset_has_the_keys_of_its_rows() -> None:
+    made = dataset("some", ({"name": name, "value": value} for name, value in (("a", 1), ("b", 2))))
+    assert read(table_csv(made)) == [["name", "value"], ["a", "1"], ["b", "2"]]
+    assert dataset("none", ()).rows == ()
+
+
+def test_picked_attributes_keep_their_order_and_may_be_renamed() -> None:
+    cell = Cell(raw=3, text="three")
+    assert list(pick(cell, "text number=raw kind=text.__class__.__name__").items()) == [
+        ("text", "three"),
+        ("number", 3),
+        ("kind", "str"),
+    ]
+    assert pick(None, "text number=raw") == {"text": None, "number": None}
+    with pytest.raises(AttributeError):
+        pick(cell, "missing")
 
 
 def test_rows_must_fit_the_columns() -> None:

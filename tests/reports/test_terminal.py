@@ -3,67 +3,72 @@ import io
 import pytest
 from rich.console import Console
 
-from qkvary.reports.terminal import print_summary
-from qkvary.studies.results.summary import Summary
+from qkvary.cli._output import console as encoding_console
+from qkvary.reports.report import Report
+from qkvary.reports.study import study_report
+from qkvary.reports.terminal import print_report, print_rows
 from tests.reports.hostile import PAYLOADS
-from tests.reports.synthetic import make_summary, renamed
+from tests.reports.subjects import SUBJECTS, study
+from tests.reports.synthetic import make_summary
+from tests.reports.test_page import everything
 
 
-def printed(
-    summary: Summary, width: int = 80, encoding: str = "utf-8", colour: bool = False
-) -> str:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    console = Console(file=stream, width=width, force_terminal=colour, no_color=not colour)
-    print_summary(summary, console)
-    stream.flush()
-    return stream.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+def printed(report: Report, width: int = 80, colour: bool = False) -> str:
+    stream = io.StringIO()
+    print_report(report, Console(file=stream, width=width, force_terminal=colour))
+    return stream.getvalue()
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_fits_the_terminal(width: int) -> None:
-    text = printed(make_summary(), width)
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_fits_the_terminal(subject: str, width: int) -> None:
+    report = SUBJECTS[subject]("")
+    text = printed(report, width)
     assert max(len(line) for line in text.splitlines()) <= width
-    assert "Do transformers need three projections" in text
-    for variant in make_summary().variants:
-        assert variant in text
+    joined = " ".join(text.split())
+    for said in (report.question, *report.answer, *report.caveats):
+        assert " ".join(said.split()) in joined
 
 
-def test_contrasts_are_answered() -> None:
-    summary = make_summary()
-    text = " ".join(printed(summary).split())
-    assert len(summary.contrasts) == 4
-    for contrast in summary.contrasts:
-        assert " ".join(contrast.answer.split()) in text
-
-
-def test_verdicts_need_no_colour() -> None:
-    text = printed(make_summary())
+def test_a_study_is_said_in_brief() -> None:
+    text = printed(study_report(make_summary()))
     assert "▼ −0.069" in text
-    assert "\x1b" not in text
-    assert "\x1b" in printed(make_summary(), colour=True)
-
-
-def test_counts_are_printed() -> None:
-    text = printed(make_summary())
     assert "19/20" in text
     assert "237/240; 1 failed; 1 diverged; 1 missing" in " ".join(text.split())
+    assert "Learning curves" not in text
+    assert "\x1b" not in text
+    assert "\x1b" in printed(study_report(make_summary()), colour=True)
+
+
+def test_a_table_that_does_not_fit_is_printed_in_parts() -> None:
+    stream = io.StringIO()
+    columns = [("name", "left"), *((f"column {place}", "right") for place in range(5))]
+    rows = [(name, *(f"{name}{place}" * 4 for place in range(5))) for name in "ab"]
+    print_rows(Console(file=stream, width=30), columns, rows)
+    lines = stream.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == ["name", "a", "b"] * 3
+    assert all(len(line) <= 30 for line in lines)
+    text = stream.getvalue()
+    assert all(cell in text for row in rows for cell in row)
+
+
+def test_a_table_of_one_column_is_printed() -> None:
+    stream = io.StringIO()
+    print_rows(Console(file=stream, width=30), [("name", "left")], [("a",), ("b",)])
+    assert stream.getvalue().split() == ["name", "a", "b"]
 
 
 def test_plain_ascii_terminals_work() -> None:
-    text = printed(make_summary(), encoding="ascii")
-    assert "worse -0.069" in text
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    print_report(study_report(make_summary()), encoding_console(stream))
+    stream.flush()
+    assert b"-0.069" in stream.buffer.getvalue()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("start", range(0, 300, 10))
-def test_hostile_names_are_plain_text(start: int) -> None:
-    """No markup, no escape sequences, nothing that cannot be encoded."""
-    for payload in PAYLOADS[start : start + 10]:
-        bad = renamed(
-            make_summary(("QKV", "MQA"), 2), lambda _field, text, p=payload: p[:200] + text
-        )
-        text = printed(bad)
+def test_hostile_names_are_plain_text() -> None:
+    """No markup, no escape sequences."""
+    for payload in PAYLOADS:
+        text = printed(everything(payload))
         assert "\x1b" not in text
         assert "\x00" not in text
-    assert "[bold]" in printed(
-        renamed(make_summary(("QKV", "MQA"), 2), lambda _field, text: "[bold]" + text)
-    )
+    assert "[bold]" in printed(study("[bold]"))

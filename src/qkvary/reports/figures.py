@@ -38,22 +38,20 @@ def figure_files(report: Report, formats: Sequence[FigureFormat]) -> dict[str, b
     if not formats:
         return {}
     files: dict[str, bytes] = {}
-    for stem, title, charts in _figures(report):
-        drawing = _sheet(title, charts)
+    for stem, group in _figures(report):
+        drawing = _sheet(group)
         for kind in formats:
             files[f"{stem}.{kind}"] = _convert(drawing, kind)
     return files
 
 
-def _figures(report: Report) -> Iterator[tuple[str, str, tuple[Chart, ...]]]:
-    """Yield the stem, the title and the charts of each file."""
+def _figures(report: Report) -> Iterator[tuple[str, Group]]:
     for section in report.sections:
         for block in walk(section.blocks):
             if isinstance(block, Group) and block.file:
-                charts = tuple(one for one in block.blocks if isinstance(one, Chart))
-                yield block.file, block.title, charts
+                yield block.file, block
             elif isinstance(block, Chart) and block.file:
-                yield block.file, "", (block,)
+                yield block.file, Group(blocks=(block,))
 
 
 def _convert(drawing: str, kind: FigureFormat) -> bytes:
@@ -66,16 +64,17 @@ def _convert(drawing: str, kind: FigureFormat) -> bytes:
     return converter.svg_to_pdf(drawing)
 
 
-def _sheet(title: str, charts: Sequence[Chart]) -> str:
+def _sheet(group: Group) -> str:
     """Return drawings in rows, each with its caption above and its notes below."""
-    cells = [_cell(chart) for chart in charts]
+    cells = [_cell(chart) for chart in group.blocks if isinstance(chart, Chart)]
     cell_width = max(width for width, _, _ in cells) + _GAP
     columns = max(1, min(len(cells), int(_WIDEST / cell_width)))
     width = columns * cell_width + _GAP
     parts: list[Markup] = []
     top = _GAP
-    if title:
-        parts.append(svg.text(_GAP + 4, top + 11, names.short(title, int(width / 8)), "title"))
+    if group.title:
+        words = names.short(group.title, int(width / 8))
+        parts.append(svg.text(_GAP + 4, top + 11, words, "title"))
         top += _CAPTION + _GAP
     for start in range(0, len(cells), columns):
         row = cells[start : start + columns]
@@ -83,6 +82,9 @@ def _sheet(title: str, charts: Sequence[Chart]) -> str:
             move = f"translate({svg.number(_GAP + place * cell_width)} {svg.number(top)})"
             parts.append(svg.group(inner, transform=move))
         top += max(height for _, height, _ in row) + _GAP
+    for line in _wrap(group.notes, width - 2 * _GAP):
+        parts.append(svg.text(_GAP + 4, top, line, "tick"))
+        top += _LINE
     return svg.element(
         "svg",
         svg.element("style", Markup(print_style())),  # noqa: S704 - our own

@@ -61,6 +61,8 @@ def _block(block: Block) -> Iterator[str]:
                 yield from (f"### {names.markdown(block.title)}", "")
                 yield from (names.markdown(block.lead), "") if block.lead else ()
             yield from inner
+            if isinstance(block, Group) and block.notes:
+                yield from _bullets(block.notes)
         case _:
             # Legends explain marks of drawings.
             return

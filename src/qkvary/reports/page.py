@@ -4,6 +4,7 @@ The template escapes every text, and ``svg`` what it draws. Knows layout, not wh
 """
 
 import base64
+import functools
 import hashlib
 import itertools
 import re
@@ -31,9 +32,6 @@ def render_page(report: Report) -> str:
     def draw(drawing: Drawing) -> Markup:
         return drawing.to_svg(f"d{next(numbers)}")
 
-    def table_id() -> str:
-        return f"t{next(numbers)}"
-
     text = (
         _environment()
         .get_template("page.html.j2")
@@ -43,7 +41,6 @@ def render_page(report: Report) -> str:
             script=Markup(script),  # noqa: S704
             script_hash=digest,
             draw=draw,
-            table_id=table_id,
         )
     )
     return text.encode("utf-8", "replace").decode("utf-8")
@@ -53,6 +50,7 @@ def _template_file(name: str) -> str:
     return resources.files("qkvary.reports").joinpath("template", name).read_text("utf-8")
 
 
+@functools.cache
 def _environment() -> SandboxedEnvironment:
     environment = SandboxedEnvironment(
         autoescape=True,

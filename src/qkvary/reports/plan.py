@@ -11,7 +11,14 @@ from qkvary.costs.macs import count_encoder_tokens
 from qkvary.costs.parameters import model_parameters
 from qkvary.literature.quality import Quality
 from qkvary.planning.advice import ServedVariant, nearest_size
-from qkvary.planning.pictures import MOST_MEMORY, SIZES, draw_cache, draw_users
+from qkvary.planning.pictures import (
+    MOST_MEMORY,
+    SIZES,
+    CachePicture,
+    UsersPicture,
+    draw_cache,
+    draw_users,
+)
 from qkvary.planning.plans import Plan, ServingAnswer
 from qkvary.planning.training_advice import TrainedVariant
 from qkvary.reports.plan_charts import cache_chart, users_chart
@@ -27,10 +34,13 @@ def plan_report(plan: Plan) -> Report:
     answer = plan.answer
     serving = answer if isinstance(answer, ServingAnswer) else None
     variants = variants_table(plan)
+    cache, users = (draw_cache(plan), draw_users(plan)) if serving else (None, None)
+    missing = _explain_missing(cache, users) if serving else ""
+    blocks: tuple[Block, ...] = (variants, Prose(missing, small=True)) if missing else (variants,)
     sections = (
         *([_savings(plan, serving)] if serving else []),
-        Section(key="variants", title="Variants", blocks=(variants,), brief=True),
-        *(_charts(plan) if serving else ()),
+        Section(key="variants", title="Variants", blocks=blocks, brief=True),
+        *_charts(cache, users, decimal=plan.decimal),
         *_published(plan),
     )
     return Report(
@@ -116,8 +126,20 @@ def describe_saving(saving: Saving, layers: int, size: Callable[[float], str]) -
     )
 
 
-def _charts(plan: Plan) -> Iterator[Section]:
-    cache, users = draw_cache(plan), draw_users(plan)
+def _explain_missing(cache: CachePicture | None, users: UsersPicture | None) -> str:
+    if cache is None:
+        return "No chart of the cache: no variant keeps any."
+    if users is None:
+        return (
+            "No chart of users and memory: not one user of any variant fits beside the weights "
+            f"on one device, even of {MOST_MEMORY} times this memory."
+        )
+    return ""
+
+
+def _charts(
+    cache: CachePicture | None, users: UsersPicture | None, *, decimal: bool
+) -> Iterator[Section]:
     if cache is not None:
         yield Section(
             key="context",
@@ -127,9 +149,9 @@ def _charts(plan: Plan) -> Iterator[Section]:
             "one device. * the weights as they are; every other line would have to be trained.",
             blocks=_alone(
                 Chart(
-                    draw=partial(cache_chart, cache, decimal=plan.decimal),
+                    draw=partial(cache_chart, cache, decimal=decimal),
                     caption="Cache of one user against context",
-                    table=cache_table(cache, decimal=plan.decimal),
+                    table=cache_table(cache, decimal=decimal),
                     file="cache-against-context",
                 )
             ),
@@ -142,23 +164,13 @@ def _charts(plan: Plan) -> Iterator[Section]:
             "device of this plan.",
             blocks=_alone(
                 Chart(
-                    draw=partial(users_chart, users, decimal=plan.decimal),
+                    draw=partial(users_chart, users, decimal=decimal),
                     caption="Users of one device against its memory",
-                    table=users_table(users, decimal=plan.decimal),
+                    table=users_table(users, decimal=decimal),
                     file="users-against-memory",
                 )
             ),
         )
-    if cache is None:
-        reason = "No chart of the cache: no variant keeps any."
-    elif users is None:
-        reason = (
-            "No chart of users and memory: not one user of any variant fits beside the weights "
-            f"on one device, even of {MOST_MEMORY} times this memory."
-        )
-    else:
-        return
-    yield Section(key="missing", title="No chart", blocks=(Prose(reason),))
 
 
 def _alone(chart: Chart) -> tuple[Block, ...]:

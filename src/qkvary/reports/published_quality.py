@@ -11,7 +11,7 @@ from qkvary.planning.pictures import draw_quality, estimate_note, shared_caveats
 from qkvary.reports import svg
 from qkvary.reports.plan_charts import quality_chart
 from qkvary.reports.plan_tables import quality_table
-from qkvary.reports.report import Block, Bullets, Chart, Group, Legend
+from qkvary.reports.report import Block, Chart, Group, Legend
 from qkvary.reports.variant_styles import FAMILIES, mark, swatch
 
 
@@ -34,8 +34,12 @@ def published_quality(sizes: Sequence[Size]) -> tuple[Block, ...]:
     )
     return (
         _legend(),
-        Group(blocks=charts, layout="wide", file="quality-against-cache"),
-        Bullets((*shared, estimate_note())),
+        Group(
+            blocks=charts,
+            notes=(*shared, estimate_note()),
+            layout="wide",
+            file="quality-against-cache",
+        ),
     )
 
 

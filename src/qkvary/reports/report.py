@@ -78,6 +78,8 @@ class Group:
     detail: str = ""
     """Stands behind the title in small type."""
     lead: str = ""
+    notes: tuple[str, ...] = ()
+    """Sentences below the charts."""
     layout: Layout = ""
     column: int = 0
     """The pixels of the narrowest legible column of a grid of maps."""

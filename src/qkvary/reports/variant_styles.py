@@ -135,7 +135,7 @@ def mark(family: Family, x: float, y: float, size: float = 5.0, hollow: bool = F
         case "circle":
             return svg.element("circle", cx=x, cy=y, r=size, class_=style)
         case "ring":
-            sign = style.replace("mark", "plus-sign")
+            sign = f"plus-sign f-{family.key}" + (" outlined" if hollow else "")
             return svg.group(
                 (
                     svg.element("circle", cx=x, cy=y, r=size * 1.1, class_=style),

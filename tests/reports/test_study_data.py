@@ -1,12 +1,22 @@
 import csv
 import dataclasses
 import io
-import json
+from collections.abc import Sequence
 
-from qkvary.reports import export
-from qkvary.reports.page import render_page, store_digest
+from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.markdown import render_markdown
+from qkvary.reports.page import render_page
+from qkvary.reports.study import study_report
+from qkvary.reports.study_data import study_datasets
+from qkvary.reports.tables import table_csv
+from qkvary.studies.results.summary import Summary
 from tests.reports.hostile import PAYLOADS
 from tests.reports.synthetic import make_attention, make_summary, renamed
+
+
+def csv_files(summary: Summary, attention: Sequence[AttentionMaps] = ()) -> dict[str, str]:
+    tables = study_datasets(summary, attention)
+    return {f"{table.key}.csv": table_csv(table) for table in tables}
 
 
 def read(text: str) -> list[dict[str, str]]:
@@ -15,7 +25,7 @@ def read(text: str) -> list[dict[str, str]]:
 
 def test_every_table_is_exported() -> None:
     summary = make_summary()
-    files = export.csv_files(summary, make_attention(summary))
+    files = csv_files(summary, make_attention(summary))
     assert set(files) == {
         "results.csv",
         "contrasts.csv",
@@ -34,7 +44,7 @@ def test_every_table_is_exported() -> None:
 
 def test_figures_are_not_rounded() -> None:
     summary = make_summary()
-    rows = read(export.csv_files(summary, ())["results.csv"])
+    rows = read(csv_files(summary)["results.csv"])
     wanted = [row for table in summary.tables for row in table.rows]
     for row, source in zip(rows, wanted, strict=True):
         assert row["variant"] == source.variant
@@ -48,7 +58,7 @@ def test_figures_are_not_rounded() -> None:
 
 def test_utilization_stands_beside_the_speed_where_it_was_measured() -> None:
     summary = make_summary()
-    assert "utilization" not in export.csv_files(summary, ())["costs.csv"].lower()
+    assert "utilization" not in csv_files(summary)["costs.csv"].lower()
     tables = tuple(
         dataclasses.replace(
             table,
@@ -60,17 +70,17 @@ def test_utilization_stands_beside_the_speed_where_it_was_measured() -> None:
         for table in summary.tables
     )
     measured = dataclasses.replace(summary, tables=tables)
-    for row in read(export.csv_files(measured, ())["costs.csv"]):
+    for row in read(csv_files(measured)["costs.csv"]):
         assert row["utilization"] == ("0.375" if row["variant"] == "QKV" else "")
-    for text in (export.markdown_report(measured, ()), render_page(measured, ())):
+    for text in (render_markdown(study_report(measured)), render_page(study_report(measured))):
         assert "38 %" in text
         assert "over that of one large product on the same device" in text
-    assert "large product" not in export.markdown_report(summary, ())
+    assert "large product" not in render_markdown(study_report(summary))
 
 
 def test_contrasts_are_exported_with_their_sentences() -> None:
     summary = make_summary()
-    rows = read(export.csv_files(summary, ())["contrasts.csv"])
+    rows = read(csv_files(summary)["contrasts.csv"])
     wanted = [(one, row) for one in summary.contrasts for row in one.rows]
     assert len(wanted) == 4 * len(summary.tables)
     for row, (contrast, source) in zip(rows, wanted, strict=True):
@@ -84,36 +94,17 @@ def test_contrasts_are_exported_with_their_sentences() -> None:
 
 def test_a_study_without_contrasts_has_no_table_of_them() -> None:
     summary = make_summary(("QKV", "Q=K=V"), 2)
-    assert "contrasts.csv" not in export.csv_files(summary, ())
-    assert "contrasts" not in export.markdown_report(summary, ())
+    assert "contrasts.csv" not in csv_files(summary)
+    assert "contrasts" not in render_markdown(study_report(summary))
 
 
 def test_hostile_names_stay_in_their_cells() -> None:
     summary = make_summary(("QKV", "MQA"), 2)
     for payload in PAYLOADS[:60]:
         bad = renamed(summary, lambda _field, text, payload=payload: payload + text)
-        for text in export.csv_files(bad, ()).values():
+        for text in csv_files(bad).values():
             rows = list(csv.reader(io.StringIO(text, newline="")))
             assert len({len(row) for row in rows}) == 1
             cells = [cell for row in rows for cell in row]
             assert not any(cell.startswith(("=", "+", "@", "\t")) for cell in cells)
             text.encode()
-
-
-def test_markdown_says_question_answers_and_tables() -> None:
-    summary = make_summary()
-    text = export.markdown_report(summary, ())
-    assert text.startswith("# Do transformers need three projections")
-    assert text.count("\n### ") == len(export.all_tables(summary, ()))
-    assert "does not recompute" in text
-    assert f"    qkvary study {summary.study} --seeds {summary.seeds[0]}-" in text
-    assert all(value in text for _, value in summary.environments[0] if value.isalnum())
-    assert "- I-K=V against Q=K=V" in text
-    assert "### Planned contrasts: paired differences, 95 % intervals corrected for 20 comp" in text
-    assert json.dumps(text)
-
-
-def test_exports_are_deterministic() -> None:
-    summary = make_summary()
-    assert export.csv_files(summary, ()) == export.csv_files(summary, ())
-    assert store_digest(summary.runs) == store_digest(summary.runs)

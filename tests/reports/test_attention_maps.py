@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from qkvary.reports import maps
+from qkvary.reports import attention_maps as maps
 from qkvary.reports.attention_maps import AttentionMaps
 
 
@@ -46,17 +46,17 @@ def test_picture_is_a_png_with_the_weights() -> None:
     picture.load()
     assert picture.size == (2, 3)
     assert picture.mode == "P"
-    assert np.asarray(picture).tolist() == [[0, 128], [255, 0], [180, 0]]
-    darkness = [sum(picture.getpalette()[3 * place : 3 * place + 3]) for place in (0, 128, 255)]
+    assert np.asarray(picture).tolist() == [[0, 8], [15, 0], [11, 0]]
+    darkness = [sum(picture.getpalette()[3 * place : 3 * place + 3]) for place in (0, 8, 15)]
     assert darkness == sorted(darkness, reverse=True)
 
 
 def test_drawing_shows_the_first_layers_and_heads() -> None:
-    drawn = maps.drawing(example(layers=6, heads=7), "map-1")
+    drawn = maps.drawing(example(layers=6, heads=7)).to_svg("map")
     assert drawn.count("<image ") == maps.MOST_LAYERS * maps.MOST_HEADS
     assert drawn.count("right-cell") == maps.MOST_LAYERS * maps.MOST_HEADS
     assert "at most 100.0 % on the right cells" in drawn
 
 
 def test_long_sequences_have_no_outlines() -> None:
-    assert "right-cell" not in maps.drawing(example(length=32), "map-1")
+    assert "right-cell" not in maps.drawing(example(length=32)).to_svg("map")

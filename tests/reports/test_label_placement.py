@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from qkvary.reports import labelling
+from qkvary.reports import label_placement
 from qkvary.reports.label_placement import (
     Box,
     Label,
@@ -73,7 +73,7 @@ def test_places_do_not_depend_on_anything_else() -> None:
 
 def test_lines_become_boxes() -> None:
     assert boxes_along([(0, 0), (10, 0), (10, 5)]) == [(-1, -1, 11, 1), (9, -1, 11, 6)]
-    assert labelling.boxes_along([]) == []
+    assert label_placement.boxes_along([]) == []
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -5,24 +5,30 @@ import pytest
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.sharing import SHARINGS, Sharing
 from qkvary.arch.variants import Variant
-from qkvary.reports import blocks
+from qkvary.reports import variant_diagrams as diagrams
+from qkvary.reports.report import Chart
 from tests.reports.synthetic import MORE_VARIANTS
 
 
+def drawn(label: str) -> tuple[Chart, str]:
+    chart = diagrams.diagram(label)
+    assert chart is not None
+    return chart, chart.draw().to_svg("b")
+
+
 @pytest.mark.parametrize("label", MORE_VARIANTS)
-def test_every_variant_has_a_block(label: str) -> None:
-    drawn = blocks.block(label, "block-1")
-    assert drawn is not None
+def test_every_variant_has_a_diagram(label: str) -> None:
+    _, drawing = drawn(label)
     variant = parse_variant(label)
-    assert drawn.drawing.count("box learned") == len(variant.projections)
-    assert drawn.drawing.count("kept") == len(variant.cached)
-    assert drawn.drawing.count('class="role"') == 3
+    assert drawing.count("box learned") == len(variant.projections)
+    assert drawing.count("kept") == len(variant.cached)
+    assert drawing.count('class="role"') == 3
 
 
 @pytest.mark.parametrize("sharing", SHARINGS, ids=lambda sharing: sharing.spell_tuple({}))
 def test_projections_never_cover_each_other(sharing: Sharing) -> None:
     variant = Variant(sharing=sharing)
-    places = sorted(blocks._centres(variant).values())
+    places = sorted(diagrams._centres(variant).values())
     assert all(right - left >= 56 for left, right in itertools.pairwise(places))
     assert all(28 <= place <= 208 for place in places)
     if sharing.key == "x":
@@ -30,10 +36,9 @@ def test_projections_never_cover_each_other(sharing: Sharing) -> None:
 
 
 def test_drawing_says_in_words_what_it_shows() -> None:
-    drawn = blocks.block("Q-K=V", "b")
-    assert drawn is not None
-    assert drawn.meaning == ("Query learned; key and value read one projection. A cache keeps K.")
-    assert f'<desc id="b-d">{drawn.meaning}</desc>' in drawn.drawing
+    chart, drawing = drawn("Q-K=V")
+    assert chart.detail == "Query learned; key and value read one projection. A cache keeps K."
+    assert f'<desc id="b-d">{chart.detail}</desc>' in drawing
 
 
 @pytest.mark.parametrize(
@@ -46,7 +51,7 @@ def test_drawing_says_in_words_what_it_shows() -> None:
     ],
 )
 def test_words_follow_from_the_variant(label: str, words: str) -> None:
-    assert words in blocks.describe(parse_variant(label))
+    assert words in diagrams.describe(parse_variant(label))
 
 
 @pytest.mark.parametrize(
@@ -61,10 +66,8 @@ def test_words_follow_from_the_variant(label: str, words: str) -> None:
     ],
 )
 def test_scores_name_what_is_multiplied(label: str, scores: str) -> None:
-    drawn = blocks.block(label, "b")
-    assert drawn is not None
-    assert scores in drawn.drawing
+    assert scores in drawn(label)[1]
 
 
-def test_a_name_that_is_no_label_has_no_block() -> None:
-    assert blocks.block("<script>", "b") is None
+def test_a_name_that_is_no_label_has_no_diagram() -> None:
+    assert diagrams.diagram("<script>") is None

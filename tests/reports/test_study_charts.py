@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from qkvary.reports import charts, curves, labelling
+from qkvary.reports import label_placement
+from qkvary.reports import learning_curves as curves
+from qkvary.reports import study_charts as charts
 from qkvary.reports.variant_styles import family_of
 from qkvary.studies.results.summary import Frontier, LearningCurve
 from tests.reports.synthetic import make_summary
@@ -15,7 +17,7 @@ def frontier() -> Frontier:
 
 
 def test_frontier_names_every_variant() -> None:
-    drawn = charts.frontier_chart(frontier(), "QKV", "f")
+    drawn = charts.frontier_chart(frontier(), "QKV").to_svg("c")
     for point in frontier().points:
         assert f">{point.variant}<" in drawn
         assert f"mark f-{family_of(point.variant, 'QKV').key}" in drawn
@@ -27,15 +29,14 @@ def test_frontier_names_every_variant() -> None:
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_few_points_make_a_chart(number: int) -> None:
     few = dataclasses.replace(frontier(), points=frontier().points[:number])
-    assert charts.frontier_chart(few, "QKV", "f").count("leader") == 0
+    assert charts.frontier_chart(few, "QKV").to_svg("c").count("leader") == 0
 
 
 def test_figures_that_are_not_finite_are_left_out() -> None:
     first, *others = frontier().points
     broken = dataclasses.replace(first, quality=math.nan)
-    drawn = charts.frontier_chart(
-        dataclasses.replace(frontier(), points=(broken, *others)), "QKV", "f"
-    )
+    changed = dataclasses.replace(frontier(), points=(broken, *others))
+    drawn = charts.frontier_chart(changed, "QKV").to_svg("c")
     assert "nan" not in drawn.lower()
     assert f">{first.variant}<" not in drawn
 
@@ -66,20 +67,20 @@ def test_staircase_goes_across_before_it_goes_up() -> None:
 
 def test_supported_differences_are_filled() -> None:
     table = make_summary().tables[0]
-    drawn = charts.difference_chart(table, "QKV", "d")
+    drawn = charts.difference_chart(table, "QKV").to_svg("c")
     gaps = [row.difference for row in table.rows if row.difference]
     assert drawn.count(" hollow") == sum(gap.verdict == "not distinguished" for gap in gaps)
     assert "← worse" in drawn
     loss = next(one for one in make_summary().tables if not one.higher_is_better)
-    assert "← better" in charts.difference_chart(loss, "QKV", "d")
+    assert "← better" in charts.difference_chart(loss, "QKV").to_svg("c")
 
 
 def test_names_end_before_the_drawing_begins() -> None:
     table = make_summary().tables[0]
     long = dataclasses.replace(table.rows[1], variant="Q-K=V@rotary")
-    drawn = charts.difference_chart(dataclasses.replace(table, rows=(long,)), "QKV", "d")
+    drawn = charts.difference_chart(dataclasses.replace(table, rows=(long,)), "QKV").to_svg("c")
     (first, *_) = sorted(float(x) for x in re.findall(r'x1="([0-9.]+)"', drawn))
-    assert first >= 8 + labelling.text_width("Q-K=V@rotary")
+    assert first >= 8 + label_placement.text_width("Q-K=V@rotary")
 
 
 def test_a_variant_without_runs_says_why() -> None:
@@ -92,14 +93,14 @@ def test_a_variant_without_runs_says_why() -> None:
     )
     changed = dataclasses.replace(row, difference=gap, counts=counts)
     rows = (*table.rows[:4], changed, *table.rows[5:])
-    drawn = charts.difference_chart(dataclasses.replace(table, rows=rows), "QKV", "d")
+    drawn = charts.difference_chart(dataclasses.replace(table, rows=rows), "QKV").to_svg("c")
     assert f"{row.counts.planned} diverged" in drawn
 
 
 def test_runs_that_never_solved_are_counted() -> None:
     summary = make_summary()
     table = next(one for one in summary.tables if "reverse" in one.tasks and one.kind == "task")
-    drawn = charts.solving_chart(table, summary.runs, "QKV", "s")
+    drawn = charts.solving_chart(table, summary.runs, "QKV").to_svg("c")
     seeds = [
         run for run in summary.runs if run.task == "reverse" and run.steps_to_solve is not None
     ]
@@ -128,18 +129,18 @@ def curve(values: list[float]) -> LearningCurve:
 
 def test_panels_share_one_scale_and_show_the_baseline() -> None:
     group = [one for one in make_summary().curves if one.quantity == "validation loss"][:3]
-    made = curves.panels(group, "seconds", "QKV", "p")
-    assert len(made.drawings) == 3
-    assert made.runs == "5 runs"
-    scales = [re.findall(r'class="tick end">([^<]*)<', drawing) for drawing in made.drawings]
+    drawings = [chart.draw().to_svg("p") for chart in curves.panels(group, "seconds", "QKV")]
+    assert len(drawings) == 3
+    assert curves.count_runs(group) == "5 runs"
+    scales = [re.findall(r'class="tick end">([^<]*)<', drawing) for drawing in drawings]
     assert scales[0] == scales[1] == scales[2]
-    assert sum('class="behind"' in drawing for drawing in made.drawings) == 2
+    assert sum('class="behind"' in drawing for drawing in drawings) == 2
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, math.nan, 0.5], [0.0] * 90])
 def test_odd_curves_make_panels(values: list[float]) -> None:
-    (drawing,) = curves.panels([curve(values)], "steps", "QKV", "p").drawings
-    assert "nan" not in drawing.lower()
+    (chart,) = curves.panels([curve(values)], "steps", "QKV")
+    assert "nan" not in chart.draw().to_svg("p").lower()
 
 
 def test_thinned_curves_keep_their_ends() -> None:

@@ -29,7 +29,6 @@ def test_any_variant_can_be_the_baseline() -> None:
 
 def test_families_are_told_apart_without_colour() -> None:
     assert len({family.marker for family in FAMILIES}) == len(FAMILIES)
-    assert len({family.matplotlib_marker for family in FAMILIES}) == len(FAMILIES)
 
 
 def luminance(colour: str) -> float:

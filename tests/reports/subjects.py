@@ -1,0 +1,49 @@
+"""A report of each subject, with a text in front of everything that comes from outside."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from qkvary.inference.benchmark.records import DecodeRecord, Fact
+from qkvary.reports.decode import decode_report
+from qkvary.reports.plan import plan_report
+from qkvary.reports.report import Report
+from qkvary.reports.study import study_report
+from qkvary.studies.results.summary import Summary
+from tests.inference.benchmark.made_up import make_record
+from tests.reports import plan_examples
+from tests.reports.synthetic import make_attention, make_summary, renamed
+
+
+def small_summary() -> Summary:
+    summary = make_summary(("QKV", "Q-K=V", "MQA"), 2)
+    settings = {run.setting for run in summary.runs if run.task in ("reverse", "characters")}
+    curves = tuple(curve for curve in summary.curves if curve.setting in settings)
+    return dataclasses.replace(summary, curves=curves)
+
+
+def study(text: str = "") -> Report:
+    summary = renamed(small_summary(), lambda _field, old: text + old)
+    return study_report(summary, make_attention(summary, 5)[:4])
+
+
+def plan(text: str = "") -> Report:
+    return plan_report(plan_examples.renamed(plan_examples.make_plan(), text))
+
+
+def decode(text: str = "") -> Report:
+    return decode_report(_rename_record(make_record(), text))
+
+
+def _rename_record(record: DecodeRecord, text: str) -> DecodeRecord:
+    facts = tuple(Fact(name=text + one.name, value=text + one.value) for one in record.environment)
+    return dataclasses.replace(
+        record,
+        question=dataclasses.replace(record.question, checkpoint=text + "model"),
+        command=text + record.command,
+        environment=facts,
+        started=text + record.started,
+        notes=(text + "note",),
+    )
+
+
+SUBJECTS: Mapping[str, Callable[[str], Report]] = {"study": study, "plan": plan, "decode": decode}

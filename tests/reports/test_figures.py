@@ -1,0 +1,103 @@
+import dataclasses
+import io
+import re
+from typing import get_args
+from xml.etree import ElementTree as ET
+
+import pytest
+from PIL import Image
+
+from qkvary.reports.figures import PNG_SCALE, FigureFormat, figure_files, print_style
+from qkvary.reports.plan import plan_report
+from qkvary.reports.report import Report
+from qkvary.reports.study import study_report
+from qkvary.reports.variant_styles import FAMILIES
+from tests.reports.plan_examples import make_plan
+from tests.reports.subjects import decode, plan, small_summary, study
+from tests.reports.synthetic import make_attention
+
+
+def few() -> Report:
+    """A report with one figure of each kind."""
+    summary = small_summary()
+    curves = tuple(curve for curve in summary.curves if curve.setting == "characters")
+    frontiers = tuple(one for one in summary.frontiers if one.axis == "cache_bytes_per_token")
+    summary = dataclasses.replace(summary, curves=curves, frontiers=frontiers[:1])
+    return study_report(summary, make_attention(summary, 5)[:3])
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, bytes]:
+    return figure_files(few(), get_args(FigureFormat))
+
+
+def test_every_figure_in_every_format(files: dict[str, bytes]) -> None:
+    names = {name.rsplit(".", 1)[0] for name in files}
+    assert len(files) == 3 * len(names)
+    kinds = {name.split("-")[0] for name in names}
+    assert kinds == {"differences", "frontier", "solving", "curves", "attention", "quality"}
+
+
+def test_files_are_what_their_names_say(files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        drawing = ET.fromstring(files[f"{name.rsplit('.', 1)[0]}.svg"])  # noqa: S314  our own
+        if name.endswith(".png"):
+            width, height = Image.open(io.BytesIO(data)).size
+            assert width == round(float(drawing.attrib["width"]) * PNG_SCALE)
+            assert height == pytest.approx(float(drawing.attrib["height"]) * PNG_SCALE, abs=1)
+        elif name.endswith(".pdf"):
+            assert data.startswith(b"%PDF-")
+            assert b"/FontFile" in data
+            assert b"/CreationDate" not in data
+        else:
+            assert not re.search(rb"\bnan\b|href=\"http|var\(|@media", data)
+
+
+def test_equal_reports_give_equal_figures(files: dict[str, bytes]) -> None:
+    """The converter orders the objects of a PDF as it likes: there the size is compared."""
+    again = figure_files(few(), get_args(FigureFormat))
+    assert set(again) == set(files)
+    for name, data in files.items():
+        same = len(again[name]) == len(data) if name.endswith(".pdf") else again[name] == data
+        assert same, name
+
+
+def test_no_format_draws_nothing() -> None:
+    assert figure_files(study(), ()) == {}
+
+
+def test_a_mark_has_the_colour_of_its_family(files: dict[str, bytes]) -> None:
+    """What the page colours by a variable is written out, and really drawn."""
+    style = print_style()
+    for family in FAMILIES:
+        assert re.search(rf"svg \.mark\.f-{family.key} {{[^}}]*fill: {family.light}", style)
+    (name,) = (name for name in files if name.startswith("frontier") and name.endswith(".png"))
+    picture = Image.open(io.BytesIO(files[name])).convert("RGB")
+    seen = {colour for _, colour in picture.getcolors(1 << 24) or ()}
+    blue = next(family.light for family in FAMILIES if family.key == "share")
+    assert tuple(int(blue[place : place + 2], 16) for place in (1, 3, 5)) in seen
+
+
+def test_a_plan_has_its_three_figures_with_their_notes() -> None:
+    made = figure_files(plan(), ("svg",))
+    assert set(made) == {
+        "cache-against-context.svg",
+        "users-against-memory.svg",
+        "quality-against-cache.svg",
+    }
+    written = " ".join(ET.fromstring(made["quality-against-cache.svg"]).itertext())  # noqa: S314
+    for words in ("One network was trained", "† +25.4 %", "300M networks", "an estimate, not"):
+        assert words in written
+    assert set(figure_files(plan_report(make_plan(trains=True)), ("svg",))) == {
+        "quality-against-cache.svg"
+    }
+
+
+def test_a_measurement_of_decoding_has_figures() -> None:
+    assert set(figure_files(decode(), ("svg",))) == {"speed-1.svg", "memory.svg"}
+
+
+@pytest.mark.parametrize("text", ["$\\frac{1}{0}$", "<b>", "\x00\ud800", "שלום", "w" * 10_000])
+def test_names_stay_text(text: str) -> None:
+    for data in figure_files(plan(text), ("svg",)).values():
+        ET.fromstring(data)  # noqa: S314  our own drawing

@@ -1,0 +1,109 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from qkvary.reports.files import check_target, write_report
+from qkvary.storage.errors import ResourceError, UsageError
+from tests.conftest import Runner
+from tests.reports.subjects import SUBJECTS, decode, plan, study
+
+
+def test_files_are_where_they_belong(tmp_path: Path) -> None:
+    written = write_report(study(), tmp_path, ("html", "csv", "markdown", "svg"))
+    assert written[0] == tmp_path / "report.html"
+    assert (tmp_path / "report.md").is_file()
+    assert {path.parent.name for path in written[2:]} == {"tables", "figures"}
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(written)
+
+
+def test_every_subject_is_written_in_every_usual_format(tmp_path: Path) -> None:
+    names = {"study": "report.html", "plan": "plan.html", "decode": "report.html"}
+    for subject, make in SUBJECTS.items():
+        written = write_report(make(""), tmp_path / subject)
+        assert written[0].name == names[subject]
+        endings = {path.suffix for path in written}
+        assert endings >= {".html", ".md", ".svg", ".png", ".pdf"}
+
+
+def test_a_record_comes_first_and_other_subjects_write_their_data(tmp_path: Path) -> None:
+    written = write_report(decode(), tmp_path / "decode", ("html", "markdown", "json"))
+    assert [path.name for path in written] == ["record.json", "report.html", "README.md"]
+    assert [path.name for path in write_report(plan(), tmp_path, ("json",))] == ["plan.json"]
+    assert '"schema_version": 1' in (tmp_path / "plan.json").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["one.json", "one.html", "one.md"])
+def test_a_file_is_known_by_its_ending(tmp_path: Path, name: str) -> None:
+    (written,) = write_report(decode(), tmp_path / "new" / name)
+    assert written == tmp_path / "new" / name
+    assert list((tmp_path / "new").iterdir()) == [written]
+    start = {"one.json": "{", "one.html": "\n<!doctype html>", "one.md": "# What do memory"}[name]
+    assert written.read_text("utf-8").lstrip("\n").startswith(start.lstrip("\n"))
+
+
+def test_another_ending_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"ends in \.json, \.html, \.md, got .*one\.pdf$"):
+        check_target(tmp_path / "one.pdf")
+    (tmp_path / "version.2").mkdir()
+    check_target(tmp_path / "version.2")
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(UsageError, match=r"expected --out with a file, got the folder"):
+        check_target(tmp_path / "folder.html")
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(UsageError, match=r"expected --out with a folder, .*out, a file"):
+        check_target(tmp_path / "out")
+
+
+def test_twice_the_same_bytes(tmp_path: Path) -> None:
+    formats = ("html", "csv", "markdown", "svg")
+    both = [write_report(study(), tmp_path / name, formats) for name in ("one", "two")]
+    assert [path.read_bytes() for path in both[0]] == [path.read_bytes() for path in both[1]]
+
+
+def test_no_format_makes_no_folder(tmp_path: Path) -> None:
+    assert write_report(plan(), tmp_path / "out", ()) == ()
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_format_names_the_choices(tmp_path: Path) -> None:
+    message = "expected formats out of html, markdown, csv, svg, png, pdf, json, got 'docx'"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        write_report(plan(), tmp_path, ("docx",))  # type: ignore[arg-type]
+
+
+def test_a_full_disk_keeps_the_old_page(tmp_path: Path, run_python: Runner) -> None:
+    """R5."""
+    page = tmp_path / "plan.html"
+    page.write_text("the old page")
+    code = (
+        "import pathlib, resource, signal, sys\n"
+        "from qkvary.storage.errors import ResourceError\n"
+        "from qkvary.reports.files import write_report\n"
+        "from tests.reports.subjects import plan\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))\n"
+        "try:\n"
+        "    write_report(plan(), pathlib.Path(sys.argv[1]), ('html',))\n"
+        "except ResourceError as error:\n"
+        "    print(error)\n"
+    )
+    done = run_python(["-c", code, str(tmp_path)], env={"PYTHONPATH": "src:."})
+    assert "cannot write" in done.stdout, done.stderr
+    assert page.read_text() == "the old page"
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.html"]
+
+
+def test_a_file_in_the_way_is_a_resource_error(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(ResourceError, match=r"cannot write .*out"):
+        write_report(plan(), tmp_path / "out", ("html",))
+
+
+def test_a_missing_converter_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _name: None)
+    with pytest.raises(UsageError, match=r"pip install 'qkvary\[train\]' brings it"):
+        write_report(plan(), tmp_path / "out", ("html", "png"))
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,69 @@
+import json
+
+import pytest
+
+from qkvary.reports.markdown import render_markdown, table_markdown
+from qkvary.reports.report import walk
+from qkvary.reports.study import study_report
+from qkvary.reports.tables import Cell, Column, Table, named, plain
+from tests.reports.hostile import PAYLOADS
+from tests.reports.subjects import SUBJECTS, decode
+from tests.reports.synthetic import make_summary
+
+
+def table(*cells: Cell) -> Table:
+    columns = (
+        Column(key="variant", title="variant", numeric=False),
+        Column(key="mean", title="mean"),
+    )
+    return Table(key="t", title="A table", columns=columns, rows=(cells,), notes=("A note.",))
+
+
+def test_a_table_holds_what_is_printed() -> None:
+    made = table(named("Q-K=V"), Cell(raw=-0.12345, text="−0.123", below=("[−0.2, 0]",)))
+    assert table_markdown(made) == (
+        "#### A table\n\n| variant | mean |\n| --- | ---: |\n"
+        "| Q-K=V | −0.123 \\[−0.2, 0\\] |\n\nA note.\n"
+    )
+
+
+def test_a_table_has_one_line_a_row() -> None:
+    for payload in PAYLOADS:
+        text = table_markdown(table(named(payload), plain(1)))
+        lines = [line for line in text.split("\n") if line.startswith("|")]
+        assert len(lines) == 3
+        bars = lines[2].replace("\\\\", "").replace("\\|", "").count("|")
+        assert bars == 3
+        assert "<" not in lines[2].replace("\\<", "")
+
+
+def test_a_study_says_question_answers_and_tables() -> None:
+    summary = make_summary()
+    report = study_report(summary)
+    text = render_markdown(report)
+    assert text.startswith("# Do transformers need three projections")
+    shown = [block for section in report.sections for block in walk(section.blocks)]
+    tables = [block for block in shown if isinstance(block, Table)]
+    behind = [block.table for block in shown if getattr(block, "table", None)]
+    assert text.count("\n#### ") == len(tables) + len(behind)
+    assert "does not recompute" in text
+    assert f"qkvary study {summary.study} --seeds {summary.seeds[0]}-" in text
+    assert all(value in text for _, value in summary.environments[0] if value.isalnum())
+    assert "- I-K=V against Q=K=V" in text
+    assert json.dumps(text)
+
+
+def test_a_measurement_says_command_findings_and_machine() -> None:
+    report = decode()
+    text = render_markdown(report)
+    assert "```sh\nqkvary bench decode" in text
+    assert "## Speed\n" in text
+    assert "| torch | 2.13 |" in text
+
+
+@pytest.mark.parametrize("make", SUBJECTS.values(), ids=SUBJECTS)
+def test_every_subject_says_its_answers_and_caveats(make: object) -> None:
+    report = make("")  # type: ignore[operator]
+    text = render_markdown(report)
+    assert text.count("\n- ") >= len(report.answer) + len(report.caveats)
+    assert all(f"## {section.title}\n" in text for section in report.sections)

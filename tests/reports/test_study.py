@@ -1,0 +1,176 @@
+import dataclasses
+import random
+import re
+
+import pytest
+
+from qkvary.reports import study_tables
+from qkvary.reports.page import render_page
+from qkvary.reports.report import Fold, Group, Report, Section, walk
+from qkvary.reports.study import records_digest, study_report
+from qkvary.reports.tables import Table
+from qkvary.studies.results.summary import RunRow
+from tests.reports.synthetic import MORE_VARIANTS, make_attention, make_summary
+
+BIG = 1_500_000
+
+
+def section(report: Report, key: str) -> Section:
+    return next(one for one in report.sections if one.key == key)
+
+
+def tables(report: Report) -> dict[str, Table]:
+    blocks = [block for one in report.sections for block in walk(one.blocks)]
+    return {block.key: block for block in blocks if isinstance(block, Table)}
+
+
+def test_sections_come_in_their_order() -> None:
+    summary = make_summary()
+    report = study_report(summary, make_attention(summary, 5))
+    assert [one.key for one in report.sections] == [
+        *("results", "frontiers", "solving", "curves", "attention", "variants", "costs"),
+        *("published", "language-models", "rerun", "problems"),
+    ]
+
+
+def test_every_planned_run_has_a_row() -> None:
+    """R4: nothing is dropped silently."""
+    summary = make_summary()
+    found = tables(study_report(summary))
+    assert len(found["runs"].rows) == len(summary.runs) == 240
+    assert len(found["problems"].rows) == 3
+    assert len(found["overview"].rows) == len(summary.variants)
+
+
+def test_contrasts_are_near_the_answer_with_their_correction() -> None:
+    summary = make_summary()
+    report = study_report(summary)
+    assert report.answer[2:] == tuple(contrast.answer for contrast in summary.contrasts)
+    table = tables(report)["contrasts"]
+    assert len(table.rows) == len(summary.contrasts) == 4
+    assert table.title == (
+        "Planned contrasts: paired differences, 95 % intervals corrected for 20 comparisons"
+    )
+    first = table.rows[0]
+    assert first[0].text == "I-K=V against Q=K=V"
+    assert first[1].text.startswith("+0.")
+    assert first[1].below[0].startswith("▲ [+0.")
+    detectable, pairs = first[1].below[1:]
+    assert re.fullmatch(r"detectable \d\.\d+", detectable)
+    assert pairs == "4 of 5 pairs"
+    assert "contrasts" not in tables(study_report(make_summary(("QKV", "Q=K=V"), 2)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_counts_are_in_every_table_of_results(seed: int) -> None:
+    """R4: whatever became of the runs, the printed counts add up to the plan."""
+    draw = random.Random(seed)
+    summary = make_summary()
+    states = ("done", "failed", "diverged", "missing")
+    runs = tuple(dataclasses.replace(run, state=draw.choice(states)) for run in summary.runs)
+    changed = dataclasses.replace(summary, runs=runs)
+    shown = study_tables.matrix(changed)
+    for row, variant in zip(shown.rows, changed.variants, strict=True):
+        own = [run for run in runs if run.variant == variant]
+        assert row[-1].raw == sum(run.state == "done" for run in own)
+        counted = [
+            int(number) for number in re.findall(r"(\d+) (?:failed|diverged|missing)", row[-1].text)
+        ]
+        assert sum(counted) + int(row[-1].raw) == len(own)
+
+
+def test_tables_say_what_is_missing_where_it_is_missing() -> None:
+    summary = make_summary()
+    for table in summary.tables:
+        shown = study_tables.result_table(table, summary, "results")
+        for row, cells in zip(table.rows, shown.rows, strict=True):
+            assert cells[1].text.startswith(f"{row.counts.done}/{row.counts.planned}")
+            assert ("diverged" in cells[1].text) == bool(row.counts.diverged)
+
+
+def test_an_empty_store_makes_a_page() -> None:
+    summary = make_summary()
+    bare = {"state": "missing", "value": None, "metrics": (), "steps_to_solve": None}
+    runs = tuple(dataclasses.replace(run, **bare) for run in summary.runs)
+    empty = dataclasses.replace(
+        summary,
+        runs=runs,
+        tables=(),
+        frontiers=(),
+        curves=(),
+        published=(),
+        environments=(),
+        answers=(),
+        started=None,
+        ended=None,
+        training_seconds=0.0,
+        total_seconds=0.0,
+    )
+    report = study_report(empty)
+    assert len(tables(report)["runs"].rows) == len(runs)
+    assert "<h1>" in render_page(report)
+
+
+def test_digest_changes_with_any_record() -> None:
+    runs = make_summary().runs
+    changed = (dataclasses.replace(runs[0], metrics=(("test_accuracy", 0.5),)), *runs[1:])
+    assert records_digest(runs) != records_digest(changed)
+    assert records_digest(runs) == records_digest(
+        tuple(RunRow(**dataclasses.asdict(run)) for run in runs)
+    )
+    report = study_report(make_summary())
+    assert records_digest(runs)[:16] in report.provenance
+
+
+def test_five_hundred_runs_fit() -> None:
+    """R6: 25 variants, 4 settings, 5 seeds."""
+    summary = make_summary(MORE_VARIANTS, 5)
+    assert len(summary.runs) == 500
+    assert len(render_page(study_report(summary, make_attention(summary))).encode()) < 2 * BIG
+
+
+def test_many_settings_are_cut_and_said() -> None:
+    summary = make_summary()
+    more = tuple(
+        dataclasses.replace(curve, setting=f"{curve.setting} {copy}")
+        for copy in range(8)
+        for curve in summary.curves
+    )
+    curves = section(study_report(dataclasses.replace(summary, curves=more)), "curves")
+    assert re.search(r"\d+ more settings would make this page too large", str(curves.blocks[-1]))
+    panels = [one for one in walk(curves.blocks) if isinstance(one, Group) and one.layout]
+    assert sum(len(group.blocks) for group in panels) <= 2 * 320
+
+
+def test_curves_are_shown_by_quantity_and_axis() -> None:
+    curves = section(study_report(make_summary()), "curves")
+    assert [choice.options for choice in curves.choices] == [
+        ("validation", "training loss"),
+        ("steps", "seconds of training"),
+    ]
+    first = curves.blocks[0]
+    assert isinstance(first, Group)
+    groups = [one for one in first.blocks if isinstance(one, Group)]
+    assert [one.options for one in groups] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert [bool(one.file) for one in groups] == [True, False, False, False]
+    assert isinstance(first.blocks[-1], Fold)
+
+
+def test_costs_are_a_choice_where_there_are_several() -> None:
+    summary = make_summary()
+    frontiers = section(study_report(summary), "frontiers")
+    (choice,) = frontiers.choices
+    groups = [one for one in frontiers.blocks if isinstance(one, Group)]
+    assert [one.options for one in groups] == [(1,), (2,), (3,), (4,)]
+    assert choice.options[0] == "cache per token"
+    axis = summary.frontiers[0].axis
+    one = tuple(frontier for frontier in summary.frontiers if frontier.axis == axis)
+    alone = study_report(dataclasses.replace(summary, frontiers=one))
+    assert section(alone, "frontiers").choices == ()
+
+
+def test_published_language_models_are_shown_for_variants_that_decode() -> None:
+    shown = section(study_report(make_summary(("QKV", "Q-K=V"), 2)), "language-models")
+    assert "not of the networks of this study" in shown.lead
+    other = study_report(make_summary(("QKV", "I-K=V"), 2))
+    assert "language-models" not in {one.key for one in other.sections}
