@@ -9,7 +9,7 @@ import pytest
 from qkvary.cli.main import main
 from qkvary.inference.benchmark import measurements
 from qkvary.inference.benchmark.records import DecodeQuestion, DecodeRecord, from_json, to_json
-from qkvary.reports.decode_writing import check_target
+from qkvary.reports.files import check_target
 from tests.conftest import Runner
 from tests.inference.benchmark.made_up import make_record
 from tests.reference import llama2c
@@ -60,7 +60,7 @@ def test_what_was_measured_is_shown_again(
 ) -> None:
     path, page = tmp_path / "one.json", tmp_path / "one.html"
     path.write_bytes(to_json(make_record()))
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", "240")
     assert main(["bench", "decode", "--read", str(path), "--out", str(page)]) == 0
     printed = capsys.readouterr().out
     rows = [line.split() for line in printed.splitlines()]
@@ -228,12 +228,10 @@ def test_a_place_that_can_be_is_not_made_before(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_page_needs_is_asked_for_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked
-) -> None:
-    monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _: None)
-    assert main(["bench", "decode", "--out", str(tmp_path / "folder")]) == 2
-    assert main(["bench", "decode", "--out", str(tmp_path / "one.html")]) == 2
+def test_a_place_is_checked_before(tmp_path: Path, asked: Asked) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert main(["bench", "decode", "--out", str(tmp_path / "file")]) == 2
+    assert main(["bench", "decode", "--out", str(tmp_path / "one.pdf")]) == 2
     assert asked == []
     assert main(["bench", "decode", "--out", str(tmp_path / "one.json")]) == 0
 
@@ -295,7 +293,7 @@ def test_a_record_is_shown_without_torch(tmp_path: Path, run_python: Runner) -> 
     (tmp_path / "one.json").write_bytes(to_json(make_record()))
     code = (
         "import sys; from qkvary.cli.main import main; status = main(sys.argv[1:]); "
-        "heavy = {'torch', 'numpy', 'matplotlib', 'jinja2'} & set(sys.modules); "
+        "heavy = {'torch', 'numpy', 'jinja2'} & set(sys.modules); "
         "sys.stderr.write(' '.join(heavy)); sys.exit(status)"
     )
     result = run_python(["-c", code, "bench", "decode", "--read", str(tmp_path / "one.json")])

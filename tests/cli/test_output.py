@@ -14,11 +14,10 @@ from qkvary.cli._output import (
     console,
     print_error,
     print_json,
-    print_rows,
     printable,
     sparkline,
-    table,
 )
+from qkvary.reports.terminal import print_rows
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def test_json_is_one_document_with_a_schema_version(capsys: pytest.CaptureFixtur
 
 
 def test_table_cells_are_text_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    console().print(table((("name", "left"), ("n", "right")), [("[red]x[/red] :smile:", "7")]))
+    print_rows(console(), (("name", "left"), ("n", "right")), [("[red]x[/red] :smile:", "7")])
     assert "[red]x[/red] :smile:" in capsys.readouterr().out
 
 
@@ -49,23 +48,6 @@ def test_a_stream_that_knows_ascii_gets_near_characters() -> None:
     screen.print("a – b × c ᵀ 日", highlight=False)
     stream.flush()
     assert stream.buffer.getvalue().decode("ascii") == "a - b x c ^T \\u65e5\n"  # type: ignore[attr-defined]
-
-
-def test_a_table_that_does_not_fit_is_a_list(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    columns = (("name", "left"), ("amount", "right"), ("gone", "left"), ("", "left"))
-    rows = [("[b]one[/b]", "1,000", "–", "###"), ("two", "2", "", "#")]
-    table_lines = (
-        "name        amount  gone     ",
-        "[b]one[/b]   1,000  –     ###",
-        "two              2        #  ",
-    )
-    list_lines = ("[b]one[/b]", "  amount: 1,000", "  ###", "two", "  amount: 2", "  #")
-    for width, expected in ((29, table_lines), (28, list_lines)):
-        monkeypatch.setenv("COLUMNS", str(width))
-        print_rows(console(), columns, rows)
-        assert capsys.readouterr().out.splitlines() == list(expected)
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=200))

@@ -59,7 +59,7 @@ def test_verdicts_choose(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(rows) == sum(one.verdict in ("wrong", "other convention") for one in EVERY)
     rows = document(capsys, "three-projections-table-5", "--verdict", "equal")["rows"]
     assert len(rows) == len(recompute("three-projections-table-5"))
-    assert "no figure with this verdict" in printed(capsys, "table-5", "--verdict", "wrong")
+    assert "No figure with this verdict." in printed(capsys, "table-5", "--verdict", "wrong")
 
 
 @pytest.mark.parametrize("width", ["60", "200"])
@@ -69,15 +69,8 @@ def test_in_short_every_figure_that_is_not_equal(
     monkeypatch.setenv("COLUMNS", width)
     text = printed(capsys)
     assert max(map(len, text.splitlines())) <= int(width)
-    words = " ".join(text.split())
     for name in published_names():
         assert name in text
-    for one in EVERY:
-        if one.needs_a_word and width == "60":
-            assert f"paper {one.figure.printed}, recomputed" in words
-            assert one.why in words
-            assert one.derivation is not None
-            assert one.derivation.formula in words
     assert "53.437" in text
     assert "305.53" not in text
 

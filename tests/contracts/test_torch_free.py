@@ -53,7 +53,7 @@ opened = []
 sys.addaudithook(lambda event, args: opened.append(event) if event in {EVENTS!r} else None)
 for name in sys.argv[1:]:
     importlib.import_module(name)
-heavy = sorted({{"torch", "matplotlib", "safetensors"}} & set(sys.modules))
+heavy = sorted({{"torch", "vl_convert", "safetensors"}} & set(sys.modules))
 print("heavy:", *heavy)
 print("audit:", *sorted(set(opened)))
 """.format(EVENTS=("socket.connect", "subprocess.Popen", "os.system", "os.remove", "os.mkdir"))
@@ -96,7 +96,7 @@ def test_torch_free_modules_import_without_torch_and_touch_nothing(run_python: R
 def test_command_line_answers_without_torch(run_python: Runner, arguments: list[str]) -> None:
     code = (
         "import sys; from qkvary.cli.main import main; status = main(sys.argv[1:]); "
-        "heavy = {'torch', 'numpy', 'matplotlib', 'jinja2'} & set(sys.modules); "
+        "heavy = {'torch', 'numpy', 'vl_convert', 'jinja2'} & set(sys.modules); "
         "sys.stderr.write(' '.join(heavy)); sys.exit(status)"
     )
     result = run_python(["-c", code, *arguments])

@@ -60,11 +60,6 @@ def test_points_that_cover_each_other_move_apart() -> None:
     assert len({x for x, _ in moved[:3]}) == 3
 
 
-def test_staircase_goes_across_before_it_goes_up() -> None:
-    assert charts.staircase([(0, 9), (5, 3)], 20) == [(0, 9), (5, 9), (5, 3), (20, 3)]
-    assert charts.staircase([], 20) == []
-
-
 def test_supported_differences_are_filled() -> None:
     table = make_summary().tables[0]
     drawn = charts.difference_chart(table, "QKV").to_svg("c")

@@ -75,3 +75,8 @@ def test_ranges_are_never_empty(values: list[float], logarithmic: bool) -> None:
     assert low < high
     assert math.isfinite(low)
     assert math.isfinite(high)
+
+
+def test_staircase_goes_across_before_it_goes_up() -> None:
+    assert svg.staircase([(0, 9), (5, 3)], 20) == [(0, 9), (5, 9), (5, 3), (20, 3)]
+    assert svg.staircase([], 20) == []

@@ -26,7 +26,6 @@ from qkvary.inference.benchmark.records import (
     from_json,
 )
 from qkvary.reports.decode import decode_report
-from qkvary.reports.files import check_target, write_report
 from qkvary.storage.errors import UsageError
 from qkvary.text.units import parse_count
 
@@ -174,6 +173,8 @@ def command(
     weights. Peak memory is that of a fresh process for each answer.
     """
     if out is not None:
+        from qkvary.reports.files import check_target
+
         check_target(out)
     if read is not None:
         if checkpoint is not None or variant:
@@ -186,7 +187,11 @@ def command(
 
         record = measure(question, command=_typed(), tell=lambda text: _tell(told, text))
     report = decode_report(record)
-    files = () if out is None else write_report(report, out, ("json", "markdown", "html"))
+    files: tuple[Path, ...] = ()
+    if out is not None:
+        from qkvary.reports.files import write_report
+
+        files = write_report(report, out, ("json", "markdown", "html"))
     show(report, json_output=json_output, files=files)
 
 

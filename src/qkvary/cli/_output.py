@@ -21,6 +21,8 @@ from qkvary.reports.terminal import print_report, printable
 from qkvary.text.names import count
 
 WIDTH_WITHOUT_TERMINAL = 160
+MOST_FILES = 3
+"""Files whose names are printed; of more, the number."""
 NEAR = dict(
     zip("–—−×·±ᵀτ∞’", ("-", "-", "-", "x", ".", "+-", "^T", "tau", "inf", "'"), strict=True)
 )
@@ -79,9 +81,11 @@ def show(report: Report, *, json_output: bool, files: Sequence[Path] = (), **mor
         return
     screen = console()
     print_report(report, screen)
-    if files:
-        others = f" and {count(len(files) - 1, 'more file')}" if len(files) > 1 else ""
-        screen.print(Text(printable(f"written: {files[0]}{others}")), soft_wrap=True)
+    for path in files[:MOST_FILES]:
+        screen.print(Text(printable(f"written: {path}")), soft_wrap=True)
+    if len(files) > MOST_FILES:
+        more = count(len(files) - MOST_FILES, "more file")
+        screen.print(Text(printable(f"and {more} in {files[0].parent}")), soft_wrap=True)
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:
@@ -97,17 +101,6 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
     return "".join(
         marks[round((value - low) * scale)] if math.isfinite(value) else "!" for value in points
     )
-
-
-def bar(value: float, most: float, *, width: int) -> str:
-    """A bar as long as a value's share of the largest; ASCII where the stream knows no more."""
-    if most <= 0 or value <= 0:
-        return ""
-    if not _knows(sys.stdout, "█▏"):
-        return "#" * max(1, round(width * value / most))
-    eighths = max(1, round(8 * width * value / most))
-    full, rest = divmod(eighths, 8)
-    return "█" * full + ("▏▎▍▌▋▊▉"[rest - 1] if rest else "")
 
 
 def _knows(stream: TextIO, text: str) -> bool:

@@ -43,7 +43,7 @@ def render_page(report: Report) -> str:
             draw=draw,
         )
     )
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return text.lstrip().encode("utf-8", "replace").decode("utf-8")
 
 
 def _template_file(name: str) -> str:

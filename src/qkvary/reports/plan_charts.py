@@ -14,7 +14,6 @@ from markupsafe import Markup
 from qkvary.literature.figures import BASELINE
 from qkvary.planning.pictures import CachePicture, Curve, QualityPicture, UsersPicture
 from qkvary.reports import label_placement, svg
-from qkvary.reports.study_charts import staircase
 from qkvary.reports.variant_styles import family_of, mark
 from qkvary.text import numbers, units
 from qkvary.text.names import clip, listed, short
@@ -167,7 +166,7 @@ def quality_chart(picture: QualityPicture) -> svg.Drawing:
     low, high = quality_range(picture)
     up = svg.Scale(low=low, high=high, start=area[3], end=area[1])
     front = [(across(one.share), up(one.change_percent)) for one in picture.frontier]
-    corners = staircase(front, area[2])
+    corners = svg.staircase(front, area[2])
     parts = [
         svg.y_axis(up, area[0], area[2], numbers.tick),
         svg.x_axis(across, area[3], write_share, 7),

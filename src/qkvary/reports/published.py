@@ -40,9 +40,7 @@ def published_report(
         for table in tables
         if (own := [row for row in rows if row.table == table.name])
     ]
-    summary = Section(
-        key="verdicts", title="Verdicts", blocks=(_counts(tables), Prose(MEANINGS)), brief=True
-    )
+    summary = Section(key="verdicts", title="Verdicts", blocks=(_counts(tables),), brief=True)
     empty = Section(
         key="none",
         title="Figures",
@@ -53,6 +51,7 @@ def published_report(
         kind="Published figures with qkvary",
         name=names.count(len(tables), "table"),
         question="Which figures of the papers follow from their own inputs?",
+        lead=MEANINGS,
         sections=(*([summary] if counts else []), *(listed or [empty])),
         data={
             "tables": [_table_data(table) for table in tables],

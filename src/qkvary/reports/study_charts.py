@@ -65,7 +65,7 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
     bottom, top = _quality_range(shown)
     up = svg.Scale(low=bottom, high=top, start=area[3], end=area[1])
     front = sorted((p.cost, p.quality) for p in shown if p.standing == "frontier")
-    corners = staircase([(across(cost), up(quality)) for cost, quality in front], area[2])
+    corners = svg.staircase([(across(cost), up(quality)) for cost, quality in front], area[2])
     parts = [
         svg.y_axis(up, area[0], area[2], numbers.tick),
         svg.x_axis(across, area[3], TICKS[frontier.axis], 5),
@@ -120,16 +120,6 @@ def _quality_range(points: Sequence[FrontierPoint]) -> svg.Point:
     reach = (high - low) * 0.75
     bars = [end for point in points for end in (error_bar(point) or ())]
     return svg.padded([*values, *(min(max(end, low - reach), high + reach) for end in bars)], 0.05)
-
-
-def staircase(places: Sequence[svg.Point], right: float) -> list[svg.Point]:
-    """Return the corners of the line through the frontier, from its cheapest point on."""
-    corners: list[svg.Point] = []
-    for x, y in places:
-        if corners:
-            corners.append((x, corners[-1][1]))
-        corners.append((x, y))
-    return [*corners, (right, corners[-1][1])] if corners else []
 
 
 def _points(

@@ -187,6 +187,16 @@ def padded(values: Iterable[float], share: float = 0.06, logarithmic: bool = Fal
     return low - margin, high + margin
 
 
+def staircase(places: Sequence[Point], right: float) -> list[Point]:
+    """Return the corners of the line through the frontier, from its cheapest point on."""
+    corners: list[Point] = []
+    for x, y in places:
+        if corners:
+            corners.append((x, corners[-1][1]))
+        corners.append((x, y))
+    return [*corners, (right, corners[-1][1])] if corners else []
+
+
 def y_axis(
     scale: Scale, left: float, right: float, write: Callable[[float], str], count: int = 5
 ) -> Markup:
