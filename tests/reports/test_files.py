@@ -28,7 +28,7 @@ def test_every_subject_is_written_in_every_usual_format(tmp_path: Path) -> None:
 
 def test_a_record_comes_first_and_other_subjects_write_their_data(tmp_path: Path) -> None:
     written = write_report(decode(), tmp_path / "decode", ("html", "markdown", "json"))
-    assert [path.name for path in written] == ["record.json", "report.html", "README.md"]
+    assert [path.name for path in written] == ["record.json", "report.html", "report.md"]
     assert [path.name for path in write_report(plan(), tmp_path, ("json",))] == ["plan.json"]
     assert '"schema_version": 1' in (tmp_path / "plan.json").read_text("utf-8")
 

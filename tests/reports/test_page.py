@@ -84,8 +84,7 @@ def everything(text: str) -> Report:
         Group(title=text, detail=text, lead=text, blocks=(chart,), layout="alone", options=(1,)),
     )
     return Report(
-        kind=text,
-        name=text,
+        subject=text,
         question=text,
         lead=text,
         answer=(text,),
@@ -103,7 +102,6 @@ def everything(text: str) -> Report:
                 choices=(Choice(title=text, options=(text, text)),),
             ),
         ),
-        provenance=text,
     )
 
 

@@ -48,8 +48,7 @@ def cost_report(costs: CostComparison) -> Report:
     """Return the report of what a model costs in every variant."""
     model, tokens = costs.model, names.count(costs.context, "token")
     return Report(
-        kind="Costs with qkvary",
-        name=model.name,
+        subject=f"costs: {model.name}",
         question=f"What does {model.name} cost at {tokens}?",
         lead=f"{names.count(len(model.layers), 'layer')}: {costs.layers}",
         facts=(

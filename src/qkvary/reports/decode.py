@@ -41,8 +41,7 @@ def decode_report(record: DecodeRecord) -> Report:
     """Return the report of a measurement of decoding."""
     sections = (_speed(record), _memory(record), _poster(record), _provenance(record))
     return Report(
-        kind="A measurement with qkvary",
-        name="decoding",
+        subject="measurement: decoding",
         question=QUESTION,
         lead=describe_networks(record),
         answer=find_answers(record),
@@ -51,7 +50,6 @@ def decode_report(record: DecodeRecord) -> Report:
         sections=tuple(section for section in sections if section.blocks),
         data=_data(record),
         record=to_json(record),
-        document="README.md",
     )
 
 

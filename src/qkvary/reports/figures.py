@@ -3,7 +3,6 @@
 The drawing is that of the page, on white and with its colours written out.
 """
 
-import importlib
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -58,10 +57,11 @@ def _convert(drawing: str, kind: FigureFormat) -> bytes:
     if kind == "svg":
         return drawing.encode("utf-8", "replace")
     require("vl_convert")
-    converter = importlib.import_module("vl_convert")
+    import vl_convert  # noqa: PLC0415
+
     if kind == "png":
-        return converter.svg_to_png(drawing, scale=PNG_SCALE)
-    return converter.svg_to_pdf(drawing)
+        return vl_convert.svg_to_png(drawing, scale=PNG_SCALE)
+    return vl_convert.svg_to_pdf(drawing)
 
 
 def _sheet(group: Group) -> str:

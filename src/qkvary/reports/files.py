@@ -56,12 +56,12 @@ def make_files(report: Report, formats: Sequence[ReportFormat]) -> dict[str, byt
         raise ValueError(f"expected formats out of {', '.join(FORMATS)}, got {unknown[0]!r}")
     files: dict[str, bytes] = {}
     if "json" in formats:
-        name = RECORD_NAME if report.record else f"{Path(report.page).stem}.json"
+        name = RECORD_NAME if report.record else f"{report.stem}.json"
         files[name] = report.record or to_json(report.data).encode()
     if "html" in formats:
-        files[report.page] = render_page(report).encode()
+        files[f"{report.stem}.html"] = render_page(report).encode()
     if "markdown" in formats:
-        files[report.document] = render_markdown(report).encode()
+        files[f"{report.stem}.md"] = render_markdown(report).encode()
     if "csv" in formats:
         for table in report.datasets:
             files[f"tables/{table.key}.csv"] = table_csv(table).encode("utf-8", "replace")

@@ -10,7 +10,7 @@ from qkvary.text import names
 def render_markdown(report: Report) -> str:
     """Return the report with every table, without drawings."""
     lines = [f"# {names.markdown(report.question)}", ""]
-    lines += [f"{report.kind}: {names.markdown(report.name)}.", ""]
+    lines += [f"{names.markdown(report.subject.capitalize())}.", ""]
     if report.lead:
         lines += [names.markdown(report.lead), ""]
     lines += _bullets((*report.answer, *report.details))

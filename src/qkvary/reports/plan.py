@@ -44,8 +44,7 @@ def plan_report(plan: Plan) -> Report:
         *_published(plan),
     )
     return Report(
-        kind="A plan with qkvary",
-        name=plan.model.name,
+        subject=f"plan: {plan.model.name}",
         question=_question(plan),
         lead=f"{names.count(len(plan.model.layers), 'layer')}: {plan.layers}",
         answer=answer.advice,
@@ -54,8 +53,7 @@ def plan_report(plan: Plan) -> Report:
         sections=sections,
         datasets=(variants,),
         data=_data(plan),
-        page="plan.html",
-        document="plan.md",
+        stem="plan",
     )
 
 

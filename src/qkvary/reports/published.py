@@ -48,8 +48,7 @@ def published_report(
         brief=True,
     )
     return Report(
-        kind="Published figures with qkvary",
-        name=names.count(len(tables), "table"),
+        subject=f"published figures: {names.count(len(tables), 'table')}",
         question="Which figures of the papers follow from their own inputs?",
         lead=MEANINGS,
         sections=(*([summary] if counts else []), *(listed or [empty])),

@@ -127,9 +127,8 @@ class Section:
 class Report:
     """Everything that a person is shown about one subject."""
 
-    kind: str
-    """The subject, such as ``"A study with qkvary"``."""
-    name: str
+    subject: str
+    """Its kind and name, such as ``"study: quickstart"``."""
     question: str
     lead: str = ""
     answer: tuple[str, ...] = ()
@@ -138,16 +137,12 @@ class Report:
     caveats: tuple[str, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()
-    provenance: str = ""
-    """What the report was made from, for the last line of the page."""
     datasets: tuple[Table, ...] = ()
     """Unrounded figures in long form, for the CSV files."""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What ``--json`` prints."""
-    page: str = "report.html"
-    """The file name of the page."""
-    document: str = "report.md"
-    """The file name of the Markdown document."""
+    stem: str = "report"
+    """The file name of the page and of the Markdown document, without ending."""
     record: bytes = b""
     """The measurement that the report was made from, where it is no part of a store of runs."""
 

@@ -71,17 +71,14 @@ def study_report(summary: Summary, attention: Sequence[AttentionMaps] = ()) -> R
         _provenance(summary),
         _runs(summary),
     )
-    runs = names.count(len(summary.runs), "planned run")
     return Report(
-        kind="A study with qkvary",
-        name=summary.study,
+        subject=f"study: {summary.study}",
         question=summary.question,
         answer=(*summary.answers[:_ANSWERS], *planned),
         details=summary.answers[_ANSWERS:],
         caveats=summary.caveats,
         facts=tuple(_facts(summary)),
         sections=tuple(section for section in sections if section.blocks),
-        provenance=f"{runs}; records {records_digest(summary.runs)[:16]}",
         datasets=study_datasets(summary, attention),
         data={"summary": summary},
     )

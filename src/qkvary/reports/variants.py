@@ -66,8 +66,7 @@ def variants_report(labels: Sequence[str], size: LayerSize) -> Report:
             refused[variant] = str(error)
     pairs = list(zip(variants, costs, strict=True))
     return Report(
-        kind="Variants with qkvary",
-        name="variants",
+        subject="variants",
         question="Which projections can attention share, and what does each choice cost?",
         lead=f"One causal layer: d_model {size.d_model}, {size.num_heads} heads, "
         f"{size.length:,} tokens, {size.dtype}.",
