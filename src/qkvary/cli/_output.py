@@ -77,7 +77,8 @@ def show(report: Report, *, json_output: bool, files: Sequence[Path] = (), **mor
         more: Further keys of the JSON document.
     """
     if json_output:
-        print_json({**report.data, **more, **({"files": files} if files else {})})
+        written: dict[str, object] = {"files": files} if files else {}
+        print_json({**report.data, **more, **written})
         return
     screen = console()
     print_report(report, screen)

@@ -48,7 +48,7 @@ def published_report(
         brief=True,
     )
     return Report(
-        subject=f"published figures: {names.count(len(tables), 'table')}",
+        subject="published figures",
         question="Which figures of the papers follow from their own inputs?",
         lead=MEANINGS,
         sections=(*([summary] if counts else []), *(listed or [empty])),
