@@ -85,8 +85,8 @@ def show(report: Report, *, json_output: bool, files: Sequence[Path] = (), **mor
     for path in files[:MOST_FILES]:
         screen.print(Text(printable(f"written: {path}")), soft_wrap=True)
     if len(files) > MOST_FILES:
-        more = count(len(files) - MOST_FILES, "more file")
-        screen.print(Text(printable(f"and {more} in {files[0].parent}")), soft_wrap=True)
+        others = count(len(files) - MOST_FILES, "more file")
+        screen.print(Text(printable(f"and {others} in {files[0].parent}")), soft_wrap=True)
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:
