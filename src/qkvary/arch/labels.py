@@ -8,7 +8,8 @@ import difflib
 import re
 
 from qkvary.arch.sharing import IDENTITY, SHARINGS, Sharing, Source, share
-from qkvary.arch.variants import DiagonalNorm, QueryForm, Rank, ScorePosition, Variant
+from qkvary.arch.terms import DEFAULTS, OPTIONS
+from qkvary.arch.variants import QueryForm, Rank, Variant
 
 _ALIASES = {
     "MHA": "QKV",
@@ -26,18 +27,11 @@ _ALIASES = {
 }
 """Names used in the papers' texts and code, in capitals."""
 
-_POSITIONS: dict[str, ScorePosition] = {
-    "relative": "relative",
-    "alibi": "alibi",
-    "rotary": "rotary",
-}
-_DIAGONALS: dict[str, DiagonalNorm] = {"diag-mean": "mean", "diag-norm": "norm"}
 _FORMS: dict[str, QueryForm] = {
     "residual": "residual",
     "residual-gelu": "residual-gelu",
     "map": "map",
 }
-_OPTION_HELP = "relative, alibi, rotary, wN (window), diag-mean, diag-norm, tX (temperature)"
 
 _SHAPE = re.compile(
     r"(?P<base>[^@]*?)(?:/(?P<heads>\w+(?:-\d+)?))?(?P<plus>\+?)(?P<options>(?:@[^@]+)*)"
@@ -138,13 +132,9 @@ def _marks(variant: Variant) -> dict[Source, str]:
 
 
 def _spell_options(variant: Variant) -> str:
-    options = [
-        variant.positions if variant.positions != "none" else "",
-        f"w{variant.window}" if variant.window is not None else "",
-        f"diag-{variant.diagonal}" if variant.diagonal != "none" else "",
-        f"t{variant.temperature!r}" if variant.temperature != 1.0 else "",
-    ]
-    return "".join(f"@{option}" for option in options if option)
+    values = {name: getattr(variant, name) for name in OPTIONS}
+    given = [name for name, value in values.items() if value != DEFAULTS[name]]
+    return "".join("@" + OPTIONS[name].form.format(values[name]) for name in given)
 
 
 def _parse_heads(text: str, whole: str) -> int:
@@ -226,18 +216,14 @@ def _parse_rank(mark: str, whole: str) -> Rank:
 
 def _parse_options(options: list[str], whole: str) -> dict[str, object]:
     fields: dict[str, object] = {}
-    for option in (option.lower() for option in options):
-        if option in _POSITIONS:
-            name, value = "positions", _POSITIONS[option]
-        elif option in _DIAGONALS:
-            name, value = "diagonal", _DIAGONALS[option]
-        elif re.fullmatch(r"w\d+", option):
-            name, value = "window", int(option[1:])
-        elif re.fullmatch(r"t\d*\.?\d+(e[+-]?\d+)?", option):
-            name, value = "temperature", float(option[1:])
-        else:
-            raise ValueError(f"expected options out of {_OPTION_HELP}, got @{option} in {whole!r}")
+    for text in (option.lower() for option in options):
+        matches = {name: re.fullmatch(option.pattern, text) for name, option in OPTIONS.items()}
+        found = next(((name, match[1]) for name, match in matches.items() if match), None)
+        if found is None:
+            choices = ", ".join(option.help for option in OPTIONS.values())
+            raise ValueError(f"expected options out of {choices}, got @{text} in {whole!r}")
+        name, value = found
         if name in fields:
             raise ValueError(f"expected one {name} option, got two in {whole!r}")
-        fields[name] = value
+        fields[name] = OPTIONS[name].read(value)
     return fields

@@ -14,6 +14,8 @@ from torch import Tensor
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheLayout
 from qkvary.arch.sharing import IDENTITY, Source
+from qkvary.nn.cache import LayerCache, blank_padding
+from qkvary.nn.layout import Layout
 from qkvary.nn.positions import Rotation
 from qkvary.nn.projections import Projection, split_heads
 
@@ -31,7 +33,7 @@ class NewTokens:
 
     x: Tensor
     """Its input, [batch, tokens, d_model]."""
-    sources: Mapping[Source, Tensor]
+    sources: Parts
     """What its roles read, cut into heads, before rotation."""
     rotation: Rotation | None
     """By the positions of the tokens; none where nothing is rotated."""
@@ -50,12 +52,11 @@ class Form(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class SourcesForm:
     """Distinct sources before rotation (P1 of a K=V layer; exact in every dtype)."""
 
-    def __init__(self, config: AttentionConfig) -> None:
-        """Take note of what is cached."""
-        self.config = config
+    config: AttentionConfig
 
     def write(self, new: NewTokens, /) -> Parts:
         """The sources themselves."""
@@ -63,52 +64,43 @@ class SourcesForm:
 
     def read(self, stored: Parts, turn: Turn, /) -> Roles:
         """Rotate the keys now."""
-        sharing = self.config.variant.sharing
-        return rotate_roles(self.config, stored[sharing.key], stored[sharing.value], turn())
+        return rotate_roles(self.config, stored, turn())
 
 
+@dataclass(frozen=True, slots=True)
 class RotatedForm:
     """What the softmax reads, each tensor once."""
 
-    def __init__(self, config: AttentionConfig) -> None:
-        """Take note of what is one tensor."""
-        self.config = config
-        sharing = config.variant.sharing
-        self.is_shared = sharing.key == sharing.value
-        self.needs_slice = needs_slice(config)
+    config: AttentionConfig
 
     def write(self, new: NewTokens, /) -> Parts:
         """The rotated key, and the value where it is another tensor."""
-        sharing = self.config.variant.sharing
-        own, mixed = new.sources[sharing.key], new.sources[sharing.value]
-        key, value = rotate_roles(self.config, own, mixed, new.rotation)
-        if self.needs_slice:
+        key, value = rotate_roles(self.config, new.sources, new.rotation)
+        if needs_slice(self.config):
             width = self.config.position.rotary_dim(self.config.size_per_head)
             return {"value": value, "slice": key[..., -width:]}
-        return {"key": key} if self.is_shared else {"key": key, "value": value}
+        return (
+            {"key": key} if len(self.config.variant.cached) == 1 else {"key": key, "value": value}
+        )
 
     def read(self, stored: Parts, _: Turn, /) -> Roles:
         """Put the key together where it is stored in parts."""
-        if self.needs_slice:
+        if needs_slice(self.config):
             value, turned = stored["value"], stored["slice"]
             still = value[..., : value.shape[-1] - turned.shape[-1]]
             return torch.cat((still, turned), dim=-1), value
-        key = stored["key"]
-        return key, key if self.is_shared else stored["value"]
+        return stored["key"], stored.get("value", stored["key"])
 
 
+@dataclass(frozen=True, slots=True)
 class SplitForm:
     """Key and value apart, whatever they read."""
 
-    def __init__(self, config: AttentionConfig) -> None:
-        """Take note of the layer."""
-        self.config = config
+    config: AttentionConfig
 
     def write(self, new: NewTokens, /) -> Parts:
         """The rotated key and the value."""
-        sharing = self.config.variant.sharing
-        own, mixed = new.sources[sharing.key], new.sources[sharing.value]
-        key, value = rotate_roles(self.config, own, mixed, new.rotation)
+        key, value = rotate_roles(self.config, new.sources, new.rotation)
         return {"key": key, "value": value}
 
     def read(self, stored: Parts, _: Turn, /) -> Roles:
@@ -116,18 +108,12 @@ class SplitForm:
         return stored["key"], stored["value"]
 
 
+@dataclass(frozen=True, slots=True)
 class InputForm:
     """The layer input, of which sources are made again whenever they are read."""
 
-    def __init__(self, config: AttentionConfig, projections: Projections) -> None:
-        """Take note of the layer.
-
-        Args:
-            config: The layer.
-            projections: What makes its sources.
-        """
-        self.config = config
-        self.projections = projections
+    config: AttentionConfig
+    projections: Projections
 
     def write(self, new: NewTokens, /) -> Parts:
         """The input, as one head."""
@@ -136,31 +122,24 @@ class InputForm:
     def read(self, stored: Parts, turn: Turn, /) -> Roles:
         """Project and rotate again."""
         x = stored[IDENTITY].squeeze(1)
-        sources = {source: self._project(source, x) for source in self.config.variant.cached}
-        sharing = self.config.variant.sharing
-        own, mixed = sources[sharing.key], sources[sharing.value]
-        return rotate_roles(self.config, own, mixed, turn())
+        cached: tuple[Source, ...] = self.config.variant.cached
+        sources: Parts = {source: self._project(source, x) for source in cached}
+        return rotate_roles(self.config, sources, turn())
 
     def _project(self, source: Source, x: Tensor) -> Tensor:
         flat = self.projections[source](x) if source in self.projections else x
         return split_heads(flat, self.config.heads(source))
 
 
+@dataclass(frozen=True, slots=True)
 class LatentForm:
     """Of each low-rank source ``x A^T``, and ``B`` applied whenever it is read.
 
     Not absorbed: query and output are left as they are, and key and value are made in every step.
     """
 
-    def __init__(self, config: AttentionConfig, projections: Projections) -> None:
-        """Take note of the layer.
-
-        Args:
-            config: The layer.
-            projections: What makes its sources.
-        """
-        self.config = config
-        self.projections = projections
+    config: AttentionConfig
+    projections: Projections
 
     def write(self, new: NewTokens, /) -> Parts:
         """Latents as one head, other sources as they are."""
@@ -169,10 +148,8 @@ class LatentForm:
     def read(self, stored: Parts, turn: Turn, /) -> Roles:
         """Widen what is narrow and rotate."""
         cached: tuple[Source, ...] = self.config.variant.cached
-        sources = {source: self._widen(source, stored[source]) for source in cached}
-        sharing = self.config.variant.sharing
-        own, mixed = sources[sharing.key], sources[sharing.value]
-        return rotate_roles(self.config, own, mixed, turn())
+        sources: Parts = {source: self._widen(source, stored[source]) for source in cached}
+        return rotate_roles(self.config, sources, turn())
 
     def _narrow(self, source: Source, new: NewTokens) -> Tensor:
         if self.config.latent(source) is None:
@@ -205,13 +182,16 @@ def make_form(layout: CacheLayout, config: AttentionConfig, projections: Project
     return kinds[layout](config)
 
 
-def rotate_roles(
-    config: AttentionConfig, key: Tensor, value: Tensor, rotation: Rotation | None
-) -> Roles:
+def rotate_roles(config: AttentionConfig, sources: Parts, rotation: Rotation | None) -> Roles:
     """Key and value as the softmax reads them, from their sources."""
-    if rotation is None:
-        return key, value
-    turned = rotation.turn(key)
     sharing = config.variant.sharing
-    rotated_value = sharing.key == sharing.value and config.position.value_rope != "none"
-    return turned, turned if rotated_value else value
+    key, value = sources[sharing.key], sources[sharing.value]
+    return (key, value) if rotation is None else rotation.turn_roles(key, value)
+
+
+def store_roles(new: NewTokens, cache: LayerCache, layout: Layout, form: Form, turn: Turn) -> Roles:
+    """Store the new tokens, and return key and value of all tokens of a layout."""
+    entries, count = form.write(new), new.x.shape[1]
+    if cache.options.scales == "channel" and layout.attention_mask is not None:
+        entries = blank_padding(entries, layout.attention_mask[:, layout.num_keys - count :])
+    return form.read(cache.append(entries), turn)
