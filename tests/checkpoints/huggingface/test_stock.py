@@ -115,7 +115,7 @@ def failure_of(label: str) -> str | None:
     found = {
         "diagonal": variant.diagonal != "none",
         "plus": variant.plus,
-        "positions": variant.positions in {"alibi", "relative"},
+        "positions": variant.positions not in {"none", "rotary"},
         "query": variant.query_form == "residual-gelu",
         "window": variant.window is not None,
         "rotation": variant.positions == "rotary",
