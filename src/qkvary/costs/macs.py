@@ -298,7 +298,7 @@ def _expansion_macs(attention: ProjectedAttention, keys: int, *, crossing: bool)
         return keys * config.width("k") * config.width("v")
     sources: tuple[Source, ...] = config.variant.cached
     if attention.storage == "latent":
-        return sum(_widening_macs(attention, one, keys, crossing=crossing) for one in sources)
+        return sum(_up_projection_macs(attention, one, keys, crossing=crossing) for one in sources)
     if attention.storage not in INPUT_STORED:
         return 0
     again = keys * sum(projection_macs_per_token(config, source) for source in _stored(config))
@@ -313,7 +313,7 @@ def _expansion_macs(attention: ProjectedAttention, keys: int, *, crossing: bool)
     return min(again, absorbed)
 
 
-def _widening_macs(
+def _up_projection_macs(
     attention: ProjectedAttention, source: Source, keys: int, *, crossing: bool
 ) -> int:
     """What a step adds that makes one source of stored latents; none where it is stored itself."""

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import Source
 from qkvary.nn.cache import LayerCache
-from qkvary.nn.cache_layouts import NewTokens, make_form, rotate_roles, store_roles
-from qkvary.nn.draws import Draws
+from qkvary.nn.cache_layouts import NewTokens, make_codec, rotate_roles, store_roles
+from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import SoftmaxCore
 from qkvary.nn.layout import AttentionMask, Layout
+from qkvary.nn.linear import Linear
 from qkvary.nn.positions import Rotation, make_rotation
-from qkvary.nn.products import Linear
 from qkvary.nn.projections import Projection, make_query, make_sources
 from qkvary.nn.scores import Scores
 from qkvary.nn.terms import TERMS, ScoreTerm
@@ -57,21 +57,21 @@ class Attention(nn.Module):
         self.core = SoftmaxCore(config)
         self.score_scale = config.score_scale
         if seed is not None:
-            self.initialize(Draws(seed, "attention"))
+            self.initialize(Initializer(seed, "attention"))
 
-    def initialize(self, draws: Draws) -> None:
+    def initialize(self, initializer: Initializer) -> None:
         """Draw every parameter as the configuration says; maps start as the identity."""
         config, init = self.config, self.config.init
         for name, projection in self.projections.items():
-            projection.initialize(draws, f"{name}_proj", init, config.projection_std)
-        draws.linear(
+            projection.initialize(initializer, f"{name}_proj", init, config.projection_std)
+        initializer.linear(
             "o_proj", self.o_proj, init, init.output_std if init.scheme == "normal" else None
         )
         if self.query_map is not None:
             with torch.no_grad():
                 self.query_map.copy_(torch.eye(config.size_per_head).expand_as(self.query_map))
         for term in self.terms:
-            term.initialize(draws, init)
+            term.initialize(initializer, init)
 
     def _projection(self, source: Source) -> Projection | None:
         config = self.config
@@ -141,12 +141,12 @@ class Attention(nn.Module):
                 document_ids=document_ids,
             )
         if cache is not None and memory is None:
-            layout = layout.end(cache.kept + x.shape[1])
+            layout = layout.end(cache.num_stored + x.shape[1])
         scores, value, rotation = self.scores(x, layout, memory=memory, cache=cache)
         kernel = "layer" if cache is None or memory is not None else cache.kernel
         mixed = self.core(scores, value, training=self.training, decode_kernel=kernel)
         if rotation is not None:
-            mixed = rotation.turn_output(mixed)
+            mixed = rotation.restore_output(mixed)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
     def scores(
@@ -169,13 +169,13 @@ class Attention(nn.Module):
         # Roles.
         query = make_query(x, sources[sharing.query], self.query_map, config)
         if rotation is not None:
-            query = rotation.turn(query)
+            query = rotation.rotate(query)
         if cache is None:
             key, value = rotate_roles(config, new.sources, new.rotation)
         else:
-            form = make_form(cache.options.layout, config, projections)
-            turn = functools.partial(make_rotation, config, layout.key_positions, x.dtype)
-            key, value = store_roles(new, cache, layout, form, turn)
+            codec = make_codec(cache.options.layout, config, projections)
+            rotate_all = functools.partial(make_rotation, config, layout.key_positions, x.dtype)
+            key, value = store_roles(new, cache, layout, codec, rotate_all)
         # Terms.
         scores = Scores(query=query, key=key, scale=self.score_scale, layout=layout)
         for term in self.terms:

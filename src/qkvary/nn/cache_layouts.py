@@ -23,7 +23,7 @@ Parts = Mapping[str, Tensor]
 Roles = tuple[Tensor, Tensor]
 Projections = Mapping[Source, Projection]
 """The learned projections of a layer."""
-Turn = Callable[[], Rotation | None]
+MakeRotation = Callable[[], Rotation | None]
 """The rotation of all stored keys, made when it is asked for; none where nothing is rotated."""
 
 
@@ -40,20 +40,20 @@ class NewTokens:
 
 
 @runtime_checkable
-class Form(Protocol):
+class CacheLayoutCodec(Protocol):
     """How entries are made of new tokens and read back."""
 
     def write(self, new: NewTokens, /) -> Parts:
         """Entries of new tokens, each [batch, heads, tokens, width]."""
         ...
 
-    def read(self, stored: Parts, turn: Turn, /) -> Roles:
+    def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
         """Key, rotated where the layer rotates, and value of all stored tokens."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class SourcesForm:
+class SourcesCodec:
     """Distinct sources before rotation (P1 of a K=V layer; exact in every dtype)."""
 
     config: AttentionConfig
@@ -62,13 +62,13 @@ class SourcesForm:
         """The sources themselves."""
         return {source: new.sources[source] for source in self.config.variant.cached}
 
-    def read(self, stored: Parts, turn: Turn, /) -> Roles:
+    def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
         """Rotate the keys now."""
-        return rotate_roles(self.config, stored, turn())
+        return rotate_roles(self.config, stored, make_rotation())
 
 
 @dataclass(frozen=True, slots=True)
-class RotatedForm:
+class RotatedCodec:
     """What the softmax reads, each tensor once."""
 
     config: AttentionConfig
@@ -83,7 +83,7 @@ class RotatedForm:
             {"key": key} if len(self.config.variant.cached) == 1 else {"key": key, "value": value}
         )
 
-    def read(self, stored: Parts, _: Turn, /) -> Roles:
+    def read(self, stored: Parts, _: MakeRotation, /) -> Roles:
         """Put the key together where it is stored in parts."""
         if needs_slice(self.config):
             value, turned = stored["value"], stored["slice"]
@@ -93,7 +93,7 @@ class RotatedForm:
 
 
 @dataclass(frozen=True, slots=True)
-class SplitForm:
+class SplitCodec:
     """Key and value apart, whatever they read."""
 
     config: AttentionConfig
@@ -103,13 +103,13 @@ class SplitForm:
         key, value = rotate_roles(self.config, new.sources, new.rotation)
         return {"key": key, "value": value}
 
-    def read(self, stored: Parts, _: Turn, /) -> Roles:
+    def read(self, stored: Parts, _: MakeRotation, /) -> Roles:
         """As they are."""
         return stored["key"], stored["value"]
 
 
 @dataclass(frozen=True, slots=True)
-class InputForm:
+class InputCodec:
     """The layer input, of which sources are made again whenever they are read."""
 
     config: AttentionConfig
@@ -119,12 +119,12 @@ class InputForm:
         """The input, as one head."""
         return {IDENTITY: new.x[:, None]}
 
-    def read(self, stored: Parts, turn: Turn, /) -> Roles:
+    def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
         """Project and rotate again."""
         x = stored[IDENTITY].squeeze(1)
         cached: tuple[Source, ...] = self.config.variant.cached
         sources: Parts = {source: self._project(source, x) for source in cached}
-        return rotate_roles(self.config, sources, turn())
+        return rotate_roles(self.config, sources, make_rotation())
 
     def _project(self, source: Source, x: Tensor) -> Tensor:
         flat = self.projections[source](x) if source in self.projections else x
@@ -132,7 +132,7 @@ class InputForm:
 
 
 @dataclass(frozen=True, slots=True)
-class LatentForm:
+class LatentCodec:
     """Of each low-rank source ``x A^T``, and ``B`` applied whenever it is read.
 
     Not absorbed: query and output are left as they are, and key and value are made in every step.
@@ -143,23 +143,23 @@ class LatentForm:
 
     def write(self, new: NewTokens, /) -> Parts:
         """Latents as one head, other sources as they are."""
-        return {source: self._narrow(source, new) for source in self.config.variant.cached}
+        return {source: self._project_down(source, new) for source in self.config.variant.cached}
 
-    def read(self, stored: Parts, turn: Turn, /) -> Roles:
+    def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
         """Widen what is narrow and rotate."""
         cached: tuple[Source, ...] = self.config.variant.cached
-        sources: Parts = {source: self._widen(source, stored[source]) for source in cached}
-        return rotate_roles(self.config, sources, turn())
+        sources: Parts = {source: self._project_up(source, stored[source]) for source in cached}
+        return rotate_roles(self.config, sources, make_rotation())
 
-    def _narrow(self, source: Source, new: NewTokens) -> Tensor:
+    def _project_down(self, source: Source, new: NewTokens) -> Tensor:
         if self.config.latent(source) is None:
             return new.sources[source]
-        return self.projections[source].narrow(new.x)[:, None]
+        return self.projections[source].project_down(new.x)[:, None]
 
-    def _widen(self, source: Source, entries: Tensor) -> Tensor:
+    def _project_up(self, source: Source, entries: Tensor) -> Tensor:
         if self.config.latent(source) is None:
             return entries
-        flat = self.projections[source].widen(entries.squeeze(1))
+        flat = self.projections[source].project_up(entries.squeeze(1))
         return split_heads(flat, self.config.heads(source))
 
 
@@ -170,14 +170,16 @@ def needs_slice(config: AttentionConfig) -> bool:
     return turned and sharing.key == sharing.value and config.position.value_rope == "none"
 
 
-def make_form(layout: CacheLayout, config: AttentionConfig, projections: Projections) -> Form:
+def make_codec(
+    layout: CacheLayout, config: AttentionConfig, projections: Projections
+) -> CacheLayoutCodec:
     """How a layer writes and reads entries of a layout."""
     if layout in ("input", "latent"):
-        return (InputForm if layout == "input" else LatentForm)(config, projections)
-    kinds: dict[str, Callable[[AttentionConfig], Form]] = {
-        "sources": SourcesForm,
-        "rotated": RotatedForm,
-        "split": SplitForm,
+        return (InputCodec if layout == "input" else LatentCodec)(config, projections)
+    kinds: dict[str, Callable[[AttentionConfig], CacheLayoutCodec]] = {
+        "sources": SourcesCodec,
+        "rotated": RotatedCodec,
+        "split": SplitCodec,
     }
     return kinds[layout](config)
 
@@ -186,12 +188,18 @@ def rotate_roles(config: AttentionConfig, sources: Parts, rotation: Rotation | N
     """Key and value as the softmax reads them, from their sources."""
     sharing = config.variant.sharing
     key, value = sources[sharing.key], sources[sharing.value]
-    return (key, value) if rotation is None else rotation.turn_roles(key, value)
+    return (key, value) if rotation is None else rotation.rotate_roles(key, value)
 
 
-def store_roles(new: NewTokens, cache: LayerCache, layout: Layout, form: Form, turn: Turn) -> Roles:
+def store_roles(
+    new: NewTokens,
+    cache: LayerCache,
+    layout: Layout,
+    codec: CacheLayoutCodec,
+    make_rotation: MakeRotation,
+) -> Roles:
     """Store the new tokens, and return key and value of all tokens of a layout."""
-    entries, count = form.write(new), new.x.shape[1]
+    entries, count = codec.write(new), new.x.shape[1]
     if cache.options.scales == "channel" and layout.attention_mask is not None:
         entries = blank_padding(entries, layout.attention_mask[:, layout.num_keys - count :])
-    return form.read(cache.append(entries), turn)
+    return codec.read(cache.append(entries), make_rotation)

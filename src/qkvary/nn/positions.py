@@ -40,26 +40,26 @@ class Rotation:
         self.cos, self.sin = angles.cos().to(dtype), angles.sin().to(dtype)
         self.value_rope = config.value_rope
 
-    def turn(
-        self, heads: Float[Tensor, "batch heads tokens head_dim"], *, back: bool = False
+    def rotate(
+        self, heads: Float[Tensor, "batch heads tokens head_dim"], *, inverse: bool = False
     ) -> Float[Tensor, "batch heads tokens head_dim"]:
         """Rotate by the positions, or back by them."""
         still, turned = heads[..., : -self.dim], heads[..., -self.dim :]
         first, second = turned.chunk(2, dim=-1)
-        sin = -self.sin if back else self.sin
+        sin = -self.sin if inverse else self.sin
         parts = (still, first * self.cos - second * sin, second * self.cos + first * sin)
         return torch.cat(parts, dim=-1)
 
-    def turn_roles(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def rotate_roles(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return key and value as the softmax reads them."""
-        turned = self.turn(key)
+        turned = self.rotate(key)
         return turned, value if self.value_rope == "none" else turned
 
-    def turn_output(
+    def restore_output(
         self, mixed: Float[Tensor, "batch heads queries head_dim"]
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Rotate mixed values back by the positions of the queries, where they are rotated keys."""
-        return self.turn(mixed, back=True) if self.value_rope == "counter" else mixed
+        return self.rotate(mixed, inverse=True) if self.value_rope == "counter" else mixed
 
 
 def make_rotation(

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.sharing import IDENTITY, Source
-from qkvary.nn.draws import Draws
-from qkvary.nn.products import linear
+from qkvary.nn.initializer import Initializer
+from qkvary.nn.linear import linear
 
 FEW_ROWS = 16
 """Tokens of a batch up to which projections are not joined where no gradient is wanted."""
@@ -37,26 +37,28 @@ class Projection(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch width"]:
         """Project."""
-        return self.widen(self.narrow(x))
+        return self.project_up(self.project_down(x))
 
-    def narrow(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch inner"]:
+    def project_down(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch inner"]:
         """The first half of a low-rank projection; of a full one, the input itself."""
         return x if self.down is None else linear(x, self.down)
 
-    def widen(self, inner: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch width"]:
+    def project_up(self, inner: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch width"]:
         """The rest of the projection."""
         return linear(inner, self.weight, self.bias)
 
-    def initialize(self, draws: Draws, name: str, init: Initialization, std: float) -> None:
+    def initialize(
+        self, initializer: Initializer, name: str, init: Initialization, std: float
+    ) -> None:
         """Draw the weights; a low-rank product starts with the deviation of the full matrix."""
         if self.down is None:
-            draws.weight(f"{name}.weight", self.weight, init, std)
-            draws.bias(f"{name}.bias", self.bias, init, self.weight.shape[1])
+            initializer.weight(f"{name}.weight", self.weight, init, std)
+            initializer.bias(f"{name}.bias", self.bias, init, self.weight.shape[1])
             return
         rank, d_model = self.down.shape
-        draws.weight(f"{name}.down", self.down, init, std)
-        draws.weight(f"{name}.weight", self.weight, init, 1.0 / math.sqrt(rank))
-        draws.bias(f"{name}.bias", self.bias, init, d_model)
+        initializer.weight(f"{name}.down", self.down, init, std)
+        initializer.weight(f"{name}.weight", self.weight, init, 1.0 / math.sqrt(rank))
+        initializer.bias(f"{name}.bias", self.bias, init, d_model)
 
 
 def split_heads(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.variants import Variant
-from qkvary.nn.draws import Draws
+from qkvary.nn.initializer import Initializer
 from qkvary.nn.positions import interleave_sinusoids
 from qkvary.nn.scores import Scores, content_scores
 
@@ -35,7 +35,7 @@ class ScoreTerm(nn.Module):
         super().__init__()
         self.config = config
 
-    def initialize(self, draws: Draws, init: Initialization, /) -> None:
+    def initialize(self, initializer: Initializer, init: Initialization, /) -> None:
         """Give the parameters their first values."""
 
     def forward(self, scores: Scores) -> Scores:
@@ -108,11 +108,11 @@ class PlusBias(ScoreTerm):
         self.weight = nn.Parameter(torch.empty(sets, position.plus_features))
         self.bias = nn.Parameter(torch.empty(sets))
 
-    def initialize(self, draws: Draws, init: Initialization, /) -> None:
+    def initialize(self, initializer: Initializer, init: Initialization, /) -> None:
         """Draw the map as the m -> 1 linear layer that it is."""
         features = self.weight.shape[1]
-        draws.weight("plus.weight", self.weight, init, init.weight_std(features, 1))
-        draws.bias("plus.bias", self.bias, init, features)
+        initializer.weight("plus.weight", self.weight, init, init.weight_std(features, 1))
+        initializer.bias("plus.bias", self.bias, init, features)
 
     def forward(self, scores: Scores) -> Scores:
         """Multiply by tau and add g(j)."""
@@ -142,7 +142,7 @@ class RelativeBias(ScoreTerm):
         size = self.furthest - self.nearest + 1
         self.weight = nn.Parameter(torch.empty(config.num_heads, size))
 
-    def initialize(self, _: Draws, __: Initialization, /) -> None:
+    def initialize(self, _: Initializer, __: Initialization, /) -> None:
         """Start without a bias."""
         nn.init.zeros_(self.weight)
 

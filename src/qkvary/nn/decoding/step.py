@@ -105,7 +105,7 @@ class _Step(ctypes.Structure):
     )
 
 
-def takes(model: LanguageModel, cache: KVCache) -> bool:
+def supports(model: LanguageModel, cache: KVCache) -> bool:
     """Whether a step of this network over this cache can be one call on this machine."""
     weight = model.embedding
     parameters = list(model.parameters())
@@ -115,7 +115,7 @@ def takes(model: LanguageModel, cache: KVCache) -> bool:
         and weight.device.type == "cpu"
         and weight.dtype in DTYPES
         and all(part.dtype == weight.dtype and part.is_contiguous() for part in parameters)
-        and all(_takes_layer(layer) for layer in cache.layers)
+        and all(_supports_layer(layer) for layer in cache.layers)
         and library() is not None
     )
 
@@ -128,7 +128,7 @@ def _is_watched(model: nn.Module) -> bool:
     )
 
 
-def _takes_layer(cache: LayerCache) -> bool:
+def _supports_layer(cache: LayerCache) -> bool:
     """Plain scores over entries that are written once and read as they are, or turned keys."""
     config, options = cache.config, cache.options
     variant = config.variant
@@ -167,7 +167,7 @@ class NativeStep:
         """Describe a network and its cache.
 
         Args:
-            model: What ``takes`` takes.
+            model: What ``supports`` accepts.
             cache: Its cache, which has seen a token at least.
 
         Raises:

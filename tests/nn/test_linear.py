@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from qkvary.nn import products
 from qkvary.nn.fused_loss import linear_cross_entropy
-from qkvary.nn.products import LARGE, Linear, goes_to_onednn, linear, multiply_transposed
+from qkvary.nn.linear import LARGE, Linear, goes_to_onednn, linear, multiply_transposed
 
 ROWS, INNER, WIDTH = 512, 96, 192
 
