@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig, ValueRope
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.terms import TERMS
@@ -76,7 +76,7 @@ def _with_heads(variant: Variant) -> list[Variant]:
 def _all_labels() -> list[str]:
     variants = [product for entry in VARIANTS for product in _with_heads(entry.variant)]
     variants += [parse_variant(label) for label in (*COMBINED, *TERM_LABELS.values())]
-    return list(dict.fromkeys(spell_label(variant) for variant in variants))
+    return list(dict.fromkeys(format_label(variant) for variant in variants))
 
 
 LABELS = _all_labels()

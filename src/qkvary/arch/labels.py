@@ -40,7 +40,7 @@ _HEADS = re.compile(r"(?P<tied>Q-)?(?:(?P<mqa>MQA)|GQA-(?P<count>\d+))", re.IGNO
 _MARK = re.compile(r"\[([^\]]*)\]")
 
 
-def spell_label(variant: Variant) -> str:
+def format_label(variant: Variant) -> str:
     """The canonical label: the papers' name where there is one.
 
     Args:
@@ -49,19 +49,19 @@ def spell_label(variant: Variant) -> str:
     Returns:
         A label that ``parse_variant`` reads back to an equal value.
     """
-    base, heads = variant.sharing.spell_label(_marks(variant)), variant.num_kv_heads
+    base, heads = variant.sharing.format_label(_marks(variant)), variant.num_kv_heads
     if heads is not None:
         prefix = {"QKV": "", "Q-K=V": "Q-"}.get(base)
         group = "MQA" if heads == 1 else f"GQA-{heads}"
         base = f"{base}/{heads}" if prefix is None else prefix + group
-    return (f"({base})+" if variant.plus else base) + _spell_options(variant)
+    return (f"({base})+" if variant.plus else base) + _format_options(variant)
 
 
-def spell_tuple(variant: Variant) -> str:
+def format_tuple(variant: Variant) -> str:
     """The tuple spelling, such as ``q,k=v/4``."""
     heads = "" if variant.num_kv_heads is None else f"/{variant.num_kv_heads}"
-    base = variant.sharing.spell_tuple(_marks(variant))
-    return base + heads + ("+" if variant.plus else "") + _spell_options(variant)
+    base = variant.sharing.format_tuple(_marks(variant))
+    return base + heads + ("+" if variant.plus else "") + _format_options(variant)
 
 
 def parse_variant(text: str) -> Variant:
@@ -107,8 +107,8 @@ def suggest_labels(text: str, *, count: int = 3) -> tuple[str, ...]:
 
 
 def _known_labels() -> list[str]:
-    plain = [sharing.spell_label({}) for sharing in SHARINGS]
-    tuples = [sharing.spell_tuple({}) for sharing in SHARINGS]
+    plain = [sharing.format_label({}) for sharing in SHARINGS]
+    tuples = [sharing.format_tuple({}) for sharing in SHARINGS]
     heads = ["MQA", "GQA-4", "GQA-8", "Q-MQA", "Q-GQA-4", "Q-GQA-8"]
     return [*plain, "(Q=K-V)+", "(Q=K=V)+", *heads, "Q[residual]-K-V", "Q[map]=K-V", *tuples]
 
@@ -131,7 +131,7 @@ def _marks(variant: Variant) -> dict[Source, str]:
     return marks
 
 
-def _spell_options(variant: Variant) -> str:
+def _format_options(variant: Variant) -> str:
     values = {name: getattr(variant, name) for name in OPTIONS}
     given = [name for name, value in values.items() if value != DEFAULTS[name]]
     return "".join("@" + OPTIONS[name].form.format(values[name]) for name in given)
@@ -160,7 +160,7 @@ def _parse_sharing(base: str, whole: str) -> Sharing:
     if "," in base:
         return _parse_tuple(base, whole)
     for sharing in SHARINGS:
-        if sharing.spell_label({}).upper() == base.upper():
+        if sharing.format_label({}).upper() == base.upper():
             return sharing
     raise _unknown(whole)
 

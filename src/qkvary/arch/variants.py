@@ -142,7 +142,7 @@ class Variant(ScoreTerms):
         if self.diagonal != "none" and (not self.sharing.is_symmetric or self.query_form == "map"):
             raise ValueError(
                 "expected query and key to be one tensor for diagonal normalisation (the diagonal "
-                f"of K K^T is a squared norm), got {self.sharing.spell_tuple({})}; "
+                f"of K K^T is a squared norm), got {self.sharing.format_tuple({})}; "
                 "choices: Q=K-V, Q=K=V"
             )
 

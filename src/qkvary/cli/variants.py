@@ -11,7 +11,7 @@ from rich.text import Text
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.descriptions import describe, name_cached, write_equation
-from qkvary.arch.labels import parse_variant, spell_label, spell_tuple
+from qkvary.arch.labels import format_label, format_tuple, parse_variant
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import QKV, Variant
 from qkvary.cli._options import Json, Length
@@ -74,7 +74,7 @@ class Row:
     @property
     def label(self) -> str:
         """The canonical label."""
-        return spell_label(self.variant)
+        return format_label(self.variant)
 
 
 def command(
@@ -117,7 +117,7 @@ def _choose_rows(labels: tuple[str, ...], size: Size) -> Iterator[Row]:
     entries = {entry.label: entry for entry in VARIANTS}
     chosen = [parse_variant(label) for label in labels] or [entry.variant for entry in VARIANTS]
     for variant in chosen:
-        entry = entries.get(spell_label(variant))
+        entry = entries.get(format_label(variant))
         yield _build_row(
             variant,
             size,
@@ -144,7 +144,7 @@ def _build_row(
         remark=remark,
         costs=costs,
         refused=refused,
-        published=published_quality(spell_label(variant)),
+        published=published_quality(format_label(variant)),
     )
 
 
@@ -175,7 +175,7 @@ def _draw_table(rows: list[Row], baseline: Row) -> Table:
         drawn.add_column(heading, justify="right")
     for row in rows:
         drawn.add_row(
-            Text.assemble((row.label, "bold"), "\n", spell_tuple(row.variant)),
+            Text.assemble((row.label, "bold"), "\n", format_tuple(row.variant)),
             Text.assemble(describe(row.variant), "\n", (write_equation(row.variant), "cyan")),
             *(Text(cell) for cell in _figures(row, baseline)),
         )
@@ -201,7 +201,7 @@ def _share(value: int, of: int) -> str:
 def _print_list(screen: Console, rows: list[Row], baseline: Row) -> None:
     for row in rows:
         parameters, macs, cached, published = _figures(row, baseline)
-        screen.print(Text.assemble((row.label, "bold"), "  ", spell_tuple(row.variant)))
+        screen.print(Text.assemble((row.label, "bold"), "  ", format_tuple(row.variant)))
         screen.print(Text(f"  {describe(row.variant)}"))
         screen.print(Text(f"  {write_equation(row.variant)}", style="cyan"))
         screen.print(Text(f"  parameters {parameters}, MACs per token {macs or MISSING}"))
@@ -223,7 +223,7 @@ def _to_dict(row: Row) -> dict[str, Any]:
     variant, costs = row.variant, row.costs
     return {
         "label": row.label,
-        "tuple": spell_tuple(variant),
+        "tuple": format_tuple(variant),
         "meaning": describe(variant),
         "equation": write_equation(variant),
         "origin": row.origin,
