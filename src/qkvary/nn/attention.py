@@ -168,14 +168,15 @@ class Attention(nn.Module):
             new = self._read_memory(memory, 0 if cache is None else cache.length, layout)
         # Roles.
         query = make_query(x, sources[sharing.query], self.query_map, config)
-        if rotation is not None:
-            query = rotation.rotate(query)
         if cache is None:
             key, value = rotate_roles(config, new.sources, new.rotation)
         else:
             codec = make_codec(cache.options.layout, config, projections)
             rotate_all = functools.partial(make_rotation, config, layout.key_positions, x.dtype)
             key, value = store_roles(new, cache, layout, codec, rotate_all)
+        # The last of the roles: gradients of a shared source are added up in this order.
+        if rotation is not None:
+            query = rotation.rotate(query)
         # Terms.
         scores = Scores(query=query, key=key, scale=self.score_scale, layout=layout)
         for term in self.terms:
