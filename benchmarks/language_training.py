@@ -49,7 +49,7 @@ QUICK_BATCH = 1
 SHARING = ("Q-K=V", "Q=K-V", "Q=K=V", "GQA-2", "MQA", "Q-MQA", "I-K-V", "I-K=V")
 OTHERS = ("script", "transformers")
 TORCHS_PRODUCTS = "products as torch takes them"
-"""Ours, where ``nn/products.py`` leaves all products to torch."""
+"""Ours, where ``nn/linear.py`` leaves all products to torch."""
 WAYS = ("bf16", "bf16 products", "compiled", "compiled bf16")
 """Autocast; float32 whose products are taken in bfloat16 (``set_float32_matmul_precision``); and
 ``torch.compile`` with and without autocast."""

@@ -18,6 +18,7 @@ from qkvary.arch.attention import AttentionConfig, Kernel, PositionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.nn.attention import Attention
 from qkvary.nn.layout import Layout
+from qkvary.nn.scores import Scores
 from timing.interleaved import Effort, print_case, read_effort, take_turns
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -73,7 +74,15 @@ def make_layer(label: str, shape: Shape, kernel: Kernel) -> Attention:
 
 def core_of(layer: Attention, shape: Shape) -> Core:
     """The core of our layer."""
-    return lambda key, value: layer.mix(key, key, value, Layout(new_tokens=shape.tokens))
+
+    def attend(key: Tensor, value: Tensor) -> Tensor:
+        layout = Layout(new_tokens=shape.tokens)
+        scores = Scores(query=key, key=key, scale=layer.score_scale, layout=layout)
+        for term in layer.terms:
+            scores = term(scores)
+        return layer.core(scores, value, training=layer.training)
+
+    return attend
 
 
 def published_core(shape: Shape) -> Core:

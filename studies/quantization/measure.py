@@ -19,7 +19,7 @@ from scale_records import BITS, WAYS, ScaleRecord, ScaleStudy
 
 from qkvary.arch.caches import CacheOptions
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.costs.formats import parse_options, spell_options
+from qkvary.costs.formats import format_options, parse_options
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.inference.cache_quality import QualityMeter, cut_windows
 from qkvary.storage.durable import atomic_write_file, make_directory
@@ -79,7 +79,7 @@ def measure_networks(study: Study, store: Store, *, windows: int) -> Iterator[Sc
 
 
 def _spell(options: CacheOptions) -> str:
-    return f"{options.layout} {spell_options(options)}"
+    return f"{options.layout} {format_options(options)}"
 
 
 def _measure(

@@ -169,8 +169,7 @@ def score_deviation(label: str, scheme: InitScheme, identity: IdentityScale) -> 
         x = torch.randn(2, 29, 96, generator=generator)
         layout = Layout(new_tokens=29)
         with torch.no_grad():
-            query, key, _, _ = layer.roles(x, cache=None, layout=layout)
-            scores = layer._scores(query, key, layout)
+            scores = layer.core.multiply(layer.scores(x, layout)[0])
         off_diagonal = ~torch.eye(29, dtype=torch.bool)
         squares.append(float(scores[..., off_diagonal].square().mean()))
     return math.sqrt(sum(squares) / len(squares))

@@ -19,7 +19,7 @@ from qkvary.arch.canonical import (
     stored_as,
     to_dict,
 )
-from qkvary.arch.labels import spell_label
+from qkvary.arch.labels import format_label
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.arch.variants import QKV, Variant
 from tests.arch.variant_strategies import variants
@@ -97,7 +97,7 @@ def test_json_is_canonical() -> None:
     assert '"variant":"QKV"' in text
     assert '"kind":"LanguageModelConfig"' in text
     assert len(fingerprint(make())) == 64
-    assert to_dict(QKV) == spell_label(QKV)
+    assert to_dict(QKV) == format_label(QKV)
 
 
 def test_one_and_one_point_zero_are_one_number() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkvary.arch.labels import parse_variant, spell_label, spell_tuple, suggest_labels
+from qkvary.arch.labels import format_label, format_tuple, parse_variant, suggest_labels
 from qkvary.arch.sharing import SHARINGS, share
 from qkvary.arch.variants import QKV, Rank, Variant
 from tests.arch.variant_strategies import variants
@@ -15,7 +15,7 @@ from tests.arch.variant_strategies import variants
 @settings(max_examples=400)
 @given(variant=variants)
 def test_labels_and_tuples_are_read_back(variant: Variant) -> None:
-    for spell in (spell_label, spell_tuple):
+    for spell in (format_label, format_tuple):
         text = spell(variant)
         assert parse_variant(text) == variant
         assert spell(parse_variant(text)) == text
@@ -26,15 +26,15 @@ def test_labels_and_tuples_are_read_back(variant: Variant) -> None:
 @settings(max_examples=200)
 @given(left=variants, right=variants)
 def test_different_variants_have_different_labels(left: Variant, right: Variant) -> None:
-    assert (spell_label(left) == spell_label(right)) == (left == right)
-    assert (spell_tuple(left) == spell_tuple(right)) == (left == right)
+    assert (format_label(left) == format_label(right)) == (left == right)
+    assert (format_tuple(left) == format_tuple(right)) == (left == right)
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_every_sharing_is_read_in_any_case(sharing: object) -> None:
     variant = Variant(sharing=sharing)  # type: ignore[arg-type]
-    assert parse_variant(spell_label(variant).lower()) == variant
-    assert parse_variant(spell_tuple(variant).upper()) == variant
+    assert parse_variant(format_label(variant).lower()) == variant
+    assert parse_variant(format_tuple(variant).upper()) == variant
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_every_sharing_is_read_in_any_case(sharing: object) -> None:
     ],
 )
 def test_other_spellings_are_read(spelling: str, label: str) -> None:
-    assert spell_label(parse_variant(spelling)) == label
+    assert format_label(parse_variant(spelling)) == label
 
 
 def test_what_labels_mean() -> None:
@@ -176,9 +176,9 @@ def test_any_text_is_read_or_refused_in_words(text: str) -> None:
         refusal = str(error)
     else:
         refusal = "expected nothing else"
-        assert parse_variant(spell_label(variant)) == variant
+        assert parse_variant(format_label(variant)) == variant
     assert refusal.startswith("expected ")
 
 
 def test_a_default_has_no_spelling() -> None:
-    assert spell_label(dataclasses.replace(QKV, temperature=1)) == "QKV"
+    assert format_label(dataclasses.replace(QKV, temperature=1)) == "QKV"

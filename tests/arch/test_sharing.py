@@ -9,8 +9,8 @@ from qkvary.arch.sharing import SHARINGS, Sharing, share
 
 def test_there_are_fifteen_each_with_one_name() -> None:
     assert len(SHARINGS) == len(set(SHARINGS)) == 15
-    assert len({sharing.spell_label({}) for sharing in SHARINGS}) == 15
-    assert len({sharing.spell_tuple({}) for sharing in SHARINGS}) == 15
+    assert len({sharing.format_label({}) for sharing in SHARINGS}) == 15
+    assert len({sharing.format_tuple({}) for sharing in SHARINGS}) == 15
 
 
 def test_every_naming_of_roles_is_one_of_the_fifteen() -> None:
@@ -50,7 +50,7 @@ def test_what_follows_from_a_sharing(
     symmetric: bool,
 ) -> None:
     sharing = share(*names)
-    assert (sharing.spell_label({}), sharing.spell_tuple({})) == (label, spelled)
+    assert (sharing.format_label({}), sharing.format_tuple({})) == (label, spelled)
     assert (sharing.projections, sharing.cached) == (projections, cached)
     assert sharing.is_symmetric is symmetric
     for source in (*projections, "x"):

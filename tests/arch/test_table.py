@@ -6,7 +6,7 @@ import pytest
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.descriptions import describe, name_cached, write_equation
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.sharing import SHARINGS
 from qkvary.arch.table import VARIANTS, NamedVariant
 
@@ -31,7 +31,7 @@ PUBLISHED = {
 def test_labels_are_canonical_and_distinct() -> None:
     labels = [entry.label for entry in VARIANTS]
     assert len(labels) == len(set(labels))
-    assert [spell_label(entry.variant) for entry in VARIANTS] == labels
+    assert [format_label(entry.variant) for entry in VARIANTS] == labels
     with pytest.raises(ValueError, match="expected the canonical label MQA, got GQA-1"):
         NamedVariant("GQA-1", "this project")
 

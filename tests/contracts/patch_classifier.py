@@ -10,8 +10,8 @@ from qkvary.arch.canonical import stored
 from qkvary.arch.models import Model, block_layers, final_norms
 from qkvary.arch.networks import Network
 from qkvary.arch.parts import Linear, Table
-from qkvary.nn.draws import Draws
 from qkvary.nn.initialization import initialize
+from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Layout
 from qkvary.nn.stack import Stack
 from qkvary.tasks.contract import (
@@ -56,10 +56,10 @@ class PatchClassifier(nn.Module):
         self.stack = Stack(config)
         self.head = nn.Linear(config.d_model, config.classes)
         initialize(self, config.init, seed)
-        draws = Draws(seed, "")
-        draws.linear("patch", self.patch, config.init)
-        draws.table("positions", self.positions, config.init)
-        draws.linear("head", self.head, config.init)
+        initializer = Initializer(seed, "")
+        initializer.linear("patch", self.patch, config.init)
+        initializer.table("positions", self.positions, config.init)
+        initializer.linear("head", self.head, config.init)
 
     def forward(self, patches: Tensor) -> Tensor:
         layout = Layout(new_tokens=patches.shape[1], device=patches.device)

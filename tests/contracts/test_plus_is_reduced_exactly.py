@@ -53,13 +53,13 @@ def test_row_channels_learn_alike_and_the_bias_does_not(features: int, causal: b
     layer = Attention(make_config("(Q=K-V)+", causal=causal, position=position)).double()
     randomize(layer, seed=31)
     layer(random_input(37)).square().sum().backward()
-    assert layer.plus is not None
-    gradient = layer.plus.weight.grad
+    (plus,) = layer.terms
+    gradient = plus.weight.grad
     assert gradient is not None
     row = gradient[0, : ROW_ONLY[features]]
     assert distance(row, row[0].expand_as(row)) < GATE
     assert row[0].abs() > 1e-3
-    bias = layer.plus.bias.grad
+    bias = plus.bias.grad
     assert bias is None or float(bias.abs()) < GATE * float(gradient.abs().max())
 
 
@@ -72,7 +72,7 @@ def test_attention_maps_are_those_of_whole_published_tensors(features: int, per_
     randomize(layer, seed=53)
     x = random_input(59)
     assert layer.k_proj is not None
-    assert layer.plus is not None
+    (plus,) = layer.terms
     key = layer.k_proj(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
     scores = key @ key.mT * layer.config.score_scale
     table = make_table(TOKENS, features, torch.float64)
@@ -81,8 +81,8 @@ def test_attention_maps_are_those_of_whole_published_tensors(features: int, per_
             published_plus_scores(
                 scores[:, head : head + 1],
                 table,
-                layer.plus.weight[head if per_head else 0][None],
-                layer.plus.bias[head if per_head else 0][None],
+                plus.weight[head if per_head else 0][None],
+                plus.bias[head if per_head else 0][None],
             )[:, 0]
             for head in range(HEADS)
         ],

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qkvary.nn.kernels import normalise_diagonal
+from qkvary.nn.terms import normalise_diagonal
 from tests.contracts.decoding_gates import CEILINGS, DTYPES
 from tests.contracts.variant_cases import distance, make_config
 

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig, ValueRope
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.arch.table import VARIANTS
+from qkvary.arch.terms import TERMS
 from qkvary.arch.variants import Variant
 from tests.pairwise import pairwise
 
@@ -47,6 +48,17 @@ COMBINED = (
 """Products that nobody wrote down: each option meets several others."""
 
 
+TERM_LABELS = {
+    term.name: {
+        "plus": "(Q=K=V)+",
+        "diagonal": "Q=K=V@diag-mean",
+        "temperature": "Q=K=V@t0.5",
+    }.get(term.field, f"Q=K=V@{term.name}")
+    for term in TERMS
+}
+"""A label with each score term and no other, by its name."""
+
+
 def _with_heads(variant: Variant) -> list[Variant]:
     if variant.window is not None:
         # The table's window is longer than a test's sequence.
@@ -63,8 +75,8 @@ def _with_heads(variant: Variant) -> list[Variant]:
 
 def _all_labels() -> list[str]:
     variants = [product for entry in VARIANTS for product in _with_heads(entry.variant)]
-    variants += [parse_variant(label) for label in COMBINED]
-    return list(dict.fromkeys(spell_label(variant) for variant in variants))
+    variants += [parse_variant(label) for label in (*COMBINED, *TERM_LABELS.values())]
+    return list(dict.fromkeys(format_label(variant) for variant in variants))
 
 
 LABELS = _all_labels()

@@ -11,9 +11,9 @@ from qkvary.costs.formats import (
     FORMATS,
     Format,
     cache_format,
+    format_options,
     parse_format,
     parse_options,
-    spell_options,
 )
 
 BY_CHANNEL = CacheOptions(storage="int4", scales="channel", block=16, residual=5, rotate=True)
@@ -166,9 +166,9 @@ def test_options_of_a_cache_have_a_format() -> None:
     ],
 )
 def test_storages_are_spelled_and_read(spelled: str, options: CacheOptions) -> None:
-    assert spell_options(options) == spelled
+    assert format_options(options) == spelled
     assert parse_options(f" {spelled.upper()}") == options
-    assert spell_options(CacheOptions()) == "growing"
+    assert format_options(CacheOptions()) == "growing"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.literature.figures import (
     PublishedFigure,
     decode_table,
@@ -37,7 +37,7 @@ def test_every_file_is_a_table_with_its_source(name: str) -> None:
         assert column.title
         assert (column.metric is None) or column.tasks
         for variant in column.variants:
-            assert variant == spell_label(parse_variant(variant))
+            assert variant == format_label(parse_variant(variant))
 
 
 def test_every_table_of_the_papers_is_there() -> None:

@@ -45,7 +45,7 @@ def test_a_cleared_cache_is_an_empty_one(options: CacheOptions) -> None:
     run(model, TOKENS, cache)
     cache.clear()
     assert cache.length == 0
-    assert [layer.kept for layer in cache.layers] == [0, 0]
+    assert [layer.num_stored for layer in cache.layers] == [0, 0]
     # Other rows, and another number format: nothing of the first text is left.
     for some in (model, make_model("Q-K=V", "GQA-2@w3").float()):
         tokens = torch.cat((TOKENS, TOKENS[:1] + 1)) % 13

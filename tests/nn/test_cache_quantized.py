@@ -36,9 +36,9 @@ def entries(seed: int, *, tokens: int, width: int = WIDTH) -> Tensor:
 
 
 def feed(
-    store: QuantizedStore, x: Tensor, sizes: list[int], most_kept: int | None = None
+    store: QuantizedStore, x: Tensor, sizes: list[int], max_kept: int | None = None
 ) -> list[Tensor]:
-    return [store.append(part, most_kept) for part in x.split(sizes, dim=2)]
+    return [store.append(part, max_kept) for part in x.split(sizes, dim=2)]
 
 
 def state(store: QuantizedStore) -> list[Any]:
@@ -71,7 +71,7 @@ def test_codes_do_not_depend_on_how_tokens_arrive(
 ) -> None:
     tokens = sum(sizes)
     x, most = entries(3, tokens=tokens), None if window is None else window - 1
-    given = {"max_tokens": tokens if known else None, "most_kept": most}
+    given = {"max_tokens": tokens if known else None, "max_kept": most}
     whole, parts, single = (QuantizedStore(options, **given) for _ in range(3))
     feed(whole, x, [tokens], most)
     feed(parts, x, sizes, most)
@@ -79,7 +79,7 @@ def test_codes_do_not_depend_on_how_tokens_arrive(
     assert same(whole, parts)
     assert same(whole, single)
     kept = tokens if most is None else min(tokens, most)
-    assert (whole.kept, single.kept) == (kept, kept)
+    assert (whole.num_tokens, single.num_tokens) == (kept, kept)
     seen = range(1, tokens + 1)
     assert [part.shape[2] for part in read] == [
         count if most is None else min(count, most + 1) for count in seen
@@ -137,13 +137,13 @@ def test_a_window_drops_the_oldest_and_reads_what_it_keeps(
 ) -> None:
     tokens, most = sum(sizes), window - 1
     x = entries(9, tokens=tokens)
-    bounded = QuantizedStore(options, most_kept=most, max_tokens=tokens)
+    bounded = QuantizedStore(options, max_kept=most, max_tokens=tokens)
     free = QuantizedStore(options)
     for part in x.split(sizes, dim=2):
         found, expected = bounded.append(part, most), free.append(part, None)
         assert torch.equal(found, expected[:, :, expected.shape[2] - found.shape[2] :])
     wanted = min(tokens, most)
-    assert bounded.kept == wanted
+    assert bounded.num_tokens == wanted
     codes, everything = bounded._codes.read(), free._codes.read()
     if codes is not None and everything is not None and codes.shape[2]:
         assert torch.equal(codes, everything[:, :, everything.shape[2] - codes.shape[2] :])
@@ -165,15 +165,17 @@ def test_a_crop_keeps_codes_and_scales_of_what_is_left(
     before = None if codes is None else codes.clone()
     for store in stores:
         store.drop_last(first - left)
-        assert store.kept == left
+        assert store.num_tokens == left
     kept = stores[0]._codes.read()
     if before is not None and kept is not None:
         assert torch.equal(kept, before[:, :, : kept.shape[2]])
     feed(stores[0], later, [sum(sizes)])
     feed(stores[1], later, [1] * sum(sizes))
     assert same(*stores)
-    assert stores[0].kept == left + sum(sizes)
-    assert sum(stores[0]._runs) == (stores[0]._codes.kept if options.scales == "channel" else 0)
+    assert stores[0].num_tokens == left + sum(sizes)
+    assert sum(stores[0]._runs) == (
+        stores[0]._codes.num_tokens if options.scales == "channel" else 0
+    )
     # One more row of scales at most: that of the block that was cut.
     more = 4 * WIDTH * SHAPE[0] * SHAPE[1] if options.scales == "channel" else 0
     usual = reference_bytes(options, left + sum(sizes))
@@ -187,7 +189,7 @@ def test_a_block_that_was_cut_is_finished_with_a_scale_of_its_own() -> None:
     store.drop_last(3)
     assert store._runs == [4, 1]
     store.append(1e3 * x[:, :, 5:], None)
-    assert (store._runs, store._codes.kept, store.kept) == ([4, 1, 3], 8, 8)
+    assert (store._runs, store._codes.num_tokens, store.num_tokens) == ([4, 1, 3], 8, 8)
     read = store.append(x[:, :, :0], None)
     # The scale of the token that was left is still that of the block it came with.
     step = x[:, :, 4:].abs().amax(dim=2) / 127
@@ -232,9 +234,9 @@ def test_a_residual_is_kept_bit_by_bit() -> None:
 
 def test_blocks_that_a_window_would_cut_are_refused() -> None:
     options = CacheOptions(storage="int8", scales="channel", block=4, residual=3)
-    QuantizedStore(options, most_kept=6)
+    QuantizedStore(options, max_kept=6)
     with pytest.raises(ValueError, match="expected blocks and residual that fit a window of 6 tok"):
-        QuantizedStore(options, most_kept=5)
+        QuantizedStore(options, max_kept=5)
     with pytest.raises(ValueError, match="expected quantised storage, got 'growing'"):
         QuantizedStore(CacheOptions())
 
@@ -256,7 +258,7 @@ def test_a_ring_is_a_list_of_rows(steps: list[tuple[str, int]], most: int | None
             rest = plain.shape[2] - count
             plain = plain[:, :, count:] if kind == "f" else plain[:, :, :rest]
         found = ring.read()
-        assert ring.kept == plain.shape[2]
+        assert ring.num_tokens == plain.shape[2]
         assert torch.equal(plain, plain[:, :, :0] if found is None else found)
         assert ring.nbytes == 2 * 3 * 7 * 4 * ring.capacity
         assert ring.kept_nbytes == plain.numel() * 4

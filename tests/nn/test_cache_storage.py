@@ -37,4 +37,4 @@ def test_a_store_is_a_list_of_tokens(
             rows = torch.tensor([count % 2, 0])
             store.reorder(rows)
             plain = plain[rows]
-        assert store.kept == plain.shape[2]
+        assert store.num_tokens == plain.shape[2]

@@ -25,7 +25,7 @@ def test_every_variant_has_a_diagram(label: str) -> None:
     assert drawing.count('class="role"') == 3
 
 
-@pytest.mark.parametrize("sharing", SHARINGS, ids=lambda sharing: sharing.spell_tuple({}))
+@pytest.mark.parametrize("sharing", SHARINGS, ids=lambda sharing: sharing.format_tuple({}))
 def test_projections_never_cover_each_other(sharing: Sharing) -> None:
     variant = Variant(sharing=sharing)
     places = sorted(diagrams._centres(variant).values())

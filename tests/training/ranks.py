@@ -26,7 +26,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from qkvary.nn import products
+from qkvary.nn import linear as linear_module
 from qkvary.storage.errors import QkvaryError, ResourceError
 from qkvary.storage.manifest import FileEntry
 from qkvary.storage.rotation import KEEP
@@ -64,7 +64,7 @@ def work(order: dict[str, Any], rank: int) -> None:
     joined = join_processes(order.get("strategy", "ddp"), run.device, patience_seconds=patience)
     with joined as distribution:
         mutate(order.get("mutant", ""), distribution)
-        products.LARGE = order.get("large_product", products.LARGE)
+        linear_module.LARGE = order.get("large_product", linear_module.LARGE)
         outcome = train(
             run,
             task,

@@ -206,6 +206,13 @@ class AttentionConfig:
         """Channels of a source over all its heads."""
         return self.heads(source) * self.size_per_head
 
+    @property
+    def value_rope(self) -> ValueRope:
+        """What rotary positions do to the value: something only where it reads the key's source."""
+        sharing = self.variant.sharing
+        reads_key = self.variant.positions == "rotary" and sharing.value == sharing.key
+        return self.position.value_rope if reads_key else "none"
+
     def rank(self, source: Source) -> int | None:
         """Inner width of a low-rank projection, ``None`` for a full one.
 
@@ -243,6 +250,11 @@ class AttentionConfig:
         """What q . k is multiplied with, the identity correction included, the temperature not."""
         base = 1.0 / math.sqrt(self.size_per_head if self.scale.by == "head" else self.d_model)
         return base * self.identity_correction
+
+    @property
+    def content_scale(self) -> float:
+        """What q . k is multiplied with where no learned term changes it."""
+        return self.score_scale / self.variant.temperature
 
     @property
     def identity_correction(self) -> float:

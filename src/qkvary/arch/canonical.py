@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from qkvary.arch.choices import field_hints
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.variants import Variant
 from qkvary.text.names import suggest
 
@@ -86,7 +86,7 @@ def to_dict(config: Any) -> Any:
         config: A frozen dataclass, or any value that may stand in one.
     """
     if isinstance(config, Variant):
-        return spell_label(config)
+        return format_label(config)
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return {_KIND: stored_kind(type(config)), **_encode_fields(config)}
     if isinstance(config, tuple | list):
@@ -124,12 +124,12 @@ def from_dict(kind: type[T], data: Any) -> T:
 
 def canonical_json(config: Any) -> str:
     """The one JSON text of a configuration: sorted keys, no spaces, integral floats as floats."""
-    return _spell(to_dict(config))
+    return _dump(to_dict(config))
 
 
 def identity_json(config: Any) -> str:
     """The canonical JSON without the fields that name nothing."""
-    return _spell(_identify(config, to_dict(config)))
+    return _dump(_identify(config, to_dict(config)))
 
 
 def fingerprint(config: Any) -> str:
@@ -137,7 +137,7 @@ def fingerprint(config: Any) -> str:
     return hashlib.sha256(canonical_json(config).encode()).hexdigest()
 
 
-def _spell(data: Any) -> str:
+def _dump(data: Any) -> str:
     return json.dumps(
         data, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
     )

@@ -10,15 +10,6 @@ _FORMS = {
     "residual-gelu": "the query adds the GELU of its projection to the layer input",
     "map": "the query is the shared source through a linear map of its own per head",
 }
-_POSITIONS = {
-    "relative": "a learned bias per head and distance i-j is added to the scores",
-    "alibi": "a penalty proportional to the distance |i-j| is added to the scores",
-    "rotary": "query and key are rotated by their positions",
-}
-_DIAGONALS = {
-    "mean": "the diagonal of the scores is divided by its mean",
-    "norm": "the diagonal of the scores is divided by its norm",
-}
 
 
 def describe(variant: Variant) -> str:
@@ -42,16 +33,10 @@ def describe(variant: Variant) -> str:
             parts.append(f"projection {source} has rank {size}")
     if variant.query_form != "plain":
         parts.append(_FORMS[variant.query_form])
-    if variant.plus:
-        parts.append("scores become tau a_ij + g(j): a temperature and a bias per key position")
-    if variant.positions != "none":
-        parts.append(_POSITIONS[variant.positions])
     if variant.window is not None:
         parts.append(f"attention reaches {variant.window} tokens")
-    if variant.diagonal != "none":
-        parts.append(_DIAGONALS[variant.diagonal])
-    if variant.temperature != 1.0:
-        parts.append(f"softmax temperature {variant.temperature:g}")
+    for term in variant.terms:
+        parts.append(term.words.format(value=getattr(variant, term.field)))
     return "; ".join(parts)
 
 
@@ -67,18 +52,12 @@ def write_equation(variant: Variant) -> str:
     """
     sharing = variant.sharing
     query, key, value = (_write_source(variant, sharing.roles[role]) for role in _ROLES)
-    query = _write_query(variant, query)
-    if variant.positions == "rotary":
-        scores = f"s R({query}) R({key})ᵀ"
-    else:
-        scores = f"s {_group(query)} {_group(key)}ᵀ"
-    if variant.diagonal != "none":
-        scores = f"D({scores})"
-    if variant.plus:
-        scores = f"τ {scores} + 1 gᵀ"
-    scores += {"relative": " + b(i-j)", "alibi": " - m |i-j|"}.get(variant.positions, "")
-    if variant.temperature != 1.0:
-        scores = f"({scores}) / {variant.temperature:g}"
+    factors = (_write_query(variant, query), key)
+    role = next((term.role for term in variant.terms if term.role), None)
+    query, key = (role.format(role=one) if role else _group(one) for one in factors)
+    scores = f"s {query} {key}ᵀ"
+    for term in variant.terms:
+        scores = term.scores.format(scores=scores, value=getattr(variant, term.field))
     return f"softmax({scores}) {_group(value)}"
 
 

@@ -8,7 +8,8 @@ import difflib
 import re
 
 from qkvary.arch.sharing import IDENTITY, SHARINGS, Sharing, Source, share
-from qkvary.arch.variants import DiagonalNorm, QueryForm, Rank, ScorePosition, Variant
+from qkvary.arch.terms import DEFAULTS, OPTIONS
+from qkvary.arch.variants import QueryForm, Rank, Variant
 
 _ALIASES = {
     "MHA": "QKV",
@@ -26,18 +27,11 @@ _ALIASES = {
 }
 """Names used in the papers' texts and code, in capitals."""
 
-_POSITIONS: dict[str, ScorePosition] = {
-    "relative": "relative",
-    "alibi": "alibi",
-    "rotary": "rotary",
-}
-_DIAGONALS: dict[str, DiagonalNorm] = {"diag-mean": "mean", "diag-norm": "norm"}
 _FORMS: dict[str, QueryForm] = {
     "residual": "residual",
     "residual-gelu": "residual-gelu",
     "map": "map",
 }
-_OPTION_HELP = "relative, alibi, rotary, wN (window), diag-mean, diag-norm, tX (temperature)"
 
 _SHAPE = re.compile(
     r"(?P<base>[^@]*?)(?:/(?P<heads>\w+(?:-\d+)?))?(?P<plus>\+?)(?P<options>(?:@[^@]+)*)"
@@ -46,7 +40,7 @@ _HEADS = re.compile(r"(?P<tied>Q-)?(?:(?P<mqa>MQA)|GQA-(?P<count>\d+))", re.IGNO
 _MARK = re.compile(r"\[([^\]]*)\]")
 
 
-def spell_label(variant: Variant) -> str:
+def format_label(variant: Variant) -> str:
     """The canonical label: the papers' name where there is one.
 
     Args:
@@ -55,19 +49,19 @@ def spell_label(variant: Variant) -> str:
     Returns:
         A label that ``parse_variant`` reads back to an equal value.
     """
-    base, heads = variant.sharing.spell_label(_marks(variant)), variant.num_kv_heads
+    base, heads = variant.sharing.format_label(_marks(variant)), variant.num_kv_heads
     if heads is not None:
         prefix = {"QKV": "", "Q-K=V": "Q-"}.get(base)
         group = "MQA" if heads == 1 else f"GQA-{heads}"
         base = f"{base}/{heads}" if prefix is None else prefix + group
-    return (f"({base})+" if variant.plus else base) + _spell_options(variant)
+    return (f"({base})+" if variant.plus else base) + _format_options(variant)
 
 
-def spell_tuple(variant: Variant) -> str:
+def format_tuple(variant: Variant) -> str:
     """The tuple spelling, such as ``q,k=v/4``."""
     heads = "" if variant.num_kv_heads is None else f"/{variant.num_kv_heads}"
-    base = variant.sharing.spell_tuple(_marks(variant))
-    return base + heads + ("+" if variant.plus else "") + _spell_options(variant)
+    base = variant.sharing.format_tuple(_marks(variant))
+    return base + heads + ("+" if variant.plus else "") + _format_options(variant)
 
 
 def parse_variant(text: str) -> Variant:
@@ -113,8 +107,8 @@ def suggest_labels(text: str, *, count: int = 3) -> tuple[str, ...]:
 
 
 def _known_labels() -> list[str]:
-    plain = [sharing.spell_label({}) for sharing in SHARINGS]
-    tuples = [sharing.spell_tuple({}) for sharing in SHARINGS]
+    plain = [sharing.format_label({}) for sharing in SHARINGS]
+    tuples = [sharing.format_tuple({}) for sharing in SHARINGS]
     heads = ["MQA", "GQA-4", "GQA-8", "Q-MQA", "Q-GQA-4", "Q-GQA-8"]
     return [*plain, "(Q=K-V)+", "(Q=K=V)+", *heads, "Q[residual]-K-V", "Q[map]=K-V", *tuples]
 
@@ -137,14 +131,10 @@ def _marks(variant: Variant) -> dict[Source, str]:
     return marks
 
 
-def _spell_options(variant: Variant) -> str:
-    options = [
-        variant.positions if variant.positions != "none" else "",
-        f"w{variant.window}" if variant.window is not None else "",
-        f"diag-{variant.diagonal}" if variant.diagonal != "none" else "",
-        f"t{variant.temperature!r}" if variant.temperature != 1.0 else "",
-    ]
-    return "".join(f"@{option}" for option in options if option)
+def _format_options(variant: Variant) -> str:
+    values = {name: getattr(variant, name) for name in OPTIONS}
+    given = [name for name, value in values.items() if value != DEFAULTS[name]]
+    return "".join("@" + OPTIONS[name].form.format(values[name]) for name in given)
 
 
 def _parse_heads(text: str, whole: str) -> int:
@@ -170,7 +160,7 @@ def _parse_sharing(base: str, whole: str) -> Sharing:
     if "," in base:
         return _parse_tuple(base, whole)
     for sharing in SHARINGS:
-        if sharing.spell_label({}).upper() == base.upper():
+        if sharing.format_label({}).upper() == base.upper():
             return sharing
     raise _unknown(whole)
 
@@ -226,18 +216,14 @@ def _parse_rank(mark: str, whole: str) -> Rank:
 
 def _parse_options(options: list[str], whole: str) -> dict[str, object]:
     fields: dict[str, object] = {}
-    for option in (option.lower() for option in options):
-        if option in _POSITIONS:
-            name, value = "positions", _POSITIONS[option]
-        elif option in _DIAGONALS:
-            name, value = "diagonal", _DIAGONALS[option]
-        elif re.fullmatch(r"w\d+", option):
-            name, value = "window", int(option[1:])
-        elif re.fullmatch(r"t\d*\.?\d+(e[+-]?\d+)?", option):
-            name, value = "temperature", float(option[1:])
-        else:
-            raise ValueError(f"expected options out of {_OPTION_HELP}, got @{option} in {whole!r}")
+    for text in (option.lower() for option in options):
+        matches = {name: re.fullmatch(option.pattern, text) for name, option in OPTIONS.items()}
+        found = next(((name, match[1]) for name, match in matches.items() if match), None)
+        if found is None:
+            choices = ", ".join(option.help for option in OPTIONS.values())
+            raise ValueError(f"expected options out of {choices}, got @{text} in {whole!r}")
+        name, value = found
         if name in fields:
             raise ValueError(f"expected one {name} option, got two in {whole!r}")
-        fields[name] = value
+        fields[name] = OPTIONS[name].read(value)
     return fields

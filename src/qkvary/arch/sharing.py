@@ -65,7 +65,7 @@ class Sharing:
         """The roles that read ``source``."""
         return tuple(role for role in ROLES if self.roles[role] == source)
 
-    def spell_label(self, marks: dict[Source, str]) -> str:
+    def format_label(self, marks: dict[Source, str]) -> str:
         """The papers' label, such as ``Q-K=V``; marks stand behind the first role of a source."""
         if self.query == self.value != self.key and self.query != IDENTITY:
             marked = f"-K{marks['k']}" if "k" in marks else ""
@@ -81,7 +81,7 @@ class Sharing:
             previous = source
         return "QKV" if text == "Q-K-V" else text
 
-    def spell_tuple(self, marks: dict[Source, str]) -> str:
+    def format_tuple(self, marks: dict[Source, str]) -> str:
         """The tuple spelling, such as ``q,k=v``: one group a source, ``x`` for the layer input."""
         groups: list[str] = []
         seen: set[Source] = set()

@@ -8,7 +8,7 @@ test runs over.
 from dataclasses import dataclass
 from typing import Literal
 
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.variants import Variant
 
 Origin = Literal[
@@ -32,9 +32,9 @@ class NamedVariant:
     """What is worth knowing beside the derived meaning."""
 
     def __post_init__(self) -> None:
-        if spell_label(self.variant) != self.label:
+        if format_label(self.variant) != self.label:
             raise ValueError(
-                f"expected the canonical label {spell_label(self.variant)}, got {self.label}"
+                f"expected the canonical label {format_label(self.variant)}, got {self.label}"
             )
 
     @property

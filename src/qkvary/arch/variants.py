@@ -8,10 +8,9 @@ from typing import Literal
 
 from qkvary.arch.choices import check_choices
 from qkvary.arch.sharing import IDENTITY, Role, Sharing, Source, share
+from qkvary.arch.terms import ScoreTerms
 
 QueryForm = Literal["plain", "residual", "residual-gelu", "map"]
-ScorePosition = Literal["none", "relative", "alibi", "rotary"]
-DiagonalNorm = Literal["none", "mean", "norm"]
 
 IDENTITY_WEIGHT_DECAY_FACTOR = 0.3125
 """2^-5 / 0.1: paper 3 trains with weight decay 0.03125 where its baseline has 0.1."""
@@ -51,7 +50,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
+class Variant(ScoreTerms):
     """What separates one attention layer from another of the same size.
 
     Raises:
@@ -68,17 +67,6 @@ class Variant:
     """Rank of the projection that the key reads."""
     v_rank: Rank | None = None
     """Rank of the value's own projection."""
-    plus: bool = False
-    """The papers' ``+``: scores become tau a_ij + g(j), from a fixed 2D sinusoid."""
-    positions: ScorePosition = "none"
-    """A joint (i, j) position term in the scores."""
-    window: int | None = None
-    """Keys this many tokens or more behind the query (bidirectional: away from it) are masked."""
-    diagonal: DiagonalNorm = "none"
-    """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees
-    (paper 1, appendix A.2)."""
-    temperature: float = 1.0
-    """Scores are divided by this before the softmax."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -154,7 +142,7 @@ class Variant:
         if self.diagonal != "none" and (not self.sharing.is_symmetric or self.query_form == "map"):
             raise ValueError(
                 "expected query and key to be one tensor for diagonal normalisation (the diagonal "
-                f"of K K^T is a squared norm), got {self.sharing.spell_tuple({})}; "
+                f"of K K^T is a squared norm), got {self.sharing.format_tuple({})}; "
                 "choices: Q=K-V, Q=K=V"
             )
 

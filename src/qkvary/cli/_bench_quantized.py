@@ -11,7 +11,7 @@ from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.cli._options import Checkpoint, Json
 from qkvary.cli._output import console, print_json
-from qkvary.costs.formats import parse_options, spell_options
+from qkvary.costs.formats import format_options, parse_options
 from qkvary.data.tokenizers import encode_documents
 from qkvary.reports.terminal import print_rows
 from qkvary.storage.errors import UsageError
@@ -112,7 +112,7 @@ def describe(row: "Measured") -> dict[str, Any]:
     """All figures of a storage by their names."""
     quality = row.quality
     return {
-        "storage": spell_options(row.options),
+        "storage": format_options(row.options),
         **dataclasses.asdict(quality),
         "perplexity_change": quality.perplexity_change,
         "drifts": quality.drifts,
@@ -151,7 +151,7 @@ def _print(rows: "Sequence[Measured]") -> None:
 def _cells(row: "Measured") -> tuple[str, ...]:
     quality, options = row.quality, row.options
     return (
-        spell_options(options),
+        format_options(options),
         f"{quality.context:,}",
         f"{quality.bits_per_number:.2f}",
         f"{quality.median_kl:.1e}",

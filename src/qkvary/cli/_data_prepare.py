@@ -16,7 +16,7 @@ from qkvary.cli._prepared_output import print_prepared, summarise_prepared
 from qkvary.data.places import DEFAULT_TOKENIZER, prepare_corpus
 from qkvary.data.preparation import Progress, Settings
 from qkvary.data.sources import Choices
-from qkvary.studies.running.live import spell_seconds
+from qkvary.studies.running.live import format_seconds
 
 Source = Annotated[
     str,
@@ -156,5 +156,5 @@ def describe_progress(progress: Progress, seconds: float) -> str:
         parts.insert(0, f"{share:.0%}")
         left = (progress.total_bytes - progress.text_bytes) / rate if rate else None
         if left is not None and left >= 0:
-            parts.append(f"{spell_seconds(left)} left")
+            parts.append(f"{format_seconds(left)} left")
     return ", ".join(parts)

@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer
 from qkvary.arch.families.sizes import name_sizes
-from qkvary.arch.labels import spell_label
+from qkvary.arch.labels import format_label
 from qkvary.arch.models import Model, count_kinds
 from qkvary.cli._options import convert_positive
 from qkvary.costs.candidates import Candidates
@@ -139,4 +139,4 @@ def _describe_layer(layer: Layer) -> str:
     shared = f", reads layer {attention.reads_layer}" if attention.reads_layer is not None else ""
     crossed = ", cross attention" if layer.cross is not None else ""
     heads = f"{config.num_kv_heads} of {config.num_heads} heads of {config.size_per_head}"
-    return f"{spell_label(config.variant)} ({heads}{shared}{crossed})"
+    return f"{format_label(config.variant)} ({heads}{shared}{crossed})"

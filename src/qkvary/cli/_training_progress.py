@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from qkvary.cli._output import print_error, printable
-from qkvary.studies.running.live import spell_seconds
+from qkvary.studies.running.live import format_seconds
 from qkvary.studies.running.messages import News
 from qkvary.studies.study import Cell
 
@@ -73,7 +73,7 @@ class TrainingDisplay:
             print_error(f"{self._cells[news.cell].title} failed: {news.text}")
             self.code = self.code or 1
         else:
-            took = spell_seconds(news.seconds)
+            took = format_seconds(news.seconds)
             self._line(f"{self._cells[news.cell].title} is done in {took}: loss {news.loss:.4f}")
 
     def _progress(self, news: News) -> None:
@@ -102,7 +102,7 @@ class TrainingDisplay:
             run = self._cells[news.cell].run
             tokens = run.training.batch_size * run.task.sequence_length
             parts.append(f"{rate * tokens:,.0f} tokens/s")
-            parts.append(f"{spell_seconds((news.steps - news.step) / rate)} left")
+            parts.append(f"{format_seconds((news.steps - news.step) / rate)} left")
         return ", ".join(parts)
 
     def _line(self, text: str, style: str = "") -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from qkvary.arch.blocks import ProjectedAttention
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.variants import QKV, Variant
 from qkvary.costs.exact_savings import Method, apply_saving, exact_methods
@@ -56,7 +56,7 @@ class Candidates:
 def own_label(model: Model) -> str:
     """The label of a model's own variant, windows and positions left out."""
     labels = {
-        spell_label(_bare(layer.attention.config.variant, layer.attention.config.num_heads))
+        format_label(_bare(layer.attention.config.variant, layer.attention.config.num_heads))
         if isinstance(layer.attention, ProjectedAttention)
         else AS_IT_IS
         for layer, _ in count_kinds(model.layers)
@@ -83,7 +83,7 @@ def choose_candidates(
     refused: list[str] = []
     asked = [parse_variant(text) for text in labels]
     for variant in asked or _suggest(model, all_sharings=all_sharings):
-        name = spell_label(variant)
+        name = format_label(variant)
         if any(row.label == name for row in rows):
             continue
         try:

@@ -165,7 +165,7 @@ def cache_format(options: CacheOptions, dtype: Dtype) -> Format:
     return parse_format(f"int{options.bits}-{shared}{residual}-{plain}")
 
 
-def spell_options(options: CacheOptions) -> str:
+def format_options(options: CacheOptions) -> str:
     """A quantised storage in a word: ``int4-b32-r16-rot``; what it is not, is not said."""
     if options.bits is None:
         return options.storage
@@ -174,7 +174,7 @@ def spell_options(options: CacheOptions) -> str:
 
 
 def parse_options(text: str) -> CacheOptions:
-    """Read what ``spell_options`` wrote: ``int8``, ``int4-g32``, ``int4-b32-r16-rot``.
+    """Read what ``format_options`` wrote: ``int8``, ``int4-g32``, ``int4-b32-r16-rot``.
 
     Raises:
         ValueError: for anything else, with the choices.

@@ -23,6 +23,7 @@ from qkvary.arch.blocks import (
 from qkvary.arch.models import Model, as_model, count_kinds
 from qkvary.arch.networks import Network
 from qkvary.arch.sharing import IDENTITY, Source
+from qkvary.costs.terms import term_costs, term_macs
 
 Pairs = Literal["square", "visible"]
 """Which pairs of tokens are counted: all of them, as the papers and an explicit kernel do, or those
@@ -42,7 +43,7 @@ class MacCount:
     projections: int
     """Input and output projections and query maps of all layers."""
     scores: int
-    """Scores, the key bias of ``+`` and weighted values of all layers."""
+    """Scores with their terms, and weighted values, of all layers."""
     feed_forward: int
     """The feed-forward networks of all layers, of experts the active ones."""
     head: int
@@ -104,9 +105,9 @@ def attention_projection_macs_per_token(config: AttentionConfig) -> int:
 
 
 def score_macs(config: AttentionConfig, length: int, pairs: Pairs) -> int:
-    """Scores and weighted values of one layer over one sequence, and the key bias of ``+``."""
+    """Scores with their terms, and weighted values, of one layer over one sequence."""
     count = length * length if pairs == "square" else visible_pairs(config, length)
-    return _content_macs(config, count) + _plus_macs(config, length, count)
+    return _content_macs(config, count) + term_macs(config, length, count)
 
 
 def feed_forward_macs_per_token(part: FeedForward | Experts) -> int:
@@ -230,7 +231,7 @@ def _forward_layer(layer: Layer, tokens: int, encoder_tokens: int, pairs: Pairs)
         projections += encoder_tokens * _stored_macs(layer.cross)
         pairs_across = tokens * encoder_tokens
         scores += _content_macs(config, pairs_across)
-        scores += _plus_macs(config, encoder_tokens, pairs_across)
+        scores += term_macs(config, encoder_tokens, pairs_across)
     return MacCount(
         projections=projections,
         scores=scores,
@@ -260,8 +261,7 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     if isinstance(attention, ProjectedAttention):
         config = attention.config
         projections = _query_and_output_macs(config) + _made_macs(attention)
-        # The bias of "+" is not stored: it is made again for every key.
-        scores = _content_macs(config, keys) + _plus_macs(config, keys, keys)
+        scores = _content_macs(config, keys) + term_macs(config, keys, keys)
         scores += _expansion_macs(attention, keys, crossing=False)
     else:
         # Absorbed, the expansion of the latent is moved to the query and the output: as many
@@ -274,7 +274,7 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     if layer.cross is not None:
         projections += _crossing_macs(layer.cross.config)
         scores += _content_macs(layer.cross.config, encoder_tokens)
-        scores += _plus_macs(layer.cross.config, encoder_tokens, encoder_tokens)
+        scores += term_macs(layer.cross.config, encoder_tokens, encoder_tokens)
         scores += _expansion_macs(layer.cross, encoder_tokens, crossing=True)
     return MacCount(
         projections=projections,
@@ -298,7 +298,7 @@ def _expansion_macs(attention: ProjectedAttention, keys: int, *, crossing: bool)
         return keys * config.width("k") * config.width("v")
     sources: tuple[Source, ...] = config.variant.cached
     if attention.storage == "latent":
-        return sum(_widening_macs(attention, one, keys, crossing=crossing) for one in sources)
+        return sum(_up_projection_macs(attention, one, keys, crossing=crossing) for one in sources)
     if attention.storage not in INPUT_STORED:
         return 0
     again = keys * sum(projection_macs_per_token(config, source) for source in _stored(config))
@@ -313,7 +313,7 @@ def _expansion_macs(attention: ProjectedAttention, keys: int, *, crossing: bool)
     return min(again, absorbed)
 
 
-def _widening_macs(
+def _up_projection_macs(
     attention: ProjectedAttention, source: Source, keys: int, *, crossing: bool
 ) -> int:
     """What a step adds that makes one source of stored latents; none where it is stored itself."""
@@ -340,8 +340,8 @@ def _absorbed_macs(config: AttentionConfig, inner: int, keys: int) -> int:
 
 def _absorbs_key(attention: ProjectedAttention) -> bool:
     """Whether scores are products with what the key is projected from, and nothing between."""
-    variant = attention.config.variant
-    return variant.positions != "rotary" and variant.diagonal == "none" and not attention.norms
+    rules = term_costs(attention.config)
+    return all(cost.absorbs_key for cost in rules) and not attention.norms
 
 
 def _stored_pair_macs(attention: LatentAttention | CompressedAttention) -> int:
@@ -429,21 +429,6 @@ def _crossing_macs(config: AttentionConfig) -> int:
 
 def _content_macs(config: AttentionConfig, pairs: int) -> int:
     return 2 * pairs * config.num_heads * config.size_per_head
-
-
-def _plus_macs(config: AttentionConfig, length: int, pairs: int) -> int:
-    """The key bias g(j) of ``+``: made once for a whole batch, then a channel more in the keys.
-
-    One channel, or one for each query head of a group that has a map of its own. A normalised
-    diagonal stands between product and bias, which is then added elementwise.
-    """
-    if not config.variant.plus:
-        return 0
-    maps = config.num_heads if config.position.plus_per_head else 1
-    bias = length * maps * config.position.plus_column_features
-    if config.variant.diagonal != "none":
-        return bias
-    return bias + pairs * config.num_heads * max(1, maps // config.num_kv_heads)
 
 
 def _other_macs(layer: Layer) -> int:

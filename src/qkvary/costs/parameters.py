@@ -21,6 +21,7 @@ from qkvary.arch.models import Encoder, Model, as_model, count_kinds
 from qkvary.arch.networks import Network
 from qkvary.arch.parts import Linear, Norm, Table
 from qkvary.arch.sharing import Source
+from qkvary.costs.terms import term_costs
 
 
 class Size(NamedTuple):
@@ -46,7 +47,7 @@ class ParameterCount:
     positions: int
     """Learned absolute positions. Position terms of the scores are counted under ``attention``."""
     attention: int
-    """Input and output projections, query maps, ``+`` maps and relative biases of all layers."""
+    """Input and output projections, query maps and score terms of all layers."""
     feed_forward: int
     """The feed-forward networks of all layers, experts and routers included."""
     norms: int
@@ -180,12 +181,7 @@ def _projected(attention: ProjectedAttention) -> Size:
     parts.append(Size(heads * head_dim * config.d_model, config.d_model if config.out_bias else 0))
     if variant.query_form == "map":
         parts.append(Size(heads * head_dim**2))
-    if variant.plus:
-        maps = heads if config.position.plus_per_head else 1
-        parts.append(Size(maps * config.position.plus_features, maps))
-    if variant.positions == "relative":
-        reach = config.position.relative_distance
-        parts.append(Size(heads * (reach + 1 if config.causal else 2 * reach + 1)))
+    parts += [Size(*cost.parameters(config)) for cost in term_costs(config) if cost.parameters]
     return _add([*parts, Size(attention.entries)])
 
 

@@ -213,10 +213,7 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
     config = attention.config
     variant, sharing = config.variant, config.variant.sharing
     queries = config.num_heads * config.size_per_head
-    is_turned = variant.positions == "rotary"
-    value_rope = (
-        config.position.value_rope if is_turned and sharing.value == sharing.key else "none"
-    )
+    is_turned, value_rope = variant.positions == "rotary", config.value_rope
     tensors = {
         (sharing.key, is_turned): config.width(sharing.key),
         (sharing.value, value_rope != "none"): config.width(sharing.value),

@@ -46,7 +46,7 @@ class Stepper:
         if (
             kernel in ("auto", "native")
             and isinstance(model, LanguageModel)
-            and native_step.takes(model, cache)
+            and native_step.supports(model, cache)
         ):
             self._forms["step"] = native_step.NativeStep(model, cache)
         if kernel == "auto":

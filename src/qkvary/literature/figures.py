@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, cast
 
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.text.names import listed, suggest
 
 SCHEMA_VERSION = 1
@@ -204,7 +204,7 @@ def published_quality(label: str) -> PublishedQuality | None:
     Args:
         label: Any spelling of the variant.
     """
-    variant = spell_label(parse_variant(label))
+    variant = format_label(parse_variant(label))
     if variant == BASELINE:
         return None
     for name, key in QUALITY_COLUMNS:
@@ -260,7 +260,7 @@ def _figure(
     number = float(value) if isinstance(value, int | float) else None
     return PublishedFigure(
         row=label,
-        variant=spell_label(parse_variant(row["variant"])) if row.get("variant") else None,
+        variant=format_label(parse_variant(row["variant"])) if row.get("variant") else None,
         column=key,
         printed=str(detail.get("printed", "-" if value is None else value)),
         value=number,

@@ -54,7 +54,7 @@ class LayerCache:
         self.kernel = pinned(options.kernel)
         """What attends; whoever owns the cache may change it between calls."""
         self.max_tokens = max_tokens
-        self._most_kept = None if window is None else window - 1
+        self._max_kept = None if window is None else window - 1
         self._length = 0
         self._rows: int | None = None
         self._stores: dict[str, TokenStore] = {}
@@ -66,9 +66,9 @@ class LayerCache:
         return self._length
 
     @property
-    def kept(self) -> int:
+    def num_stored(self) -> int:
         """Tokens stored: the last of those seen."""
-        return next(iter(self._stores.values())).kept if self._stores else 0
+        return next(iter(self._stores.values())).num_tokens if self._stores else 0
 
     @property
     def nbytes(self) -> int:
@@ -100,7 +100,7 @@ class LayerCache:
         for name, entries in new.items():
             store = self._stores.get(name) or self._make_store()
             self._stores[name] = store
-            joined[name] = store.append(entries, self._most_kept)
+            joined[name] = store.append(entries, self._max_kept)
         self._length, self._rows = total, first.shape[0]
         return joined
 
@@ -136,7 +136,7 @@ class LayerCache:
 
     def can_undo(self, tokens: int) -> bool:
         """Whether so many tokens more could be cropped again, and nothing be lost by them."""
-        stays = self._most_kept is None or self._length + tokens <= self._most_kept
+        stays = self._max_kept is None or self._length + tokens <= self._max_kept
         return stays and not self.options.is_quantized
 
     def crop(self, tokens: int) -> None:
@@ -159,18 +159,18 @@ class LayerCache:
         if not 0 <= tokens <= self._length:
             raise ValueError(f"expected 0 to {self._length} tokens to crop to, got {tokens}")
         dropped = self._length - tokens
-        needed = tokens if self._most_kept is None else min(tokens, self._most_kept)
-        if self.kept - dropped < needed:
+        needed = tokens if self._max_kept is None else min(tokens, self._max_kept)
+        if self.num_stored - dropped < needed:
             raise ValueError(
-                f"expected a crop by at most {max(0, self.kept - needed)} tokens, since a window "
-                f"has dropped those before, got {dropped}"
+                f"expected a crop by at most {max(0, self.num_stored - needed)} tokens, since a "
+                f"window has dropped those before, got {dropped}"
             )
 
     def clear(self) -> None:
         """Forget all tokens; memory that was allocated beforehand stays."""
         if self.options.storage == "preallocated":
             for store in self._stores.values():
-                store.drop_last(store.kept)
+                store.drop_last(store.num_tokens)
         else:
             # Tensors that grow have no memory to keep, only sizes that the next text may not have.
             self._stores.clear()
@@ -187,7 +187,7 @@ class LayerCache:
         self._rows = None if self._rows is None else rows.shape[0]
 
     def _make_store(self) -> TokenStore:
-        return make_store(self.options, max_tokens=self.max_tokens, most_kept=self._most_kept)
+        return make_store(self.options, max_tokens=self.max_tokens, max_kept=self._max_kept)
 
 
 def blank_padding(

@@ -14,6 +14,8 @@ from torch import Tensor
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheLayout
 from qkvary.arch.sharing import IDENTITY, Source
+from qkvary.nn.cache import LayerCache, blank_padding
+from qkvary.nn.layout import Layout
 from qkvary.nn.positions import Rotation
 from qkvary.nn.projections import Projection, split_heads
 
@@ -21,7 +23,7 @@ Parts = Mapping[str, Tensor]
 Roles = tuple[Tensor, Tensor]
 Projections = Mapping[Source, Projection]
 """The learned projections of a layer."""
-Turn = Callable[[], Rotation | None]
+MakeRotation = Callable[[], Rotation | None]
 """The rotation of all stored keys, made when it is asked for; none where nothing is rotated."""
 
 
@@ -31,158 +33,133 @@ class NewTokens:
 
     x: Tensor
     """Its input, [batch, tokens, d_model]."""
-    sources: Mapping[Source, Tensor]
+    sources: Parts
     """What its roles read, cut into heads, before rotation."""
     rotation: Rotation | None
     """By the positions of the tokens; none where nothing is rotated."""
 
 
 @runtime_checkable
-class Form(Protocol):
+class CacheLayoutCodec(Protocol):
     """How entries are made of new tokens and read back."""
 
     def write(self, new: NewTokens, /) -> Parts:
         """Entries of new tokens, each [batch, heads, tokens, width]."""
         ...
 
-    def read(self, stored: Parts, turn: Turn, /) -> Roles:
+    def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
         """Key, rotated where the layer rotates, and value of all stored tokens."""
         ...
 
 
-class SourcesForm:
+@dataclass(frozen=True, slots=True)
+class SourcesCodec:
     """Distinct sources before rotation (P1 of a K=V layer; exact in every dtype)."""
 
-    def __init__(self, config: AttentionConfig) -> None:
-        """Take note of what is cached."""
-        self.config = config
+    config: AttentionConfig
 
     def write(self, new: NewTokens, /) -> Parts:
         """The sources themselves."""
         return {source: new.sources[source] for source in self.config.variant.cached}
 
-    def read(self, stored: Parts, turn: Turn, /) -> Roles:
+    def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
         """Rotate the keys now."""
-        sharing = self.config.variant.sharing
-        return rotate_roles(self.config, stored[sharing.key], stored[sharing.value], turn())
+        return rotate_roles(self.config, stored, make_rotation())
 
 
-class RotatedForm:
+@dataclass(frozen=True, slots=True)
+class RotatedCodec:
     """What the softmax reads, each tensor once."""
 
-    def __init__(self, config: AttentionConfig) -> None:
-        """Take note of what is one tensor."""
-        self.config = config
-        sharing = config.variant.sharing
-        self.is_shared = sharing.key == sharing.value
-        self.needs_slice = needs_slice(config)
+    config: AttentionConfig
 
     def write(self, new: NewTokens, /) -> Parts:
         """The rotated key, and the value where it is another tensor."""
-        sharing = self.config.variant.sharing
-        own, mixed = new.sources[sharing.key], new.sources[sharing.value]
-        key, value = rotate_roles(self.config, own, mixed, new.rotation)
-        if self.needs_slice:
+        key, value = rotate_roles(self.config, new.sources, new.rotation)
+        if needs_slice(self.config):
             width = self.config.position.rotary_dim(self.config.size_per_head)
             return {"value": value, "slice": key[..., -width:]}
-        return {"key": key} if self.is_shared else {"key": key, "value": value}
+        return (
+            {"key": key} if len(self.config.variant.cached) == 1 else {"key": key, "value": value}
+        )
 
-    def read(self, stored: Parts, _: Turn, /) -> Roles:
+    def read(self, stored: Parts, _: MakeRotation, /) -> Roles:
         """Put the key together where it is stored in parts."""
-        if self.needs_slice:
+        if needs_slice(self.config):
             value, turned = stored["value"], stored["slice"]
             still = value[..., : value.shape[-1] - turned.shape[-1]]
             return torch.cat((still, turned), dim=-1), value
-        key = stored["key"]
-        return key, key if self.is_shared else stored["value"]
+        return stored["key"], stored.get("value", stored["key"])
 
 
-class SplitForm:
+@dataclass(frozen=True, slots=True)
+class SplitCodec:
     """Key and value apart, whatever they read."""
 
-    def __init__(self, config: AttentionConfig) -> None:
-        """Take note of the layer."""
-        self.config = config
+    config: AttentionConfig
 
     def write(self, new: NewTokens, /) -> Parts:
         """The rotated key and the value."""
-        sharing = self.config.variant.sharing
-        own, mixed = new.sources[sharing.key], new.sources[sharing.value]
-        key, value = rotate_roles(self.config, own, mixed, new.rotation)
+        key, value = rotate_roles(self.config, new.sources, new.rotation)
         return {"key": key, "value": value}
 
-    def read(self, stored: Parts, _: Turn, /) -> Roles:
+    def read(self, stored: Parts, _: MakeRotation, /) -> Roles:
         """As they are."""
         return stored["key"], stored["value"]
 
 
-class InputForm:
+@dataclass(frozen=True, slots=True)
+class InputCodec:
     """The layer input, of which sources are made again whenever they are read."""
 
-    def __init__(self, config: AttentionConfig, projections: Projections) -> None:
-        """Take note of the layer.
-
-        Args:
-            config: The layer.
-            projections: What makes its sources.
-        """
-        self.config = config
-        self.projections = projections
+    config: AttentionConfig
+    projections: Projections
 
     def write(self, new: NewTokens, /) -> Parts:
         """The input, as one head."""
         return {IDENTITY: new.x[:, None]}
 
-    def read(self, stored: Parts, turn: Turn, /) -> Roles:
+    def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
         """Project and rotate again."""
         x = stored[IDENTITY].squeeze(1)
-        sources = {source: self._project(source, x) for source in self.config.variant.cached}
-        sharing = self.config.variant.sharing
-        own, mixed = sources[sharing.key], sources[sharing.value]
-        return rotate_roles(self.config, own, mixed, turn())
+        cached: tuple[Source, ...] = self.config.variant.cached
+        sources: Parts = {source: self._project(source, x) for source in cached}
+        return rotate_roles(self.config, sources, make_rotation())
 
     def _project(self, source: Source, x: Tensor) -> Tensor:
         flat = self.projections[source](x) if source in self.projections else x
         return split_heads(flat, self.config.heads(source))
 
 
-class LatentForm:
+@dataclass(frozen=True, slots=True)
+class LatentCodec:
     """Of each low-rank source ``x A^T``, and ``B`` applied whenever it is read.
 
     Not absorbed: query and output are left as they are, and key and value are made in every step.
     """
 
-    def __init__(self, config: AttentionConfig, projections: Projections) -> None:
-        """Take note of the layer.
-
-        Args:
-            config: The layer.
-            projections: What makes its sources.
-        """
-        self.config = config
-        self.projections = projections
+    config: AttentionConfig
+    projections: Projections
 
     def write(self, new: NewTokens, /) -> Parts:
         """Latents as one head, other sources as they are."""
-        return {source: self._narrow(source, new) for source in self.config.variant.cached}
+        return {source: self._project_down(source, new) for source in self.config.variant.cached}
 
-    def read(self, stored: Parts, turn: Turn, /) -> Roles:
+    def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
         """Widen what is narrow and rotate."""
         cached: tuple[Source, ...] = self.config.variant.cached
-        sources = {source: self._widen(source, stored[source]) for source in cached}
-        sharing = self.config.variant.sharing
-        own, mixed = sources[sharing.key], sources[sharing.value]
-        return rotate_roles(self.config, own, mixed, turn())
+        sources: Parts = {source: self._project_up(source, stored[source]) for source in cached}
+        return rotate_roles(self.config, sources, make_rotation())
 
-    def _narrow(self, source: Source, new: NewTokens) -> Tensor:
+    def _project_down(self, source: Source, new: NewTokens) -> Tensor:
         if self.config.latent(source) is None:
             return new.sources[source]
-        return self.projections[source].narrow(new.x)[:, None]
+        return self.projections[source].project_down(new.x)[:, None]
 
-    def _widen(self, source: Source, entries: Tensor) -> Tensor:
+    def _project_up(self, source: Source, entries: Tensor) -> Tensor:
         if self.config.latent(source) is None:
             return entries
-        flat = self.projections[source].widen(entries.squeeze(1))
+        flat = self.projections[source].project_up(entries.squeeze(1))
         return split_heads(flat, self.config.heads(source))
 
 
@@ -193,25 +170,36 @@ def needs_slice(config: AttentionConfig) -> bool:
     return turned and sharing.key == sharing.value and config.position.value_rope == "none"
 
 
-def make_form(layout: CacheLayout, config: AttentionConfig, projections: Projections) -> Form:
+def make_codec(
+    layout: CacheLayout, config: AttentionConfig, projections: Projections
+) -> CacheLayoutCodec:
     """How a layer writes and reads entries of a layout."""
     if layout in ("input", "latent"):
-        return (InputForm if layout == "input" else LatentForm)(config, projections)
-    kinds: dict[str, Callable[[AttentionConfig], Form]] = {
-        "sources": SourcesForm,
-        "rotated": RotatedForm,
-        "split": SplitForm,
+        return (InputCodec if layout == "input" else LatentCodec)(config, projections)
+    kinds: dict[str, Callable[[AttentionConfig], CacheLayoutCodec]] = {
+        "sources": SourcesCodec,
+        "rotated": RotatedCodec,
+        "split": SplitCodec,
     }
     return kinds[layout](config)
 
 
-def rotate_roles(
-    config: AttentionConfig, key: Tensor, value: Tensor, rotation: Rotation | None
-) -> Roles:
+def rotate_roles(config: AttentionConfig, sources: Parts, rotation: Rotation | None) -> Roles:
     """Key and value as the softmax reads them, from their sources."""
-    if rotation is None:
-        return key, value
-    turned = rotation.turn(key)
     sharing = config.variant.sharing
-    rotated_value = sharing.key == sharing.value and config.position.value_rope != "none"
-    return turned, turned if rotated_value else value
+    key, value = sources[sharing.key], sources[sharing.value]
+    return (key, value) if rotation is None else rotation.rotate_roles(key, value)
+
+
+def store_roles(
+    new: NewTokens,
+    cache: LayerCache,
+    layout: Layout,
+    codec: CacheLayoutCodec,
+    make_rotation: MakeRotation,
+) -> Roles:
+    """Store the new tokens, and return key and value of all tokens of a layout."""
+    entries, count = codec.write(new), new.x.shape[1]
+    if cache.options.scales == "channel" and layout.attention_mask is not None:
+        entries = blank_padding(entries, layout.attention_mask[:, layout.num_keys - count :])
+    return codec.read(cache.append(entries), make_rotation)

@@ -37,7 +37,7 @@ class TokenRing:
         Args:
             most: Rows to allocate at once, since there may be so many; ``None`` to grow.
         """
-        self.kept = 0
+        self.num_tokens = 0
         self._most = most
         self._start = 0
         self._buffer: Tensor | None = None
@@ -55,7 +55,7 @@ class TokenRing:
     @property
     def kept_nbytes(self) -> int:
         """Bytes of the rows kept."""
-        return self.nbytes // self.capacity * self.kept if self.capacity else 0
+        return self.nbytes // self.capacity * self.num_tokens if self.capacity else 0
 
     def append(self, new: Rows) -> None:
         """Add rows behind the others."""
@@ -63,17 +63,17 @@ class TokenRing:
         if not count:
             return
         buffer = self._make_room(new)
-        begin = (self._start + self.kept) % self.capacity
+        begin = (self._start + self.num_tokens) % self.capacity
         first = min(count, self.capacity - begin)
         buffer[:, :, begin : begin + first] = new[:, :, :first]
         buffer[:, :, : count - first] = new[:, :, first:]
-        self.kept += count
+        self.num_tokens += count
 
     def read(self) -> Rows | None:
         """All rows in order: a view where they lie side by side; ``None`` before the first."""
         if self._buffer is None:
             return None
-        end = self._start + self.kept
+        end = self._start + self.num_tokens
         if end <= self.capacity:
             return self._buffer[:, :, self._start : end]
         return torch.cat(
@@ -82,12 +82,12 @@ class TokenRing:
 
     def drop_first(self, count: int) -> None:
         """Forget the oldest rows; the memory stays."""
-        self.kept -= count
-        self._start = (self._start + count) % self.capacity if self.kept else 0
+        self.num_tokens -= count
+        self._start = (self._start + count) % self.capacity if self.num_tokens else 0
 
     def drop_last(self, count: int) -> None:
         """Forget the newest rows; the memory stays."""
-        self.kept -= count
+        self.num_tokens -= count
 
     def reorder(self, rows: Tensor) -> None:
         """Let row i of the batch become what row ``rows[i]`` was."""
@@ -95,7 +95,7 @@ class TokenRing:
             self._buffer = self._buffer.index_select(0, rows)
 
     def _make_room(self, new: Rows) -> Rows:
-        needed = self.kept + new.shape[2]
+        needed = self.num_tokens + new.shape[2]
         if self._buffer is not None and needed <= self.capacity:
             return self._buffer
         grown = self.capacity and self.capacity + max(LEAST_GROWTH, self.capacity // 4)
@@ -104,7 +104,7 @@ class TokenRing:
         buffer = new.new_empty(batch, heads, capacity, width)
         old = self.read()
         if old is not None:
-            buffer[:, :, : self.kept] = old
+            buffer[:, :, : self.num_tokens] = old
         self._buffer, self._start = buffer, 0
         return buffer
 
@@ -133,14 +133,14 @@ class QuantizedStore:
         options: CacheOptions,
         *,
         max_tokens: int | None = None,
-        most_kept: int | None = None,
+        max_kept: int | None = None,
     ) -> None:
         """Start empty.
 
         Args:
             options: Bits, scales and the tokens that are kept as they are.
             max_tokens: The most that will be seen: memory for their codes is taken at once.
-            most_kept: The most that a window keeps.
+            max_kept: The most that a window keeps.
 
         Raises:
             ValueError: where a window would drop tokens before their block is full.
@@ -150,12 +150,12 @@ class QuantizedStore:
         self.options, self.bits, self.residual = options, options.bits, options.residual
         self.block = options.block if options.scales == "channel" else 1
         needed = self.block + self.residual - 1
-        if options.scales == "channel" and most_kept is not None and needed > most_kept:
+        if options.scales == "channel" and max_kept is not None and needed > max_kept:
             raise ValueError(
-                f"expected blocks and residual that fit a window of {most_kept + 1} tokens, got "
+                f"expected blocks and residual that fit a window of {max_kept + 1} tokens, got "
                 f"blocks of {self.block} and a residual of {self.residual}"
             )
-        most = self._count_most(max_tokens, most_kept)
+        most = self._count_most(max_tokens, max_kept)
         self._codes = TokenRing(most)
         self._scales = TokenRing(None if most is None else -(-most // self.block))
         self._newest: Tensor | None = None
@@ -163,9 +163,9 @@ class QuantizedStore:
         self._seen = 0
 
     @property
-    def kept(self) -> int:
+    def num_tokens(self) -> int:
         """Tokens stored."""
-        return self._codes.kept + self._plain
+        return self._codes.num_tokens + self._plain
 
     @property
     def nbytes(self) -> int:
@@ -178,21 +178,21 @@ class QuantizedStore:
         return self._codes.kept_nbytes + self._scales.kept_nbytes + self._plain_nbytes
 
     @torch.no_grad()
-    def append(self, new: Entries, most_kept: int | None) -> Joined:
-        """Store new tokens and drop all but the last ``most_kept``; return what was and the new.
+    def append(self, new: Entries, max_kept: int | None) -> Joined:
+        """Store new tokens and drop all but the last ``max_kept``; return what was and the new.
 
         They have to be finite.
         """
         waiting = new if self._newest is None else torch.cat((self._newest, new), dim=2)
         self._seen += new.shape[2]
-        count, coded = waiting.shape[2], self._codes.kept
+        count, coded = waiting.shape[2], self._codes.num_tokens
         closing = self._count_closing(count)
         whole = new.new_empty(*new.shape[:2], coded + count, new.shape[3])
         old, old_scales = self._codes.read(), self._scales.read()
         if old is not None and old_scales is not None and coded:
             self._decode(old, old_scales, self._runs, whole[:, :, :coded])
         whole[:, :, coded + closing :] = waiting[:, :, closing:]
-        dropped = 0 if most_kept is None else max(0, coded + count - most_kept)
+        dropped = 0 if max_kept is None else max(0, coded + count - max_kept)
         # First out, then in: so the rings never hold more than what is kept in the end.
         self._drop_coded(min(dropped, coded))
         dropped = max(0, dropped - coded)
@@ -230,12 +230,12 @@ class QuantizedStore:
     def _plain_nbytes(self) -> int:
         return 0 if self._newest is None else self._newest.untyped_storage().nbytes()
 
-    def _count_most(self, max_tokens: int | None, most_kept: int | None) -> int | None:
+    def _count_most(self, max_tokens: int | None, max_kept: int | None) -> int | None:
         """The most codes at a time; ``None`` where nothing says how many."""
         if max_tokens is None:
             return None
         seen = max(0, max_tokens - self.residual) // self.block * self.block
-        return seen if most_kept is None else min(seen, max(0, most_kept - self.residual))
+        return seen if max_kept is None else min(seen, max(0, max_kept - self.residual))
 
     def _count_closing(self, waiting: int) -> int:
         """How many of the tokens that are not quantised are to be."""

@@ -21,7 +21,7 @@ class TokenStore(Protocol):
     """Entries of tokens in their order, of which the first may be dropped for good."""
 
     @property
-    def kept(self) -> int:
+    def num_tokens(self) -> int:
         """Tokens stored."""
         ...
 
@@ -30,8 +30,8 @@ class TokenStore(Protocol):
         """Bytes held."""
         ...
 
-    def append(self, new: Entries, most_kept: int | None) -> Joined:
-        """Store new tokens and drop all but the last ``most_kept``; return what was and the new."""
+    def append(self, new: Entries, max_kept: int | None) -> Joined:
+        """Store new tokens and drop all but the last ``max_kept``; return what was and the new."""
         ...
 
     def drop_last(self, tokens: int) -> None:
@@ -51,7 +51,7 @@ class GrowingStore:
         self._stored: Tensor | None = None
 
     @property
-    def kept(self) -> int:
+    def num_tokens(self) -> int:
         """Tokens stored."""
         return 0 if self._stored is None else self._stored.shape[2]
 
@@ -60,21 +60,21 @@ class GrowingStore:
         """Bytes held."""
         return 0 if self._stored is None else self._stored.untyped_storage().nbytes()
 
-    def append(self, new: Entries, most_kept: int | None) -> Joined:
+    def append(self, new: Entries, max_kept: int | None) -> Joined:
         """Store new tokens; see :class:`TokenStore`."""
         if self._stored is not None and not new.shape[2]:
             return self._stored
         parts = (new,) if self._stored is None else (self._stored, new)
         # cat copies: what is kept must not hold on to the projections' whole output.
         joined = torch.cat(parts, dim=2).contiguous()
-        dropped = 0 if most_kept is None else max(0, joined.shape[2] - most_kept)
+        dropped = 0 if max_kept is None else max(0, joined.shape[2] - max_kept)
         self._stored = _own(joined[:, :, dropped:]) if dropped else joined
         return joined
 
     def drop_last(self, tokens: int) -> None:
         """Forget the newest tokens."""
         if self._stored is not None and tokens:
-            self._stored = _own(self._stored[:, :, : self.kept - tokens])
+            self._stored = _own(self._stored[:, :, : self.num_tokens - tokens])
 
     def reorder(self, rows: Tensor) -> None:
         """Let row i become what row ``rows[i]`` was."""
@@ -97,38 +97,38 @@ class PreallocatedStore:
         """
         self.capacity = capacity
         self._buffer: Tensor | None = None
-        self._kept = 0
+        self._num_tokens = 0
 
     @property
-    def kept(self) -> int:
+    def num_tokens(self) -> int:
         """Tokens stored."""
-        return self._kept
+        return self._num_tokens
 
     @property
     def nbytes(self) -> int:
         """Bytes allocated, used or not."""
         return 0 if self._buffer is None else self._buffer.untyped_storage().nbytes()
 
-    def append(self, new: Entries, most_kept: int | None) -> Joined:
+    def append(self, new: Entries, max_kept: int | None) -> Joined:
         """Store new tokens; see :class:`TokenStore`.
 
         Raises:
             ValueError: if they do not fit and none may be dropped.
         """
         buffer = self._buffer
-        if buffer is None or (self._kept == 0 and not _is_like(buffer, new)):
+        if buffer is None or (self._num_tokens == 0 and not _is_like(buffer, new)):
             batch, heads, _, width = new.shape
             buffer = self._buffer = new.new_empty(batch, heads, self.capacity, width)
-        total = self._kept + new.shape[2]
+        total = self._num_tokens + new.shape[2]
         if total <= self.capacity:
-            buffer[:, :, self._kept : total] = new
-            self._kept = total
+            buffer[:, :, self._num_tokens : total] = new
+            self._num_tokens = total
             return buffer[:, :, :total]
-        if most_kept is None or most_kept > self.capacity:
+        if max_kept is None or max_kept > self.capacity:
             raise ValueError(f"expected at most {self.capacity} tokens, got {total}")
-        joined = torch.cat((buffer[:, :, : self._kept], new), dim=2)
-        self._kept = most_kept
-        buffer[:, :, :most_kept] = joined[:, :, total - most_kept :]
+        joined = torch.cat((buffer[:, :, : self._num_tokens], new), dim=2)
+        self._num_tokens = max_kept
+        buffer[:, :, :max_kept] = joined[:, :, total - max_kept :]
         return joined
 
     def claim(self, tokens: int) -> Joined:
@@ -137,15 +137,15 @@ class PreallocatedStore:
         Raises:
             ValueError: if nothing was stored yet or the tokens do not fit.
         """
-        if self._buffer is None or self._kept + tokens > self.capacity:
-            room = 0 if self._buffer is None else self.capacity - self._kept
+        if self._buffer is None or self._num_tokens + tokens > self.capacity:
+            room = 0 if self._buffer is None else self.capacity - self._num_tokens
             raise ValueError(f"expected at most {room} tokens to write, got {tokens}")
-        self._kept += tokens
+        self._num_tokens += tokens
         return self._buffer
 
     def drop_last(self, tokens: int) -> None:
         """Forget the newest tokens; the memory stays."""
-        self._kept -= tokens
+        self._num_tokens -= tokens
 
     def reorder(self, rows: Tensor) -> None:
         """Let row i become what row ``rows[i]`` was."""
@@ -154,14 +154,14 @@ class PreallocatedStore:
 
 
 def make_store(
-    options: CacheOptions, *, max_tokens: int | None, most_kept: int | None
+    options: CacheOptions, *, max_tokens: int | None, max_kept: int | None
 ) -> TokenStore:
     """The store that options ask for.
 
     Args:
         options: How entries are stored.
         max_tokens: The most that will be seen, if that is known.
-        most_kept: The most that a window keeps, where there is one.
+        max_kept: The most that a window keeps, where there is one.
 
     Raises:
         ValueError: for a preallocated store without a number of tokens, or blocks that a window
@@ -170,10 +170,10 @@ def make_store(
     if options.storage == "growing":
         return GrowingStore()
     if options.is_quantized:
-        return QuantizedStore(options, max_tokens=max_tokens, most_kept=most_kept)
+        return QuantizedStore(options, max_tokens=max_tokens, max_kept=max_kept)
     if max_tokens is None:
         raise ValueError("expected max_tokens for a preallocated cache, got None")
-    capacity = max_tokens if most_kept is None else min(max_tokens, most_kept)
+    capacity = max_tokens if max_kept is None else min(max_tokens, max_kept)
     return PreallocatedStore(capacity)
 
 

@@ -6,8 +6,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig
-from qkvary.nn.draws import Draws
 from qkvary.nn.initialization import initialize
+from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Layout
 from qkvary.nn.stack import Stack, add_positions, check_length, make_position_embedding
 
@@ -98,13 +98,13 @@ class Encoder(nn.Module):
         return add_positions(x, layout.query_positions, kind=kind, table=table)
 
     def _initialize(self, seed: int) -> None:
-        init, draws = self.config.init, Draws(seed, "")
+        init, initializer = self.config.init, Initializer(seed, "")
         initialize(self, init, seed)
         vocabulary, d_model = self.embedding.shape
         # The embedding is a linear layer on one-hot tokens, and drawn like one.
-        draws.weight("embedding", self.embedding, init, init.weight_std(vocabulary, d_model))
-        draws.bias("embedding_bias", self.embedding_bias, init, vocabulary)
+        initializer.weight("embedding", self.embedding, init, init.weight_std(vocabulary, d_model))
+        initializer.bias("embedding_bias", self.embedding_bias, init, vocabulary)
         if self.position_embedding is not None:
-            draws.table("position_embedding", self.position_embedding, init)
-        draws.linear("head_in", self.head_in, init)
-        draws.linear("head_out", self.head_out, init)
+            initializer.table("position_embedding", self.position_embedding, init)
+        initializer.linear("head_in", self.head_in, init)
+        initializer.linear("head_out", self.head_out, init)

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from qkvary.arch.attention import Initialization
 from qkvary.arch.networks import BlockConfig
-from qkvary.nn.draws import Draws
-from qkvary.nn.products import Linear
+from qkvary.nn.initializer import Initializer
+from qkvary.nn.linear import Linear
 
 
 class FeedForward(nn.Module):
@@ -30,9 +30,11 @@ class FeedForward(nn.Module):
             return self.down(F.silu(self.gate(x)) * inner)
         return self.down(F.relu(inner) if self.config.activation == "relu" else F.gelu(inner))
 
-    def initialize(self, draws: Draws, init: Initialization) -> None:
+    def initialize(self, initializer: Initializer, init: Initialization) -> None:
         """Draw the matrices; under ``normal`` the last has a deviation of its own."""
-        draws.linear("up", self.up, init)
+        initializer.linear("up", self.up, init)
         if self.gate is not None:
-            draws.linear("gate", self.gate, init)
-        draws.linear("down", self.down, init, init.output_std if init.scheme == "normal" else None)
+            initializer.linear("gate", self.gate, init)
+        initializer.linear(
+            "down", self.down, init, init.output_std if init.scheme == "normal" else None
+        )

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from qkvary.nn.products import goes_to_onednn, linear, multiply_transposed
+from qkvary.nn.linear import goes_to_onednn, linear, multiply_transposed
 
 IGNORED = -100
 """The target of tokens that do not count, as in ``torch.nn.functional.cross_entropy``."""

@@ -4,8 +4,8 @@ from torch import nn
 
 from qkvary.arch.attention import Initialization
 from qkvary.nn.attention import Attention
-from qkvary.nn.draws import Draws
 from qkvary.nn.feed_forward import FeedForward
+from qkvary.nn.initializer import Initializer
 
 
 def initialize(network: nn.Module, init: Initialization, seed: int) -> None:
@@ -13,16 +13,16 @@ def initialize(network: nn.Module, init: Initialization, seed: int) -> None:
 
     Args:
         network: Built of the modules of this package. What is the network's own (embeddings and
-            head) it draws itself.
+            head) it initializer itself.
         init: For everything but the attention layers, which have their own.
         seed: The same seed gives the same values.
     """
     for name, module in network.named_modules():
         match module:
             case Attention():
-                module.initialize(Draws(seed, name))
+                module.initialize(Initializer(seed, name))
             case FeedForward():
-                module.initialize(Draws(seed, name), init)
+                module.initialize(Initializer(seed, name), init)
             case nn.LayerNorm() | nn.RMSNorm():
                 module.reset_parameters()
             case _:

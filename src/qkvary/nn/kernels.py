@@ -1,23 +1,109 @@
-"""The softmax core of attention in two implementations that agree: explicit products, and SDPA.
+"""The core of attention: what makes mixed values of scores. So far all cores are the softmax.
 
-Both take fewer KV heads than query heads without copying keys. Which one is used follows from the
-configuration and the shapes (``choose_kernel``), so that a run does not depend on a measurement.
+It has two implementations that agree, explicit products and SDPA, and kernels of its own for
+decoding. All take fewer KV heads than query heads without copying keys. Which one is used follows
+from the configuration and the shapes (``choose_kernel``), so that a run does not depend on a
+measurement; a cache may ask for a kernel for decoding.
 """
 
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
+from qkvary.nn.decoding.decode import decode_attention
+from qkvary.nn.scores import Scores
+from qkvary.nn.terms import term_classes
 
 Chosen = Literal["explicit", "sdpa"]
 
 
 LONGEST_EXPLICIT = 512
 """Keys up to which a whole map of scores costs less than what the fused kernel lacks."""
+
+MOST_DECODED = 8
+"""New tokens up to which kernels for decoding are used, where a cache asks for them."""
+
+
+class SoftmaxCore:
+    """``softmax(scores) v``.
+
+    Another core (linear attention, scores without a softmax) is another class with this call.
+    """
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Take note of the layer."""
+        self.config = config
+        self.is_plain = all(term.is_plain for term in term_classes(config.variant))
+
+    def __call__(
+        self,
+        scores: Scores,
+        value: Float[Tensor, "batch kv_heads keys head_dim"],
+        *,
+        training: bool,
+        decode_kernel: str = "layer",
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Mix the values.
+
+        Args:
+            scores: With all terms.
+            value: The values.
+            training: Whether attention weights are dropped out.
+            decode_kernel: What attends to few new tokens; ``layer`` is the same as without a cache.
+        """
+        config, layout = self.config, scores.layout
+        if decode_kernel != "layer" and not training and self._can_decode(scores):
+            query, key, scale = scores.fold()
+            valid = layout.attention_mask
+            return decode_attention(
+                query, key, value, scale=scale, valid=valid, kernel=decode_kernel
+            )
+        dropout = config.dropout if training else 0.0
+        if choose_kernel(config, layout.num_keys, training=training) == "explicit":
+            weights = self.weights(scores)
+            return mix_values(F.dropout(weights, dropout) if dropout else weights, value)
+        query, key, scale = scores.fold()
+        plain = layout.is_plain_causal(causal=config.causal, window=config.variant.window)
+        plain = plain and scores.pair_bias is None
+        bias = None if plain else self._bias(scores)
+        return attend_sdpa(
+            query, key, value, bias=bias, plain_causal=plain, dropout=dropout, scale=scale
+        )
+
+    def weights(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
+        """Return the attention probabilities."""
+        return torch.softmax(self.multiply(scores), dim=-1)
+
+    def multiply(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
+        """Return the scores as a tensor, next to nothing for pairs that must not see each other."""
+        found, bias = scores.multiply(), self._bias(scores)
+        # In place: no gradient needs the products as they were, and the map is the largest tensor.
+        return found if bias is None else found.add_(bias)
+
+    def _bias(self, scores: Scores) -> Tensor | None:
+        """Return the bias of the pairs and the penalty of those that must not see each other."""
+        config, device = self.config, scores.query.device.type
+        # Under autocast the products have its type, whatever the type of the query.
+        autocast = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if autocast else scores.query.dtype
+        bias = scores.cooled_pair_bias()
+        penalty = scores.layout.penalty(
+            causal=config.causal, window=config.variant.window, dtype=dtype
+        )
+        return bias if penalty is None else penalty if bias is None else bias + penalty
+
+    def _can_decode(self, scores: Scores) -> bool:
+        """Whether a call is what kernels for decoding take: few queries, and plain scores."""
+        window, layout = self.config.variant.window, scores.layout
+        # What a layer stores ends where its window does, for the first of the queries.
+        near = window is None or layout.num_keys <= window
+        few = layout.num_queries <= MOST_DECODED
+        alone = layout.document_ids is None and not torch.is_grad_enabled()
+        return self.is_plain and near and few and alone
 
 
 def choose_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> Chosen:
@@ -33,26 +119,14 @@ def choose_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> 
         num_keys: Keys of the call.
         training: Whether the call drops attention weights out, where the layer does so at all.
     """
-    if config.variant.diagonal != "none":
+    terms = term_classes(config.variant)
+    if any(term.needs_products for term in terms):
         return "explicit"
     if config.kernel != "auto":
         return config.kernel
-    has_bias = config.variant.plus or config.variant.positions == "relative"
+    has_bias = any(term.is_learned_bias for term in terms)
     unfused = has_bias or (training and config.dropout > 0.0)
     return "explicit" if unfused and num_keys <= LONGEST_EXPLICIT else "sdpa"
-
-
-def content_scores(
-    query: Float[Tensor, "batch heads queries head_dim"],
-    key: Float[Tensor, "batch kv_heads keys head_dim"],
-) -> Float[Tensor, "batch heads queries keys"]:
-    """The products q . k of each query head with the key head of its group."""
-    batch, heads, queries, _ = query.shape
-    kv_heads, keys = key.shape[1], key.shape[2]
-    if heads == kv_heads:
-        return query @ key.mT
-    folded = query.reshape(batch, kv_heads, heads // kv_heads * queries, query.shape[-1])
-    return (folded @ key.mT).view(batch, heads, queries, keys)
 
 
 def mix_values(
@@ -66,31 +140,6 @@ def mix_values(
         return weights @ value
     folded = weights.reshape(batch, kv_heads, heads // kv_heads * queries, keys)
     return (folded @ value).view(batch, heads, queries, value.shape[-1])
-
-
-def append_key_bias(
-    query: Float[Tensor, "batch heads queries head_dim"],
-    key: Float[Tensor, "batch kv_heads keys head_dim"],
-    bias: Float[Tensor, "rows keys sets"],
-    factor: float,
-) -> tuple[
-    Float[Tensor, "batch heads queries extended_dim"],
-    Float[Tensor, "batch kv_heads keys extended_dim"],
-]:
-    """Extend query and key so that their products get ``factor`` times a bias of the key.
-
-    [q, c] . [k, g] = q . k + c g, so that the bias needs no pass over the map of scores, neither
-    forward nor backward. It takes one channel, or one for each query head of a group where heads
-    have biases of their own.
-    """
-    batch, heads, queries, _ = query.shape
-    kv_heads, keys = key.shape[1], key.shape[2]
-    channels = max(1, bias.shape[-1] // kv_heads)
-    own = torch.eye(channels, dtype=query.dtype, device=query.device) * factor
-    constant = own[:, None].expand(batch, heads // channels, channels, queries, channels)
-    added = bias.unflatten(-1, (-1, channels)).transpose(1, 2)
-    added = added.expand(batch, kv_heads, keys, channels)
-    return torch.cat((query, constant.flatten(1, 2)), dim=-1), torch.cat((key, added), dim=-1)
 
 
 def attend_sdpa(
@@ -117,70 +166,3 @@ def attend_sdpa(
         enable_gqa=query.shape[1] != key.shape[1],
     )
     return mixed[..., : value.shape[-1]] if wider else mixed
-
-
-def normalise_diagonal(
-    scores: Float[Tensor, "batch heads queries keys"],
-    squares: Float[Tensor, "batch heads keys"],
-    config: AttentionConfig,
-    *,
-    valid: Bool[Tensor, "batch keys"] | None,
-    documents: Int[Tensor, "batch keys"] | None,
-) -> Float[Tensor, "batch heads queries keys"]:
-    """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees.
-
-    Over all tokens this would leak the future, so causal layers use the running mean or norm. A
-    window bounds it too, so that nothing beyond the window is needed again.
-
-    Args:
-        scores: Scaled content scores.
-        squares: The whole diagonal, scale included.
-        config: The layer.
-        valid: True for real tokens, False for padding.
-        documents: The document of each token; the mean and the norm are those of a document.
-
-    Source: Kayyam et al. 2026, appendix A.2, figure 5.
-    """
-    by_norm = config.variant.diagonal == "norm"
-    # Squares of squares leave the range of float16, and sums of many the precision of bfloat16.
-    squares = squares.to(torch.promote_types(squares.dtype, torch.float32))
-    present = torch.ones_like(squares) if valid is None else valid[:, None].to(squares.dtype)
-    terms = (squares.square() if by_norm else squares) * present
-    members = _find_members(squares, documents, config)
-    total = _sum_diagonal(terms, members, causal=config.causal)
-    count = _sum_diagonal(present, members, causal=config.causal)
-    # Where no real token was seen yet there is nothing to divide by, and the pair is blocked.
-    total = torch.where(count > 0, total, 1.0).clamp(min=torch.finfo(squares.dtype).tiny)
-    ratio = squares / (total.sqrt() if by_norm else total / count.clamp(min=1.0))
-    queries, keys = scores.shape[-2:]
-    own = torch.eye(keys, dtype=torch.bool, device=scores.device)[keys - queries :]
-    return torch.where(own, ratio[..., None, :].to(scores.dtype), scores)
-
-
-def _find_members(
-    squares: Float[Tensor, "batch heads keys"],
-    documents: Int[Tensor, "batch keys"] | None,
-    config: AttentionConfig,
-) -> Float[Tensor, "rows 1 keys keys"] | None:
-    """Ones for the tokens of each token's document and window, ``None`` where these are all."""
-    window, keys = config.variant.window, squares.shape[-1]
-    members: Tensor | None = None
-    if documents is not None:
-        members = documents[:, None, :, None] == documents[:, None, None, :]
-    if window is not None and window < keys:
-        index = torch.arange(keys, device=squares.device)
-        near = ((index[:, None] - index).abs() < window)[None, None]
-        members = near if members is None else members & near
-    return None if members is None else members.to(squares.dtype)
-
-
-def _sum_diagonal(
-    terms: Float[Tensor, "batch heads keys"],
-    members: Float[Tensor, "rows 1 keys keys"] | None,
-    *,
-    causal: bool,
-) -> Float[Tensor, "batch heads sums"]:
-    """The sum over each token's members, causal layers: so far."""
-    if members is None:
-        return terms.cumsum(dim=-1) if causal else terms.sum(dim=-1, keepdim=True)
-    return (terms[..., None, :] * (members.tril() if causal else members)).sum(dim=-1)

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.nn.cache import KVCache
-from qkvary.nn.draws import Draws
 from qkvary.nn.fused_loss import linear_cross_entropy, linear_token_losses
 from qkvary.nn.initialization import initialize
+from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import AttentionMask, Layout
-from qkvary.nn.products import linear
+from qkvary.nn.linear import linear
 from qkvary.nn.stack import Stack, add_positions, check_length, make_position_embedding
 
 
@@ -196,17 +196,17 @@ class LanguageModel(nn.Module):
         return F.dropout(x, self.config.embedding_dropout, self.training)
 
     def _initialize(self, seed: int) -> None:
-        init, draws = self.config.init, Draws(seed, "")
+        init, initializer = self.config.init, Initializer(seed, "")
         initialize(self, init, seed)
         vocabulary, d_model = self.embedding.shape
         head_std = init.weight_std(d_model, vocabulary)
         if self.head_weight is None:
             # A table that is also the head starts as a head: N(0, 1) would start with logits of
             # deviation sqrt(d_model).
-            draws.weight("embedding", self.embedding, init, head_std)
+            initializer.weight("embedding", self.embedding, init, head_std)
         else:
-            draws.table("embedding", self.embedding, init)
-            draws.weight("head_weight", self.head_weight, init, head_std)
-        draws.bias("head_bias", self.head_bias, init, d_model)
+            initializer.table("embedding", self.embedding, init)
+            initializer.weight("head_weight", self.head_weight, init, head_std)
+        initializer.bias("head_bias", self.head_bias, init, d_model)
         if self.position_embedding is not None:
-            draws.table("position_embedding", self.position_embedding, init)
+            initializer.table("position_embedding", self.position_embedding, init)

@@ -76,6 +76,10 @@ class Layout:
             return self._query_positions
         return self.key_positions[:, self.num_keys - self.num_queries :]
 
+    def distances(self) -> Int[Tensor, "rows queries keys"]:
+        """Return how far behind the query each key is: i - j."""
+        return self.query_positions[:, :, None] - self.key_positions[:, None, :]
+
     def over(self, memory: Tensor, memory_mask: AttentionMask | None = None) -> "Layout":
         """The same queries over the tokens of a memory, as cross attention sees them.
 

@@ -1,15 +1,17 @@
-"""The learned input projections of an attention layer: full or low-rank, applied together."""
+"""The sources of an attention layer: learned projections, full or low-rank, and the input."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from qkvary.arch.attention import Initialization
-from qkvary.nn.draws import Draws
-from qkvary.nn.products import linear
+from qkvary.arch.attention import AttentionConfig, Initialization
+from qkvary.arch.sharing import IDENTITY, Source
+from qkvary.nn.initializer import Initializer
+from qkvary.nn.linear import linear
 
 FEW_ROWS = 16
 """Tokens of a batch up to which projections are not joined where no gradient is wanted."""
@@ -35,26 +37,28 @@ class Projection(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch width"]:
         """Project."""
-        return self.widen(self.narrow(x))
+        return self.project_up(self.project_down(x))
 
-    def narrow(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch inner"]:
+    def project_down(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch inner"]:
         """The first half of a low-rank projection; of a full one, the input itself."""
         return x if self.down is None else linear(x, self.down)
 
-    def widen(self, inner: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch width"]:
+    def project_up(self, inner: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch width"]:
         """The rest of the projection."""
         return linear(inner, self.weight, self.bias)
 
-    def initialize(self, draws: Draws, name: str, init: Initialization, std: float) -> None:
+    def initialize(
+        self, initializer: Initializer, name: str, init: Initialization, std: float
+    ) -> None:
         """Draw the weights; a low-rank product starts with the deviation of the full matrix."""
         if self.down is None:
-            draws.weight(f"{name}.weight", self.weight, init, std)
-            draws.bias(f"{name}.bias", self.bias, init, self.weight.shape[1])
+            initializer.weight(f"{name}.weight", self.weight, init, std)
+            initializer.bias(f"{name}.bias", self.bias, init, self.weight.shape[1])
             return
         rank, d_model = self.down.shape
-        draws.weight(f"{name}.down", self.down, init, std)
-        draws.weight(f"{name}.weight", self.weight, init, 1.0 / math.sqrt(rank))
-        draws.bias(f"{name}.bias", self.bias, init, d_model)
+        initializer.weight(f"{name}.down", self.down, init, std)
+        initializer.weight(f"{name}.weight", self.weight, init, 1.0 / math.sqrt(rank))
+        initializer.bias(f"{name}.bias", self.bias, init, d_model)
 
 
 def split_heads(
@@ -81,3 +85,49 @@ def project_together(
     joined = linear(x, weight, torch.cat(biases) if biases else None)
     parts = dict(zip(full, joined.split([part.width for part in full], dim=-1), strict=True))
     return [parts[part] if part in parts else part(x) for part in projections]
+
+
+def make_sources(
+    x: Float[Tensor, "batch tokens d_model"],
+    names: Collection[Source],
+    projections: Mapping[Source, Projection],
+    config: AttentionConfig,
+) -> dict[str, Float[Tensor, "batch heads tokens head_dim"]]:
+    """Return the sources of these names, cut into heads.
+
+    Args:
+        x: The input of a layer.
+        names: The sources to make.
+        projections: Those that the layer has, in the order q, k, v.
+        config: The layer.
+    """
+    learned: list[Source] = [source for source in projections if source in names]
+    outputs = project_together(x, [projections[source] for source in learned])
+    flat: dict[Source, Tensor] = dict(zip(learned, outputs, strict=True))
+    if IDENTITY in names:
+        flat[IDENTITY] = x
+    return {source: split_heads(part, config.heads(source)) for source, part in flat.items()}
+
+
+def make_query(
+    x: Float[Tensor, "batch tokens d_model"],
+    source: Float[Tensor, "batch source_heads tokens head_dim"],
+    maps: Float[Tensor, "heads head_dim head_dim"] | None,
+    config: AttentionConfig,
+) -> Float[Tensor, "batch heads tokens head_dim"]:
+    """Return the query of every head from the source that it reads.
+
+    Args:
+        x: The input of the layer.
+        source: The query's source.
+        maps: The map of each head, where the query has one.
+        config: The layer.
+    """
+    form = config.variant.query_form
+    if form == "plain":
+        return source
+    if maps is not None:
+        per_group = maps.unflatten(0, (source.shape[1], -1))
+        return (source[:, :, None] @ per_group).flatten(1, 2)
+    change = F.gelu(source) if form == "residual-gelu" else source
+    return split_heads(x, config.num_heads) + change

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from qkvary.arch.caches import CacheOptions
-from qkvary.costs.formats import spell_options
+from qkvary.costs.formats import format_options
 from qkvary.inference.benchmark.comparisons import (
     Beside,
     MemoryGap,
@@ -175,7 +175,7 @@ def write_median(median: Median, digits: int = 3, scale: float = 1.0) -> str:
 def name_cache(options: CacheOptions) -> str:
     """How a cache stores, in words."""
     kernel = "" if options.kernel == "layer" else f", {options.kernel}"
-    return f"{options.layout}, {spell_options(options)}{kernel}"
+    return f"{options.layout}, {format_options(options)}{kernel}"
 
 
 def name_runner(runner: Runner, options: CacheOptions | None) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.descriptions import describe, name_cached, write_equation
-from qkvary.arch.labels import parse_variant, spell_label, spell_tuple
+from qkvary.arch.labels import format_label, format_tuple, parse_variant
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import QKV, Variant
 from qkvary.costs.cache import layer_cache_bytes_per_token
@@ -118,7 +118,7 @@ def count_layer(variant: Variant, size: LayerSize) -> LayerCosts:
 
 
 def _row(variant: Variant, costs: LayerCosts | None, base: LayerCosts) -> tuple[Cell, ...]:
-    label, published = spell_label(variant), published_quality(spell_label(variant))
+    label, published = format_label(variant), published_quality(format_label(variant))
     meaning, equation = describe(variant), write_equation(variant)
     none = plain(None)
     figures = (plain("does not fit", tone="warn"), none, plain(name_cached(variant)))
@@ -131,7 +131,7 @@ def _row(variant: Variant, costs: LayerCosts | None, base: LayerCosts) -> tuple[
             Cell(raw=cached, text=share, below=(name_cached(variant),)),
         )
     return (
-        Cell(raw=label, text=label, below=(spell_tuple(variant),), name=True),
+        Cell(raw=label, text=label, below=(format_tuple(variant),), name=True),
         *figures,
         plain(published.change if published else MISSING),
         Cell(raw=meaning, text=meaning, below=(equation,)),
@@ -144,20 +144,20 @@ def _share(value: int, of: int) -> Cell:
 
 def _notes(refused: dict[Variant, str], variants: Sequence[Variant]) -> Iterator[str]:
     yield "Shares are of QKV; s is the score scale; the output projection is left out."
-    found = [published_quality(spell_label(variant)) for variant in variants]
+    found = [published_quality(format_label(variant)) for variant in variants]
     yield from sorted({f"published: {one.quantity} ({one.source})" for one in found if one})
     for variant, reason in refused.items():
-        yield f"{spell_label(variant)} does not fit: {reason}"
+        yield f"{format_label(variant)} does not fit: {reason}"
 
 
 def _data(
     variant: Variant, costs: LayerCosts | None, refused: dict[Variant, str]
 ) -> dict[str, Any]:
-    label = spell_label(variant)
+    label = format_label(variant)
     entry = next((one for one in VARIANTS if one.label == label), None)
     return {
         "label": label,
-        "tuple": spell_tuple(variant),
+        "tuple": format_tuple(variant),
         "meaning": describe(variant),
         "equation": write_equation(variant),
         "origin": entry.origin if entry else "not in the table",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from qkvary.arch.canonical import stored
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.networks import LanguageModelConfig, Network
 from qkvary.arch.variants import Variant
 from qkvary.costs.equal_parameters import match_parameters
@@ -173,11 +173,11 @@ class Study:
             raise ValueError("a study needs a name, got an empty one")
         _unique(self.name, "settings", tuple(setting.name for setting in self.settings))
         _unique(self.name, "seeds", self.seeds)
-        labels = tuple(spell_label(parse_variant(label)) for label in self.variants)
+        labels = tuple(format_label(parse_variant(label)) for label in self.variants)
         _unique(self.name, "variants", labels)
         if self.learning_rates is not None:
             _unique(self.name, "learning_rates", self.learning_rates)
-        if spell_label(parse_variant(self.baseline)) not in labels:
+        if format_label(parse_variant(self.baseline)) not in labels:
             raise ValueError(
                 f"study {self.name!r}: the baseline {self.baseline!r} is not among its variants: "
                 + ", ".join(labels)
@@ -203,10 +203,10 @@ class Study:
 
     def variants_of(self, setting: Setting) -> tuple[str, ...]:
         """The canonical labels of the variants of a setting, in the order of the study's."""
-        labels = tuple(spell_label(parse_variant(label)) for label in self.variants)
+        labels = tuple(format_label(parse_variant(label)) for label in self.variants)
         if setting.variants is None:
             return labels
-        limited = {spell_label(parse_variant(label)) for label in setting.variants}
+        limited = {format_label(parse_variant(label)) for label in setting.variants}
         return tuple(label for label in labels if label in limited)
 
     def _check_settings(self, labels: tuple[str, ...]) -> None:
@@ -215,7 +215,7 @@ class Study:
             where = f"study {self.name!r}, setting {setting.name!r}"
             given = () if setting.variants is None else setting.variants
             for label in given:
-                if spell_label(parse_variant(label)) not in labels:
+                if format_label(parse_variant(label)) not in labels:
                     raise ValueError(
                         f"{where}: {label!r} is not among the variants of the study: "
                         + ", ".join(labels)
@@ -244,7 +244,7 @@ class Study:
                         + ", ".join(settings)
                     )
                 there = self.variants_of(settings[name])
-                if spell_label(parse_variant(label)) not in there:
+                if format_label(parse_variant(label)) not in there:
                     raise ValueError(
                         f"study {self.name!r}: {label!r} of a crossing is not in the setting "
                         f"{name!r}: {', '.join(there)}"
@@ -262,7 +262,7 @@ class Study:
     def _check_contrasts(self, labels: tuple[str, ...]) -> None:
         if not self.pairs:
             return
-        pairs = [tuple(spell_label(parse_variant(label)) for label in pair) for pair in self.pairs]
+        pairs = [tuple(format_label(parse_variant(label)) for label in pair) for pair in self.pairs]
         _unique(self.name, "contrasts", tuple(" against ".join(pair) for pair in pairs))
         for pair in pairs:
             if len(pair) != 2:
@@ -319,7 +319,7 @@ class Study:
                 )
                 yield Cell(
                     setting=setting.name,
-                    variant=spell_label(variant),
+                    variant=format_label(variant),
                     seed=seed,
                     learning_rate=rate,
                     run=run,

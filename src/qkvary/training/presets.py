@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.published_networks import gpt_124m, gpt_300m, gpt_1200m, modern_network
 from qkvary.storage.errors import UsageError
@@ -66,7 +66,7 @@ class Preset:
     @property
     def variant(self) -> str:
         """The canonical label of its variant."""
-        return spell_label(self.network.layers[0].variant)
+        return format_label(self.network.layers[0].variant)
 
     @property
     def context(self) -> int:

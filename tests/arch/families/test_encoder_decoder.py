@@ -8,7 +8,7 @@ import re
 import pytest
 
 from qkvary.arch.blocks import ProjectedAttention
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.models import Encoder, Model
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.macs import forward_macs
@@ -120,7 +120,7 @@ def test_other_variants_share_in_all_attention() -> None:
     assert model_cache_bytes(single, context=7, encoder_tokens=11) == 18 * 6 * 64 * 2
     attentions = [encoder(single).layers[0].attention, single.layers[0].cross]
     labels = [
-        spell_label(attention.config.variant)
+        format_label(attention.config.variant)
         for attention in attentions
         if isinstance(attention, ProjectedAttention)
     ]

@@ -10,7 +10,7 @@ import pytest
 from qkvary.arch.blocks import Experts, FeedForward, ProjectedAttention
 from qkvary.arch.families.attention_fields import MOST_KINDS
 from qkvary.arch.families.table import read_model
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.models import Model, count_kinds
 from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
 from qkvary.costs.exact_savings import apply_saving, find_savings
@@ -58,7 +58,7 @@ def test_gemma_2b_has_one_kv_head() -> None:
     assert model_cache_bytes(model, context=8192) == 8192 * (18 * 2 * 256 * 2) == 150_994_944
     layer = 2 * 2048 * (8 * 256) + 2 * 2048 * 256 + 3 * 2048 * 16384 + 2 * 2048
     assert total(model) == 256000 * 2048 + 18 * layer + 2048 == 2_506_172_416
-    assert spell_label(attention(model).config.variant) == "MQA@rotary"
+    assert format_label(attention(model).config.variant) == "MQA@rotary"
     assert (model.max_tokens, model.notes) == (8192, ())
     assert total(read("gemma-2b", tie_word_embeddings=False)) == total(model) + 256000 * 2048
     biased = total(read("gemma-2b", attention_bias=True))
@@ -136,10 +136,10 @@ def test_gemma_4_31b_saves_half_of_its_global_layers_exactly() -> None:
     """Of 512 channels 128 are rotated: the value and they are 640 instead of 1024 channels."""
     model = read("gemma-4-31b")
     config = attention(model, 5).config
-    assert spell_label(config.variant) == "Q-GQA-4@rotary"
+    assert format_label(config.variant) == "Q-GQA-4@rotary"
     assert config.position.rotary_dim(config.size_per_head) == 128
     assert config.position.value_rope == "none"
-    assert spell_label(attention(model).config.variant) == "GQA-16@rotary@w1024"
+    assert format_label(attention(model).config.variant) == "GQA-16@rotary@w1024"
     assert attention(model).config.position.rotary_fraction == 1.0
     found = find_savings(model, context=32_768, stored_as=parse_format("bf16")).savings
     of_global = {one.method: one for one in found if one.layers == tuple(range(5, 60, 6))}
@@ -277,7 +277,7 @@ def test_gemma_4_12b_has_one_global_kv_head() -> None:
     }
     model = read("gemma-4-31b", model_type="gemma4_unified", text_config=text)
     assert windows(model) == ([1024] * 5 + [None]) * 8
-    assert spell_label(attention(model, 5).config.variant) == "Q-MQA@rotary"
+    assert format_label(attention(model, 5).config.variant) == "Q-MQA@rotary"
     expected = 40 * 1023 * 2 * 8 * 256 * 2 + 8 * 32_768 * 2 * 512 * 2
     assert model_cache_bytes(model, context=32_768) == expected
     assert total(model) == 11_907_350_272

@@ -9,7 +9,7 @@ import pytest
 
 from qkvary.arch.blocks import Experts, FeedForward, ProjectedAttention
 from qkvary.arch.families.table import read_model
-from qkvary.arch.labels import spell_label
+from qkvary.arch.labels import format_label
 from qkvary.arch.models import Model
 from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
 from qkvary.costs.parameters import active_parameters, model_parameters
@@ -46,7 +46,7 @@ def test_llama_3_1_8b() -> None:
     assert model.max_tokens == 131_072
     config = attention(model).config
     assert (config.position.rotary_base, config.position.rotary_fraction) == (500_000.0, 1.0)
-    assert spell_label(config.variant) == "GQA-8@rotary"
+    assert format_label(config.variant) == "GQA-8@rotary"
 
 
 def test_llama_3_2_1b_ties_its_head() -> None:

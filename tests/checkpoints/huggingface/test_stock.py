@@ -31,8 +31,8 @@ SWIGLU = BlockConfig(d_ff=11, activation="swiglu", norm="rmsnorm", bias=False)
 ROTARY = PositionConfig(rotary_fraction=1.0, rotary_base=500.0, value_rope="none")
 LLAMA = ("QKV", "Q=K-V", "Q-K=V", "Q=V", "Q=K=V", "GQA-2", "Q-MQA", "I-K=V", "Q-I-V", "I-I-V")
 FAILURES = {
-    "plus": "the bias of + on every key position",
     "diagonal": "a normalised diagonal of scores",
+    "plus": "the bias of + on every key position",
     "positions": "positions; choices: none, rotary",
     "query": "a nonlinear query; choices: plain, residual, map",
     "window": "a window of 3 tokens",
@@ -113,9 +113,9 @@ def failure_of(label: str) -> str | None:
     """Why a variant cannot be expressed: the first reason, in the order of the sentences above."""
     variant = parse_variant(label)
     found = {
-        "plus": variant.plus,
         "diagonal": variant.diagonal != "none",
-        "positions": variant.positions in {"alibi", "relative"},
+        "plus": variant.plus,
+        "positions": variant.positions not in {"none", "rotary"},
         "query": variant.query_form == "residual-gelu",
         "window": variant.window is not None,
         "rotation": variant.positions == "rotary",

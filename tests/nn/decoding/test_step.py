@@ -114,7 +114,7 @@ def compare(
     cache = new_cache(model, layout)
     seen = None if mask is None else mask[:, :PROMPT]
     model(tokens[:, :PROMPT], cache=cache, attention_mask=seen)
-    assert step.takes(model, cache)
+    assert step.supports(model, cache)
     native_step = NativeStep(model, cache)
     found = []
     for place in range(PROMPT, PROMPT + NEW):
@@ -144,8 +144,8 @@ def test_every_rotation_that_is_taken(
     shared = parse_variant(label).sharing.key == parse_variant(label).sharing.value
     # One tensor that is turned for one role only is read by other means.
     refused = {"sources": value_rope != "none", "rotated": value_rope == "none"}
-    assert step.takes(model, cache) == (not (shared and refused.get(layout, False)))
-    if step.takes(model, cache):
+    assert step.supports(model, cache) == (not (shared and refused.get(layout, False)))
+    if step.supports(model, cache):
         assert compare(model, layout, rows=2) < FLOAT32
 
 
@@ -318,19 +318,19 @@ def test_a_step_holds_on_to_what_a_cast_leaves() -> None:
 
 def test_what_a_step_does_not_take() -> None:
     taken = make("QKV")
-    assert step.takes(taken, new_cache(taken, "sources"))
+    assert step.supports(taken, new_cache(taken, "sources"))
     for label in ("QKV+", "QKV@alibi", "QKV@relative", "QKV@w3", "Q[map]=K-V"):
         model = make(label)
-        assert not step.takes(model, new_cache(model, "sources")), label
+        assert not step.supports(model, new_cache(model, "sources")), label
     # A window that nothing leaves is none.
     model = make(f"QKV@w{LONGEST}")
-    assert step.takes(model, new_cache(model, "sources"))
+    assert step.supports(model, new_cache(model, "sources"))
     for options in ({"layout": "input"}, {"storage": "growing"}, {"storage": "int8"}):
         chosen = CacheOptions(**{"storage": "preallocated", **options})  # type: ignore[arg-type]
         cache = KVCache(taken.config.layers, max_tokens=LONGEST, options=chosen)
-        assert not step.takes(taken, cache), options
-    assert not step.takes(make("QKV").train(), new_cache(taken, "sources"))
-    assert not step.takes(make("QKV", dtype=torch.float64), new_cache(taken, "sources"))
+        assert not step.supports(taken, cache), options
+    assert not step.supports(make("QKV").train(), new_cache(taken, "sources"))
+    assert not step.supports(make("QKV", dtype=torch.float64), new_cache(taken, "sources"))
 
 
 def test_hooks_are_called_by_layers_and_not_skipped() -> None:
@@ -345,13 +345,13 @@ def test_hooks_are_called_by_layers_and_not_skipped() -> None:
         everywhere.register_module_forward_pre_hook,
     ):
         hook = register(lambda *_: None)
-        assert not step.takes(model, cache)
+        assert not step.supports(model, cache)
         hook.remove()
-        assert step.takes(model, cache)
+        assert step.supports(model, cache)
     attention.forward = attention.forward
-    assert not step.takes(model, cache)
+    assert not step.supports(model, cache)
     del attention.forward
-    assert step.takes(model, cache)
+    assert step.supports(model, cache)
 
 
 FAILING = """
@@ -430,6 +430,6 @@ def test_without_a_compiler_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(native, "library", lambda: None)
     model = make("QKV")
     cache = new_cache(model, "sources")
-    assert not step.takes(model, cache)
+    assert not step.supports(model, cache)
     with pytest.raises(RuntimeError, match="cannot be built here"):
         NativeStep(model, cache)

@@ -80,13 +80,13 @@ TURN = KeyRotation(dim=8, base=10.0)
 def test_what_is_too_wide_or_cut_unevenly_is_left_to_others(
     problem: Decoding, is_taken: bool
 ) -> None:
-    assert triton_attention.takes(problem) == is_taken
+    assert triton_attention.supports(problem) == is_taken
     assert (choice.choose(problem, "triton") == "triton") == is_taken
 
 
 def test_memory_of_a_processor_is_not_read_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_attention.kernels, "INTERPRETED", False)
-    assert not triton_attention.takes(make())
+    assert not triton_attention.supports(make())
 
 
 def test_without_triton_others_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ def test_any_number_of_runs_gives_the_same(
         query=query, key=key, value=value, scale=0.1, start=156, valid=valid, rotation=rotation
     )
     pieces = triton_attention.cut(problem)
-    assert triton_attention.takes(problem)
+    assert triton_attention.supports(problem)
     assert (pieces.runs > 1) == (processors > 1)
     assert pieces.blocks > 1
     turning = Turning(12, 99.0, [100, 0]) if is_turned else None

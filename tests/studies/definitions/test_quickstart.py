@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.networks import EncoderConfig
 from qkvary.studies.definitions.quickstart import STUDY
 from qkvary.studies.protocols import SOLVED
@@ -14,7 +14,7 @@ PUBLISHED = {
 
 
 def test_every_published_variant_and_the_asymmetric_single_projection() -> None:
-    assert {spell_label(parse_variant(label)) for label in STUDY.variants} == PUBLISHED | {"I-K=V"}
+    assert {format_label(parse_variant(label)) for label in STUDY.variants} == PUBLISHED | {"I-K=V"}
     assert STUDY.baseline == "QKV"
 
 

@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from qkvary.studies.running.live import LiveDisplay, PlainDisplay, Scene, WorkerLine, spell_seconds
+from qkvary.studies.running.live import LiveDisplay, PlainDisplay, Scene, WorkerLine, format_seconds
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from qkvary.studies.running.live import LiveDisplay, PlainDisplay, Scene, Worker
     ],
 )
 def test_durations(seconds: float | None, text: str) -> None:
-    assert spell_seconds(seconds) == text
+    assert format_seconds(seconds) == text
 
 
 def scene() -> Scene:

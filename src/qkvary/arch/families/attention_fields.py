@@ -10,7 +10,8 @@ from typing import TypeVar
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.sharing import share
-from qkvary.arch.variants import ScorePosition, Variant
+from qkvary.arch.terms import ScorePosition
+from qkvary.arch.variants import Variant
 
 MOST_KINDS = 100
 """More kinds of layers than this are a mistake, and each would be counted apart."""

@@ -32,6 +32,12 @@ Weights = dict[str, Tensor]
 Stock = Literal["gpt2", "llama"]
 """A stock architecture."""
 _TITLES: dict[Stock, str] = {"gpt2": "GPT-2", "llama": "Llama"}
+_KNOWN_TERMS = ("rotary", "temperature")
+"""Score terms that a stock architecture has, or that a weight can express."""
+_TERMS = {
+    "plus": "the bias of + on every key position",
+    "diagonal": "a normalised diagonal of scores",
+}
 
 
 class StockModel(NamedTuple):
@@ -108,12 +114,9 @@ def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
     """What no stock architecture has."""
     for layer in config.layers:
         variant = layer.variant
-        if variant.plus:
-            yield "the bias of + on every key position"
-        if variant.diagonal != "none":
-            yield "a normalised diagonal of scores"
-        if variant.positions in {"alibi", "relative"}:
-            yield f"{variant.positions} positions; choices: none, rotary"
+        for term in variant.terms:
+            if term.name not in _KNOWN_TERMS:
+                yield _TERMS.get(term.name, f"{term.name} positions; choices: none, rotary")
         if variant.query_form == "residual-gelu":
             yield "a nonlinear query; choices: plain, residual, map"
         if variant.window is not None and variant.window < config.max_tokens:
@@ -280,7 +283,7 @@ def _make_roles(attention: Attention, kv_heads: int) -> list[_Linear]:
         _make_source(attention, config.variant.sharing.roles[role]) for role in roles
     )
     query = _shape_query(attention, query)
-    rest = attention.content_scale * math.sqrt(config.size_per_head)
+    rest = config.content_scale * math.sqrt(config.size_per_head)
     query = _Linear(query.weight * rest, query.bias * rest)
     return [query, *(_copy_heads(one, kv_heads) for one in (key, value))]
 

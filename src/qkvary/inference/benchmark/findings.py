@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qkvary.costs.formats import spell_options
+from qkvary.costs.formats import format_options
 from qkvary.inference.benchmark.comparisons import (
     LEAST_OVER_PREFIX,
     LEAST_OVER_TRANSFORMERS,
@@ -164,4 +164,4 @@ def _name(record: DecodeRecord, speed: Speed) -> str:
     cache, variant = speed.row.cache, speed.row.case.variant
     if cache is None or len(record.question.caches) == 1:
         return variant
-    return f"{variant} ({cache.layout}, {spell_options(cache)}, {cache.kernel})"
+    return f"{variant} ({cache.layout}, {format_options(cache)}, {cache.kernel})"

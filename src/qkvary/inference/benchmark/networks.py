@@ -11,7 +11,7 @@ import math
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.blocks import ProjectedAttention, Storage
 from qkvary.arch.caches import CacheLayout, CacheOptions
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.models import Model, as_model, map_layers
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.costs.cache import model_cache_bytes
@@ -75,7 +75,7 @@ def make_network(label: str, sizes: Sizes) -> LanguageModelConfig:
 
 def name_variant(network: LanguageModelConfig) -> str:
     """The canonical label of a network's layers; of mixed layers each kind once."""
-    labels = (spell_label(layer.variant) for layer in network.layers)
+    labels = (format_label(layer.variant) for layer in network.layers)
     return ", ".join(dict.fromkeys(labels))
 
 

@@ -65,15 +65,15 @@ def forget() -> None:
 
 def available(problem: Decoding) -> list[str]:
     """The kernels that take a call on this machine."""
-    return [name for name in KERNELS if _takes(name, problem)]
+    return [name for name in KERNELS if _supports(name, problem)]
 
 
-def _takes(name: str, problem: Decoding) -> bool:
+def _supports(name: str, problem: Decoding) -> bool:
     if name == "native":
-        return native.takes(problem) and native.library() is not None
+        return native.supports(problem) and native.library() is not None
     if name == "compiled":
         return compiled.can_compile(problem)
-    return name in folded.FORMS or triton_attention.takes(problem)
+    return name in folded.FORMS or triton_attention.supports(problem)
 
 
 def choose(problem: Decoding, kernel: str = "auto") -> str:
@@ -94,7 +94,7 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
     if name in folded.FORMS:
         return name
     if name != "auto":
-        return name if _takes(name, problem) else "folded"
+        return name if _supports(name, problem) else "folded"
     kind = kind_of(problem)
     if kind not in _by_kind:
         _by_kind[kind] = _choose_once(problem, describe(kind))

@@ -18,7 +18,7 @@ from qkvary.nn.decoding import build
 from qkvary.nn.decoding.build import load
 from qkvary.nn.decoding.kept import can_keep, kept_folder
 from qkvary.nn.decoding.problem import Decoding
-from qkvary.nn.decoding.rotation import PERIOD, KeyRotation, far_table, near_table, turn_back
+from qkvary.nn.decoding.rotation import PERIOD, KeyRotation, far_table, near_table, shift_queries
 
 SOURCES = tuple(
     Path(__file__).with_name("native") / name
@@ -115,7 +115,7 @@ def notice() -> str | None:
     return f"building the native kernels for this run alone: {place} cannot be written"
 
 
-def takes(problem: Decoding) -> bool:
+def supports(problem: Decoding) -> bool:
     """Whether the kernel reads these tensors, wherever it can be built."""
     query, key, value = problem.query, problem.key, problem.value
     return (
@@ -142,7 +142,7 @@ def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value
     query, rotation = problem.query, problem.rotation
     dtype, shape = query.dtype, query.shape
     if rotation is not None:
-        query = turn_back(query.float(), rotation)
+        query = shift_queries(query.float(), rotation)
     if query.dtype not in (torch.float32, torch.bfloat16):
         query = query.float()
     if not query.is_contiguous():
@@ -163,7 +163,7 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
     a field at a time takes as long as a tenth of the pass.
 
     Args:
-        problem: What ``takes`` takes.
+        problem: What ``supports`` accepts.
         query: Its queries, contiguous, in float32 or bfloat16, turned back where there is a
             rotation.
         output: Where the result goes, of the same type.

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from qkvary.nn.decoding.rotation import KeyRotation, turn_back, turn_keys
+from qkvary.nn.decoding.rotation import KeyRotation, rotate_keys, shift_queries
 
 Stored = Shaped[Tensor, "_ _ _ _"]
 """[batch, kv_heads, keys, channels]; what fits is checked, since key and value may differ."""
@@ -143,7 +143,7 @@ class Decoding:
         value = key if self.is_shared else read_codes(self.value, self.value_scales, dtype)
         query = self.query
         if self.rotation is not None:
-            key, query = turn_keys(key, self.rotation), turn_back(query, self.rotation)
+            key, query = rotate_keys(key, self.rotation), shift_queries(query, self.rotation)
         return Decoding(
             query=query,
             key=key,

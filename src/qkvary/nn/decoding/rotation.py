@@ -41,24 +41,24 @@ def angles(positions: Int[Tensor, "*rows"], rotation: KeyRotation) -> Float[Tens
     return positions.double()[..., None] * rotation.base ** (-index / rotation.dim)
 
 
-def turn_keys(
+def rotate_keys(
     key: Float[Tensor, "batch kv_heads keys dim"], rotation: KeyRotation
 ) -> Float[Tensor, "batch kv_heads keys dim"]:
     """Turn every key by its index; the queries take the shift of the rows."""
     turns = angles(torch.arange(key.shape[2], device=key.device), rotation)
-    return _turn(key, turns)
+    return _rotate(key, turns)
 
 
-def turn_back(
+def shift_queries(
     query: Float[Tensor, "batch heads queries dim"], rotation: KeyRotation
 ) -> Float[Tensor, "batch heads queries dim"]:
     """Turn queries on by the shift of their row, so that keys can be turned by their index."""
     if rotation.first is None:
         return query
-    return _turn(query, angles(rotation.first, rotation)[:, None, None])
+    return _rotate(query, angles(rotation.first, rotation)[:, None, None])
 
 
-def _turn(heads: Tensor, turns: Tensor) -> Tensor:
+def _rotate(heads: Tensor, turns: Tensor) -> Tensor:
     dim = 2 * turns.shape[-1]
     still, turned = heads[..., : heads.shape[-1] - dim], heads[..., heads.shape[-1] - dim :]
     # Half precision would turn a long context's keys by angles of three digits.

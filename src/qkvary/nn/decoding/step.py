@@ -14,7 +14,6 @@ from torch.nn.modules import module
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import IDENTITY, Source
-from qkvary.nn.attention import Attention
 from qkvary.nn.blocks import Block
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.cache_layouts import needs_slice
@@ -27,6 +26,7 @@ from qkvary.nn.layout import AttentionMask
 from qkvary.nn.positions import Rotation, sinusoid
 from qkvary.nn.projections import Projection
 from qkvary.nn.stack import check_length
+from qkvary.nn.terms import term_classes
 
 SOURCES: tuple[Source, ...] = ("q", "k", "v", IDENTITY)
 QUERY_FORMS = {"plain": 0, "residual": 1, "residual-gelu": 2}
@@ -105,7 +105,7 @@ class _Step(ctypes.Structure):
     )
 
 
-def takes(model: LanguageModel, cache: KVCache) -> bool:
+def supports(model: LanguageModel, cache: KVCache) -> bool:
     """Whether a step of this network over this cache can be one call on this machine."""
     weight = model.embedding
     parameters = list(model.parameters())
@@ -115,7 +115,7 @@ def takes(model: LanguageModel, cache: KVCache) -> bool:
         and weight.device.type == "cpu"
         and weight.dtype in DTYPES
         and all(part.dtype == weight.dtype and part.is_contiguous() for part in parameters)
-        and all(_takes_layer(layer) for layer in cache.layers)
+        and all(_supports_layer(layer) for layer in cache.layers)
         and library() is not None
     )
 
@@ -128,7 +128,7 @@ def _is_watched(model: nn.Module) -> bool:
     )
 
 
-def _takes_layer(cache: LayerCache) -> bool:
+def _supports_layer(cache: LayerCache) -> bool:
     """Plain scores over entries that are written once and read as they are, or turned keys."""
     config, options = cache.config, cache.options
     variant = config.variant
@@ -136,12 +136,12 @@ def _takes_layer(cache: LayerCache) -> bool:
         return False
     if variant.window is not None and variant.window < cache.max_tokens:
         return False
-    if variant.plus or variant.diagonal != "none" or variant.query_form not in QUERY_FORMS:
+    if not all(term.is_plain for term in term_classes(variant)):
+        return False
+    if variant.query_form not in QUERY_FORMS:
         return False
     if variant.positions == "none":
         return options.layout in ("sources", "rotated", "split")
-    if variant.positions != "rotary":
-        return False
     if options.layout == "sources":
         # A value that is the turned key would have to be turned as well.
         return variant.sharing.key != variant.sharing.value or needs_slice(config)
@@ -167,7 +167,7 @@ class NativeStep:
         """Describe a network and its cache.
 
         Args:
-            model: What ``takes`` takes.
+            model: What ``supports`` accepts.
             cache: Its cache, which has seen a token at least.
 
         Raises:
@@ -252,7 +252,6 @@ class NativeStep:
         sharing, layout = config.variant.sharing, cache.options.layout
         turned = config.variant.positions == "rotary"
         stored_turned = turned and layout != "sources"
-        value_turned = sharing.key == sharing.value and config.position.value_rope != "none"
         place = {source: index for index, source in enumerate(SOURCES)}
         layer = _Layer(
             attention_norm=self._norm(block.attention_norm),
@@ -265,10 +264,10 @@ class NativeStep:
             post=block.config.norm_placement != "pre",
             queries=config.heads(sharing.query),
             turns_key=stored_turned,
-            turns_value=stored_turned and value_turned,
-            turns_back=turned and value_turned and config.position.value_rope == "counter",
+            turns_value=stored_turned and config.value_rope != "none",
+            turns_back=config.value_rope == "counter",
             turns_by_index=turned and layout == "sources",
-            attention=self._attention(attention, cache),
+            attention=self._attention(cache),
         )
         self._describe_feed_forward(layer, block.feed_forward)
         for source, projection in attention.projections.items():
@@ -278,7 +277,7 @@ class NativeStep:
             layer.cos, layer.sin, layer.pairs = self._at(cos), self._at(sin), cos.shape[-1]
         return layer
 
-    def _attention(self, attention: Attention, cache: LayerCache) -> Call:
+    def _attention(self, cache: LayerCache) -> Call:
         config = cache.config
         groups = config.num_kv_heads
         parts = _part_names(cache)
@@ -288,7 +287,7 @@ class NativeStep:
             groups=groups,
             rows=config.heads(config.variant.sharing.query) // groups,
             queries=1,
-            scale=attention.content_scale * native.LOG2_E,
+            scale=config.content_scale * native.LOG2_E,
         )
         if config.variant.positions == "rotary" and cache.options.layout == "sources":
             dim, base = self._turn(config)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from qkvary.nn.decoding.problem import Decoding
-from qkvary.nn.decoding.rotation import KeyRotation, angles, turn_back
+from qkvary.nn.decoding.rotation import KeyRotation, angles, shift_queries
 
 try:
     from qkvary.nn.decoding import triton_kernels
@@ -66,7 +66,7 @@ def is_interpreted() -> bool:
     return kernels is not None and kernels.INTERPRETED
 
 
-def takes(problem: Decoding) -> bool:
+def supports(problem: Decoding) -> bool:
     """Whether the kernels read these tensors: on a GPU, or anywhere where they are interpreted."""
     if kernels is None or problem.query.dtype not in TYPES:
         return False
@@ -171,7 +171,7 @@ def _merge(
 def _fold_turned(problem: Decoding) -> Float[Tensor, "batch kv_heads rows key_dim"]:
     query, rotation = problem.query, problem.rotation
     if rotation is not None:
-        query = turn_back(query, rotation)
+        query = shift_queries(query, rotation)
     return query.reshape(*problem.key.shape[:2], problem.rows, -1).contiguous()
 
 

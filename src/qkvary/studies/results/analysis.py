@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.literature.figures import load_published
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.results.answers import write_answers, write_caveats
@@ -69,7 +69,7 @@ def summarise(
     plans = plan_tables(study, observations)
     tables = build_tables(material, plans, level)
     contrasts = build_contrasts(material, plans, tables, level)
-    baseline = spell_label(parse_variant(study.baseline))
+    baseline = format_label(parse_variant(study.baseline))
     counts = count(observations)
     environments = _environments(observations)
     made = {run.row.run_key: run.row for run in observations}.values()

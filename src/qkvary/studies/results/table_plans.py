@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from qkvary.arch.labels import parse_variant, spell_label
+from qkvary.arch.labels import format_label, parse_variant
 from qkvary.studies.results.comparisons import Pairing, Values, pair_up
 from qkvary.studies.results.observations import Observation
 from qkvary.studies.results.statistics import restricted_steps
@@ -148,17 +148,17 @@ def gather(study: Study, observations: Sequence[Observation]) -> Material:
         if run.row.selected:
             selected.setdefault((run.row.variant, run.row.setting), []).append(run)
     return Material(
-        variants=tuple(spell_label(parse_variant(label)) for label in study.variants),
-        baseline=spell_label(parse_variant(study.baseline)),
+        variants=tuple(format_label(parse_variant(label)) for label in study.variants),
+        baseline=format_label(parse_variant(study.baseline)),
         contrasts=tuple(
-            (spell_label(parse_variant(variant)), spell_label(parse_variant(reference)))
+            (format_label(parse_variant(variant)), format_label(parse_variant(reference)))
             for variant, reference in study.pairs
         ),
         crossings=tuple(
             replace(
                 one,
-                variant=spell_label(parse_variant(one.variant)),
-                reference=spell_label(parse_variant(one.reference)),
+                variant=format_label(parse_variant(one.variant)),
+                reference=format_label(parse_variant(one.reference)),
             )
             for one in study.crossings
         ),

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 
-def spell_seconds(seconds: float | None) -> str:
+def format_seconds(seconds: float | None) -> str:
     """Return a duration as people say it."""
     if seconds is None:
         return "unknown"
@@ -70,7 +70,7 @@ class Scene:
         if self.runs_per_minute is not None:
             parts.append(f"{self.runs_per_minute:.1f} runs/min")
         if self.seconds_left is not None and self.done < self.total:
-            parts.append(f"{spell_seconds(self.seconds_left)} left")
+            parts.append(f"{format_seconds(self.seconds_left)} left")
         return ", ".join(parts)
 
 

@@ -14,7 +14,7 @@ import torch
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.training import training_macs_per_token
-from qkvary.nn.products import linear
+from qkvary.nn.linear import linear
 from qkvary.training.config import RunConfig
 
 SIDE_ON_CPU, SIDE_ELSEWHERE = 1024, 8192

@@ -1,4 +1,4 @@
-"""Draws of first values: every parameter from a generator of its own.
+"""Initializer of first values: every parameter from a generator of its own.
 
 The generator is seeded by the network's seed and the parameter's name. So two variants of one seed
 start equal wherever they have the same parameter, which is what makes their differences paired.
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from qkvary.arch.attention import Initialization
 
 
-class Draws:
-    """Draws into the parameters of one module, in place."""
+class Initializer:
+    """Initializer into the parameters of one module, in place."""
 
     def __init__(self, seed: int, prefix: str) -> None:
         """Name the module.

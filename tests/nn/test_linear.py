@@ -11,9 +11,9 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from qkvary.nn import products
+from qkvary.nn import linear as linear_module
 from qkvary.nn.fused_loss import linear_cross_entropy
-from qkvary.nn.products import LARGE, Linear, goes_to_onednn, linear, multiply_transposed
+from qkvary.nn.linear import LARGE, Linear, goes_to_onednn, linear, multiply_transposed
 
 ROWS, INNER, WIDTH = 512, 96, 192
 
@@ -190,7 +190,7 @@ def test_wrong_shapes_are_left_for_torch_to_refuse() -> None:
 
 
 def test_a_build_of_torch_without_it_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_PRODUCT", None)
+    monkeypatch.setattr(linear_module, "_PRODUCT", None)
     x, weight = make(ROWS, INNER), make(WIDTH, INNER, seed=1)
     assert torch.equal(linear(x, weight), F.linear(x, weight))
 

@@ -1,0 +1,67 @@
+"""What each score term costs: one rule per entry of ``arch.terms``, under the same name."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from qkvary.arch.attention import AttentionConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermCost:
+    """The rule of one term. Elementwise work on the scores is not counted."""
+
+    parameters: Callable[[AttentionConfig], tuple[int, int]] | None = None
+    """Weights and biases of a layer."""
+    macs: Callable[[AttentionConfig, int, int], int] | None = None
+    """Multiply-accumulates of a layer over so many keys and pairs of query and key."""
+    absorbs_key: bool = True
+    """Whether the query may absorb the key's projection: nothing changes keys or their products
+    in between."""
+
+
+def term_costs(config: AttentionConfig) -> Iterator[TermCost]:
+    """Return the rules of the terms that a layer has."""
+    return (TERMS[term.name] for term in config.variant.terms)
+
+
+def term_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
+    """Return the multiply-accumulates of all terms of a layer."""
+    return sum(cost.macs(config, keys, pairs) for cost in term_costs(config) if cost.macs)
+
+
+def _plus_parameters(config: AttentionConfig) -> tuple[int, int]:
+    maps = _plus_maps(config)
+    return maps * config.position.plus_features, maps
+
+
+def _plus_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
+    """The key bias g(j): made once for a whole batch, then a channel more in the keys.
+
+    One channel, or one for each query head of a group that has a map of its own. A normalised
+    diagonal stands between product and bias, which is then added elementwise.
+    """
+    maps = _plus_maps(config)
+    bias = keys * maps * config.position.plus_column_features
+    if config.variant.diagonal != "none":
+        return bias
+    return bias + pairs * config.num_heads * max(1, maps // config.num_kv_heads)
+
+
+def _plus_maps(config: AttentionConfig) -> int:
+    return config.num_heads if config.position.plus_per_head else 1
+
+
+def _relative_parameters(config: AttentionConfig) -> tuple[int, int]:
+    reach = config.position.relative_distance
+    return config.num_heads * (reach + 1 if config.causal else 2 * reach + 1), 0
+
+
+TERMS: Mapping[str, TermCost] = {
+    "rotary": TermCost(absorbs_key=False),
+    "diagonal": TermCost(absorbs_key=False),
+    "plus": TermCost(parameters=_plus_parameters, macs=_plus_macs),
+    "relative": TermCost(parameters=_relative_parameters),
+    "alibi": TermCost(),
+    "temperature": TermCost(),
+}
+"""The rule of each term."""

@@ -1,0 +1,98 @@
+"""The scores of attention as a value that terms change before anything is multiplied.
+
+Knows query, key and what is added to their products. Does not know what is done with scores.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from qkvary.nn.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """``(gain * scale q k^T + key_bias + pair_bias) / temperature``."""
+
+    query: Float[Tensor, "batch heads queries head_dim"]
+    key: Float[Tensor, "batch kv_heads keys head_dim"]
+    scale: float
+    """Factor of the products of query and key."""
+    layout: Layout
+    """Positions and masks of the call."""
+    products: Float[Tensor, "batch heads queries keys"] | None = None
+    """``scale q k^T`` where a term has changed it entry by entry, else not computed."""
+    gain: Float[Tensor, "sets 1 1"] | None = None
+    """A learned factor of the products."""
+    key_bias: Float[Tensor, "rows keys sets"] | None = None
+    """What is added for a key, whatever the query."""
+    pair_bias: Float[Tensor, "rows heads queries keys"] | None = None
+    """What is added for a pair of query and key."""
+    temperature: float = 1.0
+    """What everything is divided by."""
+
+    def fold(self) -> tuple[Tensor, Tensor, float]:
+        """Return query, key and scale whose products are the scores without the pair bias."""
+        scale = self.scale / self.temperature
+        if self.gain is None and self.key_bias is None:
+            return self.query, self.key, scale
+        query, key = self.query * (scale if self.gain is None else self.gain * scale), self.key
+        if self.key_bias is not None:
+            query, key = append_key_bias(query, key, self.key_bias, 1.0 / self.temperature)
+        return query, key, 1.0
+
+    def multiply(self) -> Float[Tensor, "batch heads queries keys"]:
+        """Return a new tensor of the scores without the pair bias."""
+        if self.products is None:
+            query, key, scale = self.fold()
+            return content_scores(query if scale == 1.0 else query * scale, key)
+        scores = self.products if self.gain is None else self.products * self.gain
+        if self.key_bias is not None:
+            scores = scores + self.key_bias.mT.unsqueeze(-2)
+        return scores / self.temperature
+
+    def cooled_pair_bias(self) -> Float[Tensor, "rows heads queries keys"] | None:
+        """Return the pair bias, divided by the temperature."""
+        if self.pair_bias is None or self.temperature == 1.0:
+            return self.pair_bias
+        return self.pair_bias / self.temperature
+
+
+def content_scores(
+    query: Float[Tensor, "batch heads queries head_dim"],
+    key: Float[Tensor, "batch kv_heads keys head_dim"],
+) -> Float[Tensor, "batch heads queries keys"]:
+    """The products q . k of each query head with the key head of its group."""
+    batch, heads, queries, _ = query.shape
+    kv_heads, keys = key.shape[1], key.shape[2]
+    if heads == kv_heads:
+        return query @ key.mT
+    folded = query.reshape(batch, kv_heads, heads // kv_heads * queries, query.shape[-1])
+    return (folded @ key.mT).view(batch, heads, queries, keys)
+
+
+def append_key_bias(
+    query: Float[Tensor, "batch heads queries head_dim"],
+    key: Float[Tensor, "batch kv_heads keys head_dim"],
+    bias: Float[Tensor, "rows keys sets"],
+    factor: float,
+) -> tuple[
+    Float[Tensor, "batch heads queries extended_dim"],
+    Float[Tensor, "batch kv_heads keys extended_dim"],
+]:
+    """Extend query and key so that their products get ``factor`` times a bias of the key.
+
+    [q, c] . [k, g] = q . k + c g, so that the bias needs no pass over the map of scores, neither
+    forward nor backward. It takes one channel, or one for each query head of a group where heads
+    have biases of their own.
+    """
+    batch, heads, queries, _ = query.shape
+    kv_heads, keys = key.shape[1], key.shape[2]
+    channels = max(1, bias.shape[-1] // kv_heads)
+    own = torch.eye(channels, dtype=query.dtype, device=query.device) * factor
+    constant = own[:, None].expand(batch, heads // channels, channels, queries, channels)
+    added = bias.unflatten(-1, (-1, channels)).transpose(1, 2)
+    added = added.expand(batch, kv_heads, keys, channels)
+    return torch.cat((query, constant.flatten(1, 2)), dim=-1), torch.cat((key, added), dim=-1)

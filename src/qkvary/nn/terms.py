@@ -1,0 +1,262 @@
+"""The score terms: one class for each entry of ``arch.terms``, under the same name.
+
+A term takes scores and returns scores: it fills a field of :class:`Scores`.
+"""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from qkvary.arch.attention import AttentionConfig, Initialization
+from qkvary.arch.variants import Variant
+from qkvary.nn.initializer import Initializer
+from qkvary.nn.positions import interleave_sinusoids
+from qkvary.nn.scores import Scores, content_scores
+
+
+class ScoreTerm(nn.Module):
+    """One term of the scores of a layer; it has parameters where it is learned."""
+
+    is_plain: ClassVar[bool] = False
+    """Whether scores stay ``scale q k^T``, which kernels for decoding compute."""
+    needs_products: ClassVar[bool] = False
+    """Whether the map of products is changed entry by entry, which fused kernels do not show."""
+    is_learned_bias: ClassVar[bool] = False
+    """Whether something learned is added, for which CPUs have no fused kernel."""
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Create the term of a layer."""
+        super().__init__()
+        self.config = config
+
+    def initialize(self, initializer: Initializer, init: Initialization, /) -> None:
+        """Give the parameters their first values."""
+
+    def forward(self, scores: Scores) -> Scores:
+        """Add the term."""
+        return scores
+
+
+class Rotary(ScoreTerm):
+    """Rotary positions: roles are rotated by ``positions.Rotation``, before they are stored."""
+
+    is_plain = True
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Warn of the meaning of a value that is not invariant to translation."""
+        super().__init__(config)
+        if config.value_rope == "rotated":
+            warnings.warn(
+                "value_rope 'rotated' gives outputs that change when the text is moved; "
+                "use 'counter' or 'none' unless this is the ablation you want",
+                stacklevel=3,
+            )
+
+
+class DiagonalNorm(ScoreTerm):
+    """The diagonal of K K^T is divided by its mean or norm over the tokens that a query sees.
+
+    Over all tokens this would leak the future, so causal layers use the running mean or norm. A
+    window bounds it too, so that nothing beyond the window is needed again.
+
+    Source: Kayyam et al. 2026, appendix A.2, figure 5.
+    """
+
+    needs_products = True
+
+    def forward(self, scores: Scores) -> Scores:
+        """Normalise the products."""
+        products = normalise_diagonal(
+            content_scores(scores.query * scores.scale, scores.key),
+            scores.key.square().sum(dim=-1) * scores.scale,
+            self.config,
+            valid=scores.layout.attention_mask,
+            documents=scores.layout.document_ids,
+        )
+        return replace(scores, products=products)
+
+
+class PlusBias(ScoreTerm):
+    """The papers' ``+`` in its reduced form: scores become ``tau a_ij + g(j)``.
+
+    The published form adds a fixed 2D sinusoid P[i,j] to m copies of the scaled score map and maps
+    them back with a 1x1 linear (w, b). Its channels depend on the row only or on the column only;
+    under the softmax the row part and b cancel, so that
+
+        tau = sum_c w_c,    g(j) = sum over column channels c of w_c E(j)_c.
+
+    The parameters are the published m + 1 (under Adam they train differently from tau and g).
+    It has no joint (i, j) term, and tau starts with a random sign.
+
+    Source: Kayyam et al. 2026, section 2; the reduction is proved in the tests.
+    """
+
+    is_learned_bias = True
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Create the m weights and the bias, one set a layer or one a head."""
+        super().__init__(config)
+        position = config.position
+        sets = config.num_heads if position.plus_per_head else 1
+        self.row_features = position.plus_row_features
+        self.weight = nn.Parameter(torch.empty(sets, position.plus_features))
+        self.bias = nn.Parameter(torch.empty(sets))
+
+    def initialize(self, initializer: Initializer, init: Initialization, /) -> None:
+        """Draw the map as the m -> 1 linear layer that it is."""
+        features = self.weight.shape[1]
+        initializer.weight("plus.weight", self.weight, init, init.weight_std(features, 1))
+        initializer.bias("plus.bias", self.bias, init, features)
+
+    def forward(self, scores: Scores) -> Scores:
+        """Multiply by tau and add g(j)."""
+        gain = self.weight.sum(dim=-1)[:, None, None]
+        return replace(scores, gain=gain, key_bias=self.key_bias(scores.layout.key_positions))
+
+    def key_bias(self, key_positions: Int[Tensor, "rows keys"]) -> Float[Tensor, "rows keys sets"]:
+        """The bias g(j) of every key."""
+        width = self.weight.shape[1] - self.row_features
+        features = interleave_sinusoids(key_positions, self.row_features)[..., :width]
+        # The published bias b shifts a whole row: it is kept as a parameter, and adding it here
+        # costs nothing and gives it the zero gradient that it has in the published form.
+        weight = self.weight[:, self.row_features :]
+        return F.linear(features.to(weight.dtype), weight, self.bias)
+
+
+class RelativeBias(ScoreTerm):
+    """A learned bias b_h(i - j) per head and clipped distance: joint in (i, j), not symmetric."""
+
+    is_learned_bias = True
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Create the table; causal layers have no entries for the future."""
+        super().__init__(config)
+        self.furthest = config.position.relative_distance
+        self.nearest = 0 if config.causal else -self.furthest
+        size = self.furthest - self.nearest + 1
+        self.weight = nn.Parameter(torch.empty(config.num_heads, size))
+
+    def initialize(self, _: Initializer, __: Initialization, /) -> None:
+        """Start without a bias."""
+        nn.init.zeros_(self.weight)
+
+    def forward(self, scores: Scores) -> Scores:
+        """Add the bias of every pair."""
+        distance = scores.layout.distances()
+        index = distance.clamp(self.nearest, self.furthest) - self.nearest
+        return replace(scores, pair_bias=self.weight[:, index].transpose(0, 1))
+
+
+class Alibi(ScoreTerm):
+    """Minus the distance |i - j| times a slope per head, 2^(-8 (h+1) / heads).
+
+    Source: Press et al. 2022, "Train Short, Test Long". With |i - j| the bias is symmetric.
+    """
+
+    def forward(self, scores: Scores) -> Scores:
+        """Add the bias of every pair."""
+        num_heads, device = self.config.num_heads, scores.query.device
+        heads = torch.arange(1, num_heads + 1, dtype=torch.float64, device=device)
+        slopes = torch.exp2(-8.0 * heads / num_heads)
+        distance = scores.layout.distances().abs().double()
+        bias = -slopes[:, None, None] * distance[:, None]
+        return replace(scores, pair_bias=bias.to(scores.query.dtype))
+
+
+class Temperature(ScoreTerm):
+    """Scores are divided by a constant before the softmax."""
+
+    is_plain = True
+
+    def forward(self, scores: Scores) -> Scores:
+        """Divide everything."""
+        return replace(scores, temperature=self.config.variant.temperature)
+
+
+TERMS: Mapping[str, type[ScoreTerm]] = {
+    "rotary": Rotary,
+    "diagonal": DiagonalNorm,
+    "plus": PlusBias,
+    "relative": RelativeBias,
+    "alibi": Alibi,
+    "temperature": Temperature,
+}
+"""The class of each term."""
+
+
+def term_classes(variant: Variant) -> list[type[ScoreTerm]]:
+    """Return the classes of the terms of a variant, in the order of application."""
+    return [TERMS[term.name] for term in variant.terms]
+
+
+def normalise_diagonal(
+    scores: Float[Tensor, "batch heads queries keys"],
+    squares: Float[Tensor, "batch heads keys"],
+    config: AttentionConfig,
+    *,
+    valid: Bool[Tensor, "batch keys"] | None,
+    documents: Int[Tensor, "batch keys"] | None,
+) -> Float[Tensor, "batch heads queries keys"]:
+    """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees.
+
+    Over all tokens this would leak the future, so causal layers use the running mean or norm. A
+    window bounds it too, so that nothing beyond the window is needed again.
+
+    Args:
+        scores: Scaled content scores.
+        squares: The whole diagonal, scale included.
+        config: The layer.
+        valid: True for real tokens, False for padding.
+        documents: The document of each token; the mean and the norm are those of a document.
+
+    Source: Kayyam et al. 2026, appendix A.2, figure 5.
+    """
+    by_norm = config.variant.diagonal == "norm"
+    # Squares of squares leave the range of float16, and sums of many the precision of bfloat16.
+    squares = squares.to(torch.promote_types(squares.dtype, torch.float32))
+    present = torch.ones_like(squares) if valid is None else valid[:, None].to(squares.dtype)
+    terms = (squares.square() if by_norm else squares) * present
+    members = _find_members(squares, documents, config)
+    total = _sum_diagonal(terms, members, causal=config.causal)
+    count = _sum_diagonal(present, members, causal=config.causal)
+    # Where no real token was seen yet there is nothing to divide by, and the pair is blocked.
+    total = torch.where(count > 0, total, 1.0).clamp(min=torch.finfo(squares.dtype).tiny)
+    ratio = squares / (total.sqrt() if by_norm else total / count.clamp(min=1.0))
+    queries, keys = scores.shape[-2:]
+    own = torch.eye(keys, dtype=torch.bool, device=scores.device)[keys - queries :]
+    return torch.where(own, ratio[..., None, :].to(scores.dtype), scores)
+
+
+def _find_members(
+    squares: Float[Tensor, "batch heads keys"],
+    documents: Int[Tensor, "batch keys"] | None,
+    config: AttentionConfig,
+) -> Float[Tensor, "rows 1 keys keys"] | None:
+    """Ones for the tokens of each token's document and window, ``None`` where these are all."""
+    window, keys = config.variant.window, squares.shape[-1]
+    members: Tensor | None = None
+    if documents is not None:
+        members = documents[:, None, :, None] == documents[:, None, None, :]
+    if window is not None and window < keys:
+        index = torch.arange(keys, device=squares.device)
+        near = ((index[:, None] - index).abs() < window)[None, None]
+        members = near if members is None else members & near
+    return None if members is None else members.to(squares.dtype)
+
+
+def _sum_diagonal(
+    terms: Float[Tensor, "batch heads keys"],
+    members: Float[Tensor, "rows 1 keys keys"] | None,
+    *,
+    causal: bool,
+) -> Float[Tensor, "batch heads sums"]:
+    """The sum over each token's members, causal layers: so far."""
+    if members is None:
+        return terms.cumsum(dim=-1) if causal else terms.sum(dim=-1, keepdim=True)
+    return (terms[..., None, :] * (members.tril() if causal else members)).sum(dim=-1)
