@@ -1,5 +1,6 @@
 """What every test stands on: one thread, the same random examples in every run, checked shapes."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -13,6 +14,9 @@ from hypothesis import HealthCheck, settings
 from jaxtyping import config, install_import_hook
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# Libraries that are imported stay: looking through them for garbage takes a third of collecting.
+gc.disable()
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -30,6 +34,10 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 # Read when triton is imported: kernels for GPUs run here too. Tests marked gpu want it to be 0.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Each of the processes that tests start would else compile the package anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Built kernels and timings of this run, shared by its workers, and not the developer's.
 CACHE = Path(tempfile.gettempdir()) / f"qkvary-tests-{os.getpid()}"
@@ -64,6 +72,12 @@ install_import_hook("qkvary.nn", "beartype.beartype")
 config.update("jaxtyping_disable", True)
 
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, but not among what was imported."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -9,6 +9,7 @@ instead. The answers are ``started PID PID ...`` and, when all of them have ende
 ``python -m tests.training.ranks '{...}'`` is one rank, as torchrun starts them.
 """
 
+import gc
 import itertools
 import json
 import os
@@ -196,6 +197,8 @@ def main() -> None:
         (Path(order["directory"]) / f"pid-{rank}").write_text(str(os.getpid()))
         sys.exit(run_rank(order, rank))
     warm_up()
+    # What is there now need not be looked through in every rank.
+    gc.freeze()
 
     def answer(text: str) -> None:
         sys.stdout.write(text)
