@@ -40,10 +40,9 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-
 def find_memory() -> str | None:
-    """Where files lie in memory, if the machine has the room and programs may be run from there."""
-    memory = "/dev/shm"
+    """Return a folder in memory, if the machine has the room and programs may be run from it."""
+    memory = str(Path("/dev") / "shm")
     try:
         place = os.statvfs(memory)
     except OSError:

@@ -161,6 +161,8 @@ def serve(answer: Callable[[str], object]) -> None:
         if "command" in order:
             # Once and here, not in every rank.
             load_command()
+        # What is there now need not be looked through for garbage in every rank.
+        gc.freeze()
         environment = {
             "WORLD_SIZE": str(order["ranks"]),
             "MASTER_ADDR": "127.0.0.1",
@@ -197,8 +199,6 @@ def main() -> None:
         (Path(order["directory"]) / f"pid-{rank}").write_text(str(os.getpid()))
         sys.exit(run_rank(order, rank))
     warm_up()
-    # What is there now need not be looked through in every rank.
-    gc.freeze()
 
     def answer(text: str) -> None:
         sys.stdout.write(text)
