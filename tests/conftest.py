@@ -123,6 +123,16 @@ def executed_shapes() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def rank_server() -> Iterator[object]:
+    """The process that forks the ranks of runs; it takes seconds to start."""
+    from tests.training.rank_server import RankServer
+
+    running = RankServer()
+    yield running
+    assert running.close() == ""
+
+
+@pytest.fixture(scope="session")
 def run_python() -> Runner:
     """Run this interpreter in a process of its own and return what it printed."""
 
