@@ -1,5 +1,6 @@
 """What every test stands on: one thread, the same random examples in every run, checked shapes."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -13,6 +14,9 @@ from hypothesis import HealthCheck, settings
 from jaxtyping import config, install_import_hook
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# Libraries that are imported stay: looking through them for garbage takes a third of collecting.
+gc.disable()
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -30,6 +34,27 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 # Read when triton is imported: kernels for GPUs run here too. Tests marked gpu want it to be 0.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Each of the processes that tests start would else compile the package anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def find_memory() -> str | None:
+    """Return a folder in memory, if the machine has the room and programs may be run from it."""
+    memory = str(Path("/dev") / "shm")
+    try:
+        place = os.statvfs(memory)
+    except OSError:
+        return None
+    has_room = place.f_bavail * place.f_frsize >= 4 * 2**30
+    may_run = not place.f_flag & os.ST_NOEXEC
+    return memory if has_room and may_run and os.access(memory, os.W_OK) else None
+
+
+# A disk takes milliseconds for everything that must last, and tests write much of that.
+if "TMPDIR" not in os.environ and (memory := find_memory()):
+    os.environ["TMPDIR"] = tempfile.tempdir = memory
 
 # Built kernels and timings of this run, shared by its workers, and not the developer's.
 CACHE = Path(tempfile.gettempdir()) / f"qkvary-tests-{os.getpid()}"
@@ -66,6 +91,12 @@ config.update("jaxtyping_disable", True)
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+def pytest_collection_finish() -> None:
+    """Look for garbage again, but not among what was imported."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_unconfigure() -> None:
     """Leave nothing behind."""
     if IS_FIRST:
@@ -89,6 +120,16 @@ def executed_shapes() -> Iterator[None]:
     config.update("jaxtyping_disable", False)
     yield
     config.update("jaxtyping_disable", True)
+
+
+@pytest.fixture(scope="session")
+def rank_server() -> Iterator[object]:
+    """The process that forks the ranks of runs; it takes seconds to start."""
+    from tests.training.rank_server import RankServer
+
+    running = RankServer()
+    yield running
+    assert running.close() == ""
 
 
 @pytest.fixture(scope="session")

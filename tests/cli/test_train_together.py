@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,9 @@ from tests.training.rank_server import Ended, RankServer
 
 TINY = ("--steps", "12", "--evaluate-every", "5", "--threads", "1")
 SIZES = (*TINY, "--batch-size", "4")
-LONG = ("--steps", "90", "--batch-size", "4", "--threads", "1")
+LONG = ("--steps", "60", "--batch-size", "4", "--evaluate-every", "30", "--threads", "1")
 OFTEN = ("--checkpoint-seconds", "0.01")
 quick_path = pytest.fixture(quick_folder)
-
-
-@pytest.fixture(name="server", scope="module")
-def started() -> Iterator[RankServer]:
-    running = RankServer()
-    yield running
-    assert running.close() == ""
 
 
 class Folder:
@@ -58,14 +50,14 @@ class Folder:
 
 
 @pytest.fixture
-def folder(server: RankServer, quick_path: Path) -> Folder:
-    return Folder(server, quick_path)
+def folder(rank_server: RankServer, quick_path: Path) -> Folder:
+    return Folder(rank_server, quick_path)
 
 
 @pytest.fixture(name="whole", scope="module")
-def undisturbed(server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> str:
+def undisturbed(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> str:
     """What two processes end with that nobody stopped."""
-    whole = Folder(server, tmp_path_factory.mktemp("whole"))
+    whole = Folder(rank_server, tmp_path_factory.mktemp("whole"))
     assert whole.train(2, *LONG).codes == (0, 0)
     return whole.records()["QKV@rotary"]["state_sha256"]
 

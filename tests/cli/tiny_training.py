@@ -12,6 +12,7 @@ import pytest
 
 from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
+from qkvary.studies.running import utilization
 from qkvary.training import presets
 from qkvary.training.presets import Preset
 
@@ -42,8 +43,10 @@ def with_tiny() -> dict[str, Preset]:
 def make_places(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     """Put a text into a folder, and the preset among the others.
 
-    Reports come without pictures: to draw them takes longer than the training.
+    Reports come without pictures, and a device is measured by a small product: each of the two
+    takes longer than the training.
     """
+    patch.setattr(utilization, "SIDE_ON_CPU", 64)
     patch.setenv("QKVARY_CACHE", str(folder / "cache"))
     patch.setattr(presets, "PRESETS", with_tiny())
     patch.setattr("qkvary.cli.train.FORMATS", ("html", "csv"))

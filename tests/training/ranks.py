@@ -9,6 +9,7 @@ instead. The answers are ``started PID PID ...`` and, when all of them have ende
 ``python -m tests.training.ranks '{...}'`` is one rank, as torchrun starts them.
 """
 
+import gc
 import itertools
 import json
 import os
@@ -108,13 +109,15 @@ def no_space(folder: Path, _files: object) -> dict[str, FileEntry]:
 
 
 def load_command() -> Callable[[list[str]], int]:
-    """Return the command line as its tests have it: the smallest preset, no pictures."""
+    """Return the command line as its tests have it: the smallest of everything, no pictures."""
     import qkvary.cli.train
     from qkvary.cli.main import main as run_main
+    from qkvary.studies.running import utilization
     from tests.cli.tiny_training import with_tiny
 
     presets.PRESETS = with_tiny()
     qkvary.cli.train.FORMATS = ("html", "csv")
+    utilization.SIDE_ON_CPU = 64
     return run_main
 
 
@@ -160,6 +163,8 @@ def serve(answer: Callable[[str], object]) -> None:
         if "command" in order:
             # Once and here, not in every rank.
             load_command()
+        # What is there now need not be looked through for garbage in every rank.
+        gc.freeze()
         environment = {
             "WORLD_SIZE": str(order["ranks"]),
             "MASTER_ADDR": "127.0.0.1",

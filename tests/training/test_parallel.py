@@ -1,7 +1,6 @@
 """Several processes train what one would: E12, E13, T7, and any number after any other."""
 
 import json
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,13 @@ quick_path = pytest.fixture(quick_folder)
 quick_module_path = pytest.fixture(quick_folder, scope="module")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RankServer]:
-    running = RankServer()
-    yield running
-    assert running.close() == ""
-
-
 class References:
     """Runs that nothing disturbed, each of them made once."""
 
-    def __init__(self, server: RankServer, directory: Path) -> None:
+    def __init__(self, rank_server: RankServer, directory: Path) -> None:
         def make(ranks: int, order: str) -> Ended:
             path = directory / str(len(list(directory.iterdir())))
-            return server.run(path, ranks, keep_weights=True, **json.loads(order))
+            return rank_server.run(path, ranks, keep_weights=True, **json.loads(order))
 
         self._make = cache(make)
 
@@ -48,8 +40,8 @@ class References:
 
 
 @pytest.fixture(scope="module")
-def references(server: RankServer, quick_module_path: Path) -> References:
-    return References(server, quick_module_path)
+def references(rank_server: RankServer, quick_module_path: Path) -> References:
+    return References(rank_server, quick_module_path)
 
 
 def weights(ended: Ended) -> dict[str, Tensor]:
@@ -110,10 +102,10 @@ def test_many_steps_of_many_processes_are_those_of_one(
 
 
 def test_a_mean_for_each_process_is_noticed(
-    server: RankServer, references: References, quick_path: Path
+    rank_server: RankServer, references: References, quick_path: Path
 ) -> None:
     """The mutant of E12: who has few targets weighs as much as who has many."""
-    together = server.run(quick_path, 2, keep_weights=True, mutant="own_mean")
+    together = rank_server.run(quick_path, 2, keep_weights=True, mutant="own_mean")
     assert set(together.codes) == {0}
     assert difference(together, references.alone(dtype="float64")) > 1e-4
 
@@ -131,14 +123,14 @@ def test_blocks_that_are_computed_again_and_bfloat16(references: References, str
 
 
 def test_large_products_in_many_processes(
-    server: RankServer, references: References, quick_path: Path
+    rank_server: RankServer, references: References, quick_path: Path
 ) -> None:
     """Every product by oneDNN, as those of a network of usual size: under FSDP too."""
     order = {"keep_weights": True, "run": {"dtype": "float32"}, "large_product": 0}
-    one = server.run(quick_path / "one", 1, **order)
+    one = rank_server.run(quick_path / "one", 1, **order)
     assert one.losses != references.alone(dtype="float32").losses, "other sums, other last bits"
     for strategy in STRATEGIES:
-        together = server.run(quick_path / strategy, 2, strategy=strategy, **order)
+        together = rank_server.run(quick_path / strategy, 2, strategy=strategy, **order)
         assert difference(together, one) <= TOLERANCE["float32"]
 
 
@@ -146,31 +138,31 @@ def test_large_products_in_many_processes(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("ranks", "strategy"), [(1, "ddp"), (2, "ddp"), (2, "fsdp")])
 def test_a_compiled_network_learns_the_same_and_goes_on(
-    server: RankServer, references: References, quick_path: Path, ranks: int, strategy: str
+    rank_server: RankServer, references: References, quick_path: Path, ranks: int, strategy: str
 ) -> None:
     """Steps, validations and samples of a network that torch compiles, and that is stopped."""
     order: dict[str, Any] = {
         "strategy": strategy,
         "run": {"dtype": "float32", "compiled": True},
     }
-    whole = server.run(quick_path / "whole", ranks, keep_weights=True, **order)
+    whole = rank_server.run(quick_path / "whole", ranks, keep_weights=True, **order)
     assert difference(whole, references.alone(dtype="float32")) <= 1e-4
-    stopped = server.run(quick_path / "cut", ranks, stop_after=4, stop_rank=ranks - 1, **order)
+    stopped = rank_server.run(quick_path / "cut", ranks, stop_after=4, stop_rank=ranks - 1, **order)
     assert {found["status"] for found in stopped.found} == {"stopped"}
-    again = server.run(quick_path / "cut", ranks, **order)
+    again = rank_server.run(quick_path / "cut", ranks, **order)
     assert again.sha == whole.sha
     assert again.losses == whole.losses
 
 
 def check_repeats(
-    server: RankServer, references: References, path: Path, ranks: int, strategy: str
+    rank_server: RankServer, references: References, path: Path, ranks: int, strategy: str
 ) -> None:
     """E13, and resuming: what is repeated, and stopped on the way, gives the same bits."""
     reference = references.together(ranks, strategy, dtype="float64")
     order: dict[str, Any] = {"strategy": strategy, "stop_after": 4, "stop_rank": ranks - 1}
-    stopped = server.run(path, ranks, **order)
+    stopped = rank_server.run(path, ranks, **order)
     assert {found["status"] for found in stopped.found} == {"stopped"}
-    resumed = server.run(path, ranks, strategy=strategy)
+    resumed = rank_server.run(path, ranks, strategy=strategy)
     assert resumed.sha == reference.sha
     assert resumed.losses == reference.losses
     (event,) = resumed.log("resumed")
@@ -179,36 +171,38 @@ def check_repeats(
 
 @pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 3), ("fsdp", 2)])
 def test_a_run_that_is_stopped_goes_on_with_the_same_bits(
-    server: RankServer, references: References, quick_path: Path, strategy: str, ranks: int
+    rank_server: RankServer, references: References, quick_path: Path, strategy: str, ranks: int
 ) -> None:
-    check_repeats(server, references, quick_path, ranks, strategy)
+    check_repeats(rank_server, references, quick_path, ranks, strategy)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_every_number_of_processes_goes_on_with_the_same_bits(
-    server: RankServer, references: References, quick_path: Path, strategy: str, ranks: int
+    rank_server: RankServer, references: References, quick_path: Path, strategy: str, ranks: int
 ) -> None:
-    check_repeats(server, references, quick_path, ranks, strategy)
+    check_repeats(rank_server, references, quick_path, ranks, strategy)
 
 
-def test_what_gloo_adds_in_another_order_is_noticed(server: RankServer, quick_path: Path) -> None:
+def test_what_gloo_adds_in_another_order_is_noticed(
+    rank_server: RankServer, quick_path: Path
+) -> None:
     """The mutant of the above: three processes whose gradients torch adds up by itself."""
     order = {"strategy": "ddp", "mutant": "no_hook", "run": {"dtype": "float32"}}
-    reference = server.run(quick_path / "reference", 3, **order)
-    server.run(quick_path / "stopped", 3, stop_after=4, **order)
-    assert server.run(quick_path / "stopped", 3, **order).sha != reference.sha
+    reference = rank_server.run(quick_path / "reference", 3, **order)
+    rank_server.run(quick_path / "stopped", 3, stop_after=4, **order)
+    assert rank_server.run(quick_path / "stopped", 3, **order).sha != reference.sha
 
 
 def check_changes(
-    server: RankServer, references: References, path: Path, plan: list[tuple[int, str]]
+    rank_server: RankServer, references: References, path: Path, plan: list[tuple[int, str]]
 ) -> None:
     """Processes of one kind and number go on where those of another stopped."""
     for number, (ranks, strategy) in enumerate(plan, start=1):
         order: dict[str, Any] = {"strategy": strategy, "keep_weights": True}
         stop = 2 if number < len(plan) else None
-        ended = server.run(path, ranks, stop_after=stop, **order)
+        ended = rank_server.run(path, ranks, stop_after=stop, **order)
     assert {found["status"] for found in ended.found} == {"done"}
     assert difference(ended, references.alone(dtype="float64")) <= 1e-12
     resumed = [(event["step"], event["processes"]) for event in ended.log("resumed")]
@@ -216,33 +210,35 @@ def check_changes(
 
 
 def test_the_number_of_processes_may_change(
-    server: RankServer, references: References, quick_path: Path
+    rank_server: RankServer, references: References, quick_path: Path
 ) -> None:
     plan = [(1, "ddp"), (2, "fsdp"), (3, "ddp"), (1, "ddp")]
-    check_changes(server, references, quick_path, plan)
+    check_changes(rank_server, references, quick_path, plan)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_one_two_three_and_one_process(
-    server: RankServer, references: References, quick_path: Path, strategy: str
+    rank_server: RankServer, references: References, quick_path: Path, strategy: str
 ) -> None:
-    check_changes(server, references, quick_path, [(ranks, strategy) for ranks in (1, 2, 3, 1)])
+    check_changes(
+        rank_server, references, quick_path, [(ranks, strategy) for ranks in (1, 2, 3, 1)]
+    )
 
 
 @pytest.mark.parametrize(("strategy", "poison"), [("ddp", "loss"), ("fsdp", "gradient")])
 def test_what_is_not_finite_in_one_process_stops_all_before_the_update(
-    server: RankServer, quick_path: Path, strategy: str, poison: str
+    rank_server: RankServer, quick_path: Path, strategy: str, poison: str
 ) -> None:
     """T7, with the last row of the batch, which the second process has."""
     task = {"poison": poison, "poison_step": 3, "poison_row": 11}
-    ended = server.run(quick_path / "poisoned", 2, strategy=strategy, task=task)
+    ended = rank_server.run(quick_path / "poisoned", 2, strategy=strategy, task=task)
     assert {found["status"] for found in ended.found} == {"diverged"}
     for found in ended.found:
         assert ("loss nan" if poison == "loss" else "gradient norm") in found["message"]
         assert "at step 3" in found["message"]
     assert [event["step"] for event in ended.log("diverged")] == [3]
-    sound = server.run(quick_path / "sound", 2, strategy=strategy, stop_after=3)
+    sound = rank_server.run(quick_path / "sound", 2, strategy=strategy, stop_after=3)
     assert ended.sha == sound.sha, "the last good weights were kept"
 
 
@@ -251,14 +247,14 @@ def test_what_is_not_finite_in_one_process_stops_all_before_the_update(
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_each_process_may_be_the_one_that_is_not_finite(
-    server: RankServer, quick_path: Path, strategy: str, ranks: int
+    rank_server: RankServer, quick_path: Path, strategy: str, ranks: int
 ) -> None:
     for step in (0, 1, 5, 8):
-        sound = server.run(quick_path / f"{step}", ranks, strategy=strategy, stop_after=step)
+        sound = rank_server.run(quick_path / f"{step}", ranks, strategy=strategy, stop_after=step)
         for rank in range(ranks):
             task = {"poison": "loss", "poison_step": step, "poison_row": 12 // ranks * rank}
             path = quick_path / f"{step}-{rank}"
-            ended = server.run(path, ranks, strategy=strategy, task=task)
+            ended = rank_server.run(path, ranks, strategy=strategy, task=task)
             assert {found["status"] for found in ended.found} == {"diverged"}
             assert ended.sha == sound.sha
 
@@ -267,7 +263,7 @@ def test_each_process_may_be_the_one_that_is_not_finite(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_two_gpus_train_what_one_does(
-    server: RankServer, references: References, quick_path: Path, strategy: str
+    rank_server: RankServer, references: References, quick_path: Path, strategy: str
 ) -> None:
     """NCCL: to a tolerance, as nobody promises in which order it adds."""
     if torch.cuda.device_count() < 2:
@@ -277,32 +273,32 @@ def test_two_gpus_train_what_one_does(
     assert together.sha
     assert difference(together, one) <= 1e-10
     path = quick_path / "run"
-    server.run(path, 2, strategy=strategy, run=run, stop_after=20)
-    ended = server.run(path, 1, run=run, keep_weights=True)
+    rank_server.run(path, 2, strategy=strategy, run=run, stop_after=20)
+    ended = rank_server.run(path, 1, run=run, keep_weights=True)
     assert difference(ended, one) <= 1e-10
 
 
 def test_a_batch_that_cannot_be_shared_evenly_is_refused(
-    server: RankServer, quick_path: Path
+    rank_server: RankServer, quick_path: Path
 ) -> None:
-    ended = server.run(quick_path, 5)
+    ended = rank_server.run(quick_path, 5)
     assert ended.codes == (2, 2, 2, 2, 2)
     assert "expected a batch size that 5 processes share evenly, got 12" in ended.printed[0]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_damaged_checkpoint_is_passed_over_by_all(
-    server: RankServer, references: References, quick_path: Path, strategy: str
+    rank_server: RankServer, references: References, quick_path: Path, strategy: str
 ) -> None:
     """The file that is damaged is read by one process only, where they share the tensors."""
     for _ in range(2):
-        server.run(quick_path, 2, strategy=strategy, stop_after=3)
+        rank_server.run(quick_path, 2, strategy=strategy, stop_after=3)
     newest = quick_path / "checkpoints" / "step-000000000006"
     name = "weights-00002-of-00002" if strategy == "fsdp" else "weights"
     file = newest / f"{name}.safetensors"
     data = file.read_bytes()
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    ended = server.run(quick_path, 2, strategy=strategy)
+    ended = rank_server.run(quick_path, 2, strategy=strategy)
     assert ended.sha == references.together(2, strategy, dtype="float64").sha
     first, second = ended.found
     assert second["warnings"] == [], "one process says it"
@@ -314,13 +310,13 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_damaged_log_costs_no_checkpoint(
-    server: RankServer, references: References, quick_path: Path, strategy: str
+    rank_server: RankServer, references: References, quick_path: Path, strategy: str
 ) -> None:
     """One process has the log, and all go on with the weights."""
-    server.run(quick_path, 2, strategy=strategy, stop_after=6)
+    rank_server.run(quick_path, 2, strategy=strategy, stop_after=6)
     path = quick_path / "metrics.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"loss":', b'"loss":1', 1))
-    ended = server.run(quick_path, 2, strategy=strategy)
+    ended = rank_server.run(quick_path, 2, strategy=strategy)
     assert ended.sha == references.together(2, strategy, dtype="float64").sha
     first, second = ended.found
     (warning,) = first["warnings"]
@@ -332,44 +328,46 @@ def test_a_damaged_log_costs_no_checkpoint(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_newest_checkpoints_are_left(
-    server: RankServer, references: References, quick_path: Path, strategy: str
+    rank_server: RankServer, references: References, quick_path: Path, strategy: str
 ) -> None:
     """Of 5 the newest two are damaged; who goes on wants 1, and at last 2."""
     order: dict[str, Any] = {"strategy": strategy, "checkpoint_seconds": 0.0}
-    server.run(quick_path, 2, stop_after=7, keep=5, **order)
+    rank_server.run(quick_path, 2, stop_after=7, keep=5, **order)
     folder = quick_path / "checkpoints"
     assert stored_steps(folder) == (7, 6, 5, 4, 3)
     for step in (7, 6):
         damaged = max(step_folder(folder, step).glob("optimizer*.safetensors"))
         damaged.write_bytes(damaged.read_bytes()[:-1])
-    ended = server.run(quick_path, 2, stop_after=1, keep=1, **order)
+    ended = rank_server.run(quick_path, 2, stop_after=1, keep=1, **order)
     assert len(ended.found[0]["warnings"]) == 2
     assert [event["step"] for event in ended.log("resumed")] == [5]
     assert stored_steps(folder) == (6,)
-    ended = server.run(quick_path, 2, **order)
+    ended = rank_server.run(quick_path, 2, **order)
     assert stored_steps(folder) == (9, 8)
     assert ended.sha == references.together(2, strategy, dtype="float64").sha
 
 
 def test_a_disk_that_is_full_for_one_process_ends_all(
-    server: RankServer, references: References, quick_path: Path
+    rank_server: RankServer, references: References, quick_path: Path
 ) -> None:
     order = {"strategy": "fsdp"}
-    server.run(quick_path, 2, stop_after=3, **order)
-    ended = server.run(quick_path, 2, stop_after=3, mutant="full_disk", **order)
+    rank_server.run(quick_path, 2, stop_after=3, **order)
+    ended = rank_server.run(quick_path, 2, stop_after=3, mutant="full_disk", **order)
     assert ended.codes == (4, 4)
     assert "process 1: cannot write" in ended.printed[0]
     assert "No space left on device" in ended.printed[1]
     folders = [path.name for path in (quick_path / "checkpoints").iterdir()]
     assert folders == ["step-000000000003"]
     assert (
-        server.run(quick_path, 2, **order).sha
+        rank_server.run(quick_path, 2, **order).sha
         == references.together(2, "fsdp", dtype="float64").sha
     )
 
 
-def test_another_run_in_the_folder_is_refused_by_all(server: RankServer, quick_path: Path) -> None:
-    server.run(quick_path, 2, stop_after=3)
-    ended = server.run(quick_path, 2, run={"clip": 0.7})
+def test_another_run_in_the_folder_is_refused_by_all(
+    rank_server: RankServer, quick_path: Path
+) -> None:
+    rank_server.run(quick_path, 2, stop_after=3)
+    ended = rank_server.run(quick_path, 2, run={"clip": 0.7})
     assert ended.codes == (2, 2)
     assert all("belongs to another run" in printed for printed in ended.printed)

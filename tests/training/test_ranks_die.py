@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,21 +26,14 @@ quick_module_path = pytest.fixture(quick_folder, scope="module")
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[RankServer]:
-    running = RankServer()
-    yield running
-    assert running.close() == ""
-
-
-@pytest.fixture(scope="module")
-def reference(server: RankServer, quick_module_path: Path) -> Callable[[int, str], Ended]:
+def reference(rank_server: RankServer, quick_module_path: Path) -> Callable[[int, str], Ended]:
     """What comes out where nothing dies."""
     made: dict[tuple[int, str], Ended] = {}
 
     def make(ranks: int, strategy: str) -> Ended:
         if (ranks, strategy) not in made:
             path = quick_module_path / f"{strategy}-{ranks}"
-            made[ranks, strategy] = server.run(path, ranks, strategy=strategy)
+            made[ranks, strategy] = rank_server.run(path, ranks, strategy=strategy)
         return made[ranks, strategy]
 
     return make
@@ -68,43 +61,43 @@ PACED: dict[str, Any] = {"checkpoint_seconds": 0.0, "pace": 0.02}
 
 @pytest.mark.parametrize(("strategy", "victims"), [("ddp", [1]), ("fsdp", [0]), ("ddp", [0, 1])])
 def test_who_loses_another_process_ends(
-    server: RankServer,
+    rank_server: RankServer,
     reference: Callable[[int, str], Ended],
     quick_path: Path,
     strategy: str,
     victims: list[int],
 ) -> None:
     """Nobody has to end them: without torchrun there is nobody."""
-    pids = server.start(quick_path, 2, strategy=strategy, **PACED)
+    pids = rank_server.start(quick_path, 2, strategy=strategy, **PACED)
     wait_until(lambda: has_checkpoint(quick_path))
     start = time.monotonic()
     kill([pids[victim] for victim in victims])
-    ended = server.wait(quick_path)
+    ended = rank_server.wait(quick_path)
     assert time.monotonic() - start < GONE_SECONDS
     for rank, code in enumerate(ended.codes):
         assert code == (-signal.SIGKILL if rank in victims else 4)
         if rank not in victims:
             assert "ResourceError: another process of this run is gone" in ended.printed[rank]
-    again = server.run(quick_path, 2, strategy=strategy)
+    again = rank_server.run(quick_path, 2, strategy=strategy)
     assert again.sha == reference(2, strategy).sha
     assert again.losses == reference(2, strategy).losses
 
 
 def kill_at_random(
-    server: RankServer, expected: Ended, path: Path, seed: int, ranks: int, strategy: str
+    rank_server: RankServer, expected: Ended, path: Path, seed: int, ranks: int, strategy: str
 ) -> int:
     """Kill some ranks of a run, at any moment, a few times; return how often somebody died."""
     generator = random.Random(seed)
     died = 0
     for _ in range(generator.randint(1, 3)):
         order = {"checkpoint_seconds": 0.0, "pace": 0.01, "patience": 10.0}
-        pids = server.start(path, ranks, strategy=strategy, **order)
+        pids = rank_server.start(path, ranks, strategy=strategy, **order)
         time.sleep(generator.uniform(0, 0.8))
         kill(generator.sample(pids, generator.randint(1, ranks)))
-        codes = server.wait(path).codes
+        codes = rank_server.wait(path).codes
         assert set(codes) <= {0, 4, -signal.SIGKILL}
         died += -signal.SIGKILL in codes
-    again = server.run(path, ranks, strategy=strategy)
+    again = rank_server.run(path, ranks, strategy=strategy)
     assert again.sha == expected.sha, f"seed {seed}"
     assert again.losses == expected.losses
     assert not list(path.rglob(".tmp-*"))
@@ -116,7 +109,7 @@ def kill_at_random(
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_killed_at_any_moment(
-    server: RankServer,
+    rank_server: RankServer,
     reference: Callable[[int, str], Ended],
     quick_path: Path,
     strategy: str,
@@ -125,25 +118,25 @@ def test_killed_at_any_moment(
     count = trials("RANK_KILLS", 20)
     expected = reference(ranks, strategy)
     died = [
-        kill_at_random(server, expected, quick_path / str(seed), seed, ranks, strategy)
+        kill_at_random(rank_server, expected, quick_path / str(seed), seed, ranks, strategy)
         for seed in range(count)
     ]
     assert sum(died) >= count / 2
 
 
 def test_one_that_is_told_to_stop_stops_all_with_one_checkpoint(
-    server: RankServer, reference: Callable[[int, str], Ended], quick_path: Path
+    rank_server: RankServer, reference: Callable[[int, str], Ended], quick_path: Path
 ) -> None:
-    pids = server.start(quick_path, 2, strategy="fsdp", pace=0.05)
+    pids = rank_server.start(quick_path, 2, strategy="fsdp", pace=0.05)
     wait_until(lambda: b'"train"' in journal(quick_path))
     kill([pids[1]], signal.SIGTERM)
-    stopped = server.wait(quick_path)
+    stopped = rank_server.wait(quick_path)
     first, second = stopped.found
     assert first["status"] == second["status"] == "stopped"
     assert first["metrics"]["steps"] == second["metrics"]["steps"]
     (folder,) = (quick_path / "checkpoints").iterdir()
     assert int(folder.name.removeprefix("step-")) == first["metrics"]["steps"] < 9
-    again = server.run(quick_path, 2, strategy="fsdp")
+    again = rank_server.run(quick_path, 2, strategy="fsdp")
     assert again.sha == reference(2, "fsdp").sha
 
 
@@ -152,9 +145,9 @@ def journal(directory: Path) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
-def test_one_that_hangs_is_given_up(server: RankServer, quick_path: Path) -> None:
+def test_one_that_hangs_is_given_up(rank_server: RankServer, quick_path: Path) -> None:
     order = {"sleep_after": 2, "sleep_rank": 1, "sleep_seconds": 2.0, "patience": 0.5}
-    ended = server.run(quick_path, 2, **order)
+    ended = rank_server.run(quick_path, 2, **order)
     assert ended.codes == (4, 4)
     assert "gone or does not answer" in ended.printed[0]
 
@@ -211,12 +204,12 @@ class Launched:
 
 @pytest.mark.timeout(240)
 def test_without_torchrun_nobody_stays_behind(
-    server: RankServer, reference: Callable[[int, str], Ended], quick_path: Path
+    rank_server: RankServer, reference: Callable[[int, str], Ended], quick_path: Path
 ) -> None:
     """The ranks see that what started them is gone, and stop with a checkpoint."""
     launched = Launched(quick_path, 2, strategy="ddp", checkpoint_seconds=0.0, pace=0.4)
     launched.end("agent")
-    again = server.run(quick_path, 2)
+    again = rank_server.run(quick_path, 2)
     assert again.sha == reference(2, "ddp").sha
     assert again.losses == reference(2, "ddp").losses
 
@@ -226,7 +219,7 @@ def test_without_torchrun_nobody_stays_behind(
 @pytest.mark.parametrize("victims", ["agent", "one", "all"])
 @pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 2), ("fsdp", 2), ("ddp", 4), ("fsdp", 4)])
 def test_torchrun_and_all_that_it_started_are_gone(
-    server: RankServer,
+    rank_server: RankServer,
     reference: Callable[[int, str], Ended],
     quick_path: Path,
     strategy: str,
@@ -235,6 +228,6 @@ def test_torchrun_and_all_that_it_started_are_gone(
 ) -> None:
     launched = Launched(quick_path, ranks, strategy=strategy, checkpoint_seconds=0.0, pace=0.4)
     launched.end(victims)
-    again = server.run(quick_path, ranks, strategy=strategy)
+    again = rank_server.run(quick_path, ranks, strategy=strategy)
     assert again.sha == reference(ranks, strategy).sha
     assert again.losses == reference(ranks, strategy).losses

@@ -18,7 +18,7 @@ from qkvary.inference.benchmark.measurements import (
 )
 from qkvary.inference.benchmark.measuring import MemoryStream, usual_options
 from qkvary.inference.benchmark.networks import Sizes, cache_formula_bytes, make_network
-from qkvary.inference.benchmark.peak_memory import MemoryJob, MemoryReading
+from qkvary.inference.benchmark.peak_memory import MemoryJob, MemoryReading, measure_here
 from qkvary.inference.benchmark.records import (
     STOCK_RUNNERS,
     CacheChoice,
@@ -241,7 +241,8 @@ def test_a_process_that_dies_takes_no_other_row_with_it(monkeypatch: pytest.Monk
     assert note.endswith("ended with code -9.")
 
 
-def test_peaks_come_from_processes_of_their_own() -> None:
+def test_peaks_come_from_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurements, "MEMORY_TURNS", 1)
     record = answer(ask("Q-K=V", stock=(), effort={"memory_context": 0}))
     (row,) = record.memory
     assert row.cache_bytes == row.cache_formula_bytes == record.speed[0].cache_bytes
@@ -249,7 +250,8 @@ def test_peaks_come_from_processes_of_their_own() -> None:
     assert 0 < row.before_bytes <= row.peak_bytes
 
 
-def test_a_checkpoint_is_measured_as_it_is(tmp_path: Path) -> None:
+def test_a_checkpoint_is_measured_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurements, "measure_apart", measure_here)
     config = dataclasses.replace(make_network("Q-GQA-1@rotary", SIZES), max_tokens=40)
     save_model(tmp_path / "model", LanguageModel(config, seed=7))
     question = ask(

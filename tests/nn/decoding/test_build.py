@@ -3,7 +3,9 @@
 import ctypes
 import functools
 import platform
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,27 @@ def test_a_library_is_built_once_with_the_first_flags_that_work(
     assert build.build([source]) == made
     assert len(compiler.read_text("utf-8").splitlines()) == 2
     assert [path for path in folder.iterdir() if path.suffix == ".so"] == [made]
+
+
+def test_processes_that_begin_at_once_build_one_library(
+    source: Path, compiler: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of several threads here has a lock of its own, as processes have."""
+    waits = [threading.Barrier(3).wait] * 3
+    is_whole = build._is_whole
+
+    def look(library: Path) -> bool:
+        found = is_whole(library)
+        if waits:
+            waits.pop()()
+        return found
+
+    monkeypatch.setattr(build, "_is_whole", look)
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda _: build.build([source]), range(3)))
+    assert len(set(made)) == 1
+    assert is_whole(Path(str(made[0])))
+    assert len(compiler.read_text("utf-8").splitlines()) == 2
 
 
 @pytest.mark.parametrize("damage", [GOOD[:9], "", GOOD.replace("42", "43"), None])

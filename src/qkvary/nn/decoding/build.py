@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from qkvary.nn.decoding.kept import keep, keep_text, kept_folder
+from qkvary.nn.decoding.kept import keep, keep_text, kept_folder, one_at_a_time
 
 COMPILERS = ("g++", "clang++", "c++")
 TIMEOUT_SECONDS = 120.0
@@ -51,10 +51,14 @@ def build(sources: Sequence[Path]) -> Path | None:
     compiler, path = find_compiler(), _path(sources)
     if compiler is None or path is None or _is_whole(path):
         return path
-    made = keep(path.name, lambda made: _compile(compiler, sources[0], made))
-    if made is not None:
-        keep_text(_seal(path).name, _digest(made))
-    return made
+    with one_at_a_time():
+        # Another process may have built it meanwhile.
+        if _is_whole(path):
+            return path
+        made = keep(path.name, lambda made: _compile(compiler, sources[0], made))
+        if made is not None:
+            keep_text(_seal(path).name, _digest(made))
+        return made
 
 
 def will_build(sources: Sequence[Path]) -> bool:

@@ -4,9 +4,11 @@ All of it can be made again, so that an error in reading or writing is as if not
 durable write path stands on a higher floor; here a rename is enough, since whoever reads checks.
 """
 
+import contextlib
+import fcntl
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
@@ -32,6 +34,24 @@ def can_keep() -> bool:
             return True
     except OSError:
         return False
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Wait for other processes that are in here for the same folder, where it can be locked."""
+    folder, descriptor = kept_folder(), None
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def keep(name: str, make: Callable[[Path], None]) -> Path | None:

@@ -25,12 +25,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from scipy import optimize as _untyped_optimize
-from scipy import stats as _untyped_stats
+import scipy as _untyped_scipy
 
-# scipy ships no types; the two modules are opaque to the type checker, their results are converted.
-stats = cast(Any, _untyped_stats)
-optimize = cast(Any, _untyped_optimize)
+# scipy ships no types: it is opaque to the type checker, and its results are converted. It imports
+# its modules when they are first used, which takes as long as the rest of a command's imports.
+scipy = cast(Any, _untyped_scipy)
 
 _EQUAL = 1e-9
 """Differences whose spread is below this share of their size differ by rounding only."""
@@ -112,7 +111,7 @@ def paired_t(differences: Sequence[float], *, confidence: float = 0.95) -> Estim
     if isinstance(moments, Estimate):
         return moments
     degrees = moments.units - 1
-    half = float(stats.t.isf((1 - confidence) / 2, degrees)) * moments.error
+    half = float(scipy.stats.t.isf((1 - confidence) / 2, degrees)) * moments.error
     return Estimate(
         units=moments.units,
         mean=moments.mean,
@@ -120,7 +119,7 @@ def paired_t(differences: Sequence[float], *, confidence: float = 0.95) -> Estim
         low=moments.mean - half,
         high=moments.mean + half,
         confidence=confidence,
-        p_value=float(2 * stats.t.sf(abs(moments.mean) / moments.error, degrees)),
+        p_value=float(2 * scipy.stats.t.sf(abs(moments.mean) / moments.error, degrees)),
         undefined=None,
     )
 
@@ -152,7 +151,7 @@ def weighted_t(
     deviations = np.eye(moments.units) - shares
     form = deviations.T @ (scales[:, None] * deviations)
     degrees = float(np.trace(form)) ** 2 / float(np.sum(form * form))
-    half = float(stats.t.isf((1 - confidence) / 2, degrees)) * error
+    half = float(scipy.stats.t.isf((1 - confidence) / 2, degrees)) * error
     return Estimate(
         units=moments.units,
         mean=centre,
@@ -160,7 +159,7 @@ def weighted_t(
         low=centre - half,
         high=centre + half,
         confidence=confidence,
-        p_value=float(2 * stats.t.sf(abs(centre) / error, degrees)),
+        p_value=float(2 * scipy.stats.t.sf(abs(centre) / error, degrees)),
         undefined=None,
         degrees=degrees,
     )
@@ -183,7 +182,7 @@ def welch_t(ours: Estimate, others: Estimate, *, confidence: float = 0.95) -> Es
         square**2 / (one.units - 1) for square, one in zip(squares, (ours, others), strict=True)
     )
     degrees = error**4 / math.fsum(rest)
-    half = float(stats.t.isf((1 - confidence) / 2, degrees)) * error
+    half = float(scipy.stats.t.isf((1 - confidence) / 2, degrees)) * error
     return Estimate(
         units=units,
         mean=centre,
@@ -191,7 +190,7 @@ def welch_t(ours: Estimate, others: Estimate, *, confidence: float = 0.95) -> Es
         low=centre - half,
         high=centre + half,
         confidence=confidence,
-        p_value=float(2 * stats.t.sf(abs(centre) / error, degrees)),
+        p_value=float(2 * scipy.stats.t.sf(abs(centre) / error, degrees)),
         undefined=None,
         degrees=degrees,
     )
@@ -262,7 +261,7 @@ def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> tuple[fl
         raise ValueError(f"successes must be between 0 and {trials} trials, not {successes}")
     if trials == 0:
         return None
-    z = float(stats.norm.isf((1 - confidence) / 2))
+    z = float(scipy.stats.norm.isf((1 - confidence) / 2))
     share = successes / trials
     centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     spread = math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
@@ -281,7 +280,7 @@ def sign_test(differences: Sequence[float]) -> float | None:
     negative = sum(value < 0 for value in differences)
     if positive + negative == 0:
         return None
-    return float(stats.binomtest(positive, positive + negative).pvalue)
+    return float(scipy.stats.binomtest(positive, positive + negative).pvalue)
 
 
 def median_steps(steps: Sequence[int | None]) -> float | None:
@@ -319,20 +318,20 @@ def _check_confidence(confidence: float) -> None:
 @functools.cache
 def _detectable_ratio(units: int, degrees: float, confidence: float, power: float) -> float:
     """Return the detectable difference over the standard deviation."""
-    critical = float(stats.t.isf((1 - confidence) / 2, degrees))
+    critical = float(scipy.stats.t.isf((1 - confidence) / 2, degrees))
     # The estimated spread over the true one, at the middle of equally likely slices.
     slices = (np.arange(_POWER_SLICES) + 0.5) / _POWER_SLICES
-    spread = np.sqrt(stats.chi2.ppf(slices, degrees) / degrees)
+    spread = np.sqrt(scipy.stats.chi2.ppf(slices, degrees) / degrees)
 
     def missing_power(noncentrality: float) -> float:
-        above = stats.norm.cdf(noncentrality - critical * spread)
-        below = stats.norm.cdf(-noncentrality - critical * spread)
+        above = scipy.stats.norm.cdf(noncentrality - critical * spread)
+        below = scipy.stats.norm.cdf(-noncentrality - critical * spread)
         return float(np.mean(above + below)) - power
 
     upper = max(1.0, critical)
     while missing_power(upper) < 0:
         upper *= 2
-    return float(optimize.brentq(missing_power, 0.0, upper, xtol=1e-9)) / math.sqrt(units)
+    return float(scipy.optimize.brentq(missing_power, 0.0, upper, xtol=1e-9)) / math.sqrt(units)
 
 
 class _Moments(NamedTuple):
