@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from qkvary.arch.canonical import canonical_json, stored
-from qkvary.reports.tables import Cell, Column, Table, plain, table_csv, table_markdown
+from qkvary.reports.markdown import table_markdown
+from qkvary.reports.tables import Cell, Column, Table, plain, table_csv
 from qkvary.storage.jsonvalues import encode
 from qkvary.studies.results.statistics import Estimate, detectable_difference, paired_t, welch_t
 from qkvary.text import names, numbers

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scale_records import WAYS, Ratio, ScaleStudy, StorageSummary
 
-from qkvary.reports.figure_style import paper_style, save_figure
-from qkvary.reports.tables import (
-    Cell,
-    Column,
-    Table,
-    named,
-    plain,
-    table_csv,
-    table_markdown,
-)
+from qkvary.reports import svg
+from qkvary.reports.figures import sheet
+from qkvary.reports.markdown import table_markdown
+from qkvary.reports.report import Chart, Group
+from qkvary.reports.tables import Cell, Column, Table, named, plain, table_csv
+from qkvary.reports.variant_styles import FAMILIES, mark
 from qkvary.storage.jsonvalues import encode
 from qkvary.studies.results.statistics import Estimate
 from qkvary.text import names
@@ -43,15 +38,6 @@ NAMES = {
     "b32": "by channel",
     "b32-rot": "by channel, rotated",
     "b32-r16": "by channel, newest 16 to 47 as they are",
-}
-LOOKS = {
-    "g32": ("#b4502d", "o", "-"),
-    "g32-rot": ("#d99a2b", "s", "--"),
-    "g32-r16": ("#7b5ea7", "^", "-."),
-    "g32-r32": ("#c05a92", "<", ":"),
-    "b32": ("#1f6f8b", "D", "-"),
-    "b32-rot": ("#3a9d6f", "v", "--"),
-    "b32-r16": ("#111111", "P", ":"),
 }
 SHIFT = 0.06
 """Bits between the marks of two storages with as many bits, so that whiskers can be told apart."""
@@ -324,49 +310,70 @@ def _percent(share: Estimate) -> str:
 
 def draw_scales(study: ScaleStudy) -> bytes:
     """Draws divergence against bits, one panel for each kind of network."""
-    with paper_style():
-        columns = 2 if len(study.variants) > 1 else 1
-        rows = math.ceil(len(study.variants) / columns)
-        figure = Figure(figsize=(3.3 * columns, 2.2 * rows + 0.7), layout="constrained")
-        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        summaries = [one for one in study.summaries() if one.layout == "sources"]
-        for axes, variant in zip(panels.flat, study.variants, strict=False):
-            _draw(axes, [one for one in summaries if one.variant == variant])
-            axes.set_title(variant, loc="left")
-        for axes in panels[-1]:
-            axes.set_xlabel("bits of a number, scales included")
-        for axes in panels[:, 0]:
-            axes.set_ylabel("mean KL, nats")
-        handles, labels = panels[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-        return save_figure(figure, "divergence", ["svg"])["divergence.svg"]
-
-
-def _draw(axes: Axes, summaries: Sequence[StorageSummary]) -> None:
-    axes.set_yscale("log")
-    axes.grid(visible=True, axis="y")
-    for number, way in enumerate(WAYS):
-        some = [one for one in summaries if one.scales == way and one.mean_kl.mean is not None]
-        colour, marker, line = LOOKS[way]
-        middles = [math.exp(one.mean_kl.mean or 0.0) for one in some]
-        lows = [math.exp(_or(one.mean_kl.low, one.mean_kl.mean)) for one in some]
-        highs = [math.exp(_or(one.mean_kl.high, one.mean_kl.mean)) for one in some]
-        below = [middle - low for middle, low in zip(middles, lows, strict=True)]
-        above = [high - middle for middle, high in zip(middles, highs, strict=True)]
-        axes.errorbar(
-            [one.bits + 1 + SHIFT * (number - 3) for one in some],
-            middles,
-            yerr=[below, above],
-            color=colour,
-            marker=marker,
-            linestyle=line,
-            markersize=3,
-            elinewidth=0.7,
-            label=NAMES[way],
+    summaries = [one for one in study.summaries() if one.layout == "sources"]
+    charts = tuple(
+        Chart(
+            draw=partial(_panel, [one for one in summaries if one.variant == variant], summaries),
+            caption=variant,
         )
-    ticks = sorted({one.bits + 1 for one in summaries})
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.yaxis.set_major_formatter(lambda value, _: f"1e{round(math.log10(value))}")
+        for variant in study.variants
+    )
+    return sheet(Group(blocks=(*charts, Chart(draw=_key, caption="scales")))).encode()
+
+
+def _panel(shown: Sequence[StorageSummary], all_: Sequence[StorageSummary]) -> svg.Drawing:
+    ends = [math.exp(end) for one in all_ for end in _bounds(one)]
+    low, high = svg.padded(ends, 0.05, logarithmic=True)
+    up = svg.Scale(low=low, high=high, start=196, end=24, logarithmic=True)
+    bits = sorted({one.bits + 1 for one in all_})
+    across = svg.Scale(low=bits[0] - 0.5, high=bits[-1] + 0.5, start=52, end=320)
+    parts = [
+        svg.y_axis(up, 52, 320, lambda value: f"{value:.0e}"),
+        svg.line((52, 196), (320, 196), "axis"),
+        *(svg.text(across(bit), 212, str(bit), "tick middle") for bit in bits),
+        svg.text(8, 12, "mean KL, nats", "axis-title"),
+        svg.text(320, 228, "bits of a number, scales included", "axis-title end"),
+    ]
+    for number, way in enumerate(WAYS):
+        family, points = FAMILIES[number], []
+        for one in (one for one in shown if one.scales == way and one.mean_kl.mean is not None):
+            x = across(one.bits + 1 + SHIFT * (number - 3))
+            low, middle, high = (up(math.exp(end)) for end in _bounds(one))
+            parts.append(svg.line((x, low), (x, high), f"whisker f-{family.key}"))
+            parts.append(mark(family, x, middle, 3))
+            points.append((x, middle))
+        parts.append(
+            svg.element(
+                "path",
+                d=svg.path_data(points),
+                class_=f"curve f-{family.key}",
+                stroke_dasharray=family.dash or None,
+            )
+        )
+    words = f"Mean divergence of {len(shown)} storages against the bits of a number."
+    return svg.Drawing(
+        width=330, height=234, title="Divergence", description=words, parts=tuple(parts)
+    )
+
+
+def _key() -> svg.Drawing:
+    parts = [
+        part
+        for number, way in enumerate(WAYS)
+        for part in (
+            mark(FAMILIES[number], 12, 30 + 20 * number, 4),
+            svg.text(26, 34 + 20 * number, NAMES[way], "tick strong"),
+        )
+    ]
+    return svg.Drawing(
+        width=330, height=234, title="Key", description="Marks of scales.", parts=tuple(parts)
+    )
+
+
+def _bounds(one: StorageSummary) -> tuple[float, float, float]:
+    """The low end, the mean and the high end of a logarithm."""
+    log = one.mean_kl
+    return _or(log.low, log.mean), _mean(log), _or(log.high, log.mean)
 
 
 def _or(bound: float | None, middle: float | None) -> float:

@@ -187,7 +187,7 @@ def test_the_page_says_how_to_run_it_again_and_what_was_found() -> None:
     assert document["schema_version"] == 1
     assert len(document["records"]) == len(study.records)
     assert document["records"][0]["storage"] == "int8-g32"
-    assert files[page.PICTURE].lstrip().startswith(b"<?xml")
+    assert files[page.PICTURE].lstrip().startswith(b"<svg")
 
 
 def test_a_study_of_one_seed_has_a_page_too() -> None:
@@ -224,7 +224,11 @@ def test_the_page_that_is_kept_is_that_of_its_records() -> None:
         records=tuple(records),
     )
     files = page.scale_files(study)
-    for name in ("README.md", "tables/ratios.csv", "tables/storages.csv", "tables/networks.csv"):
+    for name in (
+        page.PICTURE,
+        "README.md",
+        *(f"tables/{one}.csv" for one in ("ratios", "storages", "networks")),
+    ):
         assert (STUDIES / FOLDER / name).read_bytes() == files[name], name
 
 

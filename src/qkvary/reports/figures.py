@@ -38,7 +38,7 @@ def figure_files(report: Report, formats: Sequence[FigureFormat]) -> dict[str, b
         return {}
     files: dict[str, bytes] = {}
     for stem, group in _figures(report):
-        drawing = _sheet(group)
+        drawing = sheet(group)
         for kind in formats:
             files[f"{stem}.{kind}"] = _convert(drawing, kind)
     return files
@@ -64,7 +64,7 @@ def _convert(drawing: str, kind: FigureFormat) -> bytes:
     return vl_convert.svg_to_pdf(drawing)
 
 
-def _sheet(group: Group) -> str:
+def sheet(group: Group) -> str:
     """Return drawings in rows, each with its caption above and its notes below."""
     cells = [_cell(chart) for chart in group.blocks if isinstance(chart, Chart)]
     cell_width = max(width for width, _, _ in cells) + _GAP

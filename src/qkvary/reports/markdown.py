@@ -71,7 +71,7 @@ def _block(block: Block) -> Iterator[str]:
 def _table(table: Table) -> Iterator[str]:
     heads = [names.markdown(f"{column.title} {column.below}".strip()) for column in table.columns]
     rules = ["---:" if column.numeric else "---" for column in table.columns]
-    yield from (f"#### {names.markdown(table.title)}", "")
+    yield from (f"### {names.markdown(table.title)}", "")
     yield f"| {' | '.join(heads)} |"
     yield f"| {' | '.join(rules)} |"
     for row in table.rows:
