@@ -1,8 +1,8 @@
 """A study of two runs whose stored form is frozen: half of it lies in ``frozen/half-run``.
 
 ``python -m tests.contracts.frozen_study FOLDER`` made that folder. Do not make it again: it proves
-that runs which an older version began are found and resumed. Its arithmetic is the same on every
-x86-64 processor where ``PORTABLE`` stands in the environment.
+that runs which an older version began are found and resumed. With ``PORTABLE`` in the environment
+its arithmetic is the same on all x86-64 processors with AVX-512, and on those without.
 """
 
 import sys

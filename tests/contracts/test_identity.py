@@ -39,13 +39,23 @@ LANGUAGE_STUDIES = ("lm-dilution", "lm-rotary", "lm-small")
 BasisRun = load_script("mlp-basis-transfer", "basis_page").BasisRun
 STORED = (RunConfig, Study, Way, DecodeRecord, MemoryJob, MemoryReading, BasisRun)
 ENDS = {
-    "QKV": (2.0111168494591345, "0b27185587270ca388e788098719f213750db891078c9b5efee4a88f40bd39a2"),
+    "QKV": (
+        2.0111168494591345,
+        {
+            "0b27185587270ca388e788098719f213750db891078c9b5efee4a88f40bd39a2",
+            "111e76824dcaa97b7b8d264018a1c387180d55fe180dec86d2052bde503a888c",
+        },
+    ),
     "(Q=K-V)+": (
         2.020293485201322,
-        "8d6a3e41dd85ed709d36d6fb534d89690f4f849fd1d8c8b844f2f241ec17e4a1",
+        {
+            "8d6a3e41dd85ed709d36d6fb534d89690f4f849fd1d8c8b844f2f241ec17e4a1",
+            "a07b0c8a46322ce12d4cc1d2054036b74dabde2d1043cd3e2d8dbfa042f51ba4",
+        },
     ),
 }
-"""Test loss and digest of the final weights, where nothing stopped the run."""
+"""Test loss and digests of the final weights, where nothing stopped the run: the digests of one
+version on processors with and without AVX-512."""
 
 
 def nested(hint: Any) -> Iterator[type[Any]]:
@@ -134,8 +144,8 @@ def test_runs_that_an_older_version_began_are_resumed(
         assert [one["step"] for one in resumed] == [HALF]
         record = store.record(cell.run_key)
         assert record is not None
-        loss, digest = ENDS[cell.variant]
+        loss, digests = ENDS[cell.variant]
         assert record.metrics["test_loss"] == pytest.approx(loss, rel=1e-5)
         # Other processors round otherwise.
         if platform.machine() in ("x86_64", "AMD64"):
-            assert record.state_sha256 == digest
+            assert record.state_sha256 in digests
