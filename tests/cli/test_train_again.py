@@ -118,7 +118,7 @@ def test_a_damaged_log_costs_no_checkpoint(
     assert train(places, *LONG, "--json") == 0
     shown = capsys.readouterr()
     assert len(shown.err.splitlines()) == 1
-    assert f"{problem}; the run goes on from its sound checkpoint, its log lacks" in shown.err
+    assert f"{problem}; the run resumes from a valid checkpoint, its log lacks" in shown.err
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     (cut, resumed) = [event for event in events if event["event"] in ("cut", "resumed")]
     assert f"step-{resumed['step']:012d}" == newest

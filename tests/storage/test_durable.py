@@ -18,9 +18,9 @@ from qkvary.storage.durable import (
     clean_leftovers,
     filling,
     make_directory,
+    quarantine,
     remove_dir,
     remove_file,
-    set_aside,
     write_new_file,
 )
 from qkvary.storage.errors import ResourceError, UnsafeError
@@ -200,13 +200,13 @@ def test_what_is_damaged_is_set_aside(tmp_path: Path) -> None:
     for data in (b"1", b"2"):
         atomic_write_file(tmp_path / "a", data)
         atomic_write_dir(tmp_path / "d", {"b": data})
-        set_aside(tmp_path, ("a", "absent", "d"))
+        quarantine(tmp_path, ("a", "absent", "d"))
     assert names(tmp_path) == ["damaged-1", "damaged-2"]
     assert names(tmp_path / "damaged-1") == ["a", "d"]
     assert (tmp_path / "damaged-1" / "d" / "b").read_bytes() == b"1"
     assert (tmp_path / "damaged-2" / "a").read_bytes() == b"2"
     with pytest.raises(ResourceError, match=r"cannot write .*damaged-3"):
-        set_aside(tmp_path, ("x" * 300,))
+        quarantine(tmp_path, ("x" * 300,))
 
 
 def test_cleaning_a_folder_that_is_not_there(tmp_path: Path) -> None:

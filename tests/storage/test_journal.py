@@ -53,7 +53,7 @@ def test_every_cut_leaves_the_lines_before_it_and_those_appended_later(
         assert list(seen.events) == EVENTS[:whole]
         assert len(seen.problems) == torn
         journal = Journal(path)
-        assert bool(journal.cut) == torn
+        assert bool(journal.torn_tail) == torn
         journal.append(late)
         journal.close()
         again = parse_journal(path.read_bytes(), where="log")
@@ -129,12 +129,12 @@ def test_other_events_take_the_place_of_what_there_was(tmp_path: Path) -> None:
     found = write(path, EVENTS[:2]) + b'{"torn'
     path.write_bytes(found)
     journal = Journal(path)
-    assert journal.cut == b'{"torn'
+    assert journal.torn_tail == b'{"torn'
     contents = journal.contents()
     assert list(contents.events) == EVENTS[:2]
     assert contents.problems == (f"{path}, line 3: the line has no end",)
     assert contents.gaps == (2,)
-    assert [journal.copy_aside().name for _ in range(2)] == ["damaged-1", "damaged-2"]
+    assert [journal.back_up().name for _ in range(2)] == ["damaged-1", "damaged-2"]
     assert (tmp_path / "damaged-2" / "metrics.jsonl").read_bytes() == found
     journal.replace([EVENTS[3], EVENTS[1]])
     journal.append(EVENTS[4])

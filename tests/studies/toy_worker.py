@@ -29,7 +29,7 @@ from qkvary.studies.running.store import Claim
 from qkvary.studies.running.workloop import Made, Surroundings, serve
 from qkvary.studies.study import Cell
 from qkvary.training.progress import Event
-from qkvary.training.run_log import bring_back
+from qkvary.training.run_log import restore_log
 from tests.storage import byte_checkpoints
 
 STEP_SECONDS = float(os.environ.get("TOY_STEP_SECONDS", "0"))
@@ -70,7 +70,7 @@ def resumed(claim: Claim, journal: Journal, say: Any) -> tuple[int, str]:
         journal.rewind(FileEntry.of(b""))
         return 0, claim.key
     mark = FileEntry(**cast("dict[str, Any]", stored.about["journal"]))
-    cut = bring_back(journal, mark, stored.step)
+    cut = restore_log(journal, mark, stored.step)
     if cut is not None and cut.message:
         say(cut.message)
     journal.append({"event": "resumed", "step": stored.step})
@@ -84,7 +84,7 @@ def make(cell: Cell, claim: Claim, surroundings: Surroundings) -> Made | None:
     step, state = resumed(
         claim,
         journal,
-        lambda text: surroundings.watchers.on_event(Event(step=0, steps=steps, warning=text)),
+        lambda text: surroundings.callbacks.on_event(Event(step=0, steps=steps, warning=text)),
     )
     try:
         while step < steps:
@@ -96,7 +96,7 @@ def make(cell: Cell, claim: Claim, surroundings: Surroundings) -> Made | None:
             state = hashlib.sha256(f"{state} {step} {cell.seed}".encode()).hexdigest()
             step += 1
             journal.append({"event": "train", "step": step, "loss": number(state)})
-            surroundings.watchers.on_event(Event(step=step, steps=steps, loss=number(state)))
+            surroundings.callbacks.on_event(Event(step=step, steps=steps, loss=number(state)))
             if step % CHECKPOINT_EVERY == 0:
                 save(claim, journal, step, state)
         journal.mark()

@@ -198,7 +198,7 @@ def test_what_gloo_adds_in_another_order_is_noticed(
 def check_changes(
     rank_server: RankServer, references: References, path: Path, plan: list[tuple[int, str]]
 ) -> None:
-    """Processes of one kind and number go on where those of another stopped."""
+    """Collectives of one kind and number go on where those of another stopped."""
     for number, (ranks, strategy) in enumerate(plan, start=1):
         order: dict[str, Any] = {"strategy": strategy, "keep_weights": True}
         stop = 2 if number < len(plan) else None
@@ -283,7 +283,7 @@ def test_a_batch_that_cannot_be_shared_evenly_is_refused(
 ) -> None:
     ended = rank_server.run(quick_path, 5)
     assert ended.codes == (2, 2, 2, 2, 2)
-    assert "expected a batch size that 5 processes share evenly, got 12" in ended.printed[0]
+    assert "expected a batch size divisible by the 5 processes, got 12" in ended.printed[0]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

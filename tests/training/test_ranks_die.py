@@ -149,7 +149,7 @@ def test_one_that_hangs_is_given_up(rank_server: RankServer, quick_path: Path) -
     order = {"sleep_after": 2, "sleep_rank": 1, "sleep_seconds": 2.0, "patience": 0.5}
     ended = rank_server.run(quick_path, 2, **order)
     assert ended.codes == (4, 4)
-    assert "gone or does not answer" in ended.printed[0]
+    assert "has died or does not respond" in ended.printed[0]
 
 
 # ---- under torchrun

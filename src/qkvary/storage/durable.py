@@ -23,7 +23,7 @@ from qkvary.storage.errors import ResourceError, UnsafeError
 TEMPORARY_PREFIX = ".tmp-"
 """How the name of everything that is not complete begins."""
 
-ASIDE_PREFIX = "damaged-"
+QUARANTINE_PREFIX = "damaged-"
 """How the name of a folder begins that holds what was found damaged."""
 
 _counter = itertools.count()
@@ -221,7 +221,7 @@ def atomic_write_dir(path: Path, files: Mapping[str, bytes]) -> None:
             _write_new(folder / name, [data])
 
 
-def set_aside(directory: Path, names: Iterable[str]) -> Path:
+def quarantine(directory: Path, names: Iterable[str]) -> Path:
     """Move what is damaged into a new folder beside it, so that nothing is lost.
 
     Args:
@@ -235,7 +235,7 @@ def set_aside(directory: Path, names: Iterable[str]) -> Path:
     Raises:
         ResourceError: if the disk is full, broken or not writable.
     """
-    places = (directory / f"{ASIDE_PREFIX}{number}" for number in itertools.count(1))
+    places = (directory / f"{QUARANTINE_PREFIX}{number}" for number in itertools.count(1))
     place = next(path for path in places if not path.exists())
     make_directory(place)
     with writing(place):

@@ -33,7 +33,7 @@ class NewerFormatError(QkvaryError):
     exit_code = 3
 
 
-class NoneSoundError(DamagedError):
+class NoValidCheckpointError(DamagedError):
     """Of everything that could be gone on from, nothing is as it was written."""
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.storage.durable import AppendFile, atomic_write_file, set_aside
+from qkvary.storage.durable import AppendFile, atomic_write_file, quarantine
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
 from qkvary.storage.manifest import FileEntry
 
@@ -96,9 +96,9 @@ class Journal:
         self.path = path
         data = path.read_bytes() if path.exists() else b""
         sound = data[: data.rfind(b"\n") + 1]
-        self.cut = data[len(sound) :]
+        self.torn_tail = data[len(sound) :]
         """What stood behind the last whole line."""
-        if self.cut:
+        if self.torn_tail:
             atomic_write_file(path, sound)
         self._start(sound)
 
@@ -145,7 +145,7 @@ class Journal:
 
         Nothing may have been appended since.
         """
-        return parse_journal(self.path.read_bytes() + self.cut, where=str(self.path))
+        return parse_journal(self.path.read_bytes() + self.torn_tail, where=str(self.path))
 
     def replace(self, events: Iterable[Mapping[str, JsonValue]]) -> None:
         """Put other events in place of all that there are, durably.
@@ -158,14 +158,14 @@ class Journal:
         atomic_write_file(self.path, data)
         self._start(data)
 
-    def copy_aside(self) -> Path:
+    def back_up(self) -> Path:
         """Keep a copy of the journal as it was when it was opened; return the folder that has it.
 
         Raises:
             ResourceError: if it cannot be written.
         """
-        folder = set_aside(self.path.parent, ())
-        atomic_write_file(folder / self.path.name, self.path.read_bytes() + self.cut)
+        folder = quarantine(self.path.parent, ())
+        atomic_write_file(folder / self.path.name, self.path.read_bytes() + self.torn_tail)
         return folder
 
     def close(self) -> None:

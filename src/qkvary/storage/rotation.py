@@ -17,11 +17,11 @@ from qkvary.storage.durable import (
     clean_leftovers,
     filling,
     make_directory,
+    quarantine,
     remove_dir,
-    set_aside,
     write_new_file,
 )
-from qkvary.storage.errors import DamagedError, NoneSoundError, UnsafeError
+from qkvary.storage.errors import DamagedError, NoValidCheckpointError, UnsafeError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 
@@ -162,7 +162,7 @@ def find_newest(
         report: Told, in a sentence, of each damaged checkpoint.
 
     Raises:
-        NoneSoundError: if all of them are damaged.
+        NoValidCheckpointError: if all of them are damaged.
     """
     problems: list[str] = []
     for step in steps:
@@ -172,7 +172,7 @@ def find_newest(
             problems.append(str(error))
             report(f"checkpoint of step {step} is damaged: {error}")
     if problems:
-        raise NoneSoundError(f"every checkpoint in {directory} is damaged: {problems[0]}")
+        raise NoValidCheckpointError(f"every checkpoint in {directory} is damaged: {problems[0]}")
     return None
 
 
@@ -185,5 +185,5 @@ def keep_from(directory: Path, step: int, keep: int = KEEP) -> None:
     steps = stored_steps(directory)
     position = steps.index(step)
     if position:
-        set_aside(directory, [step_folder(directory, newer).name for newer in steps[:position]])
+        quarantine(directory, [step_folder(directory, newer).name for newer in steps[:position]])
     _remove(directory, steps[position + keep :])

@@ -1,4 +1,4 @@
-"""From a preset, a prepared set and a few wishes to a study of one or more variants. Torch-free.
+"""From a preset, a prepared set and a few overrides to a study of one or more variants. Torch-free.
 
 So what ``qkvary train`` makes is a study like any other: it is stored, resumed, reported and
 compared the same way.
@@ -31,7 +31,7 @@ scores every token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionWishes:
+class ExecutionOverrides:
     """What is to be different in how steps are computed; None leaves it."""
 
     micro_batch_size: int | None = None
@@ -68,7 +68,7 @@ class ExecutionWishes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class TrainingOverrides:
     """What is to be different from the preset; None leaves it."""
 
     steps: int | None = None
@@ -93,7 +93,7 @@ class Wishes:
     """How rows are made of documents."""
     document_mask: bool = False
     """Whether tokens see their own document only."""
-    execution: ExecutionWishes = ExecutionWishes()
+    execution: ExecutionOverrides = ExecutionOverrides()
     """How steps are computed."""
 
 
@@ -117,7 +117,7 @@ def plan_training(
     *,
     variants: tuple[str, ...] = (),
     seeds: tuple[int, ...] = (0,),
-    wishes: Wishes = Wishes(),
+    overrides: TrainingOverrides = TrainingOverrides(),
     device: str = "cpu",
     dtype: Literal["float32", "float64"] = "float32",
 ) -> Study:
@@ -128,7 +128,7 @@ def plan_training(
         data: The prepared set.
         variants: Labels; the preset's own if there is none. The first is the baseline.
         seeds: Of the runs.
-        wishes: What is to be different.
+        overrides: What is to be different.
         device: Where the runs compute.
         dtype: Of their weights.
 
@@ -138,12 +138,12 @@ def plan_training(
     """
     chosen = [preset.with_variant(label) for label in variants] or [preset]
     labels = tuple(found.variant for found in chosen)
-    first = _fit(chosen[0], data, wishes)
+    first = _fit(chosen[0], data, overrides)
     setting = Setting(
         name=f"{preset.name} on {data.name}",
-        task=_task(first, data, wishes),
+        task=_task(first, data, overrides),
         network=first.network,
-        training=_training(first.training, wishes),
+        training=_training(first.training, overrides),
         keep_networks=True,
     )
     return Study(
@@ -159,53 +159,55 @@ def plan_training(
     )
 
 
-def _fit(preset: Preset, data: DataChoice, wishes: Wishes) -> Preset:
+def _fit(preset: Preset, data: DataChoice, overrides: TrainingOverrides) -> Preset:
     fitted = preset.with_vocabulary(data.tokenizer.vocabulary)
     network = fitted.network
-    if wishes.context is not None:
-        network = replace(network, max_tokens=wishes.context)
+    if overrides.context is not None:
+        network = replace(network, max_tokens=overrides.context)
     return replace(fitted, network=network)
 
 
-def _task(preset: Preset, data: DataChoice, wishes: Wishes) -> LanguageTaskConfig:
+def _task(preset: Preset, data: DataChoice, overrides: TrainingOverrides) -> LanguageTaskConfig:
     task = preset.task(data=data.where, data_sha256=data.fingerprint)
-    whole = wishes.steps is None or wishes.steps >= preset.training.steps
+    whole = overrides.steps is None or overrides.steps >= preset.training.steps
     usual = (preset.validation_tokens if whole else None) or VALIDATION_TOKENS
     return replace(
         task,
-        protocol=wishes.protocol or task.protocol,
-        document_mask=wishes.document_mask,
-        validation_tokens=wishes.validation_tokens or usual,
-        test_tokens=wishes.test_tokens,
+        protocol=overrides.protocol or task.protocol,
+        document_mask=overrides.document_mask,
+        validation_tokens=overrides.validation_tokens or usual,
+        test_tokens=overrides.test_tokens,
     )
 
 
-def _training(training: TrainingConfig, wishes: Wishes) -> TrainingConfig:
-    steps = wishes.steps or training.steps
+def _training(training: TrainingConfig, overrides: TrainingOverrides) -> TrainingConfig:
+    steps = overrides.steps or training.steps
     short = steps < training.steps
     schedule = training.schedule
     warmup = min(schedule.warmup_steps, max(1, steps // 10)) if short else schedule.warmup_steps
     every = min(training.evaluate_every, max(1, steps // VALIDATIONS))
-    rate = wishes.learning_rate
+    rate = overrides.learning_rate
     if rate is None:
         rate = training.optimizer.learning_rate
-    batch = wishes.batch_size or training.batch_size
+    batch = overrides.batch_size or training.batch_size
     return replace(
         training,
         steps=steps,
         batch_size=batch,
         schedule=replace(schedule, warmup_steps=warmup),
         optimizer=replace(training.optimizer, learning_rate=rate),
-        evaluate_every=wishes.evaluate_every or (every if short else training.evaluate_every),
+        evaluate_every=overrides.evaluate_every or (every if short else training.evaluate_every),
         log_every=min(training.log_every, max(1, steps // 100)) if short else training.log_every,
-        guards=_guards(training.guards, wishes),
-        execution=wishes.execution.change(training.execution, batch),
+        guards=_guards(training.guards, overrides),
+        execution=overrides.execution.change(training.execution, batch),
     )
 
 
-def _guards(guards: GuardConfig, wishes: Wishes) -> GuardConfig:
-    spikes = guards.spikes if wishes.spike_guard is None else wishes.spike_guard
-    return replace(guards, on_nonfinite=wishes.on_nonfinite or guards.on_nonfinite, spikes=spikes)
+def _guards(guards: GuardConfig, overrides: TrainingOverrides) -> GuardConfig:
+    spikes = guards.spikes if overrides.spike_guard is None else overrides.spike_guard
+    return replace(
+        guards, on_nonfinite=overrides.on_nonfinite or guards.on_nonfinite, spikes=spikes
+    )
 
 
 def _describe(preset: Preset, setting: Setting) -> str:

@@ -17,8 +17,8 @@ from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.tasks.contract import (
-    EVERY_ROW,
-    IN_ONE_PROCESS,
+    ALL_ROWS,
+    SINGLE_PROCESS_CONTEXT,
     AttentionExample,
     Batch,
     EvaluationContext,
@@ -104,7 +104,7 @@ class CharacterTask:
             )
         return LanguageModel(network, seed=seed)
 
-    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Draw windows with replacement."""
         starts = random_indices(
             batch_size, len(self._train) - self.config.context, "training windows", seed, step
@@ -116,7 +116,11 @@ class CharacterTask:
         return F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
 
     def evaluate(
-        self, model: nn.Module, split: Split, _context: EvaluationContext = IN_ONE_PROCESS, /
+        self,
+        model: nn.Module,
+        split: Split,
+        _context: EvaluationContext = SINGLE_PROCESS_CONTEXT,
+        /,
     ) -> dict[str, float]:
         """Score the held-out text: ``loss`` in nats per character and ``bits_per_character``."""
         sampled = split == "validation" and self.config.evaluation == "sampled"

@@ -19,8 +19,8 @@ from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import (
-    EVERY_ROW,
-    IN_ONE_PROCESS,
+    ALL_ROWS,
+    SINGLE_PROCESS_CONTEXT,
     AttentionExample,
     Batch,
     EvaluationContext,
@@ -95,7 +95,7 @@ class DigitSequenceTask:
             )
         return Encoder(network, seed=seed)
 
-    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Take the next sequences of the epoch's shuffled order; a last partial batch is dropped.
 
         Raises:
@@ -116,7 +116,11 @@ class DigitSequenceTask:
         return F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
 
     def evaluate(
-        self, model: nn.Module, split: Split, _context: EvaluationContext = IN_ONE_PROCESS, /
+        self,
+        model: nn.Module,
+        split: Split,
+        _context: EvaluationContext = SINGLE_PROCESS_CONTEXT,
+        /,
     ) -> dict[str, float]:
         """Score every sequence of a split: ``loss``, ``accuracy``; attention on the test split."""
         device = next(model.parameters()).device

@@ -24,13 +24,13 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.contract import (
-    EVERY_ROW,
-    IGNORED,
-    IN_ONE_PROCESS,
+    ALL_ROWS,
+    IGNORE_INDEX,
+    SINGLE_PROCESS_CONTEXT,
     AttentionExample,
     Batch,
     EvaluationContext,
-    Ranks,
+    ProcessGroup,
     Split,
 )
 
@@ -100,7 +100,7 @@ class LanguageTask:
             )
         return LanguageModel(network, seed=seed)
 
-    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Take the next rows of the epoch's shuffled order; epochs follow without a gap."""
         source = self._source(self._split("train"))
         numbers = rows_of_step(step, batch_size, rows=source.rows, seed=seed, chosen=rows)
@@ -111,16 +111,16 @@ class LanguageTask:
         return _loss_sum(model, batch) / max(1, batch.counted)
 
     def evaluate(
-        self, model: nn.Module, split: Split, context: EvaluationContext = IN_ONE_PROCESS, /
+        self, model: nn.Module, split: Split, context: EvaluationContext = SINGLE_PROCESS_CONTEXT, /
     ) -> dict[str, float]:
         """Score a split, or its first tokens; the test split in both manners."""
-        ranks = context.ranks
+        processes = context.processes
         part, most = self._split(split), self._most(split)
         padded = self.config.protocol == "padded-paper"
         documents = None
         if padded or split == "test":
-            documents = self._score_documents(model, part, most, ranks)
-        own = documents if padded else self._score_windows(model, part, most, ranks)
+            documents = self._score_documents(model, part, most, processes)
+        own = documents if padded else self._score_windows(model, part, most, processes)
         scores = _describe(cast("_Sums", own))
         if documents is None:
             return scores
@@ -179,7 +179,7 @@ class LanguageTask:
         return self.config.test_tokens if test else self.config.validation_tokens
 
     def _score_windows(
-        self, model: nn.Module, split: TokenSplit, most: int | None, ranks: Ranks
+        self, model: nn.Module, split: TokenSplit, most: int | None, processes: ProcessGroup
     ) -> _Sums:
         """Windows that do not overlap; what is left of the tokens fills a shorter last one."""
         context, device = self.config.context, next(model.parameters()).device
@@ -188,7 +188,7 @@ class LanguageTask:
         size = self.config.evaluation_batch_size
         chunks = [np.arange(first, min(first + size, whole)) for first in range(0, whole, size)]
         sums = _Sums()
-        for number, weight in _shared(len(chunks) + bool(rest), ranks):
+        for number, weight in _shared(len(chunks) + bool(rest), processes):
             if number < len(chunks):
                 batch = self._ask(PackedRows(split, context), chunks[number])
             else:
@@ -196,7 +196,7 @@ class LanguageTask:
             nats = _loss_sum(model, batch.to(device)).item()
             count, length = batch.targets.numel(), self._bytes_of(batch)
             sums.add(weight, (nats, count, nats, count, length))
-        return sums.over(ranks)
+        return sums.over(processes)
 
     def _rest(self, split: TokenSplit, start: int, count: int) -> Batch:
         tokens = torch.from_numpy(split.read(start, count + 1))[None]
@@ -208,23 +208,23 @@ class LanguageTask:
         return Batch(tokens[:, :-1], tokens[:, 1:], documents)
 
     def _score_documents(
-        self, model: nn.Module, split: TokenSplit, most: int | None, ranks: Ranks
+        self, model: nn.Module, split: TokenSplit, most: int | None, processes: ProcessGroup
     ) -> _Sums:
         """One document in each row, its padding counted and not counted."""
         context, device = self.config.context, next(model.parameters()).device
         source = PaddedRows(split, context, self.data.separator)
         rows = source.rows if most is None else min(source.rows, -(-most // context))
         size, sums = self.config.evaluation_batch_size, _Sums()
-        for number, weight in _shared(-(-rows // size), ranks):
+        for number, weight in _shared(-(-rows // size), processes):
             numbers = np.arange(number * size, min((number + 1) * size, rows))
             batch = self._ask(source, numbers).to(device)
             lengths = torch.from_numpy(source.lengths(numbers)).to(device)
             is_real = torch.arange(1, context + 1, device=device) < lengths[:, None]
-            real = batch._replace(targets=batch.targets.where(is_real, IGNORED))
+            real = batch._replace(targets=batch.targets.where(is_real, IGNORE_INDEX))
             nats, real_nats = _loss_sum(model, batch).item(), _loss_sum(model, real).item()
             counts = batch.targets.numel(), real_nats, real.counted, self._bytes_of(real)
             sums.add(weight, (nats, *counts))
-        return sums.over(ranks)
+        return sums.over(processes)
 
     @cached_property
     def _token_bytes(self) -> TokenBytes:
@@ -233,7 +233,7 @@ class LanguageTask:
 
     def _bytes_of(self, batch: Batch) -> int:
         """UTF-8 bytes of the targets that count."""
-        counted = batch.targets != IGNORED
+        counted = batch.targets != IGNORE_INDEX
         tokens, before = (part[counted].cpu().numpy() for part in (batch.targets, batch.inputs))
         return int(self._token_bytes.of(tokens, before).sum())
 
@@ -256,8 +256,8 @@ class _Sums:
         for field, value in zip(dataclasses.fields(self), values, strict=True):
             setattr(self, field.name, getattr(self, field.name) + weight * value)
 
-    def over(self, ranks: Ranks) -> _Sums:
-        return _Sums(*ranks.add(list(dataclasses.astuple(self))))
+    def over(self, processes: ProcessGroup) -> _Sums:
+        return _Sums(*processes.all_reduce(list(dataclasses.astuple(self))))
 
 
 def _describe(sums: _Sums) -> dict[str, float]:
@@ -273,14 +273,14 @@ def _loss_sum(model: nn.Module, batch: Batch) -> Tensor:
     return model(batch.inputs, targets=batch.targets, document_ids=batch.documents)
 
 
-def _shared(batches: int, ranks: Ranks) -> Iterator[tuple[int, float]]:
+def _shared(batches: int, processes: ProcessGroup) -> Iterator[tuple[int, float]]:
     """The batches that one of several processes scores, and their weights.
 
     Everybody gets equally many, as the network may have to be run by all of them at once: who has
     one too few runs the last one again, with no weight.
     """
-    for first in range(0, batches, ranks.size):
-        number = first + ranks.rank
+    for first in range(0, batches, processes.size):
+        number = first + processes.rank
         yield min(number, batches - 1), float(number < batches)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from qkvary.cli._results import gather_results
-from qkvary.storage.errors import DamagedError, NoneSoundError
+from qkvary.storage.errors import DamagedError, NoValidCheckpointError
 from qkvary.studies.running import worker
 from qkvary.studies.running.messages import Job, News
 from qkvary.studies.running.recording import run_identity
@@ -173,13 +173,15 @@ def test_checkpoints_that_are_all_damaged_are_moved_only_where_it_is_asked_for(
     def make(*_arguments: object) -> Made | None:
         tried.append(kept.is_dir())
         if kept.is_dir():
-            raise NoneSoundError("every checkpoint in some folder is damaged: of no use")
+            raise NoValidCheckpointError("every checkpoint in some folder is damaged: of no use")
         worker.stop()
         return None
 
     job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1.0)
     told: list[News] = []
-    with pytest.raises(NoneSoundError, match=f"; move {kept.parents[1]} away to begin again$"):
+    with pytest.raises(
+        NoValidCheckpointError, match=f"; move {kept.parents[1]} away to begin again$"
+    ):
         Worker(job, make, told.append, records_failures=False).work()
     assert kept.is_dir()
     assert not [news for news in told if news.kind == "note"]

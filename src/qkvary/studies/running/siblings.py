@@ -18,7 +18,7 @@ from qkvary.storage.rotation import stored_steps
 from qkvary.studies.running.recording import run_identity
 from qkvary.studies.running.store import CHECKPOINTS_NAME, CONFIG_NAME, Store
 from qkvary.studies.study import Cell, Study
-from qkvary.training.config import RunConfig, Way
+from qkvary.training.config import ExecutionSettings, RunConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Sibling:
     """The one that is asked for."""
     run_key: str
     """Of the one that was begun."""
-    way: Way
+    execution: ExecutionSettings
     """How it was."""
     step: int
     """Of its newest checkpoint; 0 where a run is done and has none."""
@@ -37,7 +37,7 @@ class Sibling:
     @property
     def differences(self) -> str:
         """What is different, as options: how it was begun."""
-        changed = self.way.differences(self.cell.run.way)
+        changed = self.execution.differences(self.cell.run.execution)
         return ", ".join(_option(name, begun) for name, (begun, _) in changed.items())
 
 
@@ -64,19 +64,19 @@ def find_sibling(
         named = _read(store, key)
         cell = None if named is None else wanted.get(named[0])
         if named is not None and cell is not None:
-            found.append(Sibling(cell=cell, run_key=key, way=named[1], step=step or 0))
+            found.append(Sibling(cell=cell, run_key=key, execution=named[1], step=step or 0))
     return max(found, key=lambda one: one.step, default=None)
 
 
-def in_way(study: Study, way: Way) -> Study:
+def with_execution(study: Study, execution: ExecutionSettings) -> Study:
     """The same study, whose runs are those that were begun in that way."""
     settings = tuple(
         dataclasses.replace(
-            setting, training=dataclasses.replace(setting.training, execution=way.execution)
+            setting, training=dataclasses.replace(setting.training, execution=execution.config)
         )
         for setting in study.settings
     )
-    return dataclasses.replace(study, settings=settings, device=way.device)
+    return dataclasses.replace(study, settings=settings, device=execution.device)
 
 
 def _is_begun(store: Store, key: str) -> bool:
@@ -87,12 +87,12 @@ def _newest(store: Store, key: str) -> int | None:
     return max(stored_steps(store.directory(key) / CHECKPOINTS_NAME), default=None)
 
 
-def _read(store: Store, key: str) -> tuple[str, Way] | None:
+def _read(store: Store, key: str) -> tuple[str, ExecutionSettings] | None:
     """What a run is, and how it was begun; None where nobody can tell: it is no sibling then."""
     try:
         data = (store.directory(key) / CONFIG_NAME).read_bytes()
         identity = cast("dict[str, Any]", decode(data))
-        return _without_way(identity), from_dict(RunConfig, identity["run"]).way
+        return _without_way(identity), from_dict(RunConfig, identity["run"]).execution
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

@@ -28,9 +28,9 @@ from qkvary.storage.durable import (
     atomic_write_file,
     clean_leftovers,
     make_directory,
+    quarantine,
     remove_dir,
     remove_file,
-    set_aside,
 )
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 from qkvary.storage.journal import parse_journal
@@ -235,7 +235,7 @@ def _restore(
     if problem is not None:
         # A run that diverged has checkpoints. It goes on from them, and needs its log.
         log = () if (directory / CHECKPOINTS_NAME).exists() else (JOURNAL_NAME,)
-        place = set_aside(directory, (*files, NETWORK_NAME, *log))
+        place = quarantine(directory, (*files, NETWORK_NAME, *log))
         warnings.append(f"{problem}; the run is made again, and what there was is in {place}")
     elif done:
         for name in (*files, JOURNAL_NAME):
@@ -288,7 +288,7 @@ class Claim:
             ResourceError: if it cannot be moved.
         """
         # The log first: checkpoints that are still there are found damaged once more.
-        return set_aside(self.directory, (JOURNAL_NAME, CHECKPOINTS_NAME))
+        return quarantine(self.directory, (JOURNAL_NAME, CHECKPOINTS_NAME))
 
     def finish(self, record: Record, *, attention: bytes | None = None) -> None:
         """Store how the run ended, and let go of it.

@@ -20,7 +20,7 @@ from qkvary.studies.running.worker import load_cell_task, make
 from qkvary.studies.running.workloop import Made, Surroundings, Worker
 from qkvary.studies.study import Cell
 from qkvary.text.names import slug
-from qkvary.training.config import Way
+from qkvary.training.config import ExecutionSettings
 from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
 from qkvary.training.tensorboard import TensorBoardLog
@@ -43,7 +43,10 @@ class Watching:
 
 
 def start_worker(
-    job: Job, distribution: Distribution, watching: Watching, way: Way | None = None
+    job: Job,
+    distribution: Distribution,
+    watching: Watching,
+    execution: ExecutionSettings | None = None,
 ) -> Worker:
     """Return the worker of the first process: ``stop`` it from anywhere, ``work`` it once.
 
@@ -70,9 +73,9 @@ def start_worker(
                 board.write(entry)
 
         try:
-            watchers = replace(surroundings.watchers, on_log=on_log, sample=sampler)
-            around = replace(surroundings, watchers=watchers)
-            made = make(cell, claim, around, distribution, way)
+            callbacks = replace(surroundings.callbacks, on_log=on_log, sample=sampler)
+            around = replace(surroundings, callbacks=callbacks)
+            made = make(cell, claim, around, distribution, execution)
         finally:
             if board is not None:
                 board.close()
@@ -100,7 +103,11 @@ def end_together(distribution: Distribution) -> None:
 
 
 def follow(
-    job: Job, distribution: Distribution, *, stop: Callable[[], bool], way: Way | None = None
+    job: Job,
+    distribution: Distribution,
+    *,
+    stop: Callable[[], bool],
+    execution: ExecutionSettings | None = None,
 ) -> None:
     """Be one of the others: make each run that the first process announces, until none is left.
 
@@ -121,12 +128,12 @@ def follow(
             checkpoint_seconds=job.checkpoint_seconds,
             keep=job.keep,
             distribution=distribution,
-            way=way,
+            execution=execution,
             generate=generate,
         )
 
 
 def _announce(distribution: Distribution, number: int | None = None) -> int:
     """Agree on a number that one process knows; it is shifted, so that silence adds nothing."""
-    (agreed,) = distribution.add([0.0 if number is None else float(number + 2)])
+    (agreed,) = distribution.all_reduce([0.0 if number is None else float(number + 2)])
     return round(agreed) - 2

@@ -25,7 +25,7 @@ from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.contract import AttentionExample, Task
 from qkvary.training.allocator import keep_freed_memory
-from qkvary.training.config import Way
+from qkvary.training.config import ExecutionSettings
 from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
 
@@ -63,7 +63,7 @@ def make(
     claim: Claim,
     surroundings: Surroundings,
     distribution: Distribution | None = None,
-    way: Way | None = None,
+    execution: ExecutionSettings | None = None,
 ) -> Made | None:
     """Train the network of one run in the claimed folder; None if it was stopped."""
     started, task = now(), load_cell_task(cell.run.task)
@@ -72,15 +72,15 @@ def make(
         task,
         claim.directory,
         stop=surroundings.stop,
-        watchers=surroundings.watchers,
+        callbacks=surroundings.callbacks,
         distribution=distribution,
         checkpoint_seconds=surroundings.checkpoint_seconds,
         keep=surroundings.keep,
-        way=way,
+        execution=execution,
         generate=generate,
     )
-    computed = cell.run if way is None else cell.run.computed(way)
-    changed = cell.run.way.differences(computed.way)
+    computed = cell.run if execution is None else cell.run.with_execution(execution)
+    changed = cell.run.execution.differences(computed.execution)
     if outcome.status == "stopped":
         return None
     if cell.keep_network and outcome.status == "done":

@@ -20,14 +20,14 @@ from pathlib import Path
 from types import FrameType
 
 from qkvary.storage.environment import now
-from qkvary.storage.errors import BusyError, NoneSoundError, QkvaryError
+from qkvary.storage.errors import BusyError, NoValidCheckpointError, QkvaryError
 from qkvary.storage.rotation import KEEP
 from qkvary.studies.running.messages import Job, News
 from qkvary.studies.running.recording import make_record, run_identity
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell
-from qkvary.training.progress import NOBODY, Event, Watchers
+from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event
 
 POLL_SECONDS = 0.5
 """How often a worker looks again at runs that others hold."""
@@ -43,7 +43,7 @@ class Surroundings:
     """Seconds between two checkpoints."""
     keep: int = KEEP
     """Checkpoints that are left, the newest ones."""
-    watchers: Watchers = NOBODY
+    callbacks: Callbacks = NO_CALLBACKS
     """Who is told how the run goes."""
 
 
@@ -169,17 +169,17 @@ class Worker:
         cell, started = self._job.cells[number], now()
         surroundings = Surroundings(
             stop=self._stopping.is_set,
-            watchers=Watchers(on_event=lambda event: self._pass_on(number, event)),
+            callbacks=Callbacks(on_event=lambda event: self._pass_on(number, event)),
             checkpoint_seconds=self._job.checkpoint_seconds,
             keep=self._job.keep,
         )
         try:
             try:
                 return self._make(cell, claim, surroundings)
-            except NoneSoundError as error:
+            except NoValidCheckpointError as error:
                 if not self._records_failures:
                     advice = f"move {claim.directory} away to begin again"
-                    raise NoneSoundError(f"{error}; {advice}") from error
+                    raise NoValidCheckpointError(f"{error}; {advice}") from error
                 place = claim.restart()
                 text = f"{error}; the run begins again, and what there was is in {place}"
                 self._tell(News(kind="note", cell=number, text=text))
