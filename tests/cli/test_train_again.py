@@ -142,7 +142,7 @@ def test_checkpoints_that_are_all_damaged_stay_where_they_are(
         assert train(places, *LONG) == 3
         last = capsys.readouterr().err.splitlines()[-1]
         assert f"every checkpoint in {run / 'checkpoints'} is damaged: " in last
-        assert last.endswith(f"; move {run} away to begin again")
+        assert last.endswith(f"; move {run} away to start again")
         assert contents(run) == kept
     run.rename(places / "away")
     assert train(places, *LONG) == 0

@@ -119,7 +119,7 @@ def table(study: Study, root: Path) -> list[str]:
     store = Store(root / "runs")
     rows: list[str] = []
     for cell in study.cells():
-        assert store.damage(cell.run_key) is None
+        assert store.find_damage(cell.run_key) is None
         record = store.record(cell.run_key)
         assert record, f"{cell.title} has no record"
         curve = [

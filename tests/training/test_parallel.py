@@ -320,7 +320,7 @@ def test_a_damaged_log_costs_no_checkpoint(
     assert ended.sha == references.together(2, strategy, dtype="float64").sha
     first, second = ended.found
     (warning,) = first["warnings"]
-    assert "line 1: the line is torn or was changed; the run goes on" in warning
+    assert "line 1: the line is torn or was changed; the run resumes" in warning
     assert second["warnings"] == [], "one process says it"
     assert [event["step"] for event in ended.log("cut", "resumed")] == [6, 6]
     assert "its log lacks lines between steps 0 and" in first["message"]

@@ -259,7 +259,7 @@ def test_the_baseline_gets_the_same_tuning() -> None:
 def test_a_preset_about_one_variant_refuses_others() -> None:
     identity = find_preset("gpt2-124m-identity")
     assert identity.with_variant("x,k,v") is identity
-    message = "expected I-K-V, the only variant of the preset gpt2-124m-identity, .* use the preset gpt2-124m"
+    message = "expected I-K-V, the only variant of the preset gpt2-124m-identity, .* gpt2-124m"
     with pytest.raises(UsageError, match=message):
         identity.with_variant("MQA")
 

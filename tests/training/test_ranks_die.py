@@ -77,7 +77,7 @@ def test_who_loses_another_process_ends(
     for rank, code in enumerate(ended.codes):
         assert code == (-signal.SIGKILL if rank in victims else 4)
         if rank not in victims:
-            assert "ResourceError: another process of this run is gone" in ended.printed[rank]
+            assert "ResourceError: another process of this run has died" in ended.printed[rank]
     again = rank_server.run(quick_path, 2, strategy=strategy)
     assert again.sha == reference(2, strategy).sha
     assert again.losses == reference(2, strategy).losses

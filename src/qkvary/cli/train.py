@@ -53,7 +53,7 @@ from qkvary.studies.pretraining import (
     plan_training,
 )
 from qkvary.studies.running.messages import STOPPING, Job
-from qkvary.studies.running.siblings import find_sibling, with_execution
+from qkvary.studies.running.similar_runs import find_similar_run, with_execution
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import note_training, page_name
 from qkvary.studies.study import Study
@@ -379,7 +379,7 @@ def _train(
     quiet: bool,
 ) -> int:
     """Make what is not made yet; return the exit code."""
-    from qkvary.studies.running import together
+    from qkvary.studies.running import distributed
 
     cells = study.cells()
     job = Job(
@@ -391,19 +391,22 @@ def _train(
     if distribution.rank:
         stopping = threading.Event()
         with _signals(stopping.set, said="") as received:
-            together.follow(job, distribution, stop=stopping.is_set, execution=execution)
+            distributed.run_other_rank(job, distribution, stop=stopping.is_set, execution=execution)
         return 128 + received[0] if received else 0
     display = TrainingDisplay(console(sys.stderr), cells, quiet=quiet)
-    watching = together.Watching(
-        tell=display.tell, on_log=display.log, prompt=running.sample, board=running.tensorboard
+    monitoring = distributed.Monitoring(
+        send=display.handle,
+        on_log=display.log,
+        prompt=running.sample,
+        tensorboard=running.tensorboard,
     )
-    worker = together.start_worker(job, distribution, watching, execution)
+    worker = distributed.make_worker(job, distribution, monitoring, execution)
     try:
         with _signals(worker.stop, said=f"\n{STOPPING}\n") as received:
             worker.work()
     finally:
         display.close()
-    together.end_together(distribution)
+    distributed.announce_end(distribution)
     if worker.is_stopped:
         print_error("stopped; the same command goes on where it stopped")
         return 128 + (received[0] if received else signal.SIGTERM)
@@ -412,27 +415,27 @@ def _train(
 
 def _begun_in_another_way(study: Study, store: Store, running: Running) -> ExecutionSettings | None:
     """How runs were begun that are to be gone on with in another way."""
-    sibling = None if running.anew else find_sibling(store, study)
-    if sibling is not None and not running.allow_change:
+    similar = None if running.anew else find_similar_run(store, study)
+    if similar is not None and not running.allow_change:
         raise UsageError(
-            f"{sibling.cell.title} was begun with {sibling.differences}, and has come to step "
-            f"{sibling.step:,}: go on with it as you ask for now (--allow-change), or begin "
+            f"{similar.cell.title} was begun with {similar.differences}, and has come to step "
+            f"{similar.step:,}: go on with it as you ask for now (--allow-change), or begin "
             "another run (--anew)"
         )
-    if sibling is None and running.allow_change:
-        done = find_sibling(store, study, state="done")
+    if similar is None and running.allow_change:
+        done = find_similar_run(store, study, state="done")
         if done is not None:
             print_error(
                 f"{done.cell.title} has ended with {done.differences}: nothing is left to go on "
                 "with, and it is trained again as you ask for now"
             )
-    return None if sibling is None else sibling.execution
+    return None if similar is None else similar.execution
 
 
 def _check_finished(study: Study, store: Store) -> None:
     """Refuse to train where a finished run is damaged: what it left is not given up unasked."""
     for cell in study.cells():
-        problem = store.damage(cell.run_key) if store.state(cell.run_key) == "done" else None
+        problem = store.find_damage(cell.run_key) if store.state(cell.run_key) == "done" else None
         if problem is not None:
             raise DamagedError(
                 f"{cell.title}: {problem}; put back what it was, or move "

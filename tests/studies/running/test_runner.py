@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.studies.running.runner import MAX_DEATHS, RunnerOptions, run_study
+from qkvary.studies.running.runner import MAX_CRASHES, RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from tests.storage.damage import trials
 from tests.storage.quick_disk import quick_folder
@@ -40,11 +40,11 @@ def wait_for(what: Callable[[], object]) -> None:
 def test_every_run_is_made_once_and_never_again(root: Path) -> None:
     study = toy_study(range(4))
     summary = run_toy(study, root)
-    assert (summary.planned, summary.done, summary.made, summary.missing) == (8, 8, 8, 0)
+    assert (summary.planned, summary.done, summary.executed, summary.missing) == (8, 8, 8, 0)
     assert (summary.exit_code, summary.message, summary.notes) == (0, "", ())
     before = table(study, root)
     again = run_toy(study, root)
-    assert (again.done, again.made, again.exit_code) == (8, 0, 0)
+    assert (again.done, again.executed, again.exit_code) == (8, 0, 0)
     assert table(study, root) == before
     assert set(ends(root).values()) == set(starts(root).values()) == {1}
     assert len(executions(root)) == 16
@@ -76,8 +76,8 @@ def test_runs_that_go_wrong_are_counted_and_the_others_go_on(root: Path) -> None
 def test_failed_runs_are_made_again_only_if_asked_to(root: Path) -> None:
     study = toy_study([0, RAISES])
     run_toy(study, root)
-    assert run_toy(study, root).made == 0
-    assert run_toy(study, root, retry_failed=True).made == 2
+    assert run_toy(study, root).executed == 0
+    assert run_toy(study, root, retry_failed=True).executed == 2
     counts = starts(root)
     assert sorted(counts.values()) == [1, 1, 2, 2]
 
@@ -90,13 +90,13 @@ def test_a_run_of_which_workers_die_counts_as_failed(root: Path) -> None:
     keys = [cell.run_key for cell in study.cells() if cell.seed == CRASHES]
     # A worker that waited may take the run up between the last death and its being recorded.
     for key in keys:
-        assert MAX_DEATHS + 1 <= starts(root)[key] <= MAX_DEATHS + 3
-    deaths = [note for note in summary.notes if "ended with signal SIGSEGV" in note]
-    assert len(deaths) == 2 * (MAX_DEATHS + 1)
+        assert MAX_CRASHES + 1 <= starts(root)[key] <= MAX_CRASHES + 3
+    deaths = [note for note in summary.notes if "crashed with signal SIGSEGV" in note]
+    assert len(deaths) == 2 * (MAX_CRASHES + 1)
     record = Store(root / "runs").record(keys[0])
     assert record
     died = starts(root)[keys[0]]
-    said = f"{died} workers died of this run, the last with signal SIGSEGV"
+    said = f"this run crashed {died} workers, the last with signal SIGSEGV"
     assert record.message.startswith(said)
     assert "last words of the worker" in record.message
 
@@ -115,7 +115,7 @@ def test_workers_that_never_come_to_life_end_the_study(root: Path) -> None:
     options = RunnerOptions(workers=2, worker_module="tests.studies.absent", quiet=True)
     summary = run_study(toy_study([0, 1]), Store(root / "runs"), options)
     assert summary.exit_code == 4
-    assert "no worker comes to life (exit code 1): " in summary.message
+    assert "workers crash at start (exit code 1): " in summary.message
     assert "No module named" in summary.message
     assert summary.missing == 4
 
@@ -270,7 +270,8 @@ def test_a_run_whose_worker_was_killed_goes_on_from_its_checkpoint(root: Path) -
     code, said = end_runner(runner)
     assert code == 0
     assert re.search(
-        r"worker 1 \(process \d+\) ended with signal SIGKILL; another one goes on", said
+        r"worker 1 \(process \d+\) crashed with signal SIGKILL; another worker resumes the run",
+        said,
     )
     curve = Store(root / "runs").curve(study.cells()[0].run_key)
     (resumed,) = [event["step"] for event in curve if event["event"] == "resumed"]
@@ -344,7 +345,7 @@ def test_a_worker_that_is_asked_to_end_is_replaced_and_its_run_goes_on(root: Pat
     code, said = end_runner(runner)
     assert code == 0, said
     assert sorted(ends(root).values()) == [1, 1]
-    assert "ended with" not in said
+    assert "crashed with" not in said
 
 
 def test_damaged_runs_are_named_and_made_again(root: Path) -> None:
@@ -358,7 +359,7 @@ def test_damaged_runs_are_named_and_made_again(root: Path) -> None:
     (victims[1] / "metrics.jsonl").unlink()
     (victims[2] / "record.json").unlink()
     summary = run_toy(study, root)
-    assert (summary.done, summary.made) == (6, 3)
+    assert (summary.done, summary.executed) == (6, 3)
     for victim, problem in zip(
         victims, ("record.json", "metrics.jsonl", "record.json"), strict=True
     ):
@@ -382,7 +383,7 @@ def test_a_run_with_damaged_checkpoints_begins_again(root: Path, second_root: Pa
     (note,) = [note for note in summary.notes if "every checkpoint in" in note]
     place = damaged / "damaged-1"
     assert f"every checkpoint in {damaged / 'checkpoints'} is damaged: " in note
-    assert note.endswith(f"; the run begins again, and what there was is in {place}")
+    assert note.endswith(f"; the run starts again, and the damaged files are in {place}")
     assert sorted(path.name for path in place.glob("checkpoints/step-*/*")) == left
     assert (place / "metrics.jsonl").stat().st_size > 0
     run_toy(study, second_root)
@@ -394,6 +395,6 @@ def test_what_a_killed_worker_could_not_tidy_is_tidied(root: Path) -> None:
     run_toy(study, root)
     directory = Store(root / "runs").directory(study.cells()[0].run_key)
     (directory / "checkpoints" / "step-000000000004").mkdir(parents=True)
-    assert run_toy(study, root).made == 0
+    assert run_toy(study, root).executed == 0
     assert leftovers(root) == []
     assert len(table(study, root)) == 2

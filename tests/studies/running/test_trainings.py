@@ -85,9 +85,7 @@ def test_other_runs_of_the_same_name_are_another_training(tmp_path: Path) -> Non
     store, short, long = Store(tmp_path), plan("QKV"), plan("Q-K=V", steps=11)
     for study in (short, long):
         note_training(store, study, f"qkvary train {study.variants[0]}")
-    with pytest.raises(
-        UsageError, match=r"2 trainings are called 'train lm-10m on some': name one of"
-    ) as caught:
+    with pytest.raises(UsageError, match=r"got .train lm-10m on some. of 2; choices: ") as caught:
         find_training(store, NAME)
     assert "(11 steps, Q-K=V@rotary: `qkvary train Q-K=V" in str(caught.value)
     for one in list_trainings(store):
@@ -97,7 +95,7 @@ def test_other_runs_of_the_same_name_are_another_training(tmp_path: Path) -> Non
     begin(store, long)
     assert find_training(store, NAME).study == long
     begin(store, short)
-    with pytest.raises(UsageError, match="2 trainings are called"):
+    with pytest.raises(UsageError, match="of 2; choices: "):
         find_training(store, NAME)
 
 

@@ -14,11 +14,11 @@ import pytest
 from qkvary.cli._results import gather_results
 from qkvary.storage.errors import DamagedError, NoValidCheckpointError
 from qkvary.studies.running import worker
-from qkvary.studies.running.messages import Job, News
+from qkvary.studies.running.messages import Job, WorkerMessage
 from qkvary.studies.running.recording import run_identity
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Claim, Store
-from qkvary.studies.running.workloop import Made, Surroundings, Worker
+from qkvary.studies.running.work_loop import RunContext, RunResult, Worker
 from qkvary.studies.study import Cell, Study
 from tests.storage.quick_disk import quick_folder
 from tests.studies.toy_study import ROOT, table, toy_study
@@ -50,11 +50,11 @@ def start(root: Path) -> "subprocess.Popen[bytes]":
 def in_this_process(study: Study, root: Path) -> None:
     """Make all runs without a worker process."""
     store = Store(root / "runs")
-    surroundings = Surroundings(stop=lambda: False, checkpoint_seconds=1e9)
+    context = RunContext(stop=lambda: False, checkpoint_seconds=1e9)
     for cell in study.cells():
         claim = store.claim(cell.run_key, {"here": True})
         assert claim
-        made = worker.make(cell, claim, surroundings)
+        made = worker.train_cell(cell, claim, context)
         assert made
         claim.finish(made.record, attention=made.attention)
 
@@ -109,9 +109,9 @@ def test_data_that_is_not_what_the_configuration_says_is_refused(
     worker.load_cell_task.cache_clear()
     claim = Store(tmp_path).claim(cell.run_key, {})
     assert claim
-    surroundings = Surroundings(stop=lambda: False, checkpoint_seconds=1.0)
-    with pytest.raises(DamagedError, match="of something else instead of"):
-        worker.make(cell, claim, surroundings)
+    context = RunContext(stop=lambda: False, checkpoint_seconds=1.0)
+    with pytest.raises(DamagedError, match="got of something else"):
+        worker.train_cell(cell, claim, context)
     claim.release()
     worker.load_cell_task.cache_clear()
 
@@ -126,8 +126,8 @@ def test_a_run_that_is_stopped_leaves_a_checkpoint_and_no_record(tmp_path: Path)
 
     claim: Claim | None = Store(tmp_path).claim(cell.run_key, {})
     assert claim
-    surroundings = Surroundings(stop=stop, checkpoint_seconds=1e9)
-    assert worker.make(cell, claim, surroundings) is None
+    context = RunContext(stop=stop, checkpoint_seconds=1e9)
+    assert worker.train_cell(cell, claim, context) is None
     claim.release()
     assert newest(claim.directory / "checkpoints") == "step-000000000004"
 
@@ -149,7 +149,7 @@ def test_damaged_data_takes_nothing_from_a_run(tmp_path: Path) -> None:
     claim.release()
     tried: list[str] = []
 
-    def make(*_arguments: object) -> Made | None:
+    def make(*_arguments: object) -> RunResult | None:
         tried.append("once")
         raise DamagedError("train-00000.bin was changed")
 
@@ -170,7 +170,7 @@ def test_checkpoints_that_are_all_damaged_are_moved_only_where_it_is_asked_for(
     kept.mkdir(parents=True)
     tried: list[bool] = []
 
-    def make(*_arguments: object) -> Made | None:
+    def make(*_arguments: object) -> RunResult | None:
         tried.append(kept.is_dir())
         if kept.is_dir():
             raise NoValidCheckpointError("every checkpoint in some folder is damaged: of no use")
@@ -178,9 +178,9 @@ def test_checkpoints_that_are_all_damaged_are_moved_only_where_it_is_asked_for(
         return None
 
     job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1.0)
-    told: list[News] = []
+    told: list[WorkerMessage] = []
     with pytest.raises(
-        NoValidCheckpointError, match=f"; move {kept.parents[1]} away to begin again$"
+        NoValidCheckpointError, match=f"; move {kept.parents[1]} away to start again$"
     ):
         Worker(job, make, told.append, records_failures=False).work()
     assert kept.is_dir()
@@ -190,8 +190,8 @@ def test_checkpoints_that_are_all_damaged_are_moved_only_where_it_is_asked_for(
     assert tried == [True, True, False]
     (note,) = [news.text for news in told if news.kind == "note"]
     assert note == (
-        "every checkpoint in some folder is damaged: of no use; the run begins again, and what "
-        f"there was is in {folder / 'damaged-1'}"
+        "every checkpoint in some folder is damaged: of no use; the run starts again, and the "
+        f"damaged files are in {folder / 'damaged-1'}"
     )
     assert (folder / "damaged-1" / "checkpoints" / kept.name).is_dir()
 
@@ -201,8 +201,8 @@ def go_on(root: Path, cell: Cell, steps: int) -> Path:
     claim = Store(root).claim(cell.run_key, run_identity(cell.run))
     assert claim
     asked = itertools.count()
-    around = Surroundings(stop=lambda: next(asked) >= steps, checkpoint_seconds=1e9)
-    made = worker.make(cell, claim, around)
+    around = RunContext(stop=lambda: next(asked) >= steps, checkpoint_seconds=1e9)
+    made = worker.train_cell(cell, claim, around)
     if made is None:
         claim.release()
     else:
@@ -238,7 +238,7 @@ def test_a_run_may_stay_open_whatever_it_ends_with(tmp_path: Path) -> None:
     kept = Store(tmp_path).directory(cell.run_key) / "checkpoints" / "step-000000000003"
     kept.mkdir(parents=True)
 
-    def make(*_arguments: object) -> Made | None:
+    def make(*_arguments: object) -> RunResult | None:
         raise ZeroDivisionError("by a person's mistake")
 
     job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1.0)
