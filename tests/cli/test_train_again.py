@@ -12,7 +12,7 @@ import pytest
 
 from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer
-from qkvary.studies.pretraining import DataChoice, plan_training
+from qkvary.studies.pretraining import DataReference, training_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import note_training
 from qkvary.training import presets
@@ -326,9 +326,9 @@ def test_a_training_that_is_not_done_has_a_page(
 def test_a_report_of_a_training_that_is_not_there_is_one_sentence(
     places: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
-    study = plan_training(
+    study = training_study(
         presets.PRESETS["lm-tiny"],
-        DataChoice(name="mine", where="set", fingerprint="f" * 64, tokenizer=ByteTokenizer()),
+        DataReference(name="mine", folder="set", fingerprint="f" * 64, tokenizer=ByteTokenizer()),
     )
     note_training(Store(places / "runs"), study, "qkvary train lm-tiny")
     for command in ("report", "status"):

@@ -91,5 +91,5 @@ def test_a_damaged_network_is_noticed_and_trained_again(kept: Path) -> None:
 
 
 def test_only_language_models_are_kept() -> None:
-    with pytest.raises(ValueError, match="expected a language model where networks are kept, got"):
+    with pytest.raises(ValueError, match="expected a language model with keep_networks, got"):
         dataclasses.replace(make_setting("reverse"), keep_networks=True)

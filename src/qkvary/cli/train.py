@@ -47,10 +47,10 @@ from qkvary.reports.terminal import print_report
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.rotation import KEEP
 from qkvary.studies.pretraining import (
-    DataChoice,
+    DataReference,
     ExecutionOverrides,
     TrainingOverrides,
-    plan_training,
+    training_study,
 )
 from qkvary.studies.running.messages import STOPPING, Job
 from qkvary.studies.running.similar_runs import find_similar_run, with_execution
@@ -298,11 +298,11 @@ def command(
         warning = find_miss(prepared)
         if warning is not None and not distribution.rank:
             print_error(warning)
-        study = plan_training(
+        study = training_study(
             chosen,
-            DataChoice(
+            DataReference(
                 name=prepared.name,
-                where=str(prepared.path.resolve()),
+                folder=str(prepared.path.resolve()),
                 fingerprint=prepared.fingerprint,
                 tokenizer=prepared.tokenizer,
             ),

@@ -9,7 +9,7 @@ from qkvary.studies.results.observations import observe
 from qkvary.studies.results.published_comparison import compare_published
 from qkvary.studies.results.result_tables import build_tables
 from qkvary.studies.results.summary import PublishedComparison
-from qkvary.studies.results.table_plans import gather, plan_tables
+from qkvary.studies.results.table_specs import collect_inputs, specify_tables
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
@@ -28,8 +28,8 @@ def compare(
         make_record(cell, 0.0, metric=metric, metrics={metric: value}) for cell in study.cells()
     ]
     observations = observe(study, records)
-    plans = plan_tables(study, observations)
-    tables = build_tables(gather(study, observations), plans, Level())
+    plans = specify_tables(study, observations)
+    tables = build_tables(collect_inputs(study, observations), plans, Level())
     return compare_published(load_published(name), study, tables)
 
 

@@ -145,7 +145,7 @@ def test_results_that_are_not_finite_are_refused(bad: float) -> None:
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0])
 def test_confidence_is_a_probability(confidence: float) -> None:
-    message = f"confidence must be between 0 and 1, not {confidence}"
+    message = f"confidence must be between 0 and 1, got {confidence}"
     for call in (
         lambda: s.paired_t([0.1, 0.2], confidence=confidence),
         lambda: s.corrected_confidence(confidence, 3),
@@ -263,7 +263,7 @@ def test_a_comparison_without_p_value_still_counts() -> None:
 
 def test_corrections_at_known_values() -> None:
     assert s.corrected_confidence(0.95, 10) == pytest.approx(0.995)
-    with pytest.raises(ValueError, match="comparisons must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="comparisons must be at least 1, got 0"):
         s.corrected_confidence(0.95, 0)
 
 
@@ -327,7 +327,7 @@ def test_detectable_difference_at_its_limits() -> None:
     small = s.detectable_difference(0.3, 2, confidence=0.9999)
     assert small is not None
     assert math.isfinite(small)
-    with pytest.raises(ValueError, match="power must be between 0 and 1, not 80"):
+    with pytest.raises(ValueError, match="power must be between 0 and 1, got 80"):
         s.detectable_difference(0.3, 4, power=80)
 
 
@@ -340,7 +340,7 @@ def test_wilson_is_that_of_scipy(trials: int) -> None:
 
 def test_wilson_of_nothing_and_of_nonsense() -> None:
     assert s.wilson(0, 0) is None
-    with pytest.raises(ValueError, match="successes must be between 0 and 3 trials, not 4"):
+    with pytest.raises(ValueError, match="successes must be between 0 and 3 trials, got 4"):
         s.wilson(4, 3)
 
 

@@ -11,7 +11,7 @@ from qkvary.cli._results import report_folder
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
-from qkvary.studies.pretraining import DataChoice, TrainingOverrides, plan_training
+from qkvary.studies.pretraining import DataReference, TrainingOverrides, plan_training
 from qkvary.studies.running.recording import run_identity
 from qkvary.studies.running.store import JOURNAL_NAME, Store
 from qkvary.studies.running.trainings import (
@@ -24,7 +24,7 @@ from qkvary.studies.running.trainings import (
 from qkvary.studies.study import Study
 from qkvary.training.presets import find_preset
 
-DATA = DataChoice(name="some", where="here", fingerprint="f" * 64, tokenizer=ByteTokenizer())
+DATA = DataReference(name="some", folder="here", fingerprint="f" * 64, tokenizer=ByteTokenizer())
 NAME = "train lm-10m on some"
 
 

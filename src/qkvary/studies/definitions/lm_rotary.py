@@ -1,4 +1,4 @@
-"""Rotary positions where the value reads the key: three meanings, and how much of a head turns."""
+"""Rotary positions if the value reads the key: three meanings, and the rotated share of a head."""
 
 from qkvary.arch.attention import ValueRope
 from qkvary.arch.networks import LanguageModelConfig
@@ -10,7 +10,7 @@ from qkvary.studies.small_language_models import (
     small_rotary,
     small_training,
 )
-from qkvary.studies.study import Crossing, Setting, Study
+from qkvary.studies.study import CrossSettingContrast, Setting, Study
 
 CONTEXT = 128
 STEPS = 350
@@ -63,8 +63,8 @@ def _rotary(part: str, meaning: ValueRope) -> Setting:
     return _setting(_name(part, meaning), network, variants)
 
 
-def _against(part: str, meaning: str, other: str, reference: str = SHARED) -> Crossing:
-    return Crossing(
+def _against(part: str, meaning: str, other: str, reference: str = SHARED) -> CrossSettingContrast:
+    return CrossSettingContrast(
         variant=SHARED,
         setting=_name(part, meaning),
         reference=reference,
@@ -99,7 +99,7 @@ STUDY = Study(
         *(_against(part, ROTATED, COUNTER) for part in FRACTIONS),
         *(_against(part, NONE, COUNTER, APART) for part in FRACTIONS),
         *(_against(part, ROTATED, COUNTER, APART) for part in FRACTIONS),
-        Crossing(
+        CrossSettingContrast(
             variant=APART,
             setting=_name("all", COUNTER),
             reference=APART_BIASED,
