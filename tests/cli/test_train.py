@@ -12,7 +12,7 @@ from qkvary.cli.main import main
 from qkvary.cli.train import Computing, Corpus, _prepare
 from qkvary.data.places import prepare_corpus
 from qkvary.reports.writing import FORMATS
-from qkvary.storage import rotation
+from qkvary.storage import checkpoint_folders
 from qkvary.training.distribution import SingleProcess
 from tests.cli.tiny_training import TEXT, TINY, digest, document, tiny_places, train, with_tiny
 
@@ -53,11 +53,11 @@ def test_how_many_checkpoints_are_left_is_no_part_of_a_run(
     places: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[tuple[int, ...]] = []
-    real = rotation.keep_newest
+    real = checkpoint_folders.keep_newest
 
     def watched(directory: Path, keep: int) -> None:
         real(directory, keep)
-        kept.append(rotation.stored_steps(directory))
+        kept.append(checkpoint_folders.stored_steps(directory))
 
     monkeypatch.setattr(training_state, "keep_newest", watched)
     ended: list[tuple[str, str]] = []

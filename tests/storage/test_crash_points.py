@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import qkvary
-from qkvary.storage import rotation
+from qkvary.storage import checkpoint_folders
+from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.durable import TEMPORARY_PREFIX
-from qkvary.storage.rotation import stored_steps
 from tests.storage import crash_script
 from tests.storage.byte_checkpoints import Stored, load, load_newest, save
 from tests.storage.crash_script import content
@@ -52,11 +52,11 @@ def check(directory: Path, last: int, mutant: str) -> None:
     """A start after the fault finds a sound checkpoint, ends well, and leaves nothing behind."""
     reported: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("clean_leftovers", "filling"):
+        for name in ("clean_leftovers", "atomic_directory"):
             # So that what a mutant replaces is put back.
-            patch.setattr(rotation, name, getattr(rotation, name))
+            patch.setattr(checkpoint_folders, name, getattr(checkpoint_folders, name))
         if mutant == "nothing_cleaned":
-            rotation.clean_leftovers = crash_script.nothing_cleaned
+            checkpoint_folders.clean_leftovers = crash_script.nothing_cleaned
         newest = load_newest(directory, report=reported.append)
         assert reported == [], "a checkpoint stands there in part"
         assert newest is not None, "no checkpoint is left"

@@ -115,7 +115,7 @@ def test_rewind_forgets_what_came_later(tmp_path: Path) -> None:
     journal.append(EVENTS[0])
     mark = journal.mark()
     journal.append(EVENTS[1])
-    assert journal.holds(mark)
+    assert journal.starts_with(mark)
     journal.rewind(mark)
     assert FileEntry.of(path.read_bytes()) == mark
     journal.append(EVENTS[2])
@@ -149,7 +149,7 @@ def test_a_changed_beginning_is_noticed(tmp_path: Path) -> None:
     journal.append(EVENTS[0])
     mark = journal.mark()
     path.write_bytes(path.read_bytes().replace(b"train", b"trail"))
-    assert not journal.holds(mark)
+    assert not journal.starts_with(mark)
     path.write_bytes(path.read_bytes()[:-4])
-    assert not journal.holds(mark)
+    assert not journal.starts_with(mark)
     journal.close()

@@ -28,9 +28,9 @@ from safetensors.torch import save_file
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from qkvary.nn import linear as linear_module
+from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.errors import QkvaryError, ResourceError
 from qkvary.storage.manifest import FileEntry
-from qkvary.storage.rotation import KEEP
 from qkvary.training import parallel, presets
 from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
@@ -77,7 +77,7 @@ def work(order: dict[str, Any], rank: int) -> None:
                 sample=(lambda model: str(model.embedding.sum().item())) if rank == 0 else None,
             ),
             checkpoint_seconds=order.get("checkpoint_seconds", 1e9),
-            keep=order.get("keep", KEEP),
+            keep=order.get("keep", DEFAULT_KEEP),
             distribution=distribution,
         )
     if order.get("keep_weights") and rank == 0:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import parse_journal
-from qkvary.storage.rotation import stored_steps
 from qkvary.training.config import ExecutionConfig, GuardConfig, RunConfig
 from qkvary.training.distribution import SingleProcess
 from qkvary.training.gradients import step_seed

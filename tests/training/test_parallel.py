@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from qkvary.storage.rotation import step_folder, stored_steps
+from qkvary.storage.checkpoint_folders import step_folder, stored_steps
 from tests.storage.quick_disk import quick_folder
 from tests.training.rank_server import Ended, RankServer
 

@@ -44,8 +44,8 @@ from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.reports.files import write_report
 from qkvary.reports.study import study_report
 from qkvary.reports.terminal import print_report
+from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.rotation import KEEP
 from qkvary.studies.pretraining import (
     DataReference,
     ExecutionOverrides,
@@ -231,7 +231,7 @@ class Running:
     keep: Annotated[
         int,
         _count("--keep", "Checkpoints that are left on the disk, the newest ones; at least 1."),
-    ] = KEEP
+    ] = DEFAULT_KEEP
     allow_change: Annotated[
         bool,
         Parameter(

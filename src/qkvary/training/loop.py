@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.nn.stack import Stack
+from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.durable import free_bytes
 from qkvary.storage.errors import DivergedError, UsageError
 from qkvary.storage.journal import Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
-from qkvary.storage.rotation import KEEP
 from qkvary.tasks.contract import (
     AttentionExample,
     EvaluationContext,
@@ -88,7 +88,7 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     callbacks: Callbacks = NO_CALLBACKS,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    keep: int = KEEP,
+    keep: int = DEFAULT_KEEP,
     distribution: Distribution | None = None,
     execution: ExecutionSettings | None = None,
     generate: Generate | None = None,

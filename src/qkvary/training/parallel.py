@@ -35,20 +35,20 @@ from qkvary.checkpoints.training_state import (
     save_training_state,
     state_sha256,
 )
-from qkvary.storage.durable import clean_leftovers
-from qkvary.storage.errors import DamagedError, ResourceError, UsageError
-from qkvary.storage.jsonvalues import JsonValue, encode
-from qkvary.storage.manifest import FileEntry
-from qkvary.storage.rotation import (
-    Contents,
-    filling_step,
+from qkvary.storage.checkpoint_folders import (
+    FileContents,
+    checkpoint_directory,
     find_newest,
-    keep_from,
     keep_newest,
+    keep_up_to,
     stored_steps,
     write_checked,
     write_manifest,
 )
+from qkvary.storage.durable import clean_leftovers
+from qkvary.storage.errors import DamagedError, ResourceError, UsageError
+from qkvary.storage.jsonvalues import JsonValue, encode
+from qkvary.storage.manifest import FileEntry
 from qkvary.training.config import Precision
 from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.optimizers import optimizer_tensors, restore_optimizer
@@ -146,7 +146,7 @@ class _MultiProcess:
             return None
         self._restore(state, model, optimizer)
         step = state.step
-        processes.run_on_first(lambda: keep_from(directory, step, keep))
+        processes.run_on_first(lambda: keep_up_to(directory, step, keep))
         return state.about
 
     def _reader(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Reader:
@@ -319,7 +319,7 @@ class Sharded(_MultiProcess):
         with ExitStack() as stack:
             folder = Path(
                 self.processes.run_on_first(
-                    lambda: str(stack.enter_context(filling_step(directory, step, size)))
+                    lambda: str(stack.enter_context(checkpoint_directory(directory, step, size)))
                 )
             )
             answers = self.processes.run_on_all(
@@ -432,7 +432,7 @@ def _parameter_of(name: str, parameters: Sequence[Tensor]) -> Tensor | None:
     return parameters[int(number)] if known else None
 
 
-def _write(folder: Path, contents: Mapping[str, Contents]) -> dict[str, JsonValue]:
+def _write(folder: Path, contents: Mapping[str, FileContents]) -> dict[str, JsonValue]:
     if not folder.is_dir():
         raise ResourceError(
             f"{folder} does not exist: checkpoints of a sharded network need a disk that all "

@@ -51,7 +51,7 @@ def restore_log(journal: Journal, mark: FileEntry, step: int) -> LogDamage | Non
     Raises:
         ResourceError: if the log cannot be written.
     """
-    if journal.holds(mark):
+    if journal.starts_with(mark):
         journal.rewind(mark)
         return None
     contents = journal.contents()

@@ -293,7 +293,7 @@ def test_a_newer_schema_is_neither_read_nor_made_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(records, "FORM", dataclasses.replace(records.FORM, version=2))
+        patch.setattr(records, "FORMAT", dataclasses.replace(records.FORMAT, version=2))
         finish(claim(store))
     for look in (store.record, store.find_damage, lambda key: store.claim(key, IDENTITY)):
         with pytest.raises(NewerFormatError, match="schema_version 2, this qkvary reads 1"):

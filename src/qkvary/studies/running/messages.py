@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from qkvary.arch.canonical import from_dict, to_dict
+from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.jsonvalues import decode, encode
-from qkvary.storage.rotation import KEEP
 from qkvary.studies.study import Cell
 from qkvary.training.config import RunConfig
 
@@ -34,7 +34,7 @@ class Job:
     """The runs, in the order of their execution."""
     checkpoint_seconds: float
     """Seconds between two checkpoints of a run."""
-    keep: int = KEEP
+    keep: int = DEFAULT_KEEP
     """Number of newest checkpoints to keep per run."""
 
     def to_line(self) -> bytes:

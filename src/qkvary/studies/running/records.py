@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_type_hints
 
-from qkvary.storage.documents import Form
+from qkvary.storage.documents import DocumentFormat
 
-FORM = Form(name="a record of a run", version=1, remedy="the run has to be made again")
+FORMAT = DocumentFormat(name="a record of a run", version=1, remedy="the run has to be made again")
 
 Status = Literal["done", "failed", "diverged"]
 
@@ -65,7 +65,7 @@ class Record:
 def to_json(record: Record) -> bytes:
     """Return the bytes of ``record.json``, deterministically."""
     fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    return FORM.write(fields)
+    return FORMAT.write(fields)
 
 
 @functools.cache
@@ -86,7 +86,7 @@ def from_json(data: bytes, *, where: str) -> Record:
         DamagedError: if the bytes are not a record.
         NewerFormatError: if a newer qkvary wrote it.
     """
-    return FORM.read(data, where, _build)
+    return FORMAT.read(data, where, _build)
 
 
 def _build(fields: dict[str, Any]) -> Record:

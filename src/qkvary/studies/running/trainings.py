@@ -16,7 +16,7 @@ from typing import Any
 
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.arch.labels import format_label, parse_variant
-from qkvary.storage.documents import Form
+from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import now
 from qkvary.storage.errors import UsageError
@@ -26,7 +26,7 @@ from qkvary.studies.study import Study
 from qkvary.text.names import FOLDER_DIGITS, slug
 
 FOLDER = "trainings"
-FORM = Form(name="a note of a training", version=1, key="format")
+FORMAT = DocumentFormat(name="a note of a training", version=1, key="format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def note_training(store: Store, study: Study, command: str) -> None:
     if path.exists():
         return
     make_directory(path.parent)
-    atomic_write_file(path, FORM.write({"command": command, "noted": now(), "study": fields}))
+    atomic_write_file(path, FORMAT.write({"command": command, "noted": now(), "study": fields}))
 
 
 def list_trainings(store: Store) -> tuple[Training, ...]:
@@ -141,7 +141,7 @@ def _read(path: Path) -> tuple[str, Training]:
         training = Training(study=study, commands=(str(note["command"]),), notes=(path.stem,))
         return str(note["noted"]), training
 
-    return FORM.read(path.read_bytes(), path, build)
+    return FORMAT.read(path.read_bytes(), path, build)
 
 
 def _join(first: Training, second: Training) -> Training | None:

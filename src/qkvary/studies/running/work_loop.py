@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.environment import now
 from qkvary.storage.errors import BusyError, NoValidCheckpointError, QkvaryError
-from qkvary.storage.rotation import KEEP
 from qkvary.studies.running.messages import Job, WorkerMessage
 from qkvary.studies.running.recording import make_record, run_identity
 from qkvary.studies.running.records import Record
@@ -41,7 +41,7 @@ class RunContext:
     """Returns True if the run should write a checkpoint and end."""
     checkpoint_seconds: float
     """Seconds between two checkpoints."""
-    keep: int = KEEP
+    keep: int = DEFAULT_KEEP
     """Number of newest checkpoints to keep."""
     callbacks: Callbacks = NO_CALLBACKS
     """Callbacks of the training loop."""
