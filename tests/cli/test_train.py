@@ -223,7 +223,7 @@ def test_other_processes_take_the_set_that_the_first_one_prepared(
 
         rank, size = 1, 2
 
-        def first(self, work: Callable[[], Any]) -> Any:
+        def run_on_first(self, work: Callable[[], Any]) -> Any:
             del work
             return str(first.path)
 

@@ -243,7 +243,7 @@ def test_a_stopped_training_ends_as_one_that_was_not(
     _out, err = stopped.communicate()
     expected = {signal.SIGKILL: -9, signal.SIGINT: 130}[number]
     assert stopped.returncode == expected, err
-    assert ("a second time ends at once" in err) == (number == signal.SIGINT)
+    assert ("interrupt again to stop at once" in err) == (number == signal.SIGINT)
     assert not list((places / "runs").glob("*/*/record.json"))
     assert train(places, *LONG) == 0
     assert digest(places / "runs") == whole

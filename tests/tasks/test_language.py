@@ -205,7 +205,7 @@ def test_without_a_test_split_validation_is_tested(tmp_path: Path) -> None:
     )
     assert score(task, "test")["loss"] == score(task, "validation")["loss"]
     task.data = dataclasses.replace(task.data, splits={"train": task.data.splits["train"]})
-    with pytest.raises(UsageError, match=r"a set with a split validation, got .* with train"):
+    with pytest.raises(UsageError, match=r"a data set with a split validation, got .* with train"):
         score(task, "validation")
 
 
@@ -261,7 +261,7 @@ def test_tokens_are_printed_as_people_can_read_them() -> None:
     example = make_task().attention_example(make_model(make_task()))
     assert example is not None
     assert example.tokens == tuple("jackdaw")
-    assert make_task()._print(SEPARATOR) == "¶"
+    assert make_task()._print_token(SEPARATOR) == "¶"
 
 
 def test_spaces_that_tokens_mark_are_printed(tmp_path: Path) -> None:

@@ -145,8 +145,8 @@ def atomic_write_file(path: Path, data: bytes) -> None:
     """Write a file atomically and durably.
 
     Raises:
-        ResourceError: if the disk is full, broken or not writable; an older file at ``path`` remains,
-            unless only the flush of the directory failed.
+        ResourceError: if the disk is full, broken or not writable; an older file remains, unless
+            only the flush of the directory failed.
     """
     with explain_os_errors(path, len(data)):
         while True:
@@ -172,7 +172,7 @@ def atomic_write_file(path: Path, data: bytes) -> None:
 def atomic_directory(path: Path, size: int = 0) -> Generator[Path]:
     """Yield a temporary folder, which is renamed to ``path`` when the block ends.
 
-    Any process may fill it, with ``write_new_file``. An existing folder at ``path`` is removed after
+    Any process may fill it, with ``write_new_file``. An existing folder at ``path`` is removed once
     the new one is durable. If the block raises, or this process dies in it, nothing is written.
 
     Args:
@@ -298,9 +298,7 @@ def _remove_leftover(path: Path) -> bool:
 
 
 class AppendFile:
-    """An append-only file; appended data survives a killed process, and after ``sync`` a power
-    failure.
-    """
+    """An append-only file that survives a killed process, and after ``sync`` a power failure."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

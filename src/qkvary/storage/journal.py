@@ -1,7 +1,7 @@
 """An append-only log of events, one per line, in which each line is validated separately.
 
-A line is a JSON object whose last key, ``check``, is a digest of the rest. Torn or changed lines are
-reported and skipped.
+A line is a JSON object whose last key, ``check``, is a digest of the rest. Torn or changed lines
+are reported and skipped.
 """
 
 from __future__ import annotations
