@@ -50,7 +50,7 @@ def test_contrasts_change_no_run() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"name": ""}, "a study needs a name"),
+        ({"name": ""}, "expected a name for the study"),
         ({"seeds": ()}, "study 'toy': expected at least one of seeds"),
         ({"seeds": (1, 2, 1)}, "study 'toy': expected distinct seeds, got 1 twice"),
         ({"settings": ()}, "expected at least one of settings"),

@@ -51,7 +51,7 @@ def _spell(name: str) -> str:
 
 def _load_file(path: Path) -> Study:
     if not path.is_file():
-        raise UsageError(f"expected a Python file with a STUDY, got {path}, which is no file")
+        raise UsageError(f"expected a Python file with a STUDY, got {path}, which is not a file")
     spec = importlib.util.spec_from_file_location(f"qkvary_user_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UsageError(

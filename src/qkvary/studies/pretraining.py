@@ -85,7 +85,7 @@ class TrainingOverrides:
     spike_guard: bool | None = None
     """Whether a loss that stays far above its usual level ends a run."""
     protocol: Protocol | None = None
-    """How documents are arranged in rows."""
+    """Arrangement of documents in rows."""
     document_mask: bool = False
     """Whether tokens attend to their own document only."""
     execution: ExecutionOverrides = ExecutionOverrides()

@@ -167,7 +167,7 @@ class Study:
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise ValueError("a study needs a name, got an empty one")
+            raise ValueError("expected a name for the study, got an empty one")
         _unique(self.name, "settings", tuple(setting.name for setting in self.settings))
         _unique(self.name, "seeds", self.seeds)
         labels = tuple(format_label(parse_variant(label)) for label in self.variants)

@@ -157,7 +157,7 @@ class CharacterTaskConfig:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is the better one."""
+        """Whether a larger headline metric is better."""
         return False
 
     @property
@@ -223,7 +223,7 @@ class LanguageTaskConfig:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is the better one."""
+        """Whether a larger headline metric is better."""
         return False
 
     @property

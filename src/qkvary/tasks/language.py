@@ -295,7 +295,7 @@ def _open(config: LanguageTaskConfig) -> PreparedData:
     if data.fingerprint != config.data_sha256:
         raise DamagedError(
             f"expected the prepared set {config.data_sha256[:12]} in {config.data}, got "
-            f"{data.fingerprint[:12]}: prepare it again, or begin another run"
+            f"{data.fingerprint[:12]}: prepare it again, or start another run"
         )
     return data
 

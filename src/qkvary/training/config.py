@@ -143,7 +143,7 @@ class GuardConfig:
 @stored("ExecutionConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionConfig:
-    """How a step is computed: affects time, memory and last bits, not what is learned."""
+    """Execution of a step: affects time, memory and last bits, not what is learned."""
 
     micro_batch_size: int | None = None
     """Examples per forward pass; None for the whole batch of a process. Gradients of micro-batches
@@ -171,10 +171,10 @@ class ExecutionConfig:
 @stored("Way")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSettings:
-    """How and on which device steps are computed; a run can be resumed with other settings."""
+    """Execution and device of the steps; a run can be resumed with other settings."""
 
     config: ExecutionConfig = field(metadata=stored_as("execution"))
-    """How steps are computed."""
+    """Execution of the steps."""
     device: str
     """Device, as torch names it."""
 
@@ -210,7 +210,7 @@ class TrainingConfig:
     guards: GuardConfig = GuardConfig()
     """Handling of non-finite steps and divergence."""
     execution: ExecutionConfig = ExecutionConfig()
-    """How a step is computed."""
+    """Execution of the steps."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "evaluate_every", "log_every"):
@@ -231,7 +231,7 @@ class RunConfig:
     network: Network
     """The network."""
     training: TrainingConfig
-    """How it is trained."""
+    """The training configuration."""
     seed: int
     """Seed of the initial weights, the order of the examples and the dropout."""
     device: str = "cpu"
@@ -251,7 +251,7 @@ class RunConfig:
 
     @property
     def execution(self) -> ExecutionSettings:
-        """How and on which device the run is computed."""
+        """Execution and device of the run."""
         return ExecutionSettings(config=self.training.execution, device=self.device)
 
     def with_execution(self, execution: ExecutionSettings) -> Self:

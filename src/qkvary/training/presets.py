@@ -43,9 +43,9 @@ class Preset:
     network: LanguageModelConfig
     """The network."""
     training: TrainingConfig
-    """How it is trained."""
+    """The training configuration."""
     protocol: Protocol
-    """How documents are arranged in rows."""
+    """Arrangement of documents in rows."""
     corpus: str
     """Default corpus."""
     tokenizer: str

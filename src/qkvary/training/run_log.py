@@ -21,7 +21,7 @@ _CUT_EVENT = "cut"
 _AFTER_CHECKPOINT = {"skipped", "diverged", "test"}
 """Events that come behind a checkpoint of the same step."""
 _MAX_SHOWN = 3
-"""How many gaps a sentence names."""
+"""Maximum number of gaps in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class LogDamage:
     gaps: Gaps
     """Step ranges in which lines are missing."""
     message: str
-    """What was damaged and how it was repaired; empty if an earlier call has reported it."""
+    """Description of damage and repair; empty if an earlier call has reported it."""
 
 
 def restore_log(journal: Journal, mark: FileEntry, step: int) -> LogDamage | None:

@@ -139,7 +139,7 @@ def test_welch_is_that_of_scipy() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_results_that_are_not_finite_are_refused(bad: float) -> None:
-    with pytest.raises(ValueError, match="must be finite; count diverged runs apart"):
+    with pytest.raises(ValueError, match="must be finite; count diverged runs separately"):
         s.paired_t([0.1, bad])
 
 

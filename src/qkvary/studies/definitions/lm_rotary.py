@@ -58,7 +58,7 @@ def _setting(name: str, network: LanguageModelConfig, variants: tuple[str, ...])
 def _rotary(part: str, meaning: ValueRope) -> Setting:
     position = small_rotary(fraction=FRACTIONS[part], value=meaning)
     network = small_network(context=CONTEXT, num_heads=HEADS, position=position)
-    # Where key and value are apart, what the value would be does not matter: once is enough.
+    # With separate key and value the meaning of the value does not matter: once is enough.
     variants = (APART, SHARED) if meaning == COUNTER else (SHARED,)
     return _setting(_name(part, meaning), network, variants)
 

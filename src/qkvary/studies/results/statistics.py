@@ -338,7 +338,7 @@ def _moments(differences: Sequence[float], confidence: float) -> _Moments | Esti
     """Return the moments, or an estimate without an interval that states why there is none."""
     _check_confidence(confidence)
     if not all(math.isfinite(value) for value in differences):
-        raise ValueError("differences must be finite; count diverged runs apart")
+        raise ValueError("differences must be finite; count diverged runs separately")
     units, centre, spread, reason = len(differences), mean(differences), sample_std(differences), ""
     if centre is None:
         reason = "no pair of runs"

@@ -30,7 +30,7 @@ NO_MORE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Monitoring:
-    """How to monitor runs during training."""
+    """Monitoring of runs during training."""
 
     send: Callable[[WorkerMessage], None]
     """Called with the worker's messages."""
@@ -55,7 +55,7 @@ def make_worker(
     Args:
         job: The runs.
         distribution: The processes that train each run together.
-        monitoring: How to monitor the runs.
+        monitoring: Monitoring of the runs.
         execution: Execution settings, by default those of each run.
     """
     numbers = {cell.run_key: number for number, cell in enumerate(job.cells)}

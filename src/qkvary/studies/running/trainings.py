@@ -111,7 +111,7 @@ def find_training(store: Store, name: str) -> Training:
     known = ", ".join(dict.fromkeys(repr(training.study.name) for training in trainings))
     raise UsageError(
         f"expected a training of {store.path}, got {name!r}; "
-        + (f"choices: {known}" if known else "it has none: `qkvary train` makes some")
+        + (f"choices: {known}" if known else "it has none: run `qkvary train` first")
     )
 
 

@@ -102,7 +102,7 @@ class Worker:
         """Work until every run is done or ``stop`` was called.
 
         Raises:
-            QkvaryError: if no run can go on, for example because the disk is full.
+            QkvaryError: if no run can continue, for example because the disk is full.
         """
         left = list(range(len(self._job.cells)))
         while left and not self.is_stopped:
