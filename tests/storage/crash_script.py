@@ -1,6 +1,6 @@
 """Saves checkpoints of which two are kept: the program whose every system call is failed.
 
-Run as ``python crash_script.py FOLDER LAST MUTANT``; goes on behind the newest sound checkpoint.
+Run as ``python crash_script.py FOLDER LAST MUTANT``; resumes after the newest valid checkpoint.
 """
 
 import shutil
@@ -26,7 +26,7 @@ def in_place(path: Path, _size: int) -> Iterator[Path]:
 
 
 def purge_first(directory: Path, stored: Stored) -> None:
-    """A mutant: make room before the new checkpoint is there."""
+    """A mutant: remove old checkpoints before the new one exists."""
     for step in checkpoint_folders.stored_steps(directory):
         shutil.rmtree(directory / f"step-{step:012d}")
     save(directory, stored)

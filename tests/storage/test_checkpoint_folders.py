@@ -49,7 +49,7 @@ def test_the_newest_two_are_kept(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
-def test_as_many_as_are_asked_for_are_kept(tmp_path: Path, keep: int) -> None:
+def test_the_requested_number_is_kept(tmp_path: Path, keep: int) -> None:
     every = (19, 17, 13, 11, 7, 5, 3)
     for step in reversed(every):
         save(tmp_path / "once", stored(step))
@@ -92,10 +92,8 @@ def test_a_damaged_newest_is_named_and_the_one_before_is_used(folder: Path) -> N
     assert aside.is_dir(), "who makes room does not make it there"
 
 
-def test_what_cannot_be_read_now_may_be_read_later(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A disk that answers with an error for a while costs no checkpoint that is sound."""
+def test_unreadable_checkpoints_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A temporary disk error costs no valid checkpoint."""
     read = Manifest.read
 
     def fail(manifest: Manifest, directory: Path, name: str) -> bytes:

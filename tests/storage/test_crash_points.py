@@ -49,7 +49,7 @@ def trace(log: Path, *options: str) -> tuple[str, ...]:
 
 
 def check(directory: Path, last: int, mutant: str) -> None:
-    """A start after the fault finds a sound checkpoint, ends well, and leaves nothing behind."""
+    """A restart after the fault finds a valid checkpoint, succeeds, and leaves no leftovers."""
     reported: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         for name in ("clean_leftovers", "atomic_directory"):
@@ -153,7 +153,7 @@ def test_several_saves_survive_a_fault_at_every_call(tmp_path: Path, fault: str)
         ("nothing_cleaned", "fsync", "something temporary is left"),
     ],
 )
-def test_the_sweep_catches_a_worse_way_to_write(
+def test_the_sweep_catches_an_unsafe_writer(
     tmp_path: Path, mutant: str, call: str, message: str
 ) -> None:
     first = [(call, number) for number in range(1, 4)]

@@ -1,4 +1,4 @@
-"""A document is sound, newer or damaged, whatever its version is called."""
+"""A document is valid, newer or damaged, for any version key."""
 
 import json
 from typing import Any
@@ -25,11 +25,11 @@ def test_what_is_written_is_read() -> None:
     assert FORMAT.read(data, "here", guests) == ("Ann", "Bob")
 
 
-def test_who_reads_does_not_see_the_version() -> None:
+def test_the_version_is_removed_on_reading() -> None:
     assert FORMAT.read(FORMAT.write({"guests": []}), "here", dict) == {"guests": []}
 
 
-def test_a_newer_document_is_told_apart() -> None:
+def test_a_newer_document_is_distinguished() -> None:
     with pytest.raises(NewerFormatError) as caught:
         FORMAT.read(b'{"edition": 4}', "here", guests)
     assert str(caught.value) == "here has edition 4, this qkvary reads 3; use a newer qkvary"

@@ -196,7 +196,7 @@ def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_no
     assert names(tmp_path) == []
 
 
-def test_what_is_damaged_is_set_aside(tmp_path: Path) -> None:
+def test_damaged_files_are_quarantined(tmp_path: Path) -> None:
     for data in (b"1", b"2"):
         atomic_write_file(tmp_path / "a", data)
         atomic_write_dir(tmp_path / "d", {"b": data})
@@ -216,7 +216,7 @@ def test_cleaning_a_folder_that_is_not_there(tmp_path: Path) -> None:
 def test_a_writer_whose_file_was_taken_for_a_leftover_writes_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the creation of the temporary file and its lock, somebody may clean up."""
+    """Between the creation of the temporary file and its lock, another process may clean up."""
     locked = durable._locked
     cleaned: list[Path] = []
 

@@ -61,8 +61,8 @@ def test_every_cut_leaves_the_lines_before_it_and_those_appended_later(
         assert again.problems == ()
 
 
-def test_a_torn_line_with_later_lines_is_reported_and_passed_over() -> None:
-    """What Optuna's journal cannot do: a line torn in the middle of the file, more after it."""
+def test_a_torn_line_in_the_middle_is_reported_and_skipped() -> None:
+    """Unlike Optuna's journal: a line torn in the middle of the file, with more after it."""
     lines = [to_line(event) for event in EVENTS]
     for cut in range(1, len(lines[3]) - 1):
         data = b"".join([*lines[:3], lines[3][:cut], b"\n", *lines[4:]])
@@ -77,10 +77,10 @@ def test_a_torn_line_with_later_lines_is_reported_and_passed_over() -> None:
     [((2, 5), (2, 40), {2}), ((2, 5), (4, 5), {2, 3, 4}), ((3, -2), (3, 3), {2, 3}),
      ((5, 5), (7, 0), {5, 6})],
 )  # fmt: skip
-def test_zeroed_bytes_are_told_from_a_torn_line(
+def test_zeroed_bytes_are_distinguished_from_a_torn_line(
     start: tuple[int, int], stop: tuple[int, int], lost: set[int]
 ) -> None:
-    """What a disk or a power failure leaves, in the middle of the log or at its end."""
+    """As after a disk error or power failure, in the middle of the log or at its end."""
     lines = [to_line(event) for event in EVENTS]
     first, last = (sum(map(len, lines[:line])) + offset for line, offset in (start, stop))
     data = bytearray(b"".join(lines))

@@ -51,7 +51,7 @@ def holders(path: Path, count: int, mutant: str = "") -> list["subprocess.Popen[
 
 
 def race(path: Path, count: int, mutant: str = "") -> tuple[list[int], list[str]]:
-    """Let all reach for the lock at once; return who got it, and what the others said."""
+    """Acquire the lock in all processes at once; return the owner and the errors of the others."""
     started = holders(path, count, mutant)
     for process in started:
         assert process.stdin

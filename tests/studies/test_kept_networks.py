@@ -71,7 +71,7 @@ def test_the_network_scores_what_its_record_says(kept: Path) -> None:
     assert tokenizer.encode("To be") == [32, 53, 1, 40, 43]
 
 
-def test_what_is_kept_is_not_made_again(kept: Path) -> None:
+def test_a_kept_network_is_not_trained_again(kept: Path) -> None:
     assert run(characters_study(keep=True), kept).executed == 0
     assert run(characters_study(keep=False), kept).executed == 0
 

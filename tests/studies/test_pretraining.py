@@ -22,7 +22,7 @@ DATA = DataReference(
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_without_wishes_a_preset_is_itself(name: str) -> None:
+def test_without_overrides_a_preset_is_unchanged(name: str) -> None:
     preset = find_preset(name)
     (cell,) = training_study(preset, DATA).cells()
     assert cell.run.training == preset.training
@@ -73,7 +73,7 @@ def test_a_shorter_run_has_a_shorter_warm_up_and_more_frequent_validations() -> 
     assert cell.run.training == dataclasses.replace(preset.training, steps=10**6)
 
 
-def test_wishes_reach_the_run() -> None:
+def test_overrides_reach_the_run() -> None:
     overrides = TrainingOverrides(
         batch_size=24,
         context=128,

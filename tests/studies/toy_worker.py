@@ -133,7 +133,7 @@ def finished(cell: Cell, state: str) -> RunResult:
 
 
 def executions(root: Path) -> list[list[str]]:
-    """What was noted: ``start`` or ``end``, run key, process."""
+    """The recorded executions: ``start`` or ``end``, run key, process."""
     path = root / "executions.txt"
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 

@@ -172,8 +172,8 @@ def test_only_so_many_tokens_are_scored(tokens: int) -> None:
 def test_processes_share_the_scoring(size: int, protocol: str) -> None:
     task = make_task(protocol=protocol, evaluation_batch_size=2)
 
-    def said_by(processes: ProcessGroup) -> tuple[list[list[float]], int]:
-        """What a process says to the others, and how often it ran the network."""
+    def reduced_by(processes: ProcessGroup) -> tuple[list[list[float]], int]:
+        """Return what a process reduced, and how often it ran the network."""
         said: list[list[float]] = []
         runs: list[None] = []
 
@@ -190,8 +190,8 @@ def test_processes_share_the_scoring(size: int, protocol: str) -> None:
             task.evaluate(model, "test", context)
         return said, len(runs)
 
-    parts = [said_by(ProcessGroup(rank=rank, size=size)) for rank in range(size)]
-    whole, _ = said_by(SINGLE_PROCESS)
+    parts = [reduced_by(ProcessGroup(rank=rank, size=size)) for rank in range(size)]
+    whole, _ = reduced_by(SINGLE_PROCESS)
     assert len({runs for _, runs in parts}) == 1
     for number, expected in enumerate(whole):
         total = [sum(values) for values in zip(*(said[number] for said, _ in parts), strict=True)]
@@ -257,7 +257,7 @@ def test_where_the_set_is_does_not_name_a_run() -> None:
     assert "data_sha256" in identity_json(here)
 
 
-def test_tokens_are_printed_as_people_can_read_them() -> None:
+def test_tokens_are_printed_readably() -> None:
     example = make_task().attention_example(make_model(make_task()))
     assert example is not None
     assert example.tokens == tuple("jackdaw")

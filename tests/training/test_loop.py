@@ -219,7 +219,7 @@ def test_a_damaged_log_costs_no_checkpoint(
 def kill_after(
     steps: int, run: RunConfig, directory: Path, checkpoint_seconds: float, callbacks: Callbacks
 ) -> None:
-    """Go on for so many steps, and end without a checkpoint for the end."""
+    """Train for some steps, and end without a final checkpoint."""
     asked = itertools.count()
 
     def die() -> bool:
@@ -369,7 +369,7 @@ def test_a_metric_of_which_less_is_better_is_solved_from_above(tmp_path: Path) -
     assert outcome.metrics["steps_to_solve"] == below[0]
 
 
-def test_news_comes_at_most_four_times_a_second(
+def test_progress_is_reported_at_most_four_times_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[Event] = []
@@ -399,7 +399,7 @@ def test_the_number_of_threads_is_put_back(tmp_path: Path) -> None:
 def test_the_newest_checkpoints_are_left(
     tmp_path: Path, keep: int, whole: tuple[Outcome, list[dict[str, Any]]]
 ) -> None:
-    """How many is no part of a run; who goes on may want another number."""
+    """The number is not part of a run, and may change when it is resumed."""
     options: dict[str, Any] = {"checkpoint_seconds": 0.0, "keep": keep}
     train(toy_run(), ToyTask(), tmp_path, stop=after(9), **options)
     folder = tmp_path / "checkpoints"
@@ -415,7 +415,7 @@ def test_the_newest_checkpoints_are_left(
     assert outcome.metrics == whole[0].metrics
 
 
-def test_a_checkpoint_that_is_there_is_not_written_again(
+def test_an_existing_checkpoint_is_not_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would stand under its name nowhere for a moment, and there may be no other."""

@@ -42,8 +42,10 @@ def test_a_disk_on_which_checkpoints_will_not_fit(
     assert len(said) == warned
 
 
-def test_what_two_checkpoints_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said beside what they take; the log and the manifests are small."""
+def test_the_size_of_two_checkpoints_is_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The estimate is compared with the files; the log and the manifests are small."""
     monkeypatch.setattr(loop, "free_bytes", lambda _path: 0)
     events: list[Event] = []
     callbacks = Callbacks(on_event=events.append)
@@ -85,7 +87,7 @@ def test_what_torch_says_without_memory_is_known() -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1, 4, 9])
-def test_a_run_whose_memory_ran_out_goes_on(
+def test_a_run_that_ran_out_of_memory_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     places = [tmp_path / "whole", tmp_path / "cut"]

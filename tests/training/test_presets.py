@@ -292,7 +292,7 @@ def test_a_name_that_there_is_not(name: str, message: str) -> None:
         find_preset(name)
 
 
-def test_names_are_read_as_they_are_typed() -> None:
+def test_names_are_found_in_any_spelling() -> None:
     assert find_preset(" LM_300M ") is PRESETS["lm-300m"]
 
 

@@ -1,4 +1,4 @@
-"""What processes tell each other; here they are threads, and a barrier is all that they share."""
+"""The collective operations, with threads in place of processes."""
 
 import threading
 from collections.abc import Callable
@@ -64,13 +64,13 @@ def test_all_add_in_the_same_order() -> None:
     )
 
 
-def test_everybody_hears_what_everybody_says() -> None:
+def test_all_gather_returns_the_values_of_all_ranks() -> None:
     values = [None, {"a": [1, float("nan")]}, "é" * 300, [], 2**60]
     found = together(5, lambda processes: processes.all_gather(values[processes.rank]))
     assert [str(answers) for answers in found] == [str(values)] * 5
 
 
-def test_what_one_cannot_do_nobody_did() -> None:
+def test_an_error_of_one_rank_is_raised_on_all() -> None:
     def work(processes: Collectives) -> Any:
         def mine() -> int:
             if processes.rank in (1, 2):
@@ -111,7 +111,7 @@ def test_the_first_does_what_one_can_do() -> None:
     assert {type(error) for error in found} == {ResourceError}
 
 
-def test_where_a_process_stands() -> None:
+def test_ranks_are_read_from_the_environment() -> None:
     assert RankInfo.from_environment({}) == RankInfo(rank=0, size=1, local_rank=0)
     assert RankInfo.from_environment(
         {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
@@ -159,8 +159,8 @@ def test_a_device_that_is_not_there_is_refused() -> None:
             pass
 
 
-def test_others_that_never_come_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is listening where the first process should be."""
+def test_waiting_for_missing_processes_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process listens at the address of rank 0."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "1")
     place = RankInfo(rank=1, size=2, local_rank=1)

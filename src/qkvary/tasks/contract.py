@@ -67,7 +67,7 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 class Generate(Protocol):
-    """Greedy decoding, which tasks cannot import."""
+    """Greedy decoding; an argument, because tasks cannot import ``inference``."""
 
     def __call__(
         self,

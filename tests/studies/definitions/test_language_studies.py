@@ -42,7 +42,7 @@ def costs(cell: Cell) -> Costs:
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
-def test_all_learn_the_same_way_from_one_set(study: Study) -> None:
+def test_all_settings_share_training_and_data(study: Study) -> None:
     cells = study.cells()
     assert study.seeds == (0, 1, 2, 3, 4)
     tasks = [cell.run.task for cell in cells]
@@ -205,8 +205,8 @@ def test_the_hub_is_not_asked_for_a_set_that_was_made_of_a_local_text(
     assert not (places / "cache").exists()
 
 
-def test_another_set_is_told_from_the_one_that_runs_are_named_after(places: Path) -> None:
-    """Before any run begins, whether it was there or is prepared now."""
+def test_a_data_set_with_another_fingerprint_is_rejected(places: Path) -> None:
+    """Before any run starts, for existing sets and for sets prepared now."""
     for split in ("train", "valid"):
         (places / "data" / "english_novels" / split).mkdir(parents=True)
         (places / "data" / "english_novels" / split / "a.txt").write_text(f"another {split}")
@@ -224,7 +224,7 @@ def test_another_set_is_told_from_the_one_that_runs_are_named_after(places: Path
     assert told == ["preparing english-novels/bytes"]
 
 
-def test_another_set_at_a_path_is_told(stand_in: PreparedData) -> None:
+def test_another_data_set_at_a_path_is_rejected(stand_in: PreparedData) -> None:
     cell = shortened(SMALL.cells()[0], stand_in)
     task = cell.run.task
     assert isinstance(task, LanguageTaskConfig)

@@ -47,7 +47,7 @@ def test_a_row_is_the_mean_and_spread_of_its_runs() -> None:
     assert (row.costs.parameters_total, row.costs.cache_bytes_per_token) == (1_000, None)
 
 
-def test_a_table_names_its_rows_when_asked_for_another() -> None:
+def test_a_missing_row_is_an_error_with_choices() -> None:
     study = make_study()
     table = tables_of(study, [])["reverse"]
     with pytest.raises(KeyError, match="expected a variant of 'reverse', got 'MQA'; choices: QKV"):
@@ -99,7 +99,7 @@ def test_tasks_with_different_metrics_are_not_averaged() -> None:
 
 
 def test_tasks_without_any_result_are_not_averaged() -> None:
-    """Nobody knows yet whether they have the same metric."""
+    """It is unknown whether they have the same metric."""
     study = make_study(make_setting("reverse"), make_setting("sort", "sort"))
     assert list(tables_of(study, [])) == ["reverse", "sort"]
 
@@ -113,7 +113,7 @@ def difference_of_means(table: ResultTable) -> float:
 
 @pytest.mark.parametrize("seeds", [(1,), (1, 2), (1, 2, 3, 4, 5)])
 def test_the_difference_is_that_of_the_printed_means(seeds: tuple[int, ...]) -> None:
-    """Whatever the units are, and however many settings a task has."""
+    """For any units, and any number of settings of a task."""
     lengths = (5, 7, 11, 13, 17)
     settings = [make_setting(f"r{length}", length=length) for length in lengths]
     study = make_study(*settings, make_setting("sort", "sort"), seeds=seeds)

@@ -165,7 +165,7 @@ def t_interval(values: list[float]) -> Interval:
 
 
 def percentile_bootstrap(values: list[float]) -> Interval:
-    """A way that fails at three seeds, here as the mutant that the coverage test has to catch."""
+    """A method that fails at three seeds: the mutant that the coverage test must catch."""
     drawn = np.asarray(values)[
         np.random.default_rng(5).integers(len(values), size=(399, len(values)))
     ]
@@ -199,7 +199,7 @@ def coverage(
     pairs: int,
     trials: int = TRIALS,
 ) -> float:
-    """How often the interval of the method contains the true difference, which is zero."""
+    """Return how often a method's interval contains the true difference, zero."""
     generator = np.random.default_rng(20_260 + pairs)
     hits = 0
     for _ in range(trials):

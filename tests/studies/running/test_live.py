@@ -41,7 +41,7 @@ def view() -> ProgressView:
     )
 
 
-def test_where_a_study_stands() -> None:
+def test_the_summary_line_of_a_study() -> None:
     expected = "5 of 11 runs, 2 failed, 1 diverged, 3.2 runs/min, 1 min 01 s left"
     assert view().summary() == expected
     assert ProgressView(name="", total=3).summary() == "0 of 3 runs"

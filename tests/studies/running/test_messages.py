@@ -17,7 +17,7 @@ def test_a_job_comes_through_the_pipe(tmp_path: Path) -> None:
     assert [cell.run_key for cell in found.cells] == [cell.run_key for cell in job.cells]
 
 
-def test_news_comes_through_the_pipe() -> None:
+def test_messages_pass_through_a_pipe() -> None:
     news = WorkerMessage(kind="ended", cell=3, text="a\nb \ud800", loss=math.inf, seconds=1.5)
     line = news.to_line()
     assert line.count(b"\n") == 1
@@ -25,6 +25,6 @@ def test_news_comes_through_the_pipe() -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"hello", b"{}", b'{"kind": "note", "more": 1}', b"[]"])
-def test_what_is_no_news_is_refused(line: bytes) -> None:
+def test_invalid_messages_are_rejected(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"Expecting|not a worker's message"):
         WorkerMessage.from_line(line)

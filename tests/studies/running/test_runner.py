@@ -58,8 +58,8 @@ def test_the_number_of_workers_changes_nothing(root: Path, second_root: Path) ->
     assert table(study, root) == table(study, second_root)
 
 
-def test_runs_that_go_wrong_are_counted_and_the_others_go_on(root: Path) -> None:
-    """S7: two fail, two diverge, the rest is done; the exit code speaks only when asked to."""
+def test_failed_and_diverged_runs_do_not_stop_the_others(root: Path) -> None:
+    """S7: two fail, two diverge, the rest is done; the exit code is set only with ``strict``."""
     study = toy_study([0, RAISES, 1, DIVERGES, 2, TALKS])
     summary = run_toy(study, root)
     assert (summary.done, summary.failed, summary.diverged, summary.missing) == (8, 2, 2, 0)
@@ -73,7 +73,7 @@ def test_runs_that_go_wrong_are_counted_and_the_others_go_on(root: Path) -> None
     assert any("failed, RuntimeError: the run went wrong" in note for note in summary.notes)
 
 
-def test_failed_runs_are_made_again_only_if_asked_to(root: Path) -> None:
+def test_failed_runs_are_repeated_only_on_request(root: Path) -> None:
     study = toy_study([0, RAISES])
     run_toy(study, root)
     assert run_toy(study, root).executed == 0
@@ -82,8 +82,8 @@ def test_failed_runs_are_made_again_only_if_asked_to(root: Path) -> None:
     assert sorted(counts.values()) == [1, 1, 2, 2]
 
 
-def test_a_run_of_which_workers_die_counts_as_failed(root: Path) -> None:
-    """S3: each death is named, another worker goes on; after the fourth, the run has failed."""
+def test_a_run_that_crashes_workers_counts_as_failed(root: Path) -> None:
+    """S3: each crash is reported and another worker resumes; the fourth fails the run."""
     study = toy_study([0, 1, CRASHES])
     summary = run_toy(study, root, workers=3)
     assert (summary.done, summary.failed, summary.exit_code) == (4, 2, 0)
@@ -241,7 +241,7 @@ def test_without_the_lock_runs_would_be_made_twice(root: Path) -> None:
 
 
 def test_a_paused_worker_keeps_its_run(root: Path) -> None:
-    """S4: another runner names the holder and waits; when it goes on, nothing is made twice."""
+    """S4: another runner reports the owner and waits; no run is executed twice."""
     first = start_runner(root, [7], steps=40, workers=1, step_seconds=0.02)
     wait_for(lambda: executions(root))
     worker = int(executions(root)[0][2])
@@ -260,8 +260,8 @@ def test_a_paused_worker_keeps_its_run(root: Path) -> None:
     assert len(table(toy_study([7], steps=40), root)) == 2
 
 
-def test_a_run_whose_worker_was_killed_goes_on_from_its_checkpoint(root: Path) -> None:
-    """S3: the lock is free at once, and nothing that was saved is made again."""
+def test_a_run_of_a_killed_worker_resumes_from_its_checkpoint(root: Path) -> None:
+    """S3: the lock is free at once, and no saved step is repeated."""
     runner = start_runner(root, [7], steps=60, workers=1, step_seconds=0.01)
     study = toy_study([7], steps=60)
     checkpoints = Store(root / "runs").directory(study.cells()[0].run_key) / "checkpoints"
@@ -279,7 +279,7 @@ def test_a_run_whose_worker_was_killed_goes_on_from_its_checkpoint(root: Path) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_ends_and_the_study_goes_on_later(
+def test_a_signal_saves_checkpoints_and_the_study_can_be_resumed(
     root: Path, second_root: Path, number: signal.Signals
 ) -> None:
     """T10: each worker leaves a checkpoint; the exit code names the signal."""
@@ -337,7 +337,7 @@ def test_workers_end_when_their_runner_was_killed(root: Path) -> None:
         assert Store(root / "runs").state(cell.run_key) == "open"
 
 
-def test_a_worker_that_is_asked_to_end_is_replaced_and_its_run_goes_on(root: Path) -> None:
+def test_a_terminated_worker_is_replaced_and_its_run_resumes(root: Path) -> None:
     runner = start_runner(root, [7], steps=60, workers=1, step_seconds=0.01)
     wait_for(lambda: executions(root))
     time.sleep(0.1)
@@ -348,7 +348,7 @@ def test_a_worker_that_is_asked_to_end_is_replaced_and_its_run_goes_on(root: Pat
     assert "crashed with" not in said
 
 
-def test_damaged_runs_are_named_and_made_again(root: Path) -> None:
+def test_damaged_runs_are_reported_and_repeated(root: Path) -> None:
     """S6, seen from the runner."""
     study = toy_study(range(3))
     run_toy(study, root)

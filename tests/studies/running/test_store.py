@@ -1,4 +1,4 @@
-"""The store: who may make a run, when it is done, and what happens to damaged folders (S6)."""
+"""The store: claims, finished runs and damaged folders (S6)."""
 
 import dataclasses
 import os
@@ -123,7 +123,7 @@ def test_what_was_done_so_far_stays(store: Store) -> None:
     again.release()
 
 
-def test_a_run_may_be_made_again(store: Store) -> None:
+def test_a_finished_run_can_be_repeated(store: Store) -> None:
     finish(claim(store))
     again = claim(store, again=True)
     assert again.warnings == ()
@@ -132,8 +132,10 @@ def test_a_run_may_be_made_again(store: Store) -> None:
     finish(again)
 
 
-def test_who_came_second_looks_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that another runner finished between the first look and the lock is not made again."""
+def test_a_run_is_checked_again_after_locking(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that another runner finished before the lock was free is not repeated."""
     assert store.state(KEY) == "open"
     finish(claim(store))
     assert store.claim(KEY, IDENTITY) is None
@@ -255,8 +257,8 @@ def test_without_digests_damage_would_be_silent(
 
 
 @pytest.mark.parametrize("has_checkpoints", [False, True])
-def test_what_there_was_of_a_damaged_run_is_kept(store: Store, has_checkpoints: bool) -> None:
-    """A run that diverged has checkpoints, and goes on from them with its log."""
+def test_the_files_of_a_damaged_run_are_kept(store: Store, has_checkpoints: bool) -> None:
+    """A diverged run has checkpoints, and resumes from them with its log."""
     taken = claim(store)
     network = {"MANIFEST.json": describe({}).to_json()}
     durable.atomic_write_dir(taken.directory / "network", network)
@@ -289,7 +291,7 @@ def test_a_swap_of_two_runs_is_noticed(store: Store) -> None:
         store.record(other)
 
 
-def test_a_newer_schema_is_neither_read_nor_made_again(
+def test_a_newer_schema_is_neither_read_nor_repeated(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""What share of a device a training reaches, and that finding it changes nothing."""
+"""Device utilization of training, and that measuring it changes nothing."""
 
 import dataclasses
 from pathlib import Path

@@ -28,7 +28,7 @@ Values = Mapping[tuple[str, int], float]
 """Finite results by (setting, seed)."""
 
 ENOUGH_SEEDS = 5
-"""From this many planned seeds on, the seeds are the units for any number of settings."""
+"""Number of planned seeds from which on the seeds are always the units."""
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -30,7 +30,7 @@ CONTRAST = CrossSettingContrast(
 )
 
 
-def apart(name: str, **more: Any) -> Setting:
+def separate(name: str, **more: Any) -> Setting:
     return dataclasses.replace(make_setting("reverse"), name=name, **{"table": name, **more})
 
 
@@ -39,8 +39,8 @@ def three_tables(
 ) -> Study:
     return make_study(
         dataclasses.replace(make_setting("reverse"), limits=limits),
-        apart("equal", variants=("Q-K=V", "QKV"), equal_parameters=True),
-        apart("seconds", metric="second", variants=("MQA", "Q-K=V")),
+        separate("equal", variants=("Q-K=V", "QKV"), equal_parameters=True),
+        separate("seconds", metric="second", variants=("MQA", "Q-K=V")),
         variants=LABELS,
         contrasts=(("Q-K=V", "MQA"), contrast),
         **more,
@@ -132,16 +132,19 @@ def test_widths_that_were_chosen_are_said() -> None:
 )
 def test_what_differs_needs_a_table_of_its_own(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        apart("odd", table=None, **fields)
+        separate("odd", table=None, **fields)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ([apart("odd", variants=("GQA-2",))], "expected variants of the study, got 'GQA-2'"),
-        ([apart("odd", variants=())], "setting 'odd': expected at least one of variants, got none"),
+        ([separate("odd", variants=("GQA-2",))], "expected variants of the study, got 'GQA-2'"),
         (
-            [apart("one", variants=("QKV",)), apart("two", table="one")],
+            [separate("odd", variants=())],
+            "setting 'odd': expected at least one of variants, got none",
+        ),
+        (
+            [separate("one", variants=("QKV",)), separate("two", table="one")],
             "setting 'two': expected the variants of 'one', which shares the table 'one'",
         ),
     ],
@@ -194,7 +197,7 @@ def test_every_table_has_the_rows_that_it_is_about(summary: Summary) -> None:
     assert {row.difference for row in summary.table("seconds").rows} == {None}
 
 
-def test_another_score_is_shown_where_it_is_asked_for(summary: Summary) -> None:
+def test_a_table_can_show_another_metric(summary: Summary) -> None:
     table = summary.table("seconds")
     assert table.metric == "test_second"
     ours, other = table.row("MQA").mean, summary.table("reverse").row("MQA").mean
@@ -236,7 +239,7 @@ def test_several_settings_of_one_table_are_averaged_and_shown_alone() -> None:
     study = make_study(
         make_setting("reverse"),
         *(
-            dataclasses.replace(apart(name, table="both"), task=make_setting("", length=n).task)
+            dataclasses.replace(separate(name, table="both"), task=make_setting("", length=n).task)
             for name, n in (("short", 5), ("long", 11))
         ),
         variants=("QKV", "Q-K=V"),
