@@ -1,4 +1,4 @@
-"""C1 and C2: nothing is unpickled, and no name in a file leads out of its folder.
+"""C1 and C2: nothing is unpickled, and no name in a file leaves its folder.
 
 A hook of the interpreter watches while each file is offered: whatever is executed, imported for it,
 or opened elsewhere is seen, also where the error that follows is the right one.
@@ -124,7 +124,7 @@ def test_a_pickle_is_refused_for_safety(kind: str, name: str, tmp_path: Path) ->
     folder.mkdir()
     (folder / name).write_bytes(pickles(canary)[kind])
     for path in (folder / name, folder):
-        with watched() as events, pytest.raises(UnsafeError, match="is a pickle, which runs"):
+        with watched() as events, pytest.raises(UnsafeError, match="is a pickle, which can"):
             load_checkpoint(path)
         assert not [event for event in events if event[0] in RUNNING]
     assert not canary.exists()

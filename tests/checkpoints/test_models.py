@@ -12,7 +12,7 @@ import torch
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.models import (
-    FORM,
+    FORMAT,
     load_model,
     make_loaded,
     parse_config,
@@ -149,7 +149,7 @@ def rewrite(folder: Path, about: dict[str, JsonValue] | None = None, **files: by
         ({"about": {"kind": "run"}}, DamagedError, "holds no language model, but run"),
         ({"about": {}}, DamagedError, "holds no language model, but a run"),
         (
-            {"about": {"kind": "language model", "model_format": FORM.version + 1}},
+            {"about": {"kind": "language model", "model_format": FORMAT.version + 1}},
             NewerFormatError,
             "this qkvary reads 1; use a newer qkvary",
         ),

@@ -20,15 +20,15 @@ from qkvary.checkpoints.sharded_state import (
     whole_contents,
 )
 from qkvary.checkpoints.training_state import load_training_state, read_state, state_sha256
-from qkvary.storage.errors import DamagedError
-from qkvary.storage.manifest import MANIFEST_NAME, CheckedFile, Manifest, read_manifest
-from qkvary.storage.rotation import (
-    filling_step,
+from qkvary.storage.checkpoint_folders import (
+    checkpoint_directory,
     keep_newest,
     step_folder,
     write_checked,
     write_manifest,
 )
+from qkvary.storage.errors import DamagedError
+from qkvary.storage.manifest import MANIFEST_NAME, CheckedFile, Manifest, read_manifest
 from tests.storage.damage import DAMAGES, trials
 
 SHAPES = {"a": (11, 3), "b": (7,), "one": (1, 5), "wide": (2, 13)}
@@ -66,7 +66,7 @@ def save(directory: Path, step: int, count: int) -> None:
         kind: {name: tensor for name, tensor in tensors(step)[kind].items() if not tensor.ndim}
         for kind in KINDS
     }
-    with filling_step(directory, step, 0) as folder:
+    with checkpoint_directory(directory, step, 0) as folder:
         entries = write_checked(folder, whole_contents(single))
         for number, mine in enumerate(every):
             entries |= write_checked(folder, shard_contents(mine, number=number, count=count))

@@ -14,11 +14,11 @@ from qkvary.checkpoints.training_state import (
     save_training_state,
     state_sha256,
 )
-from qkvary.storage import rotation
+from qkvary.storage import checkpoint_folders
+from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.durable import remove_dir
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.manifest import CheckedFile
-from qkvary.storage.rotation import stored_steps
 from tests.storage import byte_checkpoints
 from tests.storage.damage import DAMAGES, trials
 
@@ -121,7 +121,7 @@ def test_of_one_the_old_is_removed_when_the_new_is_there(
         removed.append(path)
         remove_dir(path)
 
-    monkeypatch.setattr(rotation, "remove_dir", watched)
+    monkeypatch.setattr(checkpoint_folders, "remove_dir", watched)
     for step in (1, 2, 3):
         save_training_state(tmp_path / "states", state(step), keep=1)
     assert [path.name for path in removed] == ["step-000000000001", "step-000000000002"]
@@ -131,14 +131,14 @@ def test_what_was_not_read_back_removes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_training_state(tmp_path, state(1), keep=1)
-    real = rotation.write_new_file
+    real = checkpoint_folders.write_new_file
 
     def flipped(path: Path, blocks: Iterable[bytes | memoryview], size: int) -> None:
         real(path, blocks, size)
         data = path.read_bytes()
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
-    monkeypatch.setattr(rotation, "write_new_file", flipped)
+    monkeypatch.setattr(checkpoint_folders, "write_new_file", flipped)
     with pytest.raises(DamagedError, match=r"safetensors was changed"):
         save_training_state(tmp_path, state(2), keep=1)
     found = load(tmp_path)

@@ -227,5 +227,5 @@ def test_tasks_need_lm_eval(
     monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _: None)
     assert main(["evaluate", places["bytes"], "--tasks", "piqa"]) == 2
     assert capsys.readouterr().err == (
-        "qkvary: lm_eval is not installed: pip install 'qkvary[eval]' brings it\n"
+        "qkvary: lm_eval is not installed: run pip install 'qkvary[eval]'\n"
     )

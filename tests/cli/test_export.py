@@ -66,5 +66,5 @@ def test_exports_need_transformers(
     monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _: None)
     assert main(["export", "anything", "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == (
-        "qkvary: transformers is not installed: pip install 'qkvary[hf]' brings it\n"
+        "qkvary: transformers is not installed: run pip install 'qkvary[hf]'\n"
     )

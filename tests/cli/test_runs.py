@@ -195,7 +195,7 @@ def test_a_study_that_ended_early_writes_no_page(
 ) -> None:
     """Whatever the reason is, and however many runs it has looked at."""
     ended = RunSummary(
-        **dict.fromkeys(("planned", "done", "failed", "diverged", "missing", "made"), 0),
+        **dict.fromkeys(("planned", "done", "failed", "diverged", "missing", "executed"), 0),
         seconds=0.1,
         exit_code=4,
         message="the disk is full",

@@ -51,7 +51,7 @@ def test_interrupted_study_says_so_and_keeps_its_steps(
         process.kill()
     assert process.returncode == code
     assert printed == ""
-    assert "a second time ends at once" in said
+    assert "interrupt again to stop at once" in said
     assert "the same command goes on where it stopped" in said
     assert "Traceback" not in said
     assert list(tmp_path.glob("runs/*/*/checkpoints/*/MANIFEST.json"))

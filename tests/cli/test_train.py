@@ -12,8 +12,8 @@ from qkvary.cli.main import main
 from qkvary.cli.train import Computing, Corpus, _prepare
 from qkvary.data.places import prepare_corpus
 from qkvary.reports.writing import FORMATS
-from qkvary.storage import rotation
-from qkvary.training.distribution import Alone
+from qkvary.storage import checkpoint_folders
+from qkvary.training.distribution import SingleProcess
 from tests.cli.tiny_training import TEXT, TINY, digest, document, tiny_places, train, with_tiny
 
 places = pytest.fixture(autouse=True)(tiny_places)
@@ -53,11 +53,11 @@ def test_how_many_checkpoints_are_left_is_no_part_of_a_run(
     places: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[tuple[int, ...]] = []
-    real = rotation.keep_newest
+    real = checkpoint_folders.keep_newest
 
     def watched(directory: Path, keep: int) -> None:
         real(directory, keep)
-        kept.append(rotation.stored_steps(directory))
+        kept.append(checkpoint_folders.stored_steps(directory))
 
     monkeypatch.setattr(training_state, "keep_newest", watched)
     ended: list[tuple[str, str]] = []
@@ -177,11 +177,11 @@ def test_all_processors_are_used_unless_several_processes_share_them(
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 5)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert Computing().wishes("cpu").threads == 5
-    assert Computing(threads=3).wishes("cpu").threads == 3
-    assert Computing().wishes("cuda").threads == 1
+    assert Computing().overrides("cpu").threads == 5
+    assert Computing(threads=3).overrides("cpu").threads == 3
+    assert Computing().overrides("cuda").threads == 1
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert Computing().wishes("cpu").threads == 1
+    assert Computing().overrides("cpu").threads == 1
 
 
 def test_a_text_that_is_not_there_is_named(
@@ -216,14 +216,14 @@ def test_other_processes_take_the_set_that_the_first_one_prepared(
     places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     preset, corpus = with_tiny()["lm-tiny"], Corpus(data=str(places / "mine.txt"))
-    first = _prepare(preset, corpus, Alone())
+    first = _prepare(preset, corpus, SingleProcess())
 
-    class Other(Alone):
+    class Other(SingleProcess):
         """The second of two processes."""
 
         rank, size = 1, 2
 
-        def first(self, work: Callable[[], Any]) -> Any:
+        def run_on_first(self, work: Callable[[], Any]) -> Any:
             del work
             return str(first.path)
 

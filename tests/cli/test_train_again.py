@@ -12,7 +12,7 @@ import pytest
 
 from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer
-from qkvary.studies.pretraining import DataChoice, plan_training
+from qkvary.studies.pretraining import DataReference, training_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import note_training
 from qkvary.training import presets
@@ -118,7 +118,7 @@ def test_a_damaged_log_costs_no_checkpoint(
     assert train(places, *LONG, "--json") == 0
     shown = capsys.readouterr()
     assert len(shown.err.splitlines()) == 1
-    assert f"{problem}; the run goes on from its sound checkpoint, its log lacks" in shown.err
+    assert f"{problem}; the run resumes from a valid checkpoint, its log lacks" in shown.err
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     (cut, resumed) = [event for event in events if event["event"] in ("cut", "resumed")]
     assert f"step-{resumed['step']:012d}" == newest
@@ -142,7 +142,7 @@ def test_checkpoints_that_are_all_damaged_stay_where_they_are(
         assert train(places, *LONG) == 3
         last = capsys.readouterr().err.splitlines()[-1]
         assert f"every checkpoint in {run / 'checkpoints'} is damaged: " in last
-        assert last.endswith(f"; move {run} away to begin again")
+        assert last.endswith(f"; move {run} away to start again")
         assert contents(run) == kept
     run.rename(places / "away")
     assert train(places, *LONG) == 0
@@ -243,7 +243,7 @@ def test_a_stopped_training_ends_as_one_that_was_not(
     _out, err = stopped.communicate()
     expected = {signal.SIGKILL: -9, signal.SIGINT: 130}[number]
     assert stopped.returncode == expected, err
-    assert ("a second time ends at once" in err) == (number == signal.SIGINT)
+    assert ("interrupt again to stop at once" in err) == (number == signal.SIGINT)
     assert not list((places / "runs").glob("*/*/record.json"))
     assert train(places, *LONG) == 0
     assert digest(places / "runs") == whole
@@ -326,9 +326,9 @@ def test_a_training_that_is_not_done_has_a_page(
 def test_a_report_of_a_training_that_is_not_there_is_one_sentence(
     places: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
-    study = plan_training(
+    study = training_study(
         presets.PRESETS["lm-tiny"],
-        DataChoice(name="mine", where="set", fingerprint="f" * 64, tokenizer=ByteTokenizer()),
+        DataReference(name="mine", folder="set", fingerprint="f" * 64, tokenizer=ByteTokenizer()),
     )
     note_training(Store(places / "runs"), study, "qkvary train lm-tiny")
     for command in ("report", "status"):

@@ -130,7 +130,7 @@ def test_checkpoints_that_are_all_damaged_are_left_alone_by_all(folder: Folder, 
     ended = folder.train(2, *LONG)
     assert ended.codes == (3, 3), ended.printed
     (run,) = (path.parent for path in folder.runs.glob("*/*/checkpoints"))
-    assert f"; move {run} away to begin again" in ended.printed[0]
+    assert f"; move {run} away to start again" in ended.printed[0]
     assert sorted(folder.runs.glob("*/*/checkpoints/*/*")) == kept
     run.rename(folder.path / "away")
     assert folder.train(2, *LONG).codes == (0, 0)

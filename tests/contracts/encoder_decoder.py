@@ -20,8 +20,8 @@ from qkvary.nn.initialization import initialize
 from qkvary.nn.layout import Layout
 from qkvary.nn.positions import sinusoid
 from qkvary.tasks.contract import (
-    EVERY_ROW,
-    IN_ONE_PROCESS,
+    ALL_ROWS,
+    SINGLE_PROCESS_CONTEXT,
     AttentionExample,
     Batch,
     EvaluationContext,
@@ -171,7 +171,7 @@ class ReverseTranslation:
         assert isinstance(network, EncoderDecoderConfig)
         return EncoderDecoder(network, seed=seed)
 
-    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         random = torch.Generator().manual_seed(1_000 * seed + step)
         source = torch.randint(2, 7, (batch_size, self.length), generator=random)
         lengths = torch.randint(1, self.length + 1, (batch_size, 1), generator=random)
@@ -185,7 +185,7 @@ class ReverseTranslation:
         return F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
 
     def evaluate(
-        self, model: nn.Module, split: Split, context: EvaluationContext = IN_ONE_PROCESS, /
+        self, model: nn.Module, split: Split, context: EvaluationContext = SINGLE_PROCESS_CONTEXT, /
     ) -> dict[str, float]:
         batch = self.batch(10**6 + (split == "test"), 31, 0)
         assert isinstance(model, EncoderDecoder)

@@ -15,8 +15,8 @@ from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Layout
 from qkvary.nn.stack import Stack
 from qkvary.tasks.contract import (
-    EVERY_ROW,
-    IN_ONE_PROCESS,
+    ALL_ROWS,
+    SINGLE_PROCESS_CONTEXT,
     AttentionExample,
     Batch,
     EvaluationContext,
@@ -79,7 +79,7 @@ class BrightestPatch:
         assert isinstance(network, PatchClassifierConfig)
         return PatchClassifier(network, seed=seed)
 
-    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         source = torch.Generator().manual_seed(1_000 * seed + step)
         shape = (batch_size, self.config.patches, self.config.patch_width)
         images = torch.randn(shape, generator=source)
@@ -89,7 +89,11 @@ class BrightestPatch:
         return F.cross_entropy(model(batch.inputs), batch.targets)
 
     def evaluate(
-        self, model: nn.Module, split: Split, _context: EvaluationContext = IN_ONE_PROCESS, /
+        self,
+        model: nn.Module,
+        split: Split,
+        _context: EvaluationContext = SINGLE_PROCESS_CONTEXT,
+        /,
     ) -> dict[str, float]:
         batch = self.batch(10**6 + (split == "test"), 97, 0)
         logits = model(batch.inputs)

@@ -27,7 +27,7 @@ from qkvary.studies.catalog import load_study, study_names
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
-from qkvary.training.config import RunConfig, Way
+from qkvary.training.config import ExecutionSettings, RunConfig
 from tests.contracts.frozen_study import HALF, PORTABLE, STUDY
 from tests.studies_scripts.loading import load_script
 
@@ -37,7 +37,7 @@ FROZEN = Path(__file__).parent / "frozen"
 RECORDS = Path(__file__).resolve().parents[2] / "studies"
 LANGUAGE_STUDIES = ("lm-dilution", "lm-rotary", "lm-small")
 BasisRun = load_script("mlp-basis-transfer", "basis_page").BasisRun
-STORED = (RunConfig, Study, Way, DecodeRecord, MemoryJob, MemoryReading, BasisRun)
+STORED = (RunConfig, Study, ExecutionSettings, DecodeRecord, MemoryJob, MemoryReading, BasisRun)
 ENDS = {
     "QKV": (
         2.0111168494591345,

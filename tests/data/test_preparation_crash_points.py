@@ -111,7 +111,7 @@ def test_preparing_survives_a_fault_at_every_call(folder: Path, fault: str) -> N
         ("nothing_cleaned", "something temporary is left"),
     ],
 )
-def test_the_sweep_catches_a_worse_way_to_write(folder: Path, mutant: str, message: str) -> None:
+def test_the_sweep_catches_an_unsafe_writer(folder: Path, mutant: str, message: str) -> None:
     texts = write_texts(folder / "texts", 8)
     out = folder / "traced"
     assert run(texts, out, mutant, *trace(folder / "trace")).returncode == 0

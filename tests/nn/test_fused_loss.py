@@ -17,7 +17,7 @@ from qkvary.nn.fused_loss import (
     CHUNK_LOGITS,
     CHUNK_LOGITS_ELSEWHERE,
     CHUNK_MULTIPLE,
-    IGNORED,
+    IGNORE_INDEX,
     choose_chunk,
     linear_cross_entropy,
     linear_token_losses,
@@ -40,7 +40,7 @@ def draw(
         for shape in shapes
     ]
     targets = torch.randint(0, VOCABULARY, (TOKENS,), generator=source)
-    targets[[0, 5, 6, TOKENS - 1]] = IGNORED
+    targets[[0, 5, 6, TOKENS - 1]] = IGNORE_INDEX
     leaves = [part.requires_grad_() for part in parts]
     return leaves[0], leaves[1], leaves[2] if bias else None, targets
 
@@ -86,7 +86,7 @@ def test_losses_by_token() -> None:
 @pytest.mark.parametrize("ignored", [-100, 0, 36])
 def test_any_target_can_be_the_ignored_one(ignored: int) -> None:
     *parts, targets = draw()
-    targets = torch.where(targets == IGNORED, ignored, targets)
+    targets = torch.where(targets == IGNORE_INDEX, ignored, targets)
     found = linear_cross_entropy(*parts, targets, ignored=ignored)
     logits = F.linear(*parts)
     expected = F.cross_entropy(logits, targets, reduction="sum", ignore_index=ignored)
@@ -97,7 +97,7 @@ def test_any_target_can_be_the_ignored_one(ignored: int) -> None:
 
 def test_nothing_counts() -> None:
     *parts, targets = draw()
-    found = linear_cross_entropy(*parts, torch.full_like(targets, IGNORED))
+    found = linear_cross_entropy(*parts, torch.full_like(targets, IGNORE_INDEX))
     assert found.item() == 0.0
     assert all(not part.any() for part in gradients(found, parts))
 
@@ -302,7 +302,7 @@ def draw_batch(model: LanguageModel) -> tuple[Tensor, Tensor]:
     source = torch.Generator().manual_seed(1)
     size = model.config.vocabulary
     tokens, targets = (torch.randint(0, size, (3, 7), generator=source) for _ in range(2))
-    targets[1, 4:] = IGNORED
+    targets[1, 4:] = IGNORE_INDEX
     return tokens, targets
 
 

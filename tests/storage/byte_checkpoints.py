@@ -1,13 +1,14 @@
 """Checkpoints of plain bytes, written and read as training states are: a folder of numbered steps.
 
-What holds for them holds for every kind of checkpoint that goes through ``storage.rotation``.
+What holds for them holds for every kind of checkpoint that goes through
+``storage.checkpoint_folders``.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qkvary.storage import rotation
+from qkvary.storage import checkpoint_folders
 from qkvary.storage.jsonvalues import JsonValue
 
 
@@ -20,19 +21,19 @@ class Stored:
 
 def save(directory: Path, stored: Stored) -> None:
     contents = {
-        name: rotation.Contents(size=len(data), blocks=[data])
+        name: checkpoint_folders.FileContents(size=len(data), blocks=[data])
         for name, data in stored.files.items()
     }
     size = sum(len(data) for data in stored.files.values())
-    with rotation.filling_step(directory, stored.step, size) as folder:
-        entries = rotation.write_checked(folder, contents)
-        rotation.write_manifest(folder, stored.step, entries, stored.about)
-    rotation.keep_newest(directory)
+    with checkpoint_folders.checkpoint_directory(directory, stored.step, size) as folder:
+        entries = checkpoint_folders.write_checked(folder, contents)
+        checkpoint_folders.write_manifest(folder, stored.step, entries, stored.about)
+    checkpoint_folders.keep_newest(directory)
 
 
 def load(directory: Path, step: int) -> Stored:
-    manifest = rotation.step_manifest(directory, step)
-    files = manifest.read_all(rotation.step_folder(directory, step))
+    manifest = checkpoint_folders.step_manifest(directory, step)
+    files = manifest.read_all(checkpoint_folders.step_folder(directory, step))
     return Stored(step, files, manifest.about)
 
 
@@ -47,9 +48,9 @@ def load_newest(
         accept(stored)
         return stored
 
-    rotation.clean_leftovers(directory)
-    steps = rotation.stored_steps(directory)
-    found = rotation.find_newest(directory, steps, read=read, report=report)
+    checkpoint_folders.clean_leftovers(directory)
+    steps = checkpoint_folders.stored_steps(directory)
+    found = checkpoint_folders.find_newest(directory, steps, read=read, report=report)
     if found is not None:
-        rotation.keep_from(directory, found.step)
+        checkpoint_folders.keep_up_to(directory, found.step)
     return found

@@ -1,6 +1,6 @@
 """Saves checkpoints of which two are kept: the program whose every system call is failed.
 
-Run as ``python crash_script.py FOLDER LAST MUTANT``; goes on behind the newest sound checkpoint.
+Run as ``python crash_script.py FOLDER LAST MUTANT``; resumes after the newest valid checkpoint.
 """
 
 import shutil
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from qkvary.storage import durable, rotation
+from qkvary.storage import checkpoint_folders, durable
 from qkvary.storage.errors import QkvaryError
 from tests.storage.byte_checkpoints import Stored, load_newest, save
 
@@ -26,8 +26,8 @@ def in_place(path: Path, _size: int) -> Iterator[Path]:
 
 
 def purge_first(directory: Path, stored: Stored) -> None:
-    """A mutant: make room before the new checkpoint is there."""
-    for step in rotation.stored_steps(directory):
+    """A mutant: remove old checkpoints before the new one exists."""
+    for step in checkpoint_folders.stored_steps(directory):
         shutil.rmtree(directory / f"step-{step:012d}")
     save(directory, stored)
 
@@ -40,11 +40,11 @@ def nothing_cleaned(_directory: Path) -> tuple[str, ...]:
 def main(directory: Path, mutant: str, last: int) -> None:
     write = save
     if mutant == "in_place":
-        rotation.filling = in_place
+        checkpoint_folders.atomic_directory = in_place
     elif mutant == "purge_first":
         write = purge_first
     elif mutant == "nothing_cleaned":
-        rotation.clean_leftovers = nothing_cleaned
+        checkpoint_folders.clean_leftovers = nothing_cleaned
     durable.make_directory(directory)
     newest = load_newest(directory)
     for step in range(newest.step + 1 if newest else 1, last + 1):

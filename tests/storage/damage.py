@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def trials(name: str, usual: int) -> int:
-    """How often a random trial is repeated: ``usual``, or what the environment variable says."""
+    """Return the number of random trials: ``usual``, or what the environment variable says."""
     return int(os.environ.get(f"QKVARY_{name}", str(usual)))
 
 

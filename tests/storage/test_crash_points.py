@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import qkvary
-from qkvary.storage import rotation
+from qkvary.storage import checkpoint_folders
+from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.durable import TEMPORARY_PREFIX
-from qkvary.storage.rotation import stored_steps
 from tests.storage import crash_script
 from tests.storage.byte_checkpoints import Stored, load, load_newest, save
 from tests.storage.crash_script import content
@@ -49,14 +49,14 @@ def trace(log: Path, *options: str) -> tuple[str, ...]:
 
 
 def check(directory: Path, last: int, mutant: str) -> None:
-    """A start after the fault finds a sound checkpoint, ends well, and leaves nothing behind."""
+    """A restart after the fault finds a valid checkpoint, succeeds, and leaves no leftovers."""
     reported: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("clean_leftovers", "filling"):
+        for name in ("clean_leftovers", "atomic_directory"):
             # So that what a mutant replaces is put back.
-            patch.setattr(rotation, name, getattr(rotation, name))
+            patch.setattr(checkpoint_folders, name, getattr(checkpoint_folders, name))
         if mutant == "nothing_cleaned":
-            rotation.clean_leftovers = crash_script.nothing_cleaned
+            checkpoint_folders.clean_leftovers = crash_script.nothing_cleaned
         newest = load_newest(directory, report=reported.append)
         assert reported == [], "a checkpoint stands there in part"
         assert newest is not None, "no checkpoint is left"
@@ -153,7 +153,7 @@ def test_several_saves_survive_a_fault_at_every_call(tmp_path: Path, fault: str)
         ("nothing_cleaned", "fsync", "something temporary is left"),
     ],
 )
-def test_the_sweep_catches_a_worse_way_to_write(
+def test_the_sweep_catches_an_unsafe_writer(
     tmp_path: Path, mutant: str, call: str, message: str
 ) -> None:
     first = [(call, number) for number in range(1, 4)]

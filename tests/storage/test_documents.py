@@ -1,14 +1,14 @@
-"""A document is sound, newer or damaged, whatever its version is called."""
+"""A document is valid, newer or damaged, for any version key."""
 
 import json
 from typing import Any
 
 import pytest
 
-from qkvary.storage.documents import Form
+from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.errors import DamagedError, NewerFormatError
 
-FORM = Form(name="a list of guests", version=3, key="edition", remedy="ask them again")
+FORMAT = DocumentFormat(name="a list of guests", version=3, key="edition", remedy="ask them again")
 
 
 def guests(fields: dict[str, Any]) -> tuple[str, ...]:
@@ -18,20 +18,20 @@ def guests(fields: dict[str, Any]) -> tuple[str, ...]:
 
 
 def test_what_is_written_is_read() -> None:
-    data = FORM.write({"guests": ["Ann", "Bob"]})
+    data = FORMAT.write({"guests": ["Ann", "Bob"]})
     assert json.loads(data) == {"edition": 3, "guests": ["Ann", "Bob"]}
-    assert data == FORM.write({"edition": 1, "guests": ("Ann", "Bob")})
+    assert data == FORMAT.write({"edition": 1, "guests": ("Ann", "Bob")})
     assert data.endswith(b"\n")
-    assert FORM.read(data, "here", guests) == ("Ann", "Bob")
+    assert FORMAT.read(data, "here", guests) == ("Ann", "Bob")
 
 
-def test_who_reads_does_not_see_the_version() -> None:
-    assert FORM.read(FORM.write({"guests": []}), "here", dict) == {"guests": []}
+def test_the_version_is_removed_on_reading() -> None:
+    assert FORMAT.read(FORMAT.write({"guests": []}), "here", dict) == {"guests": []}
 
 
-def test_a_newer_document_is_told_apart() -> None:
+def test_a_newer_document_is_distinguished() -> None:
     with pytest.raises(NewerFormatError) as caught:
-        FORM.read(b'{"edition": 4}', "here", guests)
+        FORMAT.read(b'{"edition": 4}', "here", guests)
     assert str(caught.value) == "here has edition 4, this qkvary reads 3; use a newer qkvary"
 
 
@@ -51,7 +51,7 @@ def test_a_newer_document_is_told_apart() -> None:
 )
 def test_a_damaged_document_says_why(data: bytes, reason: str) -> None:
     with pytest.raises(DamagedError) as caught:
-        FORM.read(data, "here", guests)
+        FORMAT.read(data, "here", guests)
     said = str(caught.value)
     assert said.startswith(f"here is not a list of guests: {reason}")
     assert said.endswith("; ask them again")
@@ -59,8 +59,8 @@ def test_a_damaged_document_says_why(data: bytes, reason: str) -> None:
 
 
 def test_a_version_in_something_else_is_checked_alone() -> None:
-    FORM.check({**FORM.mark, "more": 1}, "here")
+    FORMAT.check({**FORMAT.version_field, "more": 1}, "here")
     with pytest.raises(NewerFormatError, match="here has edition 5"):
-        FORM.check({"edition": 5}, "here")
+        FORMAT.check({"edition": 5}, "here")
     with pytest.raises(DamagedError, match="here is not a list of guests: expected edition 3"):
-        FORM.check({}, "here")
+        FORMAT.check({}, "here")

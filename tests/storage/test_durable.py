@@ -13,14 +13,14 @@ from qkvary.storage import durable
 from qkvary.storage.durable import (
     TEMPORARY_PREFIX,
     AppendFile,
+    atomic_directory,
     atomic_write_dir,
     atomic_write_file,
     clean_leftovers,
-    filling,
     make_directory,
+    quarantine,
     remove_dir,
     remove_file,
-    set_aside,
     write_new_file,
 )
 from qkvary.storage.errors import ResourceError, UnsafeError
@@ -81,7 +81,7 @@ def test_a_folder_is_written_and_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\0"])
 def test_a_name_that_leaves_the_folder_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UnsafeError, match="is no name for a file inside"):
+    with pytest.raises(UnsafeError, match="expected the name of a file inside"):
         atomic_write_dir(tmp_path / "d", {name: b""})
     assert names(tmp_path) == []
 
@@ -134,7 +134,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match="the folder is gone"):
+    with pytest.raises(ResourceError, match="the folder no longer exists"):
         atomic_write_file(tmp_path / "gone" / "a", b"")
 
 
@@ -196,17 +196,17 @@ def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_no
     assert names(tmp_path) == []
 
 
-def test_what_is_damaged_is_set_aside(tmp_path: Path) -> None:
+def test_damaged_files_are_quarantined(tmp_path: Path) -> None:
     for data in (b"1", b"2"):
         atomic_write_file(tmp_path / "a", data)
         atomic_write_dir(tmp_path / "d", {"b": data})
-        set_aside(tmp_path, ("a", "absent", "d"))
+        quarantine(tmp_path, ("a", "absent", "d"))
     assert names(tmp_path) == ["damaged-1", "damaged-2"]
     assert names(tmp_path / "damaged-1") == ["a", "d"]
     assert (tmp_path / "damaged-1" / "d" / "b").read_bytes() == b"1"
     assert (tmp_path / "damaged-2" / "a").read_bytes() == b"2"
     with pytest.raises(ResourceError, match=r"cannot write .*damaged-3"):
-        set_aside(tmp_path, ("x" * 300,))
+        quarantine(tmp_path, ("x" * 300,))
 
 
 def test_cleaning_a_folder_that_is_not_there(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_cleaning_a_folder_that_is_not_there(tmp_path: Path) -> None:
 def test_a_writer_whose_file_was_taken_for_a_leftover_writes_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the creation of the temporary file and its lock, somebody may clean up."""
+    """Between the creation of the temporary file and its lock, another process may clean up."""
     locked = durable._locked
     cleaned: list[Path] = []
 
@@ -283,7 +283,7 @@ def test_a_plain_write_would_show_half_a_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_several_fill(tmp_path: Path) -> None:
-    with filling(tmp_path / "d") as folder:
+    with atomic_directory(tmp_path / "d") as folder:
         assert not (tmp_path / "d").exists()
         write_new_file(folder / "a", [b"one ", memoryview(b"two")], 7)
         with pytest.raises(ResourceError, match="File exists"):
@@ -296,7 +296,7 @@ def test_nothing_is_left_of_a_folder_that_was_not_filled(tmp_path: Path) -> None
     atomic_write_dir(tmp_path / "d", {"a": b"before"})
 
     def interrupted() -> None:
-        with filling(tmp_path / "d") as folder:
+        with atomic_directory(tmp_path / "d") as folder:
             write_new_file(folder / "a", [b"after"], 5)
             raise KeyboardInterrupt
 

@@ -53,7 +53,7 @@ def test_every_cut_leaves_the_lines_before_it_and_those_appended_later(
         assert list(seen.events) == EVENTS[:whole]
         assert len(seen.problems) == torn
         journal = Journal(path)
-        assert bool(journal.cut) == torn
+        assert bool(journal.torn_tail) == torn
         journal.append(late)
         journal.close()
         again = parse_journal(path.read_bytes(), where="log")
@@ -61,8 +61,8 @@ def test_every_cut_leaves_the_lines_before_it_and_those_appended_later(
         assert again.problems == ()
 
 
-def test_a_torn_line_with_later_lines_is_reported_and_passed_over() -> None:
-    """What Optuna's journal cannot do: a line torn in the middle of the file, more after it."""
+def test_a_torn_line_in_the_middle_is_reported_and_skipped() -> None:
+    """Unlike Optuna's journal: a line torn in the middle of the file, with more after it."""
     lines = [to_line(event) for event in EVENTS]
     for cut in range(1, len(lines[3]) - 1):
         data = b"".join([*lines[:3], lines[3][:cut], b"\n", *lines[4:]])
@@ -77,10 +77,10 @@ def test_a_torn_line_with_later_lines_is_reported_and_passed_over() -> None:
     [((2, 5), (2, 40), {2}), ((2, 5), (4, 5), {2, 3, 4}), ((3, -2), (3, 3), {2, 3}),
      ((5, 5), (7, 0), {5, 6})],
 )  # fmt: skip
-def test_zeroed_bytes_are_told_from_a_torn_line(
+def test_zeroed_bytes_are_distinguished_from_a_torn_line(
     start: tuple[int, int], stop: tuple[int, int], lost: set[int]
 ) -> None:
-    """What a disk or a power failure leaves, in the middle of the log or at its end."""
+    """As after a disk error or power failure, in the middle of the log or at its end."""
     lines = [to_line(event) for event in EVENTS]
     first, last = (sum(map(len, lines[:line])) + offset for line, offset in (start, stop))
     data = bytearray(b"".join(lines))
@@ -115,7 +115,7 @@ def test_rewind_forgets_what_came_later(tmp_path: Path) -> None:
     journal.append(EVENTS[0])
     mark = journal.mark()
     journal.append(EVENTS[1])
-    assert journal.holds(mark)
+    assert journal.starts_with(mark)
     journal.rewind(mark)
     assert FileEntry.of(path.read_bytes()) == mark
     journal.append(EVENTS[2])
@@ -129,12 +129,12 @@ def test_other_events_take_the_place_of_what_there_was(tmp_path: Path) -> None:
     found = write(path, EVENTS[:2]) + b'{"torn'
     path.write_bytes(found)
     journal = Journal(path)
-    assert journal.cut == b'{"torn'
+    assert journal.torn_tail == b'{"torn'
     contents = journal.contents()
     assert list(contents.events) == EVENTS[:2]
     assert contents.problems == (f"{path}, line 3: the line has no end",)
     assert contents.gaps == (2,)
-    assert [journal.copy_aside().name for _ in range(2)] == ["damaged-1", "damaged-2"]
+    assert [journal.back_up().name for _ in range(2)] == ["damaged-1", "damaged-2"]
     assert (tmp_path / "damaged-2" / "metrics.jsonl").read_bytes() == found
     journal.replace([EVENTS[3], EVENTS[1]])
     journal.append(EVENTS[4])
@@ -149,7 +149,7 @@ def test_a_changed_beginning_is_noticed(tmp_path: Path) -> None:
     journal.append(EVENTS[0])
     mark = journal.mark()
     path.write_bytes(path.read_bytes().replace(b"train", b"trail"))
-    assert not journal.holds(mark)
+    assert not journal.starts_with(mark)
     path.write_bytes(path.read_bytes()[:-4])
-    assert not journal.holds(mark)
+    assert not journal.starts_with(mark)
     journal.close()

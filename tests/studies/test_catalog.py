@@ -56,7 +56,7 @@ def test_files_that_are_no_study_are_refused(tmp_path: Path, text: str, says: st
 
 
 def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="which is no file"):
+    with pytest.raises(UsageError, match="which is not a file"):
         load_study(str(tmp_path / "none.py"))
     (tmp_path / "data.txt").write_text("x", "utf-8")
     with pytest.raises(UsageError, match="its name must end in"):

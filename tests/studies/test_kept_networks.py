@@ -45,10 +45,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs")
     study = characters_study(keep=False)
     key = study.cells()[0].run_key
-    assert run(study, path).made == 1
+    assert run(study, path).executed == 1
     assert Store(path).network(key) is None
     before = Store(path).record(key)
-    assert run(characters_study(keep=True), path).made == 1
+    assert run(characters_study(keep=True), path).executed == 1
     after = Store(path).record(key)
     assert before is not None
     assert after is not None
@@ -71,9 +71,9 @@ def test_the_network_scores_what_its_record_says(kept: Path) -> None:
     assert tokenizer.encode("To be") == [32, 53, 1, 40, 43]
 
 
-def test_what_is_kept_is_not_made_again(kept: Path) -> None:
-    assert run(characters_study(keep=True), kept).made == 0
-    assert run(characters_study(keep=False), kept).made == 0
+def test_a_kept_network_is_not_trained_again(kept: Path) -> None:
+    assert run(characters_study(keep=True), kept).executed == 0
+    assert run(characters_study(keep=False), kept).executed == 0
 
 
 def test_a_damaged_network_is_noticed_and_trained_again(kept: Path) -> None:
@@ -82,14 +82,14 @@ def test_a_damaged_network_is_noticed_and_trained_again(kept: Path) -> None:
     weights = store.directory(key) / NETWORK_NAME / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert "model.safetensors" in str(store.damage(key))
+    assert "model.safetensors" in str(store.find_damage(key))
     summary = run(study, kept)
-    assert summary.made == 1
-    assert any("the run is made again" in note for note in summary.notes)
+    assert summary.executed == 1
+    assert any("the run is repeated" in note for note in summary.notes)
     assert weights.read_bytes() == whole
-    assert store.damage(key) is None
+    assert store.find_damage(key) is None
 
 
 def test_only_language_models_are_kept() -> None:
-    with pytest.raises(ValueError, match="expected a language model where networks are kept, got"):
+    with pytest.raises(ValueError, match="expected a language model with keep_networks, got"):
         dataclasses.replace(make_setting("reverse"), keep_networks=True)

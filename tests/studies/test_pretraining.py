@@ -7,24 +7,24 @@ from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import UsageError
 from qkvary.studies.pretraining import (
     VALIDATION_TOKENS,
-    DataChoice,
-    ExecutionWishes,
-    Wishes,
-    plan_training,
+    DataReference,
+    ExecutionOverrides,
+    TrainingOverrides,
+    training_study,
 )
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.training.config import ExecutionConfig
 from qkvary.training.presets import find_preset, preset_names
 
-DATA = DataChoice(
-    name="mine", where="/here", fingerprint="f" * 64, tokenizer=ByteTokenizer(has_separator=True)
+DATA = DataReference(
+    name="mine", folder="/here", fingerprint="f" * 64, tokenizer=ByteTokenizer(has_separator=True)
 )
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_without_wishes_a_preset_is_itself(name: str) -> None:
+def test_without_overrides_a_preset_is_unchanged(name: str) -> None:
     preset = find_preset(name)
-    (cell,) = plan_training(preset, DATA).cells()
+    (cell,) = training_study(preset, DATA).cells()
     assert cell.run.training == preset.training
     assert cell.variant == preset.variant
     assert cell.keep_network
@@ -40,16 +40,18 @@ def test_validations_are_the_published_ones_unless_the_preset_is_cut_short() -> 
     """Paper 1 scored 813 micro-batches of 6 rows, and 2,441 of 2, of 2,048 tokens."""
     for name, tokens in (("lm-300m", 9_990_144), ("lm-1.2b", 9_998_336)):
         for steps, expected in ((None, tokens), (100, VALIDATION_TOKENS)):
-            (cell,) = plan_training(find_preset(name), DATA, wishes=Wishes(steps=steps)).cells()
+            (cell,) = training_study(
+                find_preset(name), DATA, overrides=TrainingOverrides(steps=steps)
+            ).cells()
             assert isinstance(cell.run.task, LanguageTaskConfig)
             assert cell.run.task.validation_tokens == expected
 
 
 def test_guards_may_be_chosen() -> None:
     preset = find_preset("lm-300m")
-    (usual,) = plan_training(preset, DATA).cells()
-    wishes = Wishes(on_nonfinite="skip", spike_guard=False)
-    (cell,) = plan_training(preset, DATA, wishes=wishes).cells()
+    (usual,) = training_study(preset, DATA).cells()
+    overrides = TrainingOverrides(on_nonfinite="skip", spike_guard=False)
+    (cell,) = training_study(preset, DATA, overrides=overrides).cells()
     guards = usual.run.training.guards
     assert (guards.on_nonfinite, guards.spikes) == ("stop", True)
     expected = dataclasses.replace(guards, on_nonfinite="skip", spikes=False)
@@ -57,22 +59,22 @@ def test_guards_may_be_chosen() -> None:
 
 
 def test_the_table_fits_the_tokenizer() -> None:
-    (cell,) = plan_training(find_preset("lm-300m"), DATA).cells()
+    (cell,) = training_study(find_preset("lm-300m"), DATA).cells()
     assert cell.run.network.vocabulary == 320
 
 
 def test_a_shorter_run_has_a_shorter_warm_up_and_more_frequent_validations() -> None:
     preset = find_preset("lm-300m")
-    (cell,) = plan_training(preset, DATA, wishes=Wishes(steps=200)).cells()
+    (cell,) = training_study(preset, DATA, overrides=TrainingOverrides(steps=200)).cells()
     training = cell.run.training
     assert (training.steps, training.schedule.warmup_steps) == (200, 20)
     assert (training.evaluate_every, training.log_every) == (10, 2)
-    (cell,) = plan_training(preset, DATA, wishes=Wishes(steps=10**6)).cells()
+    (cell,) = training_study(preset, DATA, overrides=TrainingOverrides(steps=10**6)).cells()
     assert cell.run.training == dataclasses.replace(preset.training, steps=10**6)
 
 
-def test_wishes_reach_the_run() -> None:
-    wishes = Wishes(
+def test_overrides_reach_the_run() -> None:
+    overrides = TrainingOverrides(
         batch_size=24,
         context=128,
         learning_rate=0.5,
@@ -81,11 +83,13 @@ def test_wishes_reach_the_run() -> None:
         test_tokens=77,
         protocol="packed",
         document_mask=True,
-        execution=ExecutionWishes(
+        execution=ExecutionOverrides(
             micro_batch_size=3, precision="full", compile=True, recompute_blocks=True
         ),
     )
-    (cell,) = plan_training(find_preset("lm-300m"), DATA, wishes=wishes, device="cuda:1").cells()
+    (cell,) = training_study(
+        find_preset("lm-300m"), DATA, overrides=overrides, device="cuda:1"
+    ).cells()
     run = cell.run
     assert isinstance(run.task, LanguageTaskConfig)
     assert isinstance(run.network, LanguageModelConfig)
@@ -103,22 +107,24 @@ def test_wishes_reach_the_run() -> None:
 def test_a_compiled_preset_may_be_left_uncompiled() -> None:
     preset = find_preset("gpt2-124m")
     assert preset.training.execution.compile
-    (cell,) = plan_training(
-        preset, DATA, wishes=Wishes(execution=ExecutionWishes(compile=False))
+    (cell,) = training_study(
+        preset, DATA, overrides=TrainingOverrides(execution=ExecutionOverrides(compile=False))
     ).cells()
     assert not cell.run.training.execution.compile
 
 
 def test_a_smaller_batch_lowers_the_rows_at_once() -> None:
-    (cell,) = plan_training(find_preset("lm-300m"), DATA, wishes=Wishes(batch_size=4)).cells()
+    (cell,) = training_study(
+        find_preset("lm-300m"), DATA, overrides=TrainingOverrides(batch_size=4)
+    ).cells()
     assert cell.run.training.execution.micro_batch_size == 4
-    wishes = Wishes(batch_size=4, execution=ExecutionWishes(micro_batch_size=5))
+    overrides = TrainingOverrides(batch_size=4, execution=ExecutionOverrides(micro_batch_size=5))
     with pytest.raises(UsageError, match="a micro-batch of at most the 4 rows of a step, got 5"):
-        plan_training(find_preset("lm-300m"), DATA, wishes=wishes)
+        training_study(find_preset("lm-300m"), DATA, overrides=overrides)
 
 
 def test_several_variants_are_a_study_with_the_first_as_its_baseline() -> None:
-    study = plan_training(
+    study = training_study(
         find_preset("lm-300m"), DATA, variants=("q,k=v", "QKV", "Q-GQA-4"), seeds=(3, 5)
     )
     assert study.variants == ("Q-K=V", "QKV", "Q-GQA-4")
@@ -129,5 +135,5 @@ def test_several_variants_are_a_study_with_the_first_as_its_baseline() -> None:
 
 
 def test_a_preset_about_a_variant_refuses_another() -> None:
-    with pytest.raises(UsageError, match="other variants belong to the preset gpt2-124m"):
-        plan_training(find_preset("gpt2-117m-identity"), DATA, variants=("MQA",))
+    with pytest.raises(UsageError, match="for other variants use the preset gpt2-124m"):
+        training_study(find_preset("gpt2-117m-identity"), DATA, variants=("MQA",))

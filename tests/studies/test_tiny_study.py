@@ -56,7 +56,7 @@ def records(path: Path) -> list[Record]:
 
 def test_every_run_is_done(ran: tuple[Path, RunSummary]) -> None:
     path, summary = ran
-    assert (summary.planned, summary.done, summary.made) == (12, 12, 12)
+    assert (summary.planned, summary.done, summary.executed) == (12, 12, 12)
     assert (summary.exit_code, summary.missing, summary.notes) == (0, 0, ())
     assert {record.status for record in records(path)} == {"done"}
 
@@ -87,7 +87,7 @@ def test_attention_and_curves_are_kept(ran: tuple[Path, RunSummary]) -> None:
 def test_a_second_start_makes_nothing(ran: tuple[Path, RunSummary]) -> None:
     before = records(ran[0])
     again = run_study(tiny_study(), Store(ran[0]), RunnerOptions(workers=1, quiet=True))
-    assert (again.made, again.done) == (0, 12)
+    assert (again.executed, again.done) == (0, 12)
     assert records(ran[0]) == before
 
 

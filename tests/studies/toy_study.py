@@ -119,7 +119,7 @@ def table(study: Study, root: Path) -> list[str]:
     store = Store(root / "runs")
     rows: list[str] = []
     for cell in study.cells():
-        assert store.damage(cell.run_key) is None
+        assert store.find_damage(cell.run_key) is None
         record = store.record(cell.run_key)
         assert record, f"{cell.title} has no record"
         curve = [
@@ -146,7 +146,7 @@ def table(study: Study, root: Path) -> list[str]:
 
 
 def leftovers(root: Path) -> list[str]:
-    """What should not be there once a study is done."""
+    """Files that should not exist once a study is done."""
     return [
         str(path.relative_to(root))
         for path in root.rglob("*")
@@ -155,10 +155,10 @@ def leftovers(root: Path) -> list[str]:
 
 
 def ends(root: Path) -> Counter[str]:
-    """How often each run was made to its end."""
+    """Return how often each run was completed."""
     return Counter(key for what, key, _pid in executions(root) if what == "end")
 
 
 def starts(root: Path) -> Counter[str]:
-    """How often each run was taken up."""
+    """Return how often each run was started."""
     return Counter(key for what, key, _pid in executions(root) if what == "start")

@@ -26,10 +26,10 @@ from qkvary.studies.running import store
 from qkvary.studies.running.attention_maps import AttentionMaps, to_bytes
 from qkvary.studies.running.recording import make_record
 from qkvary.studies.running.store import Claim
-from qkvary.studies.running.workloop import Made, Surroundings, serve
+from qkvary.studies.running.work_loop import RunContext, RunResult, serve
 from qkvary.studies.study import Cell
 from qkvary.training.progress import Event
-from qkvary.training.run_log import bring_back
+from qkvary.training.run_log import restore_log
 from tests.storage import byte_checkpoints
 
 STEP_SECONDS = float(os.environ.get("TOY_STEP_SECONDS", "0"))
@@ -70,25 +70,25 @@ def resumed(claim: Claim, journal: Journal, say: Any) -> tuple[int, str]:
         journal.rewind(FileEntry.of(b""))
         return 0, claim.key
     mark = FileEntry(**cast("dict[str, Any]", stored.about["journal"]))
-    cut = bring_back(journal, mark, stored.step)
+    cut = restore_log(journal, mark, stored.step)
     if cut is not None and cut.message:
         say(cut.message)
     journal.append({"event": "resumed", "step": stored.step})
     return stored.step, stored.files["state.txt"].decode()
 
 
-def make(cell: Cell, claim: Claim, surroundings: Surroundings) -> Made | None:
+def train_cell(cell: Cell, claim: Claim, context: RunContext) -> RunResult | None:
     note(claim, "start")
     journal = Journal(claim.directory / "metrics.jsonl")
     steps = cell.run.training.steps
     step, state = resumed(
         claim,
         journal,
-        lambda text: surroundings.watchers.on_event(Event(step=0, steps=steps, warning=text)),
+        lambda text: context.callbacks.on_event(Event(step=0, steps=steps, warning=text)),
     )
     try:
         while step < steps:
-            if surroundings.stop():
+            if context.stop():
                 save(claim, journal, step, state)
                 return None
             misbehave(cell.seed, step)
@@ -96,7 +96,7 @@ def make(cell: Cell, claim: Claim, surroundings: Surroundings) -> Made | None:
             state = hashlib.sha256(f"{state} {step} {cell.seed}".encode()).hexdigest()
             step += 1
             journal.append({"event": "train", "step": step, "loss": number(state)})
-            surroundings.watchers.on_event(Event(step=step, steps=steps, loss=number(state)))
+            context.callbacks.on_event(Event(step=step, steps=steps, loss=number(state)))
             if step % CHECKPOINT_EVERY == 0:
                 save(claim, journal, step, state)
         journal.mark()
@@ -117,7 +117,7 @@ def save(claim: Claim, journal: Journal, step: int, state: str) -> None:
     byte_checkpoints.save(claim.directory / "checkpoints", stored)
 
 
-def finished(cell: Cell, state: str) -> Made:
+def finished(cell: Cell, state: str) -> RunResult:
     diverged = cell.seed == DIVERGES
     record = make_record(
         cell,
@@ -129,11 +129,11 @@ def finished(cell: Cell, state: str) -> Made:
     )
     maps = np.full((1, 1, 2, 2), number(state), dtype=np.float32)
     example = AttentionMaps(maps=maps, tokens=("a", "b"), targets=(1, None))
-    return Made(record=record, attention=to_bytes(example))
+    return RunResult(record=record, attention=to_bytes(example))
 
 
 def executions(root: Path) -> list[list[str]]:
-    """What was noted: ``start`` or ``end``, run key, process."""
+    """The recorded executions: ``start`` or ``end``, run key, process."""
     path = root / "executions.txt"
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -150,4 +150,4 @@ if __name__ == "__main__":
             return Claim(self, key, config, store.OwnerLock(directory / "run.lock"), ())
 
         store.Store.claim = careless  # type: ignore[method-assign]
-    sys.exit(serve(make))
+    sys.exit(serve(train_cell))

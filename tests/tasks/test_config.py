@@ -32,7 +32,7 @@ def test_a_sequence_task_without_meaning_is_refused(
         ({"context": 0}, "task characters: context must be at least 1, got 0"),
         ({"evaluation": "all"}, "unknown evaluation 'all'; choices: exact, sampled"),
         ({"evaluation_batches": 0}, "evaluation_batches must be at least 1"),
-        ({"train_fraction": 1.0}, "train_fraction must lie between 0 and 1, got 1.0"),
+        ({"train_fraction": 1.0}, "train_fraction must be between 0 and 1, got 1.0"),
     ],
 )
 def test_a_character_task_without_meaning_is_refused(

@@ -99,7 +99,7 @@ class Oracle(torch.nn.Module):
 def test_accuracy_and_loss_are_means_over_digits(
     together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digit_sequences, "TOKENS_SCORED_TOGETHER", together)
+    monkeypatch.setattr(digit_sequences, "EVALUATION_BATCH_TOKENS", together)
     task = make("reverse")
     scores = task.evaluate(Oracle(task), "validation")
     assert scores["accuracy"] == pytest.approx(6 / 7)

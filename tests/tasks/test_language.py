@@ -13,7 +13,7 @@ from qkvary.arch.canonical import canonical_json, identity_json
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.tasks.config import LanguageTaskConfig
-from qkvary.tasks.contract import ALONE, EvaluationContext, Ranks
+from qkvary.tasks.contract import SINGLE_PROCESS, EvaluationContext, ProcessGroup
 from qkvary.tasks.language import LanguageTask
 from tests.data.small_sets import make_set
 from tests.data.test_library_tokenizers import with_spaces
@@ -172,24 +172,26 @@ def test_only_so_many_tokens_are_scored(tokens: int) -> None:
 def test_processes_share_the_scoring(size: int, protocol: str) -> None:
     task = make_task(protocol=protocol, evaluation_batch_size=2)
 
-    def said_by(ranks: Ranks) -> tuple[list[list[float]], int]:
-        """What a process says to the others, and how often it ran the network."""
+    def reduced_by(processes: ProcessGroup) -> tuple[list[list[float]], int]:
+        """Return what a process reduced, and how often it ran the network."""
         said: list[list[float]] = []
         runs: list[None] = []
 
-        def add(values: Sequence[float]) -> list[float]:
+        def all_reduce(values: Sequence[float]) -> list[float]:
             said.append(list(values))
             return [1.0] * len(values)
 
         model = make_model(task)
         model.register_forward_hook(lambda *_arguments: runs.append(None))
         with torch.no_grad():
-            context = EvaluationContext(ranks=dataclasses.replace(ranks, add=add))
+            context = EvaluationContext(
+                processes=dataclasses.replace(processes, all_reduce=all_reduce)
+            )
             task.evaluate(model, "test", context)
         return said, len(runs)
 
-    parts = [said_by(Ranks(rank=rank, size=size)) for rank in range(size)]
-    whole, _ = said_by(ALONE)
+    parts = [reduced_by(ProcessGroup(rank=rank, size=size)) for rank in range(size)]
+    whole, _ = reduced_by(SINGLE_PROCESS)
     assert len({runs for _, runs in parts}) == 1
     for number, expected in enumerate(whole):
         total = [sum(values) for values in zip(*(said[number] for said, _ in parts), strict=True)]
@@ -203,7 +205,7 @@ def test_without_a_test_split_validation_is_tested(tmp_path: Path) -> None:
     )
     assert score(task, "test")["loss"] == score(task, "validation")["loss"]
     task.data = dataclasses.replace(task.data, splits={"train": task.data.splits["train"]})
-    with pytest.raises(UsageError, match=r"a set with a split validation, got .* with train"):
+    with pytest.raises(UsageError, match=r"a data set with a split validation, got .* with train"):
         score(task, "validation")
 
 
@@ -255,11 +257,11 @@ def test_where_the_set_is_does_not_name_a_run() -> None:
     assert "data_sha256" in identity_json(here)
 
 
-def test_tokens_are_printed_as_people_can_read_them() -> None:
+def test_tokens_are_printed_readably() -> None:
     example = make_task().attention_example(make_model(make_task()))
     assert example is not None
     assert example.tokens == tuple("jackdaw")
-    assert make_task()._print(SEPARATOR) == "¶"
+    assert make_task()._print_token(SEPARATOR) == "¶"
 
 
 def test_spaces_that_tokens_mark_are_printed(tmp_path: Path) -> None:

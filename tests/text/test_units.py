@@ -1,4 +1,4 @@
-"""Amounts as people type and read them: one system of units at a time, nothing guessed."""
+"""Formatting and parsing of amounts; ambiguous units are rejected."""
 
 import re
 

@@ -16,7 +16,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of the processes of one run."""
+    """The outcome of the processes of one run."""
 
     directory: Path
     codes: tuple[int, ...]

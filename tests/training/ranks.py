@@ -28,16 +28,16 @@ from safetensors.torch import save_file
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from qkvary.nn import linear as linear_module
+from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.errors import QkvaryError, ResourceError
 from qkvary.storage.manifest import FileEntry
-from qkvary.storage.rotation import KEEP
 from qkvary.training import parallel, presets
 from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
 from qkvary.training.optimizers import make_optimizer
-from qkvary.training.parallel import join_processes
-from qkvary.training.processes import Processes
-from qkvary.training.progress import Watchers
+from qkvary.training.parallel import join_process_group
+from qkvary.training.processes import Collectives
+from qkvary.training.progress import Callbacks
 from tests.training.small_language import SmallLanguage, small_run
 
 
@@ -62,7 +62,7 @@ def work(order: dict[str, Any], rank: int) -> None:
     task = SmallLanguage(**order.get("task", {}))
     warnings: list[str] = []
     patience = order.get("patience", 60.0)
-    joined = join_processes(order.get("strategy", "ddp"), run.device, patience_seconds=patience)
+    joined = join_process_group(order.get("strategy", "ddp"), run.device, timeout_seconds=patience)
     with joined as distribution:
         mutate(order.get("mutant", ""), distribution)
         linear_module.LARGE = order.get("large_product", linear_module.LARGE)
@@ -71,13 +71,13 @@ def work(order: dict[str, Any], rank: int) -> None:
             task,
             directory,
             stop=stop,
-            watchers=Watchers(
+            callbacks=Callbacks(
                 on_event=lambda event: warnings.extend([event.warning] if event.warning else []),
                 # Only the first process is asked, and only it need know.
                 sample=(lambda model: str(model.embedding.sum().item())) if rank == 0 else None,
             ),
             checkpoint_seconds=order.get("checkpoint_seconds", 1e9),
-            keep=order.get("keep", KEEP),
+            keep=order.get("keep", DEFAULT_KEEP),
             distribution=distribution,
         )
     if order.get("keep_weights") and rank == 0:
@@ -101,7 +101,7 @@ def mutate(name: str, distribution: Distribution) -> None:
         parallel.write_checked = no_space
     elif name == "own_mean":
         # The usual mistake: every rank normalises by its own count.
-        distribution.add = lambda values: [v * distribution.size for v in values]  # type: ignore[method-assign]
+        distribution.all_reduce = lambda values: [v * distribution.size for v in values]  # type: ignore[method-assign]
 
 
 def no_space(folder: Path, _files: object) -> dict[str, FileEntry]:
@@ -180,13 +180,13 @@ def warm_up() -> None:
     """Do now what torch does on first use, so that no rank has to: shard and train a network."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     run = small_run(steps=1)
-    distribution = parallel.Sharded(Processes(0, 2), "cpu")
+    distribution = parallel.Sharded(Collectives(0, 2), "cpu")
     model = SmallLanguage().build(run.network, 0).double()
-    placed = distribution.place(model, "full")
+    wrapped = distribution.wrap(model, "full")
     optimizer = make_optimizer(model, run.network, run.training.optimizer)
     tokens = torch.zeros(1, 2, dtype=torch.int64)
-    with distribution.adding_up(placed, last=True):
-        placed(tokens, targets=tokens).backward()
+    with distribution.accumulate(wrapped, last=True):
+        wrapped(tokens, targets=tokens).backward()
     torch.nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, torch.ones(()), foreach=True)
     optimizer.step()
     distribution.digest(model, optimizer)

@@ -11,9 +11,9 @@ from qkvary.arch.networks import BlockConfig, LanguageModelConfig, Network
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import (
-    EVERY_ROW,
-    IGNORED,
-    IN_ONE_PROCESS,
+    ALL_ROWS,
+    IGNORE_INDEX,
+    SINGLE_PROCESS_CONTEXT,
     AttentionExample,
     Batch,
     EvaluationContext,
@@ -46,7 +46,7 @@ class SmallLanguage:
         assert isinstance(network, LanguageModelConfig)
         return LanguageModel(network, seed=seed)
 
-    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         generator = torch.Generator().manual_seed(1_000_003 * seed + step)
         start = torch.randint(VOCABULARY, (batch_size, 3), generator=generator)
         tokens = start.repeat(1, CONTEXT)[:, : CONTEXT + 1]
@@ -55,7 +55,7 @@ class SmallLanguage:
         lengths[: batch_size // 3] = 1
         lengths[-batch_size // 3 :] = CONTEXT
         ignored = torch.arange(CONTEXT) >= lengths
-        targets = tokens[:, 1:].masked_fill(ignored, IGNORED)
+        targets = tokens[:, 1:].masked_fill(ignored, IGNORE_INDEX)
         first, last, _ = rows.indices(batch_size)
         is_poisoned = step == self.poison_step and first <= self.poison_row < last
         # Nobody masks documents here: the place serves for what the loss has to know.
@@ -73,17 +73,17 @@ class SmallLanguage:
         return loss
 
     def evaluate(
-        self, model: nn.Module, split: Split, context: EvaluationContext = IN_ONE_PROCESS, /
+        self, model: nn.Module, split: Split, context: EvaluationContext = SINGLE_PROCESS_CONTEXT, /
     ) -> dict[str, float]:
         assert not model.training
         assert not torch.is_grad_enabled()
-        ranks = context.ranks
-        share = EVALUATED // ranks.size
-        rows = slice(ranks.rank * share, (ranks.rank + 1) * share)
+        processes = context.processes
+        share = EVALUATED // processes.size
+        rows = slice(processes.rank * share, (processes.rank + 1) * share)
         batch = self.batch(10**6 + (split == "test"), EVALUATED, 0, rows)
         device = next(model.parameters()).device
         nats = model(batch.inputs.to(device), targets=batch.targets.to(device)).item()
-        nats, counted = ranks.add([nats, float(batch.counted)])
+        nats, counted = processes.all_reduce([nats, float(batch.counted)])
         return {"loss": nats / counted}
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:

@@ -1,4 +1,4 @@
-"""Memory that was freed stays with the process, where the allocator can be asked for that."""
+"""Freed memory stays with the process, if the allocator supports it."""
 
 import platform
 
@@ -28,7 +28,7 @@ print(keep_freed_memory(), left_alone, count())
 """
 
 
-def test_pages_are_not_asked_for_again(run_python: Runner) -> None:
+def test_freed_pages_are_reused(run_python: Runner) -> None:
     result = run_python(["-c", COUNT_FAULTS])
     assert result.returncode == 0, result.stderr
     listens, left_alone, kept = result.stdout.split()

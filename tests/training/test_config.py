@@ -40,12 +40,12 @@ def test_an_optimizer_without_meaning_is_refused(fields: dict[str, object], mess
         ({"name": "linear"}, "unknown schedule 'linear'; choices: constant, cosine_warmup, cosine"),
         ({"warmup_steps": -1}, "warmup_steps must not be negative"),
         ({"warmup_steps": 3}, "the constant schedule has no warm-up"),
-        ({"floor": 0.1}, "floor and decay_steps belong to the schedule cosine, got constant"),
-        ({"name": "cosine_warmup", "decay_steps": 9}, "belong to the schedule cosine"),
-        ({"name": "cosine", "floor": 1.5}, "floor must lie between 0 and 1, got 1.5"),
+        ({"floor": 0.1}, "floor and decay_steps require the schedule cosine, got constant"),
+        ({"name": "cosine_warmup", "decay_steps": 9}, "require the schedule cosine"),
+        ({"name": "cosine", "floor": 1.5}, "floor must be between 0 and 1, got 1.5"),
         (
             {"name": "cosine", "warmup_steps": 5, "decay_steps": 5},
-            "decay_steps must lie behind the 5 warmup_steps, got 5",
+            "decay_steps must be greater than the 5 warmup_steps, got 5",
         ),
     ],
 )
@@ -71,8 +71,8 @@ def test_stopping_when_solved_needs_a_threshold() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"seed": -1}, "seed must lie in"),
-        ({"seed": 2**63}, "seed must lie in"),
+        ({"seed": -1}, "seed must be in"),
+        ({"seed": 2**63}, "seed must be in"),
         ({"dtype": "float16"}, "unknown dtype 'float16'; choices: float32, float64"),
     ],
 )

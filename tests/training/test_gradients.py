@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkvary.storage.errors import UsageError
-from qkvary.tasks.contract import EVERY_ROW, IGNORED, Batch
+from qkvary.tasks.contract import ALL_ROWS, IGNORE_INDEX, Batch
 from qkvary.training.config import ExecutionConfig, RunConfig
-from qkvary.training.distribution import Alone
+from qkvary.training.distribution import SingleProcess
 from qkvary.training.gradients import Gradients
 from qkvary.training.loop import train
 from tests.training.toy import SYMBOLS, ToyTask, toy_run
@@ -23,19 +23,19 @@ BATCH = 16
 class UnevenTask(ToyTask):
     """Rows of which some targets do not count: in row r the first r, so that all of row 5 are."""
 
-    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         whole = super().batch(step, batch_size, seed)
         draw = random.Random(step)
         targets = whole.targets.clone()
         for row in range(batch_size):
-            targets[row, : draw.randrange(6)] = IGNORED
+            targets[row, : draw.randrange(6)] = IGNORE_INDEX
         return Batch(whole.inputs[rows], targets[rows])
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         if not batch.counted:
             return model(batch.inputs).sum() * 0.0
         logits = model(batch.inputs).flatten(0, 1)
-        return F.cross_entropy(logits, batch.targets.flatten(), ignore_index=IGNORED)
+        return F.cross_entropy(logits, batch.targets.flatten(), ignore_index=IGNORE_INDEX)
 
 
 def uneven_run(micro: int | None, dtype: str = "float64") -> RunConfig:
@@ -48,7 +48,7 @@ def gradient(micro: int | None) -> tuple[float, list[Tensor]]:
     task = UnevenTask()
     model = task.build(toy_run().network, 3).double()
     model.dropout.p = 0.0  # type: ignore[union-attr, assignment]
-    loss = Gradients(uneven_run(micro), task, model.train(), Alone()).find(5)
+    loss = Gradients(uneven_run(micro), task, model.train(), SingleProcess()).find(5)
     return loss, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
@@ -59,7 +59,7 @@ def test_the_parts_make_the_whole(micro: int | None) -> None:
     model.dropout.p = 0.0  # type: ignore[union-attr, assignment]
     batch = task.batch(5, BATCH, 3)
     logits = model.train()(batch.inputs)
-    kept = batch.targets != IGNORED
+    kept = batch.targets != IGNORE_INDEX
     expected = F.cross_entropy(logits[kept], batch.targets[kept])
     expected.backward()
     loss, gradients = gradient(micro)
@@ -77,10 +77,10 @@ def test_a_mean_of_means_would_be_caught() -> None:
 def test_a_step_in_which_nothing_counts_changes_nothing() -> None:
     task = UnevenTask()
     task.batch = lambda *_arguments: Batch(  # type: ignore[method-assign]
-        torch.zeros(4, 5, dtype=torch.long), torch.full((4, 5), IGNORED)
+        torch.zeros(4, 5, dtype=torch.long), torch.full((4, 5), IGNORE_INDEX)
     )
     model = task.build(toy_run().network, 3).double().train()
-    assert Gradients(uneven_run(None), task, model, Alone()).find(0) == 0.0
+    assert Gradients(uneven_run(None), task, model, SingleProcess()).find(0) == 0.0
     assert all(not p.grad.any() for p in model.parameters() if p.grad is not None)
 
 
@@ -112,20 +112,20 @@ def test_autocast_is_around_the_network() -> None:
     for precision in ("bf16", "full"):
         task, run = Watching(), toy_run(execution=ExecutionConfig(precision=precision))
         model = task.build(run.network, 3).train()
-        Gradients(run, task, model, Alone()).find(0)
+        Gradients(run, task, model, SingleProcess()).find(0)
         assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
     assert seen == [torch.bfloat16, torch.float32]
 
 
 def test_a_batch_that_cannot_be_shared_is_refused() -> None:
-    three = Alone()
+    three = SingleProcess()
     three.size = 3
     task = ToyTask()
     model = task.build(toy_run().network, 3)
-    with pytest.raises(UsageError, match="a batch size that 3 processes share evenly, got 16"):
+    with pytest.raises(UsageError, match="a batch size divisible by the 3 processes, got 16"):
         Gradients(uneven_run(None), task, model, three)
 
 
 def test_counted_targets() -> None:
-    targets = torch.tensor([[1, IGNORED, 0], [IGNORED, IGNORED, SYMBOLS - 1]])
+    targets = torch.tensor([[1, IGNORE_INDEX, 0], [IGNORE_INDEX, IGNORE_INDEX, SYMBOLS - 1]])
     assert Batch(targets, targets).counted == 3

@@ -93,7 +93,7 @@ def killable() -> Iterator[Killable]:
 
 @dataclass(frozen=True)
 class Reference:
-    """What comes out without a kill, and how long it takes with a checkpoint at every step."""
+    """The result without a kill, and its duration with a checkpoint at every step."""
 
     kind: str
     result: Any

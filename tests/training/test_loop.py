@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import parse_journal
-from qkvary.storage.rotation import stored_steps
 from qkvary.training.config import ExecutionConfig, GuardConfig, RunConfig
-from qkvary.training.distribution import Alone
+from qkvary.training.distribution import SingleProcess
 from qkvary.training.gradients import step_seed
 from qkvary.training.loop import Outcome, train
-from qkvary.training.progress import Event, Watchers
+from qkvary.training.progress import Callbacks, Event
 from tests.training.toy import ToyTask, toy_run
 
 
@@ -166,7 +166,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     newest = tmp_path / "checkpoints" / "step-000000000010" / "weights.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
     events: list[Event] = []
-    outcome = train(toy_run(), ToyTask(), tmp_path, watchers=Watchers(on_event=events.append))
+    outcome = train(toy_run(), ToyTask(), tmp_path, callbacks=Callbacks(on_event=events.append))
     assert outcome.state_sha256 == whole[0].state_sha256
     warnings = [event.warning for event in events if event.warning]
     assert len(warnings) == 1
@@ -198,14 +198,14 @@ def test_a_damaged_log_costs_no_checkpoint(
     path.write_bytes(data[:digit] + bytes([data[digit] ^ 1]) + data[digit + 1 :])
     kept = {one: one.read_bytes() for one in tmp_path.glob("checkpoints/step-*/*")}
     events: list[Event] = []
-    watchers = Watchers(on_event=events.append)
-    train(toy_run(), ToyTask(), tmp_path, stop=after(0), watchers=watchers)
+    callbacks = Callbacks(on_event=events.append)
+    train(toy_run(), ToyTask(), tmp_path, stop=after(0), callbacks=callbacks)
     assert {one: one.read_bytes() for one in tmp_path.glob("checkpoints/step-*/*")} == kept
     (warning,) = [event.warning for event in events if event.warning]
-    assert warning.startswith(f"{path}, line 1: the line is torn or was changed; the run goes on")
+    assert warning.startswith(f"{path}, line 1: the line is torn or was changed; the run resumes")
     for _ in range(2):
-        kill_after(2, toy_run(), tmp_path, checkpoint_seconds, watchers)
-    outcome = train(toy_run(), ToyTask(), tmp_path, watchers=watchers)
+        kill_after(2, toy_run(), tmp_path, checkpoint_seconds, callbacks)
+    outcome = train(toy_run(), ToyTask(), tmp_path, callbacks=callbacks)
     assert outcome.state_sha256 == whole[0].state_sha256
     assert outcome.metrics == whole[0].metrics
     assert outcome.message == "its log lacks lines between steps 0 and 13"
@@ -217,9 +217,9 @@ def test_a_damaged_log_costs_no_checkpoint(
 
 
 def kill_after(
-    steps: int, run: RunConfig, directory: Path, checkpoint_seconds: float, watchers: Watchers
+    steps: int, run: RunConfig, directory: Path, checkpoint_seconds: float, callbacks: Callbacks
 ) -> None:
-    """Go on for so many steps, and end without a checkpoint for the end."""
+    """Train for some steps, and end without a final checkpoint."""
     asked = itertools.count()
 
     def die() -> bool:
@@ -227,7 +227,7 @@ def kill_after(
             raise KeyboardInterrupt
         return False
 
-    options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "watchers": watchers}
+    options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "callbacks": callbacks}
     with pytest.raises(KeyboardInterrupt):
         train(run, ToyTask(), directory, stop=die, **options)
 
@@ -238,7 +238,7 @@ def test_a_torn_line_is_reported_and_cut(tmp_path: Path, tail: bytes, kind: str)
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(tail)
     events: list[Event] = []
-    outcome = train(toy_run(), ToyTask(), tmp_path, watchers=Watchers(on_event=events.append))
+    outcome = train(toy_run(), ToyTask(), tmp_path, callbacks=Callbacks(on_event=events.append))
     assert outcome.status == "done"
     assert outcome.message == ""
     assert f"a {kind} last line of {len(tail):,} bytes was cut" in events[0].warning
@@ -282,13 +282,13 @@ def test_a_checkpoint_is_not_written_over_itself(
 ) -> None:
     """The first would be gone before the second has its name."""
     written: list[int] = []
-    save = Alone.save
+    save = SingleProcess.save
 
-    def watched(self: Alone, directory: Path, **what: Any) -> None:
+    def watched(self: SingleProcess, directory: Path, **what: Any) -> None:
         written.append(what["step"])
         save(self, directory, **what)
 
-    monkeypatch.setattr(Alone, "save", watched)
+    monkeypatch.setattr(SingleProcess, "save", watched)
     outcome = train(toy_run(), ToyTask(poison_step=5), tmp_path, checkpoint_seconds=0.0, keep=1)
     assert outcome.status == "diverged"
     assert written == [1, 2, 3, 4, 5]
@@ -369,16 +369,16 @@ def test_a_metric_of_which_less_is_better_is_solved_from_above(tmp_path: Path) -
     assert outcome.metrics["steps_to_solve"] == below[0]
 
 
-def test_news_comes_at_most_four_times_a_second(
+def test_progress_is_reported_at_most_four_times_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[Event] = []
-    train(toy_run(), ToyTask(), tmp_path, watchers=Watchers(on_event=events.append))
+    train(toy_run(), ToyTask(), tmp_path, callbacks=Callbacks(on_event=events.append))
     few = len(events)
-    monkeypatch.setattr("qkvary.training.loop.EVENT_SECONDS", 0.0)
+    monkeypatch.setattr("qkvary.training.loop.PROGRESS_SECONDS", 0.0)
     (tmp_path / "b").mkdir()
     events.clear()
-    train(toy_run(), ToyTask(), tmp_path / "b", watchers=Watchers(on_event=events.append))
+    train(toy_run(), ToyTask(), tmp_path / "b", callbacks=Callbacks(on_event=events.append))
     assert [event.step for event in events] == list(range(1, 41))
     assert all(event.steps == 40 and event.loss for event in events)
     assert few < 40
@@ -399,7 +399,7 @@ def test_the_number_of_threads_is_put_back(tmp_path: Path) -> None:
 def test_the_newest_checkpoints_are_left(
     tmp_path: Path, keep: int, whole: tuple[Outcome, list[dict[str, Any]]]
 ) -> None:
-    """How many is no part of a run; who goes on may want another number."""
+    """The number is not part of a run, and may change when it is resumed."""
     options: dict[str, Any] = {"checkpoint_seconds": 0.0, "keep": keep}
     train(toy_run(), ToyTask(), tmp_path, stop=after(9), **options)
     folder = tmp_path / "checkpoints"
@@ -415,7 +415,7 @@ def test_the_newest_checkpoints_are_left(
     assert outcome.metrics == whole[0].metrics
 
 
-def test_a_checkpoint_that_is_there_is_not_written_again(
+def test_an_existing_checkpoint_is_not_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would stand under its name nowhere for a moment, and there may be no other."""

@@ -14,7 +14,7 @@ from qkvary.training import loop
 from qkvary.training.gradients import Gradients
 from qkvary.training.loop import train
 from qkvary.training.memory import is_out_of_memory, require_device
-from qkvary.training.progress import Event, Watchers
+from qkvary.training.progress import Callbacks, Event
 from tests.training.small_language import SmallLanguage, small_run
 from tests.training.toy import ToyTask, toy_run
 
@@ -37,25 +37,31 @@ def test_a_disk_on_which_checkpoints_will_not_fit(
 ) -> None:
     monkeypatch.setattr(loop, "free_bytes", lambda _path: free)
     events: list[Event] = []
-    train(toy_run(steps=2), ToyTask(), tmp_path, watchers=Watchers(on_event=events.append))
-    said = [event.warning for event in events if "two checkpoints take about" in event.warning]
+    train(toy_run(steps=2), ToyTask(), tmp_path, callbacks=Callbacks(on_event=events.append))
+    said = [event.warning for event in events if "two checkpoints need about" in event.warning]
     assert len(said) == warned
 
 
-def test_what_two_checkpoints_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said beside what they take; the log and the manifests are small."""
+def test_the_size_of_two_checkpoints_is_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The estimate is compared with the files; the log and the manifests are small."""
     monkeypatch.setattr(loop, "free_bytes", lambda _path: 0)
     events: list[Event] = []
-    watchers = Watchers(on_event=events.append)
+    callbacks = Callbacks(on_event=events.append)
     run = small_run(steps=3)
     attention = dataclasses.replace(run.network.layers[0], d_model=64)
     network = dataclasses.replace(run.network, attention=attention, block=BlockConfig(d_ff=256))
     run = dataclasses.replace(run, network=network)
     train(
-        run, SmallLanguage(), tmp_path, watchers=watchers, stop=iter([False, False, True]).__next__
+        run,
+        SmallLanguage(),
+        tmp_path,
+        callbacks=callbacks,
+        stop=iter([False, False, True]).__next__,
     )
     (said,) = (event.warning for event in events if event.warning)
-    said_bytes = int(said.partition("take about ")[2].partition(":")[0].replace(",", ""))
+    said_bytes = int(said.partition("need about ")[2].partition(":")[0].replace(",", ""))
     taken = sum(path.stat().st_size for path in tmp_path.glob("checkpoints/*/*"))
     assert 1.9 * taken <= said_bytes <= 2.5 * taken
 
@@ -81,7 +87,7 @@ def test_what_torch_says_without_memory_is_known() -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1, 4, 9])
-def test_a_run_whose_memory_ran_out_goes_on(
+def test_a_run_that_ran_out_of_memory_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     places = [tmp_path / "whole", tmp_path / "cut"]
@@ -99,9 +105,9 @@ def test_a_run_whose_memory_ran_out_goes_on(
     with pytest.raises(ResourceError) as caught:
         train(toy_run(), ToyTask(), places[1], checkpoint_seconds=0.0)
     said, rows = str(caught.value), toy_run().training.batch_size
-    assert f"memory ran out at step {step}: {rows} rows of " in said
+    assert f"out of memory at step {step}: a micro-batch of {rows} rows of " in said
     options = f"--micro-batch-size {rows // 2} or --recompute-blocks"
-    assert said.endswith(f"less is taken with `qkvary train ... --allow-change` and {options}")
+    assert said.endswith(f"resume with `qkvary train ... --allow-change` and {options}")
     assert caught.value.exit_code == 4
     monkeypatch.setattr(Gradients, "find", usual)
     assert train(toy_run(), ToyTask(), places[1]).state_sha256 == whole.state_sha256

@@ -87,6 +87,6 @@ def test_the_state_comes_back() -> None:
         assert torch.equal(tensor, saved[name])
 
 
-def test_all_variants_decay_alike_where_that_is_asked_for() -> None:
+def test_all_variants_decay_alike_if_requested() -> None:
     config = dataclasses.replace(CONFIG, decay_by_variant=False)
     assert set(weight_decays(ToyModel(0), toy_network("I-K-V"), config).values()) == {0.1}

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from qkvary.storage.rotation import step_folder, stored_steps
+from qkvary.storage.checkpoint_folders import step_folder, stored_steps
 from tests.storage.quick_disk import quick_folder
 from tests.training.rank_server import Ended, RankServer
 
@@ -104,7 +104,7 @@ def test_many_steps_of_many_processes_are_those_of_one(
 def test_a_mean_for_each_process_is_noticed(
     rank_server: RankServer, references: References, quick_path: Path
 ) -> None:
-    """The mutant of E12: who has few targets weighs as much as who has many."""
+    """The mutant of E12: all processes have equal weight, with few or many targets."""
     together = rank_server.run(quick_path, 2, keep_weights=True, mutant="own_mean")
     assert set(together.codes) == {0}
     assert difference(together, references.alone(dtype="float64")) > 1e-4
@@ -137,7 +137,7 @@ def test_large_products_in_many_processes(
 @pytest.mark.compile
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("ranks", "strategy"), [(1, "ddp"), (2, "ddp"), (2, "fsdp")])
-def test_a_compiled_network_learns_the_same_and_goes_on(
+def test_a_compiled_network_learns_the_same_and_resumes(
     rank_server: RankServer, references: References, quick_path: Path, ranks: int, strategy: str
 ) -> None:
     """Steps, validations and samples of a network that torch compiles, and that is stopped."""
@@ -157,7 +157,7 @@ def test_a_compiled_network_learns_the_same_and_goes_on(
 def check_repeats(
     rank_server: RankServer, references: References, path: Path, ranks: int, strategy: str
 ) -> None:
-    """E13, and resuming: what is repeated, and stopped on the way, gives the same bits."""
+    """E13: a repeated run, and one that was stopped and resumed, give the same bits."""
     reference = references.together(ranks, strategy, dtype="float64")
     order: dict[str, Any] = {"strategy": strategy, "stop_after": 4, "stop_rank": ranks - 1}
     stopped = rank_server.run(path, ranks, **order)
@@ -170,7 +170,7 @@ def check_repeats(
 
 
 @pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 3), ("fsdp", 2)])
-def test_a_run_that_is_stopped_goes_on_with_the_same_bits(
+def test_a_stopped_run_resumes_bit_for_bit(
     rank_server: RankServer, references: References, quick_path: Path, strategy: str, ranks: int
 ) -> None:
     check_repeats(rank_server, references, quick_path, ranks, strategy)
@@ -179,7 +179,7 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_bits(
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_every_number_of_processes_goes_on_with_the_same_bits(
+def test_every_number_of_processes_resumes_bit_for_bit(
     rank_server: RankServer, references: References, quick_path: Path, strategy: str, ranks: int
 ) -> None:
     check_repeats(rank_server, references, quick_path, ranks, strategy)
@@ -198,7 +198,7 @@ def test_what_gloo_adds_in_another_order_is_noticed(
 def check_changes(
     rank_server: RankServer, references: References, path: Path, plan: list[tuple[int, str]]
 ) -> None:
-    """Processes of one kind and number go on where those of another stopped."""
+    """A run resumes with another strategy and number of processes."""
     for number, (ranks, strategy) in enumerate(plan, start=1):
         order: dict[str, Any] = {"strategy": strategy, "keep_weights": True}
         stop = 2 if number < len(plan) else None
@@ -265,7 +265,7 @@ def test_each_process_may_be_the_one_that_is_not_finite(
 def test_two_gpus_train_what_one_does(
     rank_server: RankServer, references: References, quick_path: Path, strategy: str
 ) -> None:
-    """NCCL: to a tolerance, as nobody promises in which order it adds."""
+    """NCCL: to a tolerance, as its order of addition is undefined."""
     if torch.cuda.device_count() < 2:
         pytest.skip("this machine does not have two GPUs")
     run = {"device": "cuda", "dtype": "float64", "steps": 50}
@@ -283,7 +283,7 @@ def test_a_batch_that_cannot_be_shared_evenly_is_refused(
 ) -> None:
     ended = rank_server.run(quick_path, 5)
     assert ended.codes == (2, 2, 2, 2, 2)
-    assert "expected a batch size that 5 processes share evenly, got 12" in ended.printed[0]
+    assert "expected a batch size divisible by the 5 processes, got 12" in ended.printed[0]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -312,7 +312,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(
 def test_a_damaged_log_costs_no_checkpoint(
     rank_server: RankServer, references: References, quick_path: Path, strategy: str
 ) -> None:
-    """One process has the log, and all go on with the weights."""
+    """Only rank 0 has the log, and all ranks keep the weights."""
     rank_server.run(quick_path, 2, strategy=strategy, stop_after=6)
     path = quick_path / "metrics.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"loss":', b'"loss":1', 1))
@@ -320,7 +320,7 @@ def test_a_damaged_log_costs_no_checkpoint(
     assert ended.sha == references.together(2, strategy, dtype="float64").sha
     first, second = ended.found
     (warning,) = first["warnings"]
-    assert "line 1: the line is torn or was changed; the run goes on" in warning
+    assert "line 1: the line is torn or was changed; the run resumes" in warning
     assert second["warnings"] == [], "one process says it"
     assert [event["step"] for event in ended.log("cut", "resumed")] == [6, 6]
     assert "its log lacks lines between steps 0 and" in first["message"]
@@ -330,7 +330,7 @@ def test_a_damaged_log_costs_no_checkpoint(
 def test_the_newest_checkpoints_are_left(
     rank_server: RankServer, references: References, quick_path: Path, strategy: str
 ) -> None:
-    """Of 5 the newest two are damaged; who goes on wants 1, and at last 2."""
+    """The newest two of 5 are damaged; the resumed run keeps 1, and then 2."""
     order: dict[str, Any] = {"strategy": strategy, "checkpoint_seconds": 0.0}
     rank_server.run(quick_path, 2, stop_after=7, keep=5, **order)
     folder = quick_path / "checkpoints"

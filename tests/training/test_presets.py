@@ -121,7 +121,7 @@ def test_every_preset_is_listed_once_and_is_one_of_these() -> None:
     assert set(preset_names()) == {"lm-300m", "lm-1.2b", *PAPER_3, *MODERN}
     assert [preset.name for preset in PRESETS.values()] == list(preset_names())
     for preset in PRESETS.values():
-        assert preset.of in ("", "gpt2-124m")
+        assert preset.base in ("", "gpt2-124m")
         for label in preset.variants:
             assert preset.with_variant(label).variant == label
 
@@ -259,7 +259,7 @@ def test_the_baseline_gets_the_same_tuning() -> None:
 def test_a_preset_about_one_variant_refuses_others() -> None:
     identity = find_preset("gpt2-124m-identity")
     assert identity.with_variant("x,k,v") is identity
-    message = "expected I-K-V with the preset gpt2-124m-identity, .* belong to the preset gpt2-124m"
+    message = "expected I-K-V, the only variant of the preset gpt2-124m-identity, .* gpt2-124m"
     with pytest.raises(UsageError, match=message):
         identity.with_variant("MQA")
 
@@ -292,7 +292,7 @@ def test_a_name_that_there_is_not(name: str, message: str) -> None:
         find_preset(name)
 
 
-def test_names_are_read_as_they_are_typed() -> None:
+def test_names_are_found_in_any_spelling() -> None:
     assert find_preset(" LM_300M ") is PRESETS["lm-300m"]
 
 

@@ -1,4 +1,4 @@
-"""What processes tell each other; here they are threads, and a barrier is all that they share."""
+"""The collective operations, with threads in place of processes."""
 
 import threading
 from collections.abc import Callable
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from qkvary.storage.errors import DamagedError, ResourceError, UsageError
-from qkvary.training.distribution import Alone
-from qkvary.training.parallel import join_processes
-from qkvary.training.processes import Place, Processes, joined
+from qkvary.training.distribution import SingleProcess
+from qkvary.training.parallel import join_process_group
+from qkvary.training.processes import Collectives, RankInfo, connect
 
 T = TypeVar("T")
 
 
-class Threads(Processes):
+class Threads(Collectives):
     """One of several threads that play processes."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Threads(Processes):
         return rows
 
 
-def together(size: int, work: Callable[[Processes], T]) -> list[T]:
+def together(size: int, work: Callable[[Collectives], T]) -> list[T]:
     """Let several do something at once; return what each of them got, or raised."""
     meeting, said = threading.Barrier(size), [torch.empty(0)] * size
 
@@ -51,51 +51,54 @@ def together(size: int, work: Callable[[Processes], T]) -> list[T]:
 def test_all_add_in_the_same_order() -> None:
     values = [1e16, 1.0, -1e16, float("inf"), 3.0]
 
-    def work(processes: Processes) -> list[float]:
-        first = processes.add([values[processes.rank], 1.0])
-        return first + processes.add([float("nan") if processes.rank == 2 else 0.0])
+    def work(processes: Collectives) -> list[float]:
+        first = processes.all_reduce([values[processes.rank], 1.0])
+        return first + processes.all_reduce([float("nan") if processes.rank == 2 else 0.0])
 
     found = together(3, work)
     assert [sums[:2] for sums in found] == [[(1e16 + 1.0) - 1e16, 3.0]] * 3
     assert all(sums[2] != sums[2] for sums in found)
     assert (
-        together(5, lambda processes: processes.add([values[processes.rank]]))
+        together(5, lambda processes: processes.all_reduce([values[processes.rank]]))
         == [[float("inf")]] * 5
     )
 
 
-def test_everybody_hears_what_everybody_says() -> None:
+def test_all_gather_returns_the_values_of_all_ranks() -> None:
     values = [None, {"a": [1, float("nan")]}, "é" * 300, [], 2**60]
-    found = together(5, lambda processes: processes.exchange(values[processes.rank]))
+    found = together(5, lambda processes: processes.all_gather(values[processes.rank]))
     assert [str(answers) for answers in found] == [str(values)] * 5
 
 
-def test_what_one_cannot_do_nobody_did() -> None:
-    def work(processes: Processes) -> Any:
+def test_an_error_of_one_rank_is_raised_on_all() -> None:
+    def work(processes: Collectives) -> Any:
         def mine() -> int:
             if processes.rank in (1, 2):
                 raise DamagedError(f"file {processes.rank}")
             return processes.rank
 
-        return processes.do(mine)
+        return processes.run_on_all(mine)
 
     found = together(4, work)
     assert {type(error) for error in found} == {DamagedError}
     messages = [str(error) for error in found]
     assert messages[0] == messages[3] == "process 1: file 1"
     assert messages[1] == "file 1"
-    assert together(3, lambda processes: processes.do(lambda: processes.rank)) == [[0, 1, 2]] * 3
+    assert (
+        together(3, lambda processes: processes.run_on_all(lambda: processes.rank))
+        == [[0, 1, 2]] * 3
+    )
 
 
 def test_the_first_does_what_one_can_do() -> None:
     done: list[int] = []
 
-    def work(processes: Processes) -> Any:
+    def work(processes: Collectives) -> Any:
         def mine() -> str:
             done.append(processes.rank)
             return "folder"
 
-        return processes.first(mine)
+        return processes.run_on_first(mine)
 
     assert together(3, work) == ["folder"] * 3
     assert done == [0]
@@ -103,17 +106,17 @@ def test_the_first_does_what_one_can_do() -> None:
     def refuse() -> None:
         raise ResourceError("the disk is full")
 
-    found = together(3, lambda processes: processes.first(refuse))
+    found = together(3, lambda processes: processes.run_on_first(refuse))
     assert [str(error) for error in found] == ["the disk is full"] * 3
     assert {type(error) for error in found} == {ResourceError}
 
 
-def test_where_a_process_stands() -> None:
-    assert Place.of_environment({}) == Place(rank=0, size=1, local_rank=0)
-    assert Place.of_environment({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}) == Place(
-        rank=5, size=8, local_rank=1
-    )
-    assert Place.of_environment({"RANK": "1", "WORLD_SIZE": "2"}).local_rank == 1
+def test_ranks_are_read_from_the_environment() -> None:
+    assert RankInfo.from_environment({}) == RankInfo(rank=0, size=1, local_rank=0)
+    assert RankInfo.from_environment(
+        {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+    ) == RankInfo(rank=5, size=8, local_rank=1)
+    assert RankInfo.from_environment({"RANK": "1", "WORLD_SIZE": "2"}).local_rank == 1
 
 
 @pytest.mark.parametrize(
@@ -128,41 +131,41 @@ def test_where_a_process_stands() -> None:
 )
 def test_an_environment_that_makes_no_sense_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="RANK"):
-        Place.of_environment(environment)
+        RankInfo.from_environment(environment)
 
 
 def test_without_torchrun_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for strategy in ("ddp", "fsdp"):
-        with join_processes(strategy, "cpu") as distribution:
-            assert isinstance(distribution, Alone)
+        with join_process_group(strategy, "cpu") as distribution:
+            assert isinstance(distribution, SingleProcess)
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("RANK", "0")
-    with join_processes("ddp", "cpu") as distribution:
-        assert isinstance(distribution, Alone)
+    with join_process_group("ddp", "cpu") as distribution:
+        assert isinstance(distribution, SingleProcess)
 
 
 def test_another_strategy_is_refused() -> None:
     with (
         pytest.raises(UsageError, match=r"unknown strategy 'dp'; choices: ddp, fsdp"),
-        join_processes("dp", "cpu"),  # type: ignore[arg-type]
+        join_process_group("dp", "cpu"),  # type: ignore[arg-type]
     ):
         pass
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
     for device, message in (("mps", "expected cpu or cuda"), ("cuda", "a GPU for each process")):
-        place = Place(rank=1000, size=1001, local_rank=1000)
-        with pytest.raises(UsageError, match=message), joined(place, device):
+        place = RankInfo(rank=1000, size=1001, local_rank=1000)
+        with pytest.raises(UsageError, match=message), connect(place, device):
             pass
 
 
-def test_others_that_never_come_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is listening where the first process should be."""
+def test_waiting_for_missing_processes_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process listens at the address of rank 0."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "1")
-    place = Place(rank=1, size=2, local_rank=1)
+    place = RankInfo(rank=1, size=2, local_rank=1)
     with (
-        pytest.raises(ResourceError, match="gone or does not answer"),
-        joined(place, "cpu", patience_seconds=0.5),
+        pytest.raises(ResourceError, match="has died or does not respond"),
+        connect(place, "cpu", timeout_seconds=0.5),
     ):
         pass

@@ -1,4 +1,4 @@
-"""T13: whatever dies, everybody is gone soon, and a restart ends as if nothing had happened."""
+"""T13: when any process dies, all end soon, and a restart gives the same result."""
 
 import json
 import os
@@ -27,7 +27,7 @@ quick_module_path = pytest.fixture(quick_folder, scope="module")
 
 @pytest.fixture(scope="module")
 def reference(rank_server: RankServer, quick_module_path: Path) -> Callable[[int, str], Ended]:
-    """What comes out where nothing dies."""
+    """The result without a death."""
     made: dict[tuple[int, str], Ended] = {}
 
     def make(ranks: int, strategy: str) -> Ended:
@@ -60,14 +60,14 @@ PACED: dict[str, Any] = {"checkpoint_seconds": 0.0, "pace": 0.02}
 
 
 @pytest.mark.parametrize(("strategy", "victims"), [("ddp", [1]), ("fsdp", [0]), ("ddp", [0, 1])])
-def test_who_loses_another_process_ends(
+def test_a_process_ends_when_another_is_lost(
     rank_server: RankServer,
     reference: Callable[[int, str], Ended],
     quick_path: Path,
     strategy: str,
     victims: list[int],
 ) -> None:
-    """Nobody has to end them: without torchrun there is nobody."""
+    """Without torchrun no other process ends them."""
     pids = rank_server.start(quick_path, 2, strategy=strategy, **PACED)
     wait_until(lambda: has_checkpoint(quick_path))
     start = time.monotonic()
@@ -77,7 +77,7 @@ def test_who_loses_another_process_ends(
     for rank, code in enumerate(ended.codes):
         assert code == (-signal.SIGKILL if rank in victims else 4)
         if rank not in victims:
-            assert "ResourceError: another process of this run is gone" in ended.printed[rank]
+            assert "ResourceError: another process of this run has died" in ended.printed[rank]
     again = rank_server.run(quick_path, 2, strategy=strategy)
     assert again.sha == reference(2, strategy).sha
     assert again.losses == reference(2, strategy).losses
@@ -86,7 +86,7 @@ def test_who_loses_another_process_ends(
 def kill_at_random(
     rank_server: RankServer, expected: Ended, path: Path, seed: int, ranks: int, strategy: str
 ) -> int:
-    """Kill some ranks of a run, at any moment, a few times; return how often somebody died."""
+    """Kill some ranks of a run, at any moment, a few times; return how many died."""
     generator = random.Random(seed)
     died = 0
     for _ in range(generator.randint(1, 3)):
@@ -124,7 +124,7 @@ def test_killed_at_any_moment(
     assert sum(died) >= count / 2
 
 
-def test_one_that_is_told_to_stop_stops_all_with_one_checkpoint(
+def test_a_signal_to_one_process_stops_all_with_one_checkpoint(
     rank_server: RankServer, reference: Callable[[int, str], Ended], quick_path: Path
 ) -> None:
     pids = rank_server.start(quick_path, 2, strategy="fsdp", pace=0.05)
@@ -149,7 +149,7 @@ def test_one_that_hangs_is_given_up(rank_server: RankServer, quick_path: Path) -
     order = {"sleep_after": 2, "sleep_rank": 1, "sleep_seconds": 2.0, "patience": 0.5}
     ended = rank_server.run(quick_path, 2, **order)
     assert ended.codes == (4, 4)
-    assert "gone or does not answer" in ended.printed[0]
+    assert "has died or does not respond" in ended.printed[0]
 
 
 # ---- under torchrun
@@ -177,7 +177,7 @@ class Launched:
         return [int(path.read_text()) for path in sorted(self.directory.glob("pid-*"))]
 
     def living(self) -> list[int]:
-        """Every process that this run started, wherever it stands by now."""
+        """Every process that this run started."""
         names = [path.name for path in Path("/proc").iterdir()]
         return [int(name) for name in names if name.isdecimal() and self.owns(int(name))]
 
@@ -192,7 +192,7 @@ class Launched:
             return False
 
     def end(self, victims: str) -> None:
-        """Kill, and see everybody gone."""
+        """Kill all processes, and wait for their end."""
         wait_until(lambda: has_checkpoint(self.directory), 120.0)
         ranks = self.ranks()
         pids = {"agent": [self.agent.pid], "one": ranks[:1], "all": ranks}[victims]
@@ -203,10 +203,10 @@ class Launched:
 
 
 @pytest.mark.timeout(240)
-def test_without_torchrun_nobody_stays_behind(
+def test_no_process_survives_torchrun(
     rank_server: RankServer, reference: Callable[[int, str], Ended], quick_path: Path
 ) -> None:
-    """The ranks see that what started them is gone, and stop with a checkpoint."""
+    """The ranks notice the death of their launcher, and stop with a checkpoint."""
     launched = Launched(quick_path, 2, strategy="ddp", checkpoint_seconds=0.0, pace=0.4)
     launched.end("agent")
     again = rank_server.run(quick_path, 2)

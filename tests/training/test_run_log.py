@@ -1,4 +1,4 @@
-"""A damaged log: what is sound is kept, what is missing is named, and nothing is said twice."""
+"""A damaged log: valid lines are kept, missing ones are reported, once."""
 
 import random
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from qkvary.storage.journal import Journal, parse_journal
 from qkvary.storage.manifest import FileEntry
-from qkvary.training.run_log import Cut, bring_back, describe_gaps, join_gaps
+from qkvary.training.run_log import LogDamage, describe_gaps, merge_gaps, restore_log
 from tests.storage.damage import DAMAGES, trials
 
 STEP = 20
@@ -43,10 +43,10 @@ def write(path: Path) -> FileEntry:
     return mark
 
 
-def go_on(path: Path, mark: FileEntry, step: int = STEP) -> Cut | None:
-    """What a run does that goes on: it is killed again before its next checkpoint."""
+def resume(path: Path, mark: FileEntry, step: int = STEP) -> LogDamage | None:
+    """Resume a run that is killed again before its next checkpoint."""
     journal = Journal(path)
-    cut = bring_back(journal, mark, step)
+    cut = restore_log(journal, mark, step)
     journal.append({"event": "resumed", "step": step})
     journal.append({"event": "train", "step": step + 4, "loss": 0.1, "seconds": 0.1})
     journal.close()
@@ -54,7 +54,7 @@ def go_on(path: Path, mark: FileEntry, step: int = STEP) -> Cut | None:
 
 
 def events(path: Path) -> list[dict[str, Any]]:
-    """What is in a log, which is sound, up to the checkpoint."""
+    """The events of a valid log up to the checkpoint."""
     contents = parse_journal(path.read_bytes(), where="log")
     assert contents.problems == ()
     *found, resumed, train = contents.events
@@ -68,10 +68,10 @@ def change_digit(path: Path, line: int) -> None:
     path.write_bytes(b"".join(lines))
 
 
-def test_a_sound_log_is_rewound(path: Path) -> None:
+def test_a_valid_log_is_rewound(path: Path) -> None:
     mark = write(path)
     for _ in range(2):
-        assert go_on(path, mark) is None
+        assert resume(path, mark) is None
         assert events(path) == BEFORE
 
 
@@ -80,13 +80,13 @@ def test_a_changed_line_is_left_out_and_named(path: Path, line: int, gap: list[i
     mark = write(path)
     change_digit(path, line)
     found = path.read_bytes()
-    cut = go_on(path, mark)
+    cut = resume(path, mark)
     assert cut
     assert cut.gaps == [gap]
     assert cut.message == (
-        f"{path}, line {line + 1}: the line is torn or was changed; the run goes on from its sound "
-        f"checkpoint, its log lacks lines between steps {gap[0]} and {gap[1]}, and a copy of what "
-        "was found is in damaged-1 beside it"
+        f"{path}, line {line + 1}: the line is torn or was changed; the run resumes from a valid "
+        f"checkpoint, its log lacks lines between steps {gap[0]} and {gap[1]}, and the damaged "
+        "log was copied to damaged-1"
     )
     assert (path.parent / "damaged-1" / "metrics.jsonl").read_bytes() == found
     *kept, mine = events(path)
@@ -99,8 +99,8 @@ def test_a_changed_line_is_left_out_and_named(path: Path, line: int, gap: list[i
         "copy": "damaged-1",
     }
     # Killed before its next checkpoint, it goes on from the same one, whose mark is the old one.
-    again = go_on(path, mark)
-    assert again == Cut(gaps=[gap], message="")
+    again = resume(path, mark)
+    assert again == LogDamage(gaps=[gap], message="")
     assert events(path) == [*kept, mine]
     assert len(list(path.parent.iterdir())) == 2
 
@@ -108,12 +108,12 @@ def test_a_changed_line_is_left_out_and_named(path: Path, line: int, gap: list[i
 def test_a_second_damage_is_added_to_the_first(path: Path) -> None:
     mark = write(path)
     change_digit(path, 0)
-    go_on(path, mark)
+    resume(path, mark)
     change_digit(path, 2)
-    cut = go_on(path, mark)
+    cut = resume(path, mark)
     assert cut
     assert cut.gaps == [[0, 8], [12, 16]]
-    assert "damaged-2 beside it" in cut.message
+    assert "damaged-2" in cut.message
     assert "between steps 0 and 8, 12 and 16" in cut.message
     kept = [event for event in events(path) if event["event"] != "cut"]
     assert kept == [*BEFORE[1:3], *BEFORE[4:], {"event": "resumed", "step": 20}]
@@ -123,29 +123,31 @@ def test_a_cut_log_has_marks_of_its_own(path: Path) -> None:
     """The next checkpoint holds what is left, and a later damage is one of its own."""
     mark = write(path)
     change_digit(path, 0)
-    go_on(path, mark)
+    resume(path, mark)
     journal = Journal(path)
     later = journal.mark()
     journal.append({"event": "train", "step": 28, "loss": 0.1, "seconds": 0.1})
     journal.close()
-    assert go_on(path, later, step=24) is None
+    assert resume(path, later, step=24) is None
     change_digit(path, 3)
-    cut = go_on(path, later, step=24)
+    cut = resume(path, later, step=24)
     assert cut
     assert cut.gaps == [[0, 8], [13, 20]]
 
 
 @pytest.mark.parametrize(("whole", "torn"), [(4, 9), (4, 0), (1, 0)])
 def test_a_log_that_ends_early(path: Path, whole: int, torn: int) -> None:
-    """Its last line is no torn one: others that stood behind it are gone as well."""
+    """Not only a torn last line: the lines after it are missing as well."""
     mark = write(path)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:whole]) + lines[whole][:torn])
     missing = mark.size - path.stat().st_size
-    cut = go_on(path, mark)
+    cut = resume(path, mark)
     assert cut
-    problem = f", line {whole + 1}: the line has no end" if torn else f" ends {missing} bytes early"
-    assert cut.message.startswith(f"{path}{problem}; the run goes on")
+    problem = (
+        f", line {whole + 1}: the line has no end" if torn else f" is {missing} bytes too short"
+    )
+    assert cut.message.startswith(f"{path}{problem}; the run resumes")
     assert cut.gaps == [[BEFORE[whole - 1]["step"], 20]]
     assert events(path)[:-1] == BEFORE[:whole]
 
@@ -153,14 +155,14 @@ def test_a_log_that_ends_early(path: Path, whole: int, torn: int) -> None:
 def test_a_log_that_is_gone(path: Path) -> None:
     mark = write(path)
     path.unlink()
-    cut = go_on(path, mark)
+    cut = resume(path, mark)
     assert cut
     assert cut.message == (
-        f"{path} ends {mark.size} bytes early; the run goes on from its sound checkpoint, its log "
+        f"{path} is {mark.size} bytes too short; the run resumes from a valid checkpoint, its log "
         "lacks lines between steps 0 and 20"
     )
     assert [event["event"] for event in events(path)] == ["cut"]
-    assert go_on(path, mark) == Cut(gaps=[[0, 20]], message="")
+    assert resume(path, mark) == LogDamage(gaps=[[0, 20]], message="")
 
 
 @pytest.mark.parametrize("to_the_end", [False, True])
@@ -171,9 +173,9 @@ def test_zeroed_bytes_are_no_torn_line(path: Path, to_the_end: bool) -> None:
     data = path.read_bytes()
     rest = b"" if to_the_end else data[last:]
     path.write_bytes(data[:first] + bytes(len(data) - first - len(rest)) + rest)
-    cut = go_on(path, mark)
+    cut = resume(path, mark)
     assert cut
-    assert "line 3: the line holds zeroed bytes; the run goes on" in cut.message
+    assert "line 3: the line holds zeroed bytes; the run resumes" in cut.message
     assert cut.gaps == [[8, 20]]
     assert events(path)[:-1] == BEFORE[:2] + ([] if to_the_end else BEFORE[5:])
 
@@ -182,13 +184,13 @@ def test_lines_that_were_taken_out_whole_are_missed(path: Path) -> None:
     mark = write(path)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], *lines[3:], *(lines[-1:] * 2)]))
-    cut = go_on(path, mark)
+    cut = resume(path, mark)
     assert cut
-    assert "has other lines than it had" in cut.message
+    assert "has other lines than at the checkpoint" in cut.message
     assert cut.gaps == [[0, 20]]
 
 
-def test_no_damage_is_silent_and_none_costs_a_sound_line(path: Path) -> None:
+def test_damage_is_reported_and_costs_no_valid_line(path: Path) -> None:
     for seed in range(trials("DAMAGES", 70)):
         generator = random.Random(seed)
         mark = write(path)
@@ -196,7 +198,7 @@ def test_no_damage_is_silent_and_none_costs_a_sound_line(path: Path) -> None:
         damage = DAMAGES[seed % len(DAMAGES)]
         damage(path, generator)
         damaged = path.read_bytes() if path.exists() else b""
-        cut = go_on(path, mark)
+        cut = resume(path, mark)
         if damaged.startswith(before):
             assert cut is None, f"{damage.__name__}, seed {seed}"
             assert events(path) == BEFORE
@@ -207,12 +209,12 @@ def test_no_damage_is_silent_and_none_costs_a_sound_line(path: Path) -> None:
         lost = [event["step"] for event in BEFORE if event not in kept]
         covered = [any(first <= step <= last for first, last in cut.gaps) for step in lost]
         assert all(covered), f"{damage.__name__}, seed {seed}"
-        assert go_on(path, mark) == Cut(gaps=cut.gaps, message="")
+        assert resume(path, mark) == LogDamage(gaps=cut.gaps, message="")
 
 
 def test_gaps_in_words() -> None:
     assert describe_gaps([]) == ""
-    assert join_gaps([[4, 8]], [], [[0, 4], [4, 8]]) == [[0, 4], [4, 8]]
+    assert merge_gaps([[4, 8]], [], [[0, 4], [4, 8]]) == [[0, 4], [4, 8]]
     many = [[step, step + 1] for step in range(998, 1003)]
     assert describe_gaps(many) == (
         "its log lacks lines between steps 998 and 999, 999 and 1,000, 1,000 and 1,001 "

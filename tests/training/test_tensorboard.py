@@ -5,7 +5,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from qkvary.storage.errors import UsageError
 from qkvary.training.loop import train
-from qkvary.training.progress import Watchers
+from qkvary.training.progress import Callbacks
 from qkvary.training.tensorboard import TensorBoardLog
 from tests.training.test_loop import after, log
 from tests.training.toy import ToyTask, toy_run
@@ -24,8 +24,8 @@ def test_the_copy_shows_what_the_log_has_also_after_a_stop(steps: int, tmp_path:
     """Also where the last step before the stop was logged, or scored."""
     for stop in (after(steps), after(100)):
         board = TensorBoardLog(tmp_path / "board")
-        watchers = Watchers(on_log=board.write, sample=lambda _n: "hm")
-        train(toy_run(), ToyTask(), tmp_path, stop=stop, watchers=watchers)
+        callbacks = Callbacks(on_log=board.write, sample=lambda _n: "hm")
+        train(toy_run(), ToyTask(), tmp_path, stop=stop, callbacks=callbacks)
         board.close()
     for event, name in (("train", "loss"), ("validation", "accuracy"), ("train", "gradient_norm")):
         expected = [(entry["step"], entry[name]) for entry in log(tmp_path, event)]

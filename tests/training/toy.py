@@ -9,8 +9,8 @@ from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, EncoderConfig
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import (
-    EVERY_ROW,
-    IN_ONE_PROCESS,
+    ALL_ROWS,
+    SINGLE_PROCESS_CONTEXT,
     AttentionExample,
     Batch,
     EvaluationContext,
@@ -58,7 +58,7 @@ class ToyTask:
     def build(self, _network: Network, seed: int) -> nn.Module:
         return ToyModel(seed)
 
-    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         generator = torch.Generator().manual_seed(1_000_003 * seed + step)
         tokens = torch.randint(SYMBOLS, (batch_size, LENGTH), generator=generator)
         self.step = step
@@ -75,7 +75,11 @@ class ToyTask:
         return loss
 
     def evaluate(
-        self, model: nn.Module, split: Split, _context: EvaluationContext = IN_ONE_PROCESS, /
+        self,
+        model: nn.Module,
+        split: Split,
+        _context: EvaluationContext = SINGLE_PROCESS_CONTEXT,
+        /,
     ) -> dict[str, float]:
         assert not model.training
         assert not torch.is_grad_enabled()

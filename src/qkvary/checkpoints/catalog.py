@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from qkvary.storage.errors import UsageError
 from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
-from qkvary.storage.reading import refuse_pickles
+from qkvary.storage.untrusted_files import refuse_pickles
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel

@@ -20,13 +20,13 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.parameters import network_parameters
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.documents import Form
+from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.durable import atomic_write_dir, make_directory
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
 
-FORM = Form(name="a stored language model", version=1, key="model_format")
+FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
 """Version of what the folder holds; the manifest has its own."""
 KIND = "language model"
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -94,7 +94,7 @@ def save_model(path: Path, model: LanguageModel, tokenizer: Tokenizer | None = N
     }
     if tokenizer is not None:
         files[_TOKENIZER] = encode(tokenizer.describe()).encode() + b"\n"
-    about: dict[str, JsonValue] = {"kind": KIND, **FORM.mark}
+    about: dict[str, JsonValue] = {"kind": KIND, **FORMAT.version_field}
     make_directory(path.absolute().parent)
     manifest = describe(files, about=about)
     atomic_write_dir(path, {**files, MANIFEST_NAME: manifest.to_json()})
@@ -112,7 +112,7 @@ def load_model(path: Path) -> LoadedModel:
     about = manifest.about
     if about.get("kind") != KIND:
         raise DamagedError(f"{path} holds no language model, but {about.get('kind', 'a run')}")
-    FORM.check(about, path)
+    FORMAT.check(about, path)
     weights = parse_weights(manifest.read(path, _WEIGHTS), str(path / _WEIGHTS))
     config = parse_config(manifest.read(path, _CONFIG), path / _CONFIG, len(weights))
     tokenizer = _read_tokenizer(manifest, path)

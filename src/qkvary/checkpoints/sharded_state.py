@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from qkvary.checkpoints.tensor_files import Entry, contents_of, read_tensors
+from qkvary.storage.checkpoint_folders import FileContents
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import Manifest
-from qkvary.storage.rotation import Contents
 
 Kind = Literal["weights", "optimizer"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -53,12 +53,12 @@ def _shard_file(kind: Kind, number: int, count: int) -> str:
     return f"{kind}-{number + 1:05d}-of-{count:05d}.safetensors"
 
 
-def whole_contents(tensors: Tensors) -> dict[str, Contents]:
+def whole_contents(tensors: Tensors) -> dict[str, FileContents]:
     """Return the files of whole tensors."""
     return {_whole_file(kind): contents_of(tensors[kind]) for kind in KINDS}
 
 
-def shard_contents(tensors: Tensors, *, number: int, count: int) -> dict[str, Contents]:
+def shard_contents(tensors: Tensors, *, number: int, count: int) -> dict[str, FileContents]:
     """Return the files of one process.
 
     Args:

@@ -15,9 +15,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from qkvary.storage.checkpoint_folders import FileContents
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.manifest import CheckedFile
-from qkvary.storage.rotation import Contents
 
 _DTYPES = {
     "F64": torch.float64,
@@ -67,7 +67,7 @@ def entry_of(name: str, tensor: Tensor) -> Entry:
     return Entry(name=name, dtype=tensor.dtype, shape=tuple(tensor.shape))
 
 
-def contents_of(tensors: Mapping[str, Tensor]) -> Contents:
+def contents_of(tensors: Mapping[str, Tensor]) -> FileContents:
     """Return the bytes of a file that holds ``tensors``, made one after the other."""
     # Wide numbers first, so that each tensor lies where its numbers may; then by name.
     entries = sorted(
@@ -83,7 +83,7 @@ def contents_of(tensors: Mapping[str, Tensor]) -> Contents:
                 yield tensor_bytes(tensors[entry.name].detach().cpu().contiguous())
 
     size = len(header) + sum(entry.size for entry in entries)
-    return Contents(size=size, blocks=blocks())
+    return FileContents(size=size, blocks=blocks())
 
 
 def _header(entries: list[Entry]) -> bytes:

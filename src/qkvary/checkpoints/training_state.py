@@ -12,20 +12,20 @@ from torch import Tensor
 
 from qkvary.checkpoints.sharded_state import Reader, whole_contents
 from qkvary.checkpoints.tensor_files import tensor_bytes
-from qkvary.storage.durable import clean_leftovers
-from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.rotation import (
-    KEEP,
-    filling_step,
+from qkvary.storage.checkpoint_folders import (
+    DEFAULT_KEEP,
+    checkpoint_directory,
     find_newest,
-    keep_from,
     keep_newest,
+    keep_up_to,
     step_folder,
     step_manifest,
     stored_steps,
     write_checked,
     write_manifest,
 )
+from qkvary.storage.durable import clean_leftovers
+from qkvary.storage.jsonvalues import JsonValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def state_sha256(
     return digest.hexdigest()
 
 
-def save_training_state(directory: Path, state: TrainingState, *, keep: int = KEEP) -> None:
+def save_training_state(directory: Path, state: TrainingState, *, keep: int = DEFAULT_KEEP) -> None:
     """Write ``state`` durably, then remove all but the newest.
 
     Args:
@@ -84,7 +84,7 @@ def save_training_state(directory: Path, state: TrainingState, *, keep: int = KE
     """
     files = whole_contents({"weights": state.weights, "optimizer": state.optimizer})
     size = sum(contents.size for contents in files.values())
-    with filling_step(directory, state.step, size) as folder:
+    with checkpoint_directory(directory, state.step, size) as folder:
         entries = write_checked(folder, files)
         write_manifest(folder, state.step, entries, state.about)
     keep_newest(directory, keep)
@@ -95,7 +95,7 @@ def load_training_state(
     *,
     accept: Callable[[Mapping[str, JsonValue]], None],
     report: Callable[[str], None],
-    keep: int = KEEP,
+    keep: int = DEFAULT_KEEP,
 ) -> TrainingState | None:
     """Return the newest sound state, whole, or None where there is none at all.
 
@@ -115,7 +115,7 @@ def load_training_state(
     clean_leftovers(directory)
     state = find_newest(directory, stored_steps(directory), read=read, report=report)
     if state is not None:
-        keep_from(directory, state.step, keep)
+        keep_up_to(directory, state.step, keep)
     return state
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from qkvary.cli._output import print_error, printable
 from qkvary.studies.running.live import format_seconds
-from qkvary.studies.running.messages import News
+from qkvary.studies.running.messages import WorkerMessage
 from qkvary.studies.study import Cell
 
 PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
@@ -28,7 +28,7 @@ class TrainingDisplay:
         self._first: tuple[float, int] | None = None
         self.code = 0
 
-    def tell(self, news: News) -> None:
+    def handle(self, news: WorkerMessage) -> None:
         """Take one piece of news."""
         if news.kind == "progress":
             self._progress(news)
@@ -63,7 +63,7 @@ class TrainingDisplay:
         """Leave the terminal as it was."""
         self._clear()
 
-    def _ended(self, news: News) -> None:
+    def _ended(self, news: WorkerMessage) -> None:
         if news.status == "diverged":
             self._clear()
             print_error(f"{self._cells[news.cell].title} diverged: {news.text}")
@@ -76,7 +76,7 @@ class TrainingDisplay:
             took = format_seconds(news.seconds)
             self._line(f"{self._cells[news.cell].title} is done in {took}: loss {news.loss:.4f}")
 
-    def _progress(self, news: News) -> None:
+    def _progress(self, news: WorkerMessage) -> None:
         now = time.monotonic()
         if self._first is None:
             self._first = (now, news.step)
@@ -92,7 +92,7 @@ class TrainingDisplay:
         else:
             self._screen.print(Text(text), soft_wrap=True)
 
-    def _describe(self, news: News, now: float) -> str:
+    def _describe(self, news: WorkerMessage, now: float) -> str:
         parts = [f"step {news.step:,} of {news.steps:,}"]
         if news.loss is not None:
             parts.append(f"loss {news.loss:.4f}")

@@ -127,7 +127,7 @@ def _explain(runs: RunSummary) -> None:
 
 
 def _print_end(runs: RunSummary) -> None:
-    made = f"{runs.made:,} of {runs.planned:,} runs were made now, in {duration(runs.seconds)}"
+    made = f"{runs.executed:,} of {runs.planned:,} runs were made now, in {duration(runs.seconds)}"
     troubled = [f"{runs.failed:,} failed"] * bool(runs.failed)
     troubled += [f"{runs.diverged:,} diverged"] * bool(runs.diverged)
     console().print(Text("; ".join([made, *troubled])))

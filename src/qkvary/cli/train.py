@@ -44,17 +44,22 @@ from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.reports.files import write_report
 from qkvary.reports.study import study_report
 from qkvary.reports.terminal import print_report
+from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.rotation import KEEP
-from qkvary.studies.pretraining import DataChoice, ExecutionWishes, Wishes, plan_training
+from qkvary.studies.pretraining import (
+    DataReference,
+    ExecutionOverrides,
+    TrainingOverrides,
+    training_study,
+)
 from qkvary.studies.running.messages import STOPPING, Job
-from qkvary.studies.running.siblings import find_sibling, in_way
+from qkvary.studies.running.similar_runs import find_similar_run, with_execution
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import note_training, page_name
 from qkvary.studies.study import Study
 from qkvary.tasks.config import Protocol
 from qkvary.training.allocator import keep_freed_memory
-from qkvary.training.config import OnNonfinite, Precision, Way
+from qkvary.training.config import ExecutionSettings, OnNonfinite, Precision
 from qkvary.training.presets import Preset, find_preset, preset_names
 
 if TYPE_CHECKING:
@@ -199,11 +204,11 @@ class Computing:
         ),
     ] = None
 
-    def wishes(self, device: str) -> ExecutionWishes:
+    def overrides(self, device: str) -> ExecutionOverrides:
         """What this asks for on a device."""
         alone = device == "cpu" and "WORLD_SIZE" not in os.environ
         usual = (os.cpu_count() or 1) if alone else 1
-        wished = ExecutionWishes(**dataclasses.asdict(self))
+        wished = ExecutionOverrides(**dataclasses.asdict(self))
         return dataclasses.replace(wished, threads=self.threads or usual)
 
 
@@ -226,7 +231,7 @@ class Running:
     keep: Annotated[
         int,
         _count("--keep", "Checkpoints that are left on the disk, the newest ones; at least 1."),
-    ] = KEEP
+    ] = DEFAULT_KEEP
     allow_change: Annotated[
         bool,
         Parameter(
@@ -286,26 +291,26 @@ def command(
     check_device(where.device)
     running.check()
 
-    from qkvary.training.parallel import join_processes
+    from qkvary.training.parallel import join_process_group
 
-    with join_processes(running.strategy, where.device) as distribution:
+    with join_process_group(running.strategy, where.device) as distribution:
         prepared = _prepare(chosen, corpus, distribution)
         warning = find_miss(prepared)
         if warning is not None and not distribution.rank:
             print_error(warning)
-        study = plan_training(
+        study = training_study(
             chosen,
-            DataChoice(
+            DataReference(
                 name=prepared.name,
-                where=str(prepared.path.resolve()),
+                folder=str(prepared.path.resolve()),
                 fingerprint=prepared.fingerprint,
                 tokenizer=prepared.tokenizer,
             ),
             variants=variants,
             seeds=(0,) if where.seeds is None else parse_seeds(where.seeds),
-            wishes=Wishes(
+            overrides=TrainingOverrides(
                 **dataclasses.asdict(changes),
-                execution=computing.wishes(where.device),
+                execution=computing.overrides(where.device),
             ),
             device=where.device,
             dtype=where.dtype,
@@ -315,11 +320,13 @@ def command(
             if not distribution.rank:
                 print_plan(study, store, json_output=json_output)
             return 0
-        asked = study.cells()[0].run.way
-        begun = distribution.first(lambda: to_dict(_begun_in_another_way(study, store, running)))
+        asked = study.cells()[0].run.execution
+        begun = distribution.run_on_first(
+            lambda: to_dict(_begun_in_another_way(study, store, running))
+        )
         if begun is not None:
-            study = in_way(study, from_dict(Way, begun))
-        distribution.first(lambda: _check_finished(study, store))
+            study = with_execution(study, from_dict(ExecutionSettings, begun))
+        distribution.run_on_first(lambda: _check_finished(study, store))
         keep_freed_memory()
         if not distribution.rank:
             note_training(store, study, _typed(study))
@@ -359,7 +366,7 @@ def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> Pr
             line.end()
         return str(prepared.path)
 
-    return open_prepared(Path(distribution.first(prepare)))
+    return open_prepared(Path(distribution.run_on_first(prepare)))
 
 
 def _train(
@@ -367,12 +374,12 @@ def _train(
     store: Store,
     running: Running,
     distribution: "Distribution",
-    way: Way,
+    execution: ExecutionSettings,
     *,
     quiet: bool,
 ) -> int:
     """Make what is not made yet; return the exit code."""
-    from qkvary.studies.running import together
+    from qkvary.studies.running import distributed
 
     cells = study.cells()
     job = Job(
@@ -384,48 +391,51 @@ def _train(
     if distribution.rank:
         stopping = threading.Event()
         with _signals(stopping.set, said="") as received:
-            together.follow(job, distribution, stop=stopping.is_set, way=way)
+            distributed.run_other_rank(job, distribution, stop=stopping.is_set, execution=execution)
         return 128 + received[0] if received else 0
     display = TrainingDisplay(console(sys.stderr), cells, quiet=quiet)
-    watching = together.Watching(
-        tell=display.tell, on_log=display.log, prompt=running.sample, board=running.tensorboard
+    monitoring = distributed.Monitoring(
+        send=display.handle,
+        on_log=display.log,
+        prompt=running.sample,
+        tensorboard=running.tensorboard,
     )
-    worker = together.start_worker(job, distribution, watching, way)
+    worker = distributed.make_worker(job, distribution, monitoring, execution)
     try:
         with _signals(worker.stop, said=f"\n{STOPPING}\n") as received:
             worker.work()
     finally:
         display.close()
-    together.end_together(distribution)
+    distributed.announce_end(distribution)
     if worker.is_stopped:
         print_error("stopped; the same command goes on where it stopped")
         return 128 + (received[0] if received else signal.SIGTERM)
     return display.code
 
 
-def _begun_in_another_way(study: Study, store: Store, running: Running) -> Way | None:
+def _begun_in_another_way(study: Study, store: Store, running: Running) -> ExecutionSettings | None:
     """How runs were begun that are to be gone on with in another way."""
-    sibling = None if running.anew else find_sibling(store, study)
-    if sibling is not None and not running.allow_change:
+    similar = None if running.anew else find_similar_run(store, study)
+    if similar is not None and not running.allow_change:
         raise UsageError(
-            f"{sibling.cell.title} was begun with {sibling.differences}, and has come to step "
-            f"{sibling.step:,}: go on with it as you ask for now (--allow-change), or begin "
+            f"{similar.cell.title} was begun with {similar.differences}, and has come to step "
+            f"{similar.step:,}: go on with it as you ask for now (--allow-change), or begin "
             "another run (--anew)"
         )
-    if sibling is None and running.allow_change:
-        done = find_sibling(store, study, state="done")
+    if similar is None and running.allow_change:
+        done = find_similar_run(store, study, state="done")
         if done is not None:
             print_error(
                 f"{done.cell.title} has ended with {done.differences}: nothing is left to go on "
                 "with, and it is trained again as you ask for now"
             )
-    return None if sibling is None else sibling.way
+    return None if similar is None else similar.execution
 
 
 def _check_finished(study: Study, store: Store) -> None:
     """Refuse to train where a finished run is damaged: what it left is not given up unasked."""
     for cell in study.cells():
-        problem = store.damage(cell.run_key) if store.state(cell.run_key) == "done" else None
+        problem = store.find_damage(cell.run_key) if store.state(cell.run_key) == "done" else None
         if problem is not None:
             raise DamagedError(
                 f"{cell.title}: {problem}; put back what it was, or move "

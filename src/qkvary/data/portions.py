@@ -18,7 +18,7 @@ import numpy as np
 from qkvary.data.encoding import EncodedDocument
 from qkvary.data.prepared import (
     BLOCKS_FILE,
-    FORM,
+    FORMAT,
     KIND,
     SPLITS,
     TOKENIZER_FILE,
@@ -234,7 +234,7 @@ class Workplace:
         whole: dict[str, JsonValue] = {
             **about,
             "kind": KIND,
-            **FORM.mark,
+            **FORMAT.version_field,
             "splits": {name: self._counts(name) for name in SPLITS if self.count(name, 1)},
         }
         manifest = Manifest(files=files, about=whole)

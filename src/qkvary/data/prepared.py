@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
 from qkvary.data.verification import verify_file
-from qkvary.storage.documents import Form
+from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, Manifest, read_manifest
 
 KIND = "prepared-documents"
-FORM = Form(name="a prepared set of documents", version=1, key="format")
+FORMAT = DocumentFormat(name="a prepared set of documents", version=1, key="format")
 TOKENIZER_FILE = "tokenizer.json"
 BLOCKS_FILE = "blocks.json"
 """Digests of the pieces of large files: only to say where a damage is."""
@@ -216,7 +216,7 @@ def open_prepared(
     about = cast("dict[str, Any]", manifest.about)
     if about.get("kind") != KIND:
         raise UsageError(f"expected a prepared set of documents in {path}, got something else")
-    FORM.check(about, path)
+    FORMAT.check(about, path)
     for name in manifest.files:
         verify_file(path, name, manifest, blocks=BLOCKS_FILE, by_digest=verify)
     try:

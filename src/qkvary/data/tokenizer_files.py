@@ -20,7 +20,7 @@ from qkvary.data.downloads import DownloadError, cache_directory, fetch, is_offl
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, make_tokenizer
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.reading import LARGEST_SIDE_FILE, read_file
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 NAMES = ("gpt2", "bytes", "characters")
 _SHORTENED = re.compile(r"gpt2-([0-9]{1,6})")
@@ -125,7 +125,7 @@ def load_gpt2() -> BytePairTokenizer:
     places = [base / "gpt2_bpe" / name for base in (root, cache) if base for name in _MERGES]
     for path in places:
         if path.is_file():
-            data = read_file(path, limit=LARGEST_SIDE_FILE)
+            data = read_file(path, limit=MAX_SIDE_FILE_BYTES)
             if hashlib.sha256(data).hexdigest() != MERGES_SHA256:
                 raise DamagedError(f"{path} is not GPT-2's list of merges: remove or replace it")
             return BytePairTokenizer(data.decode())
@@ -185,7 +185,7 @@ def _end_of(folder: Path) -> str:
 
 def _text(path: Path) -> str:
     try:
-        return read_file(path, limit=LARGEST_SIDE_FILE).decode("utf-8")
+        return read_file(path, limit=MAX_SIDE_FILE_BYTES).decode("utf-8")
     except UnicodeDecodeError:
         raise UsageError(f"expected UTF-8 in {path}, got other bytes") from None
 

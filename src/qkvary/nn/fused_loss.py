@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from qkvary.nn.linear import goes_to_onednn, linear, multiply_transposed
 
-IGNORED = -100
+IGNORE_INDEX = -100
 """The target of tokens that do not count, as in ``torch.nn.functional.cross_entropy``."""
 
 CHUNK_LOGITS = {"cpu": 3 * 2**22}
@@ -49,7 +49,7 @@ def linear_cross_entropy(
     bias: Float[Tensor, " vocabulary"] | None,
     targets: Int[Tensor, " tokens"],
     *,
-    ignored: int = IGNORED,
+    ignored: int = IGNORE_INDEX,
     chunk_tokens: int | None = None,
 ) -> Float[Tensor, ""]:
     """The sum over counted tokens of ``cross_entropy(features W^T + b, targets)``.
@@ -86,7 +86,7 @@ def linear_token_losses(
     bias: Float[Tensor, " vocabulary"] | None,
     targets: Int[Tensor, " tokens"],
     *,
-    ignored: int = IGNORED,
+    ignored: int = IGNORE_INDEX,
     chunk_tokens: int | None = None,
 ) -> Float[Tensor, " tokens"]:
     """The loss of every token, zero where it does not count; without gradients, for evaluations.

@@ -11,7 +11,7 @@ from qkvary.reports.markdown import render_markdown
 from qkvary.reports.page import render_page
 from qkvary.reports.report import FORMATS, USUAL_FORMATS, Report, ReportFormat
 from qkvary.reports.tables import table_csv
-from qkvary.storage.durable import atomic_write_file, make_directory, writing
+from qkvary.storage.durable import atomic_write_file, explain_os_errors, make_directory
 from qkvary.storage.errors import UsageError
 
 RECORD_NAME = "record.json"
@@ -102,7 +102,7 @@ def check_folder(folder: Path, option: str) -> None:
         UsageError: if it is a file, or inside of one.
         ResourceError: if it cannot be written.
     """
-    with writing(folder):
+    with explain_os_errors(folder):
         there = next(
             place for place in (folder.absolute(), *folder.absolute().parents) if place.exists()
         )

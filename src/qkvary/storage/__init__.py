@@ -1,1 +1,1 @@
-"""What survives? Durable writes, manifests, locks, journals, and the errors of files."""
+"""Storage: durable writes, manifests, locks, journals, and errors with exit codes."""

@@ -1,8 +1,4 @@
-"""JSON documents that say which version of their form they have.
-
-What is read has one of three outcomes: it is sound, a newer qkvary wrote it, or it is damaged. Each
-kind of document keeps the name that its version has in the file. Torch-free.
-"""
+"""Versioned JSON documents; reading rejects damaged documents and newer versions. Torch-free."""
 
 from __future__ import annotations
 
@@ -14,43 +10,43 @@ from qkvary.storage.errors import DamagedError, NewerFormatError
 from qkvary.storage.jsonvalues import decode, encode
 
 Read = TypeVar("Read")
-"""What a document is read as."""
+"""Type of the value that a document is read into."""
 _LONGEST_REASON = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
-    """How documents of one kind are written, and which of them can be read."""
+class DocumentFormat:
+    """The format of one kind of documents."""
 
     name: str
-    """What a document is, with its article: ``a measurement of decoding``."""
+    """Name of a document for messages, with its article: ``a measurement of decoding``."""
     version: int
-    """Raised when a field is added, renamed or changes its meaning."""
+    """Incremented when a field is added, renamed or changes its meaning."""
     key: str = "schema_version"
-    """What the version is called in the document."""
+    """Key of the version in the document."""
     remedy: str = ""
-    """What can be done about a damaged document."""
+    """Advice on damaged documents."""
 
     @property
-    def mark(self) -> dict[str, int]:
-        """The version under its name, for documents that something else writes."""
+    def version_field(self) -> dict[str, int]:
+        """The version field, for documents that are written elsewhere."""
         return {self.key: self.version}
 
     def write(self, fields: Mapping[str, object]) -> bytes:
-        """Return the bytes of a document; equal fields give equal bytes."""
-        return (encode({**fields, **self.mark}, indent=1) + "\n").encode()
+        """Return the bytes of a document, deterministically."""
+        return (encode({**fields, **self.version_field}, indent=1) + "\n").encode()
 
     def read(self, data: bytes, where: object, build: Callable[[dict[str, Any]], Read]) -> Read:
-        """Return what a document holds.
+        """Return the value that a document holds.
 
         Args:
-            data: Its bytes.
-            where: What it is called in messages.
-            build: Makes it from its fields, without the version; raises ``ValueError``,
-                ``TypeError`` or ``KeyError`` for fields that do not fit.
+            data: The bytes of the document.
+            where: Name of the document in messages.
+            build: Builds the value from the fields without the version; raises ``ValueError``,
+                ``TypeError`` or ``KeyError`` for invalid fields.
 
         Raises:
-            DamagedError: if it is not what ``write`` gives.
+            DamagedError: if the document is damaged.
             NewerFormatError: if a newer qkvary wrote it.
         """
         try:
@@ -68,7 +64,7 @@ class Form:
         raise self._damaged(where, reason)
 
     def check(self, fields: Mapping[str, object], where: object) -> None:
-        """Refuse fields that are not of this version.
+        """Check the version of a document's fields.
 
         Raises:
             DamagedError: if they have another version, or none.

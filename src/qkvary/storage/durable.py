@@ -1,10 +1,8 @@
-"""The one write path: what was written is complete, or it is not there.
+"""Atomic, durable writes: a file or folder is complete, or it does not exist.
 
 New bytes go to a temporary name in the same directory, are flushed to the disk, and are renamed
-into place; the directory is flushed last. A writer holds a lock on its temporary file or folder,
-which the kernel releases when it dies, so that anybody can tell what a killed writer left behind.
-
-Knows nothing of what the bytes mean.
+into place; the directory is flushed last. A writer locks its temporary file or folder until it ends
+or dies, so the leftovers of killed writers can be recognized.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ from pathlib import Path
 from qkvary.storage.errors import ResourceError, UnsafeError
 
 TEMPORARY_PREFIX = ".tmp-"
-"""How the name of everything that is not complete begins."""
+"""Prefix of incomplete files and folders."""
 
-ASIDE_PREFIX = "damaged-"
-"""How the name of a folder begins that holds what was found damaged."""
+QUARANTINE_PREFIX = "damaged-"
+"""Prefix of folders with damaged files."""
 
 _counter = itertools.count()
 
@@ -35,25 +33,25 @@ _ADVICE = {
     errno.EACCES: "make the folder writable, or choose another one",
     errno.EPERM: "make the folder writable, or choose another one",
     errno.EROFS: "make the folder writable, or choose another one",
-    errno.ENOENT: "the folder is gone; start again",
+    errno.ENOENT: "the folder no longer exists; start again",
 }
 
 
 def free_bytes(path: Path) -> int | None:
-    """Return the bytes that a user may still write beside ``path``, or None if nobody knows."""
-    for place in (path, *path.parents):
+    """Return the free bytes on the disk of ``path``, or None if unknown."""
+    for folder in (path, *path.parents):
         with suppress(OSError):
-            usage = os.statvfs(place)
+            usage = os.statvfs(folder)
             return usage.f_bavail * usage.f_frsize
     return None
 
 
 @contextmanager
-def writing(path: Path, size: int = 0) -> Generator[None]:
-    """Turn an error of the operating system into one that a person can act on.
+def explain_os_errors(path: Path, size: int = 0) -> Generator[None]:
+    """Translate ``OSError`` into an error with advice.
 
     Args:
-        path: What is being written, for the message.
+        path: The file or folder being written, for the message.
         size: Bytes that it needs.
 
     Raises:
@@ -88,7 +86,7 @@ def make_directory(directory: Path) -> None:
     if directory.is_dir():
         return
     make_directory(directory.parent)
-    with writing(directory):
+    with explain_os_errors(directory):
         directory.mkdir(exist_ok=True)
         sync_directory(directory.parent)
 
@@ -129,33 +127,33 @@ def _write_new(path: Path, blocks: Iterable[bytes | memoryview]) -> None:
 
 
 def write_new_file(path: Path, blocks: Iterable[bytes | memoryview], size: int) -> None:
-    """Create a file in a folder that ``filling`` gave out, durably.
+    """Create a file durably in a folder from ``atomic_directory``.
 
     Args:
         path: The file; it must not exist.
         blocks: Its bytes, in order.
-        size: How many they are.
+        size: Number of bytes.
 
     Raises:
         ResourceError: if the disk is full, broken or not writable.
     """
-    with writing(path, size):
+    with explain_os_errors(path, size):
         _write_new(path, blocks)
 
 
 def atomic_write_file(path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path``: all of it, durably, or nothing.
+    """Write a file atomically and durably.
 
     Raises:
-        ResourceError: if the disk is full, broken or not writable; what stood at ``path`` before
-            still does, unless only the flush of the folder's names failed.
+        ResourceError: if the disk is full, broken or not writable; an older file remains, unless
+            only the flush of the directory failed.
     """
-    with writing(path, len(data)):
+    with explain_os_errors(path, len(data)):
         while True:
             temporary = _temporary(path.parent, path.name)
             descriptor = _locked(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
-                # Somebody may have taken the file for a leftover before it was locked.
+                # Another process may have removed it as a leftover before it was locked.
                 if os.fstat(descriptor).st_nlink == 0:
                     continue
                 _fill(descriptor, [data])
@@ -171,21 +169,20 @@ def atomic_write_file(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def filling(path: Path, size: int = 0) -> Generator[Path]:
-    """Give out an empty folder; what was put into it stands at ``path`` when the block ends.
+def atomic_directory(path: Path, size: int = 0) -> Generator[Path]:
+    """Yield a temporary folder, which is renamed to ``path`` when the block ends.
 
-    Everybody may fill it, with ``write_new_file``. A folder that stands at ``path`` already is
-    removed, after the new one is durable under its temporary name. If the block raises, or this
-    process dies in it, nothing was written.
+    Any process may fill it, with ``write_new_file``. An existing folder at ``path`` is removed once
+    the new one is durable. If the block raises, or this process dies in it, nothing is written.
 
     Args:
-        path: Where the folder shall stand.
-        size: Bytes that it needs, for the message where they do not fit.
+        path: The final path.
+        size: Bytes that it needs, for error messages.
 
     Raises:
         ResourceError: if the disk is full, broken or not writable.
     """
-    with writing(path, size):
+    with explain_os_errors(path, size):
         temporary = _temporary(path.parent, path.name)
         temporary.mkdir()
         descriptor = _locked(temporary, os.O_RDONLY | os.O_DIRECTORY)
@@ -204,41 +201,39 @@ def filling(path: Path, size: int = 0) -> Generator[Path]:
 
 
 def atomic_write_dir(path: Path, files: Mapping[str, bytes]) -> None:
-    """Put a folder that holds exactly ``files`` at ``path``: all of it, durably, or nothing.
+    """Write a folder that holds exactly ``files`` atomically and durably.
 
-    A folder that stands there already is removed, after the new one is durable under its temporary
-    name.
+    An existing folder is removed after the new one is durable.
 
     Raises:
         ResourceError: if the disk is full, broken or not writable.
-        UnsafeError: if a name would leave the folder.
+        UnsafeError: if a file name is not inside the folder.
     """
     for name in files:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise UnsafeError(f"{name!r} is no name for a file inside {path}")
-    with filling(path, sum(map(len, files.values()))) as folder:
+            raise UnsafeError(f"expected the name of a file inside {path}, got {name!r}")
+    with atomic_directory(path, sum(map(len, files.values()))) as folder:
         for name, data in files.items():
             _write_new(folder / name, [data])
 
 
-def set_aside(directory: Path, names: Iterable[str]) -> Path:
-    """Move what is damaged into a new folder beside it, so that nothing is lost.
+def quarantine(directory: Path, names: Iterable[str]) -> Path:
+    """Move damaged files into a new folder, so that nothing is lost.
 
     Args:
-        directory: Where it is.
-        names: Its files and folders, in the order in which they are moved; those that are not there
-            are passed over.
+        directory: The folder of the files.
+        names: Files and folders, moved in this order; missing ones are skipped.
 
     Returns:
-        The new folder: ``damaged-1``, or the next number that is free.
+        The new folder: ``damaged-1``, or the next free number.
 
     Raises:
         ResourceError: if the disk is full, broken or not writable.
     """
-    places = (directory / f"{ASIDE_PREFIX}{number}" for number in itertools.count(1))
+    places = (directory / f"{QUARANTINE_PREFIX}{number}" for number in itertools.count(1))
     place = next(path for path in places if not path.exists())
     make_directory(place)
-    with writing(place):
+    with explain_os_errors(place):
         for name in names:
             with suppress(FileNotFoundError):
                 (directory / name).rename(place / name)
@@ -248,31 +243,31 @@ def set_aside(directory: Path, names: Iterable[str]) -> Path:
 
 
 def remove_dir(path: Path) -> None:
-    """Remove a folder so that at no time half of it stands under its name.
+    """Remove a folder atomically: it is renamed first.
 
     Raises:
         ResourceError: if it cannot be removed.
     """
-    with writing(path):
-        doomed = _temporary(path.parent, path.name)
-        path.rename(doomed)
+    with explain_os_errors(path):
+        removed = _temporary(path.parent, path.name)
+        path.rename(removed)
         sync_directory(path.parent)
-        shutil.rmtree(doomed)
+        shutil.rmtree(removed)
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file, durably, if it is there.
+    """Remove a file durably, if it exists.
 
     Raises:
         ResourceError: if it cannot be removed.
     """
-    with writing(path):
+    with explain_os_errors(path):
         path.unlink(missing_ok=True)
         sync_directory(path.parent)
 
 
 def clean_leftovers(directory: Path) -> tuple[str, ...]:
-    """Remove what killed writers left in ``directory``; what a living one writes stays.
+    """Remove the leftovers of killed writers in ``directory``.
 
     Returns:
         The names removed.
@@ -303,14 +298,11 @@ def _remove_leftover(path: Path) -> bool:
 
 
 class AppendFile:
-    """A file that only grows; what was appended survives the death of the process at once.
-
-    Only ``sync`` makes it survive a power failure.
-    """
+    """An append-only file that survives a killed process, and after ``sync`` a power failure."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with writing(path):
+        with explain_os_errors(path):
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(path, flags, 0o666)
 
@@ -320,7 +312,7 @@ class AppendFile:
         Raises:
             ResourceError: if the disk is full, broken or not writable.
         """
-        with writing(self.path, len(data)):
+        with explain_os_errors(self.path, len(data)):
             view = memoryview(data)
             while view:
                 view = view[os.write(self._descriptor, view) :]
@@ -331,9 +323,9 @@ class AppendFile:
         Raises:
             ResourceError: if the disk refuses.
         """
-        with writing(self.path):
+        with explain_os_errors(self.path):
             os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""When and where something was made: the time, versions, the processor. Torch-free."""
+"""The time and the environment: versions, platform, processor. Torch-free."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 
 def now() -> str:
-    """Return the time as records have it: ISO 8601, UTC."""
+    """Return the current time as ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def package_version(package: str) -> str | None:
-    """The version that is installed, or None."""
+    """Return the installed version of a package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -36,10 +36,10 @@ def _cpu() -> str:
 
 
 def _commit() -> str | None:
-    """Return the commit of the checkout that qkvary runs from, with a plus if it was changed."""
+    """Return the commit of the source checkout, with a plus if it has changes."""
     source = Path(__file__).parent
     try:
-        said = subprocess.run(
+        result = subprocess.run(
             ["git", "-C", str(source), "describe", "--always", "--abbrev=40", "--dirty=+"],
             capture_output=True,
             text=True,
@@ -49,12 +49,12 @@ def _commit() -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return said.stdout.strip() or None
+    return result.stdout.strip() or None
 
 
 @functools.cache
 def machine() -> dict[str, Any]:
-    """Return what is the same for all runs of this process."""
+    """Return the environment of this process."""
     return {
         "qkvary": package_version("qkvary"),
         "commit": _commit(),

@@ -1,4 +1,4 @@
-"""What can go wrong with files and runs, each with the exit code that tells it to a program.
+"""Errors with exit codes.
 
 The command line prints the message (what failed, which file, what to do) and exits with the code;
 a traceback is a bug.
@@ -10,13 +10,13 @@ from typing import ClassVar
 
 
 class QkvaryError(Exception):
-    """An error that a person can act on."""
+    """An error that the user can act on."""
 
     exit_code: ClassVar[int] = 1
 
 
 class UsageError(QkvaryError, ValueError):
-    """The input makes no sense: a name, a value, a changed configuration."""
+    """Invalid input: a name, a value, a changed configuration."""
 
     exit_code = 2
 
@@ -28,13 +28,13 @@ class DamagedError(QkvaryError):
 
 
 class NewerFormatError(QkvaryError):
-    """Stored data was written by a newer qkvary: intact, but not for this one."""
+    """Stored data was written by a newer qkvary."""
 
     exit_code = 3
 
 
-class NoneSoundError(DamagedError):
-    """Of everything that could be gone on from, nothing is as it was written."""
+class NoValidCheckpointError(DamagedError):
+    """All checkpoints are damaged."""
 
 
 class ResourceError(QkvaryError):
@@ -50,12 +50,12 @@ class DivergedError(QkvaryError):
 
 
 class BusyError(QkvaryError):
-    """Somebody else owns it; the message names the owner."""
+    """Another process owns it; the message names the owner."""
 
     exit_code = 6
 
 
 class UnsafeError(QkvaryError):
-    """Refused for safety: a path that leaves its folder, a name that is no name."""
+    """Refused for safety, such as a path that leaves its folder."""
 
     exit_code = 7

@@ -1,8 +1,7 @@
-"""A log of events, one line each, that stays readable whatever happens to some of its lines.
+"""An append-only log of events, one per line, in which each line is validated separately.
 
-A line is a JSON object whose last key, ``check``, is a digest of the rest. Lines are appended
-whole; a line that was torn by a crash or changed later is reported and left out, and the lines
-before and after it are read.
+A line is a JSON object whose last key, ``check``, is a digest of the rest. Torn or changed lines
+are reported and skipped.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.storage.durable import AppendFile, atomic_write_file, set_aside
+from qkvary.storage.durable import AppendFile, atomic_write_file, quarantine
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
 from qkvary.storage.manifest import FileEntry
 
@@ -39,8 +38,7 @@ def from_line(line: bytes) -> dict[str, Any]:
     head, _, tail = line.rpartition(_CHECK)
     body = head + b"}"
     if tail != hashlib.sha256(body).hexdigest()[:_DIGITS].encode() + b'"}':
-        # JSON has no such bytes: a disk or a file system put them there, neither a crash of the
-        # writer nor an editor.
+        # Zero bytes come from a disk or file system, not from a crashed writer or an editor.
         zeroed = b"\0" in line
         raise ValueError(f"the line {'holds zeroed bytes' if zeroed else 'is torn or was changed'}")
     return cast("dict[str, Any]", decode(body))
@@ -48,22 +46,22 @@ def from_line(line: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalContents:
-    """What could be read of a journal."""
+    """The readable contents of a journal."""
 
     events: tuple[dict[str, Any], ...]
-    """The events of all sound lines, in order."""
+    """The events of all valid lines, in order."""
     problems: tuple[str, ...]
-    """One sentence for each line that is not sound."""
+    """A description of each invalid line."""
     gaps: tuple[int, ...]
-    """For each of them, how many of the events stand before it."""
+    """For each invalid line, the number of events before it."""
 
 
 def parse_journal(data: bytes, *, where: str) -> JournalContents:
-    """Read a journal from its bytes; never fails.
+    """Parse a journal; never fails.
 
     Args:
         data: The bytes of the file.
-        where: How the file is called in messages.
+        where: Name of the file in messages.
     """
     events: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -83,12 +81,10 @@ def parse_journal(data: bytes, *, where: str) -> JournalContents:
 
 
 class Journal:
-    """A journal opened by its owner, to append events."""
+    """A journal opened for appending."""
 
     def __init__(self, path: Path) -> None:
-        """Open the journal at ``path``, or begin it.
-
-        A line that a crash tore off at the end is cut, so that the next one starts afresh.
+        """Open or create the journal at ``path``; remove a torn last line.
 
         Raises:
             ResourceError: if the file cannot be written.
@@ -96,9 +92,9 @@ class Journal:
         self.path = path
         data = path.read_bytes() if path.exists() else b""
         sound = data[: data.rfind(b"\n") + 1]
-        self.cut = data[len(sound) :]
-        """What stood behind the last whole line."""
-        if self.cut:
+        self.torn_tail = data[len(sound) :]
+        """Bytes after the last complete line."""
+        if self.torn_tail:
             atomic_write_file(path, sound)
         self._start(sound)
 
@@ -108,7 +104,7 @@ class Journal:
         self._file = AppendFile(self.path)
 
     def append(self, event: Mapping[str, JsonValue]) -> None:
-        """Add one event.
+        """Append an event.
 
         Raises:
             ResourceError: if the disk is full, broken or not writable.
@@ -119,17 +115,17 @@ class Journal:
         self._size += len(line)
 
     def mark(self) -> FileEntry:
-        """Flush to the disk, and return what the journal is at this moment."""
+        """Flush to the disk and return the current size and digest."""
         self._file.sync()
         return FileEntry(size=self._size, sha256=self._digest.hexdigest())
 
-    def holds(self, mark: FileEntry) -> bool:
-        """Return whether the journal still begins with what it was at ``mark``."""
+    def starts_with(self, mark: FileEntry) -> bool:
+        """Return whether the journal is unchanged up to ``mark``."""
         data = self.path.read_bytes()[: mark.size]
         return FileEntry.of(data) == mark
 
     def rewind(self, mark: FileEntry) -> None:
-        """Forget what was appended after ``mark``, durably.
+        """Truncate the journal to ``mark``, durably.
 
         Raises:
             ResourceError: if the file cannot be written.
@@ -141,14 +137,11 @@ class Journal:
         self._start(data[: mark.size])
 
     def contents(self) -> JournalContents:
-        """Return what could be read of the journal when it was opened.
-
-        Nothing may have been appended since.
-        """
-        return parse_journal(self.path.read_bytes() + self.cut, where=str(self.path))
+        """Return the contents when it was opened; nothing may have been appended since."""
+        return parse_journal(self.path.read_bytes() + self.torn_tail, where=str(self.path))
 
     def replace(self, events: Iterable[Mapping[str, JsonValue]]) -> None:
-        """Put other events in place of all that there are, durably.
+        """Replace all events, durably.
 
         Raises:
             ResourceError: if the file cannot be written.
@@ -158,26 +151,26 @@ class Journal:
         atomic_write_file(self.path, data)
         self._start(data)
 
-    def copy_aside(self) -> Path:
-        """Keep a copy of the journal as it was when it was opened; return the folder that has it.
+    def back_up(self) -> Path:
+        """Copy the journal, as it was when opened, into a new folder; return the folder.
 
         Raises:
             ResourceError: if it cannot be written.
         """
-        folder = set_aside(self.path.parent, ())
-        atomic_write_file(folder / self.path.name, self.path.read_bytes() + self.cut)
+        folder = quarantine(self.path.parent, ())
+        atomic_write_file(folder / self.path.name, self.path.read_bytes() + self.torn_tail)
         return folder
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
 
 class SilentJournal:
-    """What a process that does not write keeps in place of a journal: nothing."""
+    """A journal that writes nothing, for ranks other than 0."""
 
     def append(self, event: Mapping[str, JsonValue]) -> None:
-        """Forget the event."""
+        """Ignore the event."""
 
     def mark(self) -> FileEntry:
         """Return the mark of an empty journal."""

@@ -1,8 +1,7 @@
-"""JSON that gives back what it was given: NaN and the infinities survive, key order is fixed.
+"""JSON with NaN and infinities, and with sorted keys.
 
-Standard JSON has no word for them; here they are the tagged objects ``{"$float": "NaN"}``,
-``"Infinity"`` and ``"-Infinity"``. A key that starts with ``$`` is written with one more, so that
-no name of a user can be taken for a tag.
+Non-finite numbers are written as the tagged objects ``{"$float": "NaN"}``, ``"Infinity"`` and
+``"-Infinity"``. Keys that start with ``$`` are escaped with another ``$``.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 JsonValue = None | bool | int | float | str | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
-"""What can be written; lists come back as lists, mappings as dicts."""
+"""A JSON value; sequences are read as lists, mappings as dicts."""
 
 _TAG = "$float"
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -33,7 +32,7 @@ def _tagged(value: object) -> object:
 
 def _escaped(key: object) -> str:
     if not isinstance(key, str):
-        raise TypeError(f"JSON keys must be strings, got {key!r}")
+        raise TypeError(f"expected strings as JSON keys, got {key!r}")
     return f"${key}" if key.startswith("$") else key
 
 

@@ -1,7 +1,6 @@
-"""Who owns a folder: a lock of the kernel, which ends with the process that holds it.
+"""Ownership of folders: kernel locks, which are released when the owner dies.
 
-The lock file is never removed; whether it is locked decides, not whether it is there. What stands
-inside is for messages only.
+The lock file is never removed, since only its lock matters; its contents are for messages only.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.storage.durable import writing
+from qkvary.storage.durable import explain_os_errors
 from qkvary.storage.environment import now
 from qkvary.storage.errors import BusyError
 from qkvary.storage.jsonvalues import decode, encode
@@ -21,12 +20,12 @@ from qkvary.storage.jsonvalues import decode, encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Who holds a lock."""
+    """The owner of a lock."""
 
     pid: int
-    """Process number."""
+    """Process ID."""
     host: str
-    """Name of the machine."""
+    """Host name."""
     since: str
     """ISO 8601, UTC."""
 
@@ -35,17 +34,17 @@ class Owner:
 
 
 class OwnerLock:
-    """An exclusive lock, held from construction until ``release`` or the death of the process."""
+    """An exclusive lock, held from construction until ``release`` or the end of the process."""
 
     def __init__(self, path: Path) -> None:
-        """Take the lock at ``path``.
+        """Acquire the lock at ``path``.
 
         Raises:
-            BusyError: if somebody else holds it; the message names them.
+            BusyError: if another process holds it; the message names the owner.
             ResourceError: if the file cannot be written.
         """
         self.path = path
-        with writing(path):
+        with explain_os_errors(path):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             self._take()
@@ -54,20 +53,20 @@ class OwnerLock:
             raise
 
     def _take(self) -> None:
-        with writing(self.path):
+        with explain_os_errors(self.path):
             is_mine = self._try()
         if not is_mine:
             owner = read_owner(self.path)
             raise BusyError(
-                f"{self.path.parent} is in use by {owner or 'a process that is just starting'}; "
-                "wait for it or stop it"
+                f"{self.path.parent} is in use by {owner or 'a starting process'}; wait for it or "
+                "stop it"
             )
         owner = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "since": now(),
         }
-        with writing(self.path):
+        with explain_os_errors(self.path):
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, encode(owner).encode(), 0)
 
@@ -79,18 +78,18 @@ class OwnerLock:
         return True
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a living process holds the lock at ``path``."""
+    """Return whether a process holds the lock at ``path``."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        # A shared lock: two that look at once do not take each other for the owner.
+        # A shared lock, so that concurrent checks do not see each other.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -100,7 +99,7 @@ def is_held(path: Path) -> bool:
 
 
 def read_owner(path: Path) -> Owner | None:
-    """Return who last took the lock at ``path``, or None if that is not known."""
+    """Return the last owner of the lock at ``path``, or None if unknown."""
     try:
         fields = cast("dict[str, Any]", decode(path.read_bytes()))
         return Owner(pid=fields["pid"], host=fields["host"], since=fields["since"])

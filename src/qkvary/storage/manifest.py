@@ -1,8 +1,7 @@
-"""The list that a stored folder carries: each file with its size and sha256.
+"""The manifest of a stored folder: size and sha256 of each file.
 
-No valid manifest means that the folder does not exist. Bytes are handed out only after they were
-compared with the list, so what is used is what was checked. The manifest is also checked against
-itself: it has one spelling, and holds the digest of the rest of it.
+A folder without a valid manifest is ignored. Bytes are returned only after they were checked. The
+manifest has a canonical encoding and contains its own digest.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.storage.documents import Form
+from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.errors import DamagedError, UnsafeError
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
 
 MANIFEST_NAME = "MANIFEST.json"
-FORM = Form(name="a manifest", version=1, key="format_version")
+FORMAT = DocumentFormat(name="a manifest", version=1, key="format_version")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _BLOCK_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """What one file must be."""
+    """Size and digest of a file."""
 
     size: int
-    """Bytes."""
+    """Number of bytes."""
     sha256: str
-    """Digest of the bytes, hexadecimal."""
+    """Hexadecimal digest of the bytes."""
 
     @classmethod
     def of(cls, data: bytes) -> FileEntry:
@@ -43,19 +42,19 @@ class FileEntry:
 
 
 class CheckedFile:
-    """A listed file that is read once, in order, and compared with its list as it is read.
+    """A file that is read sequentially and checked against its entry.
 
-    Nothing of it may be used before ``finish`` was passed.
+    Its contents must not be used before ``finish`` has succeeded.
     """
 
     def __init__(self, path: Path, entry: FileEntry, file: FileIO) -> None:
-        """Begin at the first byte of an open file."""
+        """Start at the first byte of an open file."""
         self.path, self.entry, self._file = path, entry, file
         self._digest = hashlib.sha256()
         self.left = entry.size
 
     def fill(self, view: memoryview) -> None:
-        """Read the next bytes, as many as ``view`` has room for.
+        """Fill ``view`` with the next bytes.
 
         Raises:
             DamagedError: if there are fewer.
@@ -84,7 +83,7 @@ class CheckedFile:
         return bytes(data)
 
     def skip(self, size: int) -> None:
-        """Pass over the next ``size`` bytes.
+        """Skip the next ``size`` bytes.
 
         Raises:
             DamagedError: if there are fewer.
@@ -96,10 +95,10 @@ class CheckedFile:
             size -= len(block)
 
     def finish(self) -> None:
-        """Read what is left; what was read before may be used then.
+        """Read the rest and check the digest.
 
         Raises:
-            DamagedError: if the file is not the listed one.
+            DamagedError: if the file does not match its entry.
         """
         self.skip(self.left)
         if self._digest.hexdigest() != self.entry.sha256:
@@ -108,18 +107,18 @@ class CheckedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A folder's files, and what else its writer had to say."""
+    """A folder's files and metadata."""
 
     files: Mapping[str, FileEntry]
-    """Name to size and digest."""
+    """Size and digest by file name."""
     about: Mapping[str, JsonValue]
-    """Facts that belong to the whole, such as the step of a checkpoint."""
+    """Metadata of the folder, such as the step of a checkpoint."""
 
     def read(self, directory: Path, name: str) -> bytes:
-        """Return the bytes of one file, checked.
+        """Return the checked bytes of a file.
 
         Raises:
-            DamagedError: if the file is not listed, missing, or not what the manifest says.
+            DamagedError: if the file is not listed, missing, or does not match the manifest.
             UnsafeError: if the file is a link out of the folder.
         """
         path, entry = self._find(directory, name)
@@ -135,7 +134,7 @@ class Manifest:
 
     @contextmanager
     def open(self, directory: Path, name: str) -> Generator[CheckedFile]:
-        """Read one file piece by piece; the block must end with its ``finish``.
+        """Open a file for sequential reading; the block must end with ``finish``.
 
         Raises:
             DamagedError: as ``read``.
@@ -143,7 +142,7 @@ class Manifest:
         """
         path, entry = self._find(directory, name)
         try:
-            # Unbuffered: pieces are large, and go where they are wanted without a copy.
+            # Unbuffered: reads are large and avoid a copy.
             file = path.open("rb", buffering=0)
         except OSError as error:
             raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
@@ -154,7 +153,7 @@ class Manifest:
             yield CheckedFile(path, entry, file)
 
     def check(self, directory: Path, names: Iterable[str] | None = None) -> None:
-        """Read files, all by default, to see that they are what was listed; needs no memory.
+        """Check files, all by default, without holding them in memory.
 
         Raises:
             DamagedError: as ``read``.
@@ -171,7 +170,7 @@ class Manifest:
         return directory / name, entry
 
     def read_all(self, directory: Path) -> dict[str, bytes]:
-        """Return the bytes of every file, checked.
+        """Return the checked bytes of every file.
 
         Raises:
             DamagedError: as ``read``.
@@ -181,7 +180,7 @@ class Manifest:
     def to_json(self) -> bytes:
         """Return the bytes of ``MANIFEST.json``."""
         body = {
-            **FORM.mark,
+            **FORMAT.version_field,
             "files": {
                 name: {"size": entry.size, "sha256": entry.sha256}
                 for name, entry in self.files.items()
@@ -196,7 +195,7 @@ def _digest(body: Mapping[str, object]) -> str:
 
 
 def _resized(path: Path, size: int, entry: FileEntry) -> DamagedError:
-    return DamagedError(f"{path} has {size:,} bytes instead of {entry.size:,}")
+    return DamagedError(f"expected {entry.size:,} bytes in {path}, got {size:,}")
 
 
 def _changed(path: Path) -> DamagedError:
@@ -205,9 +204,9 @@ def _changed(path: Path) -> DamagedError:
 
 def _check_inside(directory: Path, name: str) -> None:
     if not _NAME.fullmatch(name) or name in (".", ".."):
-        raise UnsafeError(f"{name!r} in {directory / MANIFEST_NAME} is no name for a file")
+        raise UnsafeError(f"expected file names in {directory / MANIFEST_NAME}, got {name!r}")
     if (directory / name).resolve().parent != directory.resolve():
-        raise UnsafeError(f"{directory / name} leads out of its folder; it is not read")
+        raise UnsafeError(f"{directory / name} links to a file outside its folder; it is not read")
 
 
 def describe(
@@ -225,7 +224,7 @@ def describe(
 
 
 def read_manifest(directory: Path, *, required: Iterable[str] = ()) -> Manifest:
-    """Return the manifest of a folder; the files themselves are checked when they are read.
+    """Return the manifest of a folder; files are checked when they are read.
 
     Args:
         directory: The folder.
@@ -234,7 +233,7 @@ def read_manifest(directory: Path, *, required: Iterable[str] = ()) -> Manifest:
     Raises:
         DamagedError: if it is missing, is not a manifest, or was changed.
         NewerFormatError: if a newer qkvary wrote it.
-        UnsafeError: if it lists a name that leaves the folder.
+        UnsafeError: if it lists a file outside the folder.
     """
     path = directory / MANIFEST_NAME
     try:
@@ -248,7 +247,7 @@ def read_manifest(directory: Path, *, required: Iterable[str] = ()) -> Manifest:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DamagedError(f"{path} is not a manifest") from None
     if manifest is None or manifest.to_json() != data:
-        raise DamagedError(f"{path} was changed: it does not have its own digest")
+        raise DamagedError(f"{path} was changed: its digest does not match")
     for name in manifest.files:
         _check_inside(directory, name)
     missing = sorted(set(required) - manifest.files.keys())
@@ -258,8 +257,8 @@ def read_manifest(directory: Path, *, required: Iterable[str] = ()) -> Manifest:
 
 
 def _parse(fields: Mapping[str, Any], path: Path) -> Manifest:
-    # In every version of the format the digest covers all the rest, so that a version is believed.
-    FORM.check(fields, path)
+    # The digest covers all other fields in every version, so the version can be trusted.
+    FORMAT.check(fields, path)
     if not isinstance(fields["about"], dict):
         raise TypeError("about must be an object")
     listed = cast("dict[str, dict[str, Any]]", fields["files"])

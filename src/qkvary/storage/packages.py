@@ -1,4 +1,4 @@
-"""Says which packages are installed, and which extra of qkvary brings one that is not."""
+"""Checks for optional packages and the extras that provide them."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -16,26 +16,26 @@ _EXTRAS: Mapping[str, str] = {
     "transformers": "hf",
     "zstandard": "data",
 }
-"""The extra of a package; every other one comes with ``train``."""
+"""The extra that provides a package; all others are in ``train``."""
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported; does not import it."""
+    """Return whether a package can be imported, without importing it."""
     return find_spec(package) is not None
 
 
 def require(package: str) -> None:
-    """Refuse to go on without a package.
+    """Check that a package is installed.
 
     Raises:
-        UsageError: if it is not installed; the message names the extra that brings it.
+        UsageError: if it is not; the message names the extra that provides it.
     """
     if not is_installed(package):
         raise UsageError(describe_missing(package))
 
 
 def describe_missing(module: str) -> str:
-    """Return a sentence on how to install the package of a module."""
+    """Describe how to install the package of a module."""
     package = module.partition(".")[0]
     extra = _EXTRAS.get(package, "train")
-    return f"{package} is not installed: pip install 'qkvary[{extra}]' brings it"
+    return f"{package} is not installed: run pip install 'qkvary[{extra}]'"

@@ -1,1 +1,1 @@
-"""How do variants compare? Studies, their runs and their results."""
+"""Studies that compare variants: their definitions, runs and results."""

@@ -1,6 +1,6 @@
-"""Finds studies: those that ship by the name of their file, a user's own by the path of theirs.
+"""Loads studies: built-in ones by file name, a user's own by path.
 
-A study is a Python file with a ``STUDY``. Torch-free as long as the file is.
+A study is a Python file with a ``STUDY``. Torch-free if the file is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qkvary.text.names import suggest
 
 
 def study_names() -> tuple[str, ...]:
-    """The names of the studies that ship, sorted."""
+    """Return the names of the built-in studies, sorted."""
     found = pkgutil.iter_modules(qkvary.studies.definitions.__path__)
     return tuple(sorted(_spell(item.name) for item in found))
 
@@ -28,10 +28,10 @@ def load_study(name: str) -> Study:
     """Return a study.
 
     Args:
-        name: The name of a study that ships, or the path of a Python file with a ``STUDY``.
+        name: The name of a built-in study, or the path of a Python file with a ``STUDY``.
 
     Raises:
-        UsageError: if there is no such study (with the nearest name), or if its file is not one.
+        UsageError: if there is no such study (with the nearest name), or if its file is invalid.
     """
     if name.endswith(".py") or "/" in name:
         return _load_file(Path(name))
@@ -51,7 +51,7 @@ def _spell(name: str) -> str:
 
 def _load_file(path: Path) -> Study:
     if not path.is_file():
-        raise UsageError(f"expected a Python file with a STUDY, got {path}, which is no file")
+        raise UsageError(f"expected a Python file with a STUDY, got {path}, which is not a file")
     spec = importlib.util.spec_from_file_location(f"qkvary_user_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UsageError(
@@ -66,7 +66,7 @@ def _load_file(path: Path) -> Study:
 
 
 def _reason(error: Exception, path: Path) -> str:
-    """The error in a line, with the line of the user's file that it comes from."""
+    """Return the error in one line, with the line number in the user's file."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
     ]

@@ -1,4 +1,4 @@
-"""What giving parameters back makes of the settings of a study that ask for it."""
+"""Describes the settings of a study whose variants have equal parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qkvary.studies.study import Study
 
 
 def describe_equal_parameters(study: Study) -> Iterator[str]:
-    """Say, for each setting that gives parameters back, which widths that makes."""
+    """State the feed-forward widths of each setting with equal parameters."""
     baseline = parse_variant(study.baseline)
     for setting in study.settings:
         if not setting.equal_parameters:

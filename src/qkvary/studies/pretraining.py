@@ -1,8 +1,4 @@
-"""From a preset, a prepared set and a few wishes to a study of one or more variants. Torch-free.
-
-So what ``qkvary train`` makes is a study like any other: it is stored, resumed, reported and
-compared the same way.
-"""
+"""Builds the study of ``qkvary train`` from a preset, a prepared set and overrides. Torch-free."""
 
 from __future__ import annotations
 
@@ -24,36 +20,35 @@ from qkvary.training.config import (
 from qkvary.training.presets import Preset
 
 VALIDATIONS = 20
-"""Validations of a run whose preset is cut short."""
+"""Number of validations of a shortened run."""
 VALIDATION_TOKENS = 65_536
-"""Tokens of a validation, where a preset does not say how many or is cut short; the test at the end
-scores every token."""
+"""Tokens per validation of a shortened run, or if the preset does not specify them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionWishes:
-    """What is to be different in how steps are computed; None leaves it."""
+class ExecutionOverrides:
+    """Overrides of a preset's execution; None keeps its value."""
 
     micro_batch_size: int | None = None
-    """Rows that go through the network at once."""
+    """Rows per forward pass."""
     precision: Precision | None = None
-    """Of products."""
+    """Precision of matrix products."""
     compile: bool | None = None
-    """Whether torch compiles the network."""
+    """Whether to compile the network."""
     recompute_blocks: bool | None = None
-    """Whether blocks are computed again for their gradient."""
+    """Whether to recompute blocks in the backward pass."""
     threads: int | None = None
-    """Of each process on a CPU."""
+    """CPU threads per process."""
 
-    def change(self, execution: ExecutionConfig, batch_size: int) -> ExecutionConfig:
-        """Return what is wished for.
+    def apply(self, execution: ExecutionConfig, batch_size: int) -> ExecutionConfig:
+        """Return the configuration with the overrides.
 
         Args:
-            execution: Of the preset.
-            batch_size: Rows of a step, of which no part has more.
+            execution: The preset's configuration.
+            batch_size: Rows per step.
 
         Raises:
-            UsageError: if a part is to have more rows than a step.
+            UsageError: if the micro-batch is larger than the batch.
         """
         if self.micro_batch_size is not None and self.micro_batch_size > batch_size:
             raise UsageError(
@@ -61,89 +56,89 @@ class ExecutionWishes:
                 f"{self.micro_batch_size:,}"
             )
         names = (field.name for field in dataclasses.fields(self))
-        wished = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        changed = replace(execution, **wished)
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        changed = replace(execution, **given)
         micro = changed.micro_batch_size
         return replace(changed, micro_batch_size=None if micro is None else min(micro, batch_size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What is to be different from the preset; None leaves it."""
+class TrainingOverrides:
+    """Overrides of a preset; None keeps its value."""
 
     steps: int | None = None
-    """Optimizer steps; warm-up and validations are shortened with them."""
+    """Optimizer steps; fewer steps shorten warm-up and validation intervals too."""
     batch_size: int | None = None
-    """Rows of a step, over all processes."""
+    """Rows per step, over all processes."""
     context: int | None = None
-    """Tokens of a row."""
+    """Tokens per row."""
     learning_rate: float | None = None
-    """The peak."""
+    """Peak learning rate."""
     evaluate_every: int | None = None
     """Steps between validations."""
     validation_tokens: int | None = None
-    """Tokens scored in each."""
+    """Tokens per validation."""
     test_tokens: int | None = None
     """Tokens scored at the end; all by default."""
     on_nonfinite: OnNonfinite | None = None
-    """What becomes of steps that are not finite."""
+    """Handling of non-finite steps."""
     spike_guard: bool | None = None
-    """Whether a loss that stays far above what it was ends a run."""
+    """Whether a loss that stays far above its usual level ends a run."""
     protocol: Protocol | None = None
-    """How rows are made of documents."""
+    """Arrangement of documents in rows."""
     document_mask: bool = False
-    """Whether tokens see their own document only."""
-    execution: ExecutionWishes = ExecutionWishes()
-    """How steps are computed."""
+    """Whether tokens attend to their own document only."""
+    execution: ExecutionOverrides = ExecutionOverrides()
+    """Overrides of the execution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataChoice:
-    """The prepared set, as far as a study must know it."""
+class DataReference:
+    """A reference to a prepared data set."""
 
     name: str
-    """What people call it."""
-    where: str
-    """Its folder."""
+    """Name for display."""
+    folder: str
+    """Folder."""
     fingerprint: str
-    """What it is."""
+    """sha256 of the set."""
     tokenizer: Tokenizer
-    """What made its tokens."""
+    """Tokenizer."""
 
 
-def plan_training(
+def training_study(
     preset: Preset,
-    data: DataChoice,
+    data: DataReference,
     *,
     variants: tuple[str, ...] = (),
     seeds: tuple[int, ...] = (0,),
-    wishes: Wishes = Wishes(),
+    overrides: TrainingOverrides = TrainingOverrides(),
     device: str = "cpu",
     dtype: Literal["float32", "float64"] = "float32",
 ) -> Study:
     """Return the study that trains a preset.
 
     Args:
-        preset: Network and training.
+        preset: The preset.
         data: The prepared set.
-        variants: Labels; the preset's own if there is none. The first is the baseline.
-        seeds: Of the runs.
-        wishes: What is to be different.
-        device: Where the runs compute.
-        dtype: Of their weights.
+        variants: Labels, the first of which is the baseline; by default the preset's variant.
+        seeds: Seeds of the runs.
+        overrides: Overrides of the preset.
+        device: Device of the runs.
+        dtype: Type of the weights.
 
     Raises:
-        UsageError: if the preset is about another variant, or a wish does not fit it.
-        ValueError: if a variant is unknown or has no meaning in the network.
+        UsageError: if the preset is limited to another variant, or an override is invalid.
+        ValueError: if a variant is unknown or invalid for the network.
     """
     chosen = [preset.with_variant(label) for label in variants] or [preset]
     labels = tuple(found.variant for found in chosen)
-    first = _fit(chosen[0], data, wishes)
+    first = _fit(chosen[0], data, overrides)
     setting = Setting(
         name=f"{preset.name} on {data.name}",
-        task=_task(first, data, wishes),
+        task=_task(first, data, overrides),
         network=first.network,
-        training=_training(first.training, wishes),
+        training=_training(first.training, overrides),
         keep_networks=True,
     )
     return Study(
@@ -159,53 +154,55 @@ def plan_training(
     )
 
 
-def _fit(preset: Preset, data: DataChoice, wishes: Wishes) -> Preset:
+def _fit(preset: Preset, data: DataReference, overrides: TrainingOverrides) -> Preset:
     fitted = preset.with_vocabulary(data.tokenizer.vocabulary)
     network = fitted.network
-    if wishes.context is not None:
-        network = replace(network, max_tokens=wishes.context)
+    if overrides.context is not None:
+        network = replace(network, max_tokens=overrides.context)
     return replace(fitted, network=network)
 
 
-def _task(preset: Preset, data: DataChoice, wishes: Wishes) -> LanguageTaskConfig:
-    task = preset.task(data=data.where, data_sha256=data.fingerprint)
-    whole = wishes.steps is None or wishes.steps >= preset.training.steps
+def _task(preset: Preset, data: DataReference, overrides: TrainingOverrides) -> LanguageTaskConfig:
+    task = preset.task(data=data.folder, data_sha256=data.fingerprint)
+    whole = overrides.steps is None or overrides.steps >= preset.training.steps
     usual = (preset.validation_tokens if whole else None) or VALIDATION_TOKENS
     return replace(
         task,
-        protocol=wishes.protocol or task.protocol,
-        document_mask=wishes.document_mask,
-        validation_tokens=wishes.validation_tokens or usual,
-        test_tokens=wishes.test_tokens,
+        protocol=overrides.protocol or task.protocol,
+        document_mask=overrides.document_mask,
+        validation_tokens=overrides.validation_tokens or usual,
+        test_tokens=overrides.test_tokens,
     )
 
 
-def _training(training: TrainingConfig, wishes: Wishes) -> TrainingConfig:
-    steps = wishes.steps or training.steps
+def _training(training: TrainingConfig, overrides: TrainingOverrides) -> TrainingConfig:
+    steps = overrides.steps or training.steps
     short = steps < training.steps
     schedule = training.schedule
     warmup = min(schedule.warmup_steps, max(1, steps // 10)) if short else schedule.warmup_steps
     every = min(training.evaluate_every, max(1, steps // VALIDATIONS))
-    rate = wishes.learning_rate
+    rate = overrides.learning_rate
     if rate is None:
         rate = training.optimizer.learning_rate
-    batch = wishes.batch_size or training.batch_size
+    batch = overrides.batch_size or training.batch_size
     return replace(
         training,
         steps=steps,
         batch_size=batch,
         schedule=replace(schedule, warmup_steps=warmup),
         optimizer=replace(training.optimizer, learning_rate=rate),
-        evaluate_every=wishes.evaluate_every or (every if short else training.evaluate_every),
+        evaluate_every=overrides.evaluate_every or (every if short else training.evaluate_every),
         log_every=min(training.log_every, max(1, steps // 100)) if short else training.log_every,
-        guards=_guards(training.guards, wishes),
-        execution=wishes.execution.change(training.execution, batch),
+        guards=_guards(training.guards, overrides),
+        execution=overrides.execution.apply(training.execution, batch),
     )
 
 
-def _guards(guards: GuardConfig, wishes: Wishes) -> GuardConfig:
-    spikes = guards.spikes if wishes.spike_guard is None else wishes.spike_guard
-    return replace(guards, on_nonfinite=wishes.on_nonfinite or guards.on_nonfinite, spikes=spikes)
+def _guards(guards: GuardConfig, overrides: TrainingOverrides) -> GuardConfig:
+    spikes = guards.spikes if overrides.spike_guard is None else overrides.spike_guard
+    return replace(
+        guards, on_nonfinite=overrides.on_nonfinite or guards.on_nonfinite, spikes=spikes
+    )
 
 
 def _describe(preset: Preset, setting: Setting) -> str:

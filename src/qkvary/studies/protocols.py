@@ -1,7 +1,4 @@
-"""Networks and training as the papers describe them, or as their code does where the two differ.
-
-Every study is put together from these. Torch-free.
-"""
+"""Networks and training of the papers, by their text or code. Torch-free."""
 
 from __future__ import annotations
 
@@ -37,10 +34,10 @@ def synthetic_network(
     dropout: float = 0.1,
     matched: bool = False,
 ) -> EncoderConfig:
-    """The post-norm encoder of the synthetic experiments.
+    """Return the post-norm encoder of the synthetic experiments.
 
-    Attention is drawn Xavier-uniform over the packed projection, so that fewer projections start
-    larger; ``matched`` draws them all alike. The rest is drawn as torch does.
+    Attention is initialized Xavier-uniform over the packed projection, so that fewer projections
+    start larger; ``matched`` initializes all alike. Other weights use torch's defaults.
 
     Source: code of paper 2 (Key-Value Transformer): ReLU, d_ff = 2 d, m = 10, no dropout on
     attention probabilities.
@@ -69,7 +66,7 @@ def synthetic_network(
 def synthetic_training(
     *, steps: int, batch_size: int, evaluate_every: int, learning_rate: float = 1e-3
 ) -> TrainingConfig:
-    """Adam, cosine with five steps of warm-up, gradients clipped at norm 5.
+    """Return the training with Adam, a cosine with five steps of warm-up and clipping at norm 5.
 
     Source: paper 2, section 3.1, and its code.
     """
@@ -84,7 +81,7 @@ def synthetic_training(
 
 
 def synthetic_grid(*, widths: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[Setting, ...]:
-    """The published settings: tasks x widths x layers {2, 4} x heads {2, 4} x lengths.
+    """Return the published settings: tasks x widths x layers {2, 4} x heads {2, 4} x lengths.
 
     Two epochs of 390 batches of 128, four validations each.
     """
@@ -108,11 +105,11 @@ def synthetic_grid(*, widths: tuple[int, ...], lengths: tuple[int, ...]) -> tupl
 def character_network(
     *, context: int, d_model: int, num_heads: int, num_layers: int, dropout: float = 0.2
 ) -> LanguageModelConfig:
-    """The pre-norm language model of the character experiment.
+    """Return the pre-norm language model of the character experiment.
 
     Source: code of paper 2: learned positions, input projections without bias, scores scaled by
     the full width, dropout on attention probabilities and on both sublayers, ReLU, d_ff = 4 d,
-    m = 20 with one map per head, untied head with bias, everything drawn as torch does.
+    m = 20 with one map per head, untied head with bias, torch's default initialization.
     """
     return LanguageModelConfig(
         attention=AttentionConfig(

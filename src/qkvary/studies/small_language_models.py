@@ -1,4 +1,4 @@
-"""Language models that train in a minute or two: what studies of them share. Torch-free."""
+"""The common parts of studies of small language models. Torch-free."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qkvary.training.presets import find_preset
 BYTES = 257
 """Distinct bytes and the separator."""
 PIECES = 4_096
-"""GPT-2's first tokens: of its whole table the head alone would take most of a step."""
+"""Vocabulary of GPT-2's first tokens: with all of them the head would dominate a step."""
 POSITIONS_PER_STEP = 1_024
 DEVICE = "h100-80gb"
 UTILIZATION = 0.4
@@ -26,11 +26,11 @@ _INIT = Initialization(scheme="normal", std=0.06)
 
 
 def small_rotary(*, fraction: float = 1.0, value: ValueRope = "counter") -> PositionConfig:
-    """Rotary positions with a base for rows of some hundred tokens instead of thousands.
+    """Return rotary positions with a base for short rows.
 
     Args:
-        fraction: The share of a head's channels that rotates.
-        value: What the value is where it reads the key.
+        fraction: The share of a head's channels to rotate.
+        value: Meaning of the value if it reads the key's projection.
     """
     return PositionConfig(rotary_base=100.0, rotary_fraction=fraction, value_rope=value)
 
@@ -43,14 +43,14 @@ def small_network(
     vocabulary: int = BYTES,
     position: PositionConfig | None = None,
 ) -> LanguageModelConfig:
-    """Paper 1's network with 2 layers and no dropout: nothing is seen twice.
+    """Return paper 1's network with 2 layers and no dropout, since no example is repeated.
 
-    Where tokens stand is told by the variants (rotary), not added to their embeddings, and weights
-    are drawn three times as wide as in paper 1: otherwise chance decides when a network of this
-    size begins to use what it has read (docs/decisions/0017).
+    Positions are those of the variants (rotary), not added to embeddings, and the initial weights
+    are three times as large as in paper 1: otherwise it depends on chance when such a small network
+    begins to use its context (docs/decisions/0017).
 
     Args:
-        context: Tokens of a row.
+        context: Tokens per row.
         num_heads: Query heads.
         d_model: Channels.
         vocabulary: Distinct tokens.
@@ -74,14 +74,14 @@ def small_network(
 
 
 def small_training(*, steps: int, context: int, learning_rate: float) -> TrainingConfig:
-    """Paper 1's training (AdamW that decays everything, warm-up, a cosine to a tenth), faster.
+    """Return paper 1's training (AdamW that decays everything, warm-up, a cosine to a tenth).
 
-    All variants decay alike, identity queries too: published is 2^-5 for them.
+    All variants decay alike; the published weight decay of identity queries is 2^-5.
 
     Args:
-        steps: Of 1,024 positions each.
-        context: Tokens of a row.
-        learning_rate: The peak.
+        steps: Steps of 1,024 positions each.
+        context: Tokens per row.
+        learning_rate: Peak learning rate.
     """
     return TrainingConfig(
         steps=steps,
@@ -101,7 +101,7 @@ def small_training(*, steps: int, context: int, learning_rate: float) -> Trainin
 
 
 def novels(*, context: int) -> LanguageTaskConfig:
-    """English novels by the byte, split by author."""
+    """Return the task on the bytes of English novels, split by author."""
     return LanguageTaskConfig(
         data="english-novels/bytes",
         data_sha256=ENGLISH_NOVELS_SHA256,
@@ -112,7 +112,7 @@ def novels(*, context: int) -> LanguageTaskConfig:
 
 
 def stories(*, context: int, protocol: Protocol) -> LanguageTaskConfig:
-    """Short stories: 158 to 540 tokens in nine of ten, of which there are 2,188 to train on."""
+    """Return the task on 2,188 short stories, of which 90 % have 158 to 540 tokens."""
     return LanguageTaskConfig(
         data=f"tinystories/gpt2-{PIECES}",
         data_sha256=TINY_STORIES_SHA256,
@@ -123,12 +123,12 @@ def stories(*, context: int, protocol: Protocol) -> LanguageTaskConfig:
 
 
 def describe_scale(*, networks: int, seeds: int, presets: Sequence[str]) -> str:
-    """Say what the same comparison would take at usual sizes.
+    """State how long the same comparison would take at usual sizes.
 
     Args:
-        networks: That are trained for each seed.
-        seeds: How many.
-        presets: Names of sizes.
+        networks: Number of networks per seed.
+        seeds: Number of seeds.
+        presets: Names of presets.
     """
     device = find_device(DEVICE)
     parts: list[str] = []

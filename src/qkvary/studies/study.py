@@ -1,7 +1,4 @@
-"""A study as a value: settings x variants x seeds, and the runs that this makes.
-
-Knows nothing of how runs are executed or stored. Torch-free.
-"""
+"""The definition of a study: settings x variants x seeds, and the runs they define. Torch-free."""
 
 from __future__ import annotations
 
@@ -21,41 +18,41 @@ from qkvary.training.config import RunConfig, TrainingConfig
 @stored("Setting")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One task with one network size and one way of training, for every variant alike.
+    """A task, a network size and a training configuration, shared by all variants.
 
-    A setting is averaged with the others of its task. One that asks something else (only some
-    variants, other sizes, another score) says so with a ``table`` of its own, apart from those. A
-    run whose configuration is the same in two settings is made once and stands in both.
+    The settings of a task are averaged, except those with a ``table`` of their own, which may have
+    only some variants, other sizes or another metric. A run that occurs in two settings is executed
+    once.
     """
 
     name: str
-    """Names the setting in tables; unique within a study."""
+    """Name in tables; unique within a study."""
     task: TaskConfig
-    """What is asked."""
+    """The task."""
     network: Network
-    """The network; the study puts each variant in place of its own."""
+    """The network; its variant is replaced by each variant of the study."""
     training: TrainingConfig
-    """How it learns."""
+    """The training configuration."""
     keep_networks: bool = False
-    """Whether the store keeps the trained networks as checkpoints that ``load_checkpoint`` reads.
-    Of language models only, and not a part of what names a run."""
+    """Whether the store keeps the trained language models as checkpoints for ``load_checkpoint``;
+    not part of a run's identity."""
     table: str | None = None
-    """The table in which it stands, with others that name the same; None for its task's."""
+    """Name of its table, which settings can share; None for the table of its task."""
     variants: tuple[str, ...] | None = None
-    """Labels out of the study's that the setting is limited to; None for all."""
+    """Labels of the study's variants to which the setting is limited; None for all."""
     equal_parameters: bool = False
-    """Whether each variant's ``d_ff`` is chosen so that it has the parameters of the baseline, as
-    nearly as possible: what sharing saves is given to the feed-forward networks."""
+    """Whether to choose each variant's ``d_ff`` so that it has about as many parameters as the
+    baseline."""
     metric: str | None = None
-    """The score that the table shows, where it is not the task's own; smaller is better, or larger,
-    as with that. A learning rate is chosen by the task's own."""
+    """The metric of its table; None for the task's own, which also chooses learning rates. Must
+    have the same direction as the task's own."""
     limits: tuple[str, ...] = ()
-    """What it cannot tell: a reader finds it before all other caveats."""
+    """Limits of what the setting can show; reports list them before other caveats."""
 
     def __post_init__(self) -> None:
         if self.keep_networks and not isinstance(self.network, LanguageModelConfig):
             raise ValueError(
-                f"setting {self.name!r}: expected a language model where networks are kept, got "
+                f"setting {self.name!r}: expected a language model with keep_networks, got "
                 f"{type(self.network).__name__}"
             )
         special = [
@@ -74,10 +71,10 @@ class Setting:
             )
 
     def network_of(self, variant: Variant, baseline: Variant) -> Network:
-        """The network of one variant here.
+        """Return the network of a variant.
 
         Raises:
-            ValueError: if the variant has no meaning in this network.
+            ValueError: if the variant is invalid for this network.
         """
         network = self.network.with_variant(variant)
         if not self.equal_parameters or variant == baseline:
@@ -87,22 +84,22 @@ class Setting:
 
 @stored("Crossing")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
-    """Two networks of different settings that are compared directly, seed by seed."""
+class CrossSettingContrast:
+    """A contrast between networks of two settings, paired by seed."""
 
     variant: str
-    """Label of the first."""
+    """Label of the variant."""
     setting: str
-    """Its setting."""
+    """Setting of the variant."""
     reference: str
-    """Label of the other."""
+    """Label of the reference."""
     reference_setting: str
-    """Its setting."""
+    """Setting of the reference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One run of a study, and where it stands in the tables."""
+    """A run of a study, and its cell in the tables."""
 
     setting: str
     """Name of the setting."""
@@ -113,18 +110,18 @@ class Cell:
     learning_rate: float
     """Peak learning rate of the run."""
     run: RunConfig
-    """The run itself."""
+    """Configuration of the run."""
     keep_network: bool = False
     """Whether the store keeps the trained network as a checkpoint."""
 
     @property
     def run_key(self) -> str:
-        """The sha256 under which a store keeps this run."""
+        """The sha256 that identifies the run in a store."""
         return self.run.run_key()
 
     @property
     def title(self) -> str:
-        """The run in a few words, for people."""
+        """A short title of the run."""
         return f"{self.setting} {self.variant} seed {self.seed} lr {self.learning_rate:g}"
 
 
@@ -133,44 +130,44 @@ def _unique(study: str, what: str, values: tuple[object, ...]) -> None:
         raise ValueError(f"study {study!r}: expected at least one of {what}, got none")
     twice = sorted({str(value) for value in values if values.count(value) > 1})
     if twice:
-        raise ValueError(f"study {study!r}: {what} hold the same value twice: {', '.join(twice)}")
+        raise ValueError(f"study {study!r}: expected distinct {what}, got {', '.join(twice)} twice")
 
 
 @stored("Study")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """Variants compared under identical conditions."""
+    """A comparison of variants under identical conditions."""
 
     name: str
-    """Short name, as typed on the command line."""
+    """Short name for the command line."""
     question: str
-    """What the study asks, in one sentence."""
+    """The question, in one sentence."""
     description: str
-    """How it asks: sizes, protocol, source."""
+    """Sizes, protocol and source."""
     settings: tuple[Setting, ...]
     """Tasks with their networks and training."""
     variants: tuple[str, ...]
     """Labels, in the order of the tables."""
     seeds: tuple[int, ...]
-    """Every cell is run once for each."""
+    """Seeds; every cell has one run per seed."""
     baseline: str = "QKV"
-    """Label of the variant that the others are compared with."""
+    """Label of the variant with which the others are compared."""
     learning_rates: tuple[float, ...] | None = None
-    """Where given, each variant is compared at its own best of these, chosen on validation by the
-    task's own metric."""
+    """If given, each variant is compared at its own best of these, chosen by the task's own
+    validation metric."""
     published: tuple[str, ...] = ()
-    """Names of the published tables to set beside."""
-    contrasts: tuple[tuple[str, str] | Crossing, ...] = ()
-    """What is compared directly, besides the baseline: pairs (variant, reference) in every setting
-    that has both, and pairs over settings."""
+    """Names of the published tables to compare with."""
+    contrasts: tuple[tuple[str, str] | CrossSettingContrast, ...] = ()
+    """Direct comparisons besides the baseline: pairs (variant, reference) in every setting that has
+    both, and contrasts across settings."""
     device: str = "cpu"
-    """Where all runs compute, as torch names it."""
+    """Device of all runs, as torch names it."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type of the weights of all runs."""
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise ValueError("a study needs a name, got an empty one")
+            raise ValueError("expected a name for the study, got an empty one")
         _unique(self.name, "settings", tuple(setting.name for setting in self.settings))
         _unique(self.name, "seeds", self.seeds)
         labels = tuple(format_label(parse_variant(label)) for label in self.variants)
@@ -179,30 +176,30 @@ class Study:
             _unique(self.name, "learning_rates", self.learning_rates)
         if format_label(parse_variant(self.baseline)) not in labels:
             raise ValueError(
-                f"study {self.name!r}: the baseline {self.baseline!r} is not among its variants: "
-                + ", ".join(labels)
+                f"study {self.name!r}: expected a baseline among its variants, got "
+                f"{self.baseline!r}; choices: {', '.join(labels)}"
             )
         self._check_settings(labels)
         self._check_contrasts(labels)
-        self._check_crossings()
+        self._check_cross_setting_contrasts()
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """The contrasts within settings."""
-        return tuple(one for one in self.contrasts if not isinstance(one, Crossing))
+        return tuple(one for one in self.contrasts if not isinstance(one, CrossSettingContrast))
 
     @property
-    def crossings(self) -> tuple[Crossing, ...]:
-        """The contrasts over settings."""
-        return tuple(one for one in self.contrasts if isinstance(one, Crossing))
+    def cross_setting_contrasts(self) -> tuple[CrossSettingContrast, ...]:
+        """The contrasts across settings."""
+        return tuple(one for one in self.contrasts if isinstance(one, CrossSettingContrast))
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What the settings cannot tell, each sentence once."""
+        """The limits of all settings, without duplicates."""
         return tuple(dict.fromkeys(text for setting in self.settings for text in setting.limits))
 
     def variants_of(self, setting: Setting) -> tuple[str, ...]:
-        """The canonical labels of the variants of a setting, in the order of the study's."""
+        """Return the canonical labels of a setting's variants, in the study's order."""
         labels = tuple(format_label(parse_variant(label)) for label in self.variants)
         if setting.variants is None:
             return labels
@@ -217,7 +214,7 @@ class Study:
             for label in given:
                 if format_label(parse_variant(label)) not in labels:
                     raise ValueError(
-                        f"{where}: {label!r} is not among the variants of the study: "
+                        f"{where}: expected variants of the study, got {label!r}; choices: "
                         + ", ".join(labels)
                     )
             if setting.variants is not None and not given:
@@ -227,27 +224,27 @@ class Study:
             first = tables.setdefault(setting.table, setting)
             if self.variants_of(first) != self.variants_of(setting):
                 raise ValueError(
-                    f"{where}: expected the variants of {first.name!r}, which stands in the same "
-                    f"table {setting.table!r}, got others"
+                    f"{where}: expected the variants of {first.name!r}, which shares the table "
+                    f"{setting.table!r}, got others"
                 )
 
-    def _check_crossings(self) -> None:
+    def _check_cross_setting_contrasts(self) -> None:
         settings = {setting.name: setting for setting in self.settings}
-        for one in self.crossings:
+        for one in self.cross_setting_contrasts:
             for label, name in (
                 (one.variant, one.setting),
                 (one.reference, one.reference_setting),
             ):
                 if name not in settings:
                     raise ValueError(
-                        f"study {self.name!r}: {name!r} of a crossing is not among its settings: "
-                        + ", ".join(settings)
+                        f"study {self.name!r}: expected a setting of the study in a contrast, got "
+                        f"{name!r}; choices: {', '.join(settings)}"
                     )
-                there = self.variants_of(settings[name])
-                if format_label(parse_variant(label)) not in there:
+                variants = self.variants_of(settings[name])
+                if format_label(parse_variant(label)) not in variants:
                     raise ValueError(
-                        f"study {self.name!r}: {label!r} of a crossing is not in the setting "
-                        f"{name!r}: {', '.join(there)}"
+                        f"study {self.name!r}: expected a variant of the setting {name!r} in a "
+                        f"contrast, got {label!r}; choices: {', '.join(variants)}"
                     )
             ours, theirs = (
                 setting.metric or setting.task.metric
@@ -255,8 +252,8 @@ class Study:
             )
             if ours != theirs:
                 raise ValueError(
-                    f"study {self.name!r}: expected one score on both sides of a crossing, got "
-                    f"{ours} and {theirs}"
+                    f"study {self.name!r}: expected the same metric on both sides of a contrast, "
+                    f"got {ours} and {theirs}"
                 )
 
     def _check_contrasts(self, labels: tuple[str, ...]) -> None:
@@ -273,8 +270,8 @@ class Study:
             for label in pair:
                 if label not in labels:
                     raise ValueError(
-                        f"study {self.name!r}: {label!r} of the contrast {' against '.join(pair)} "
-                        f"is not among its variants: {', '.join(labels)}"
+                        f"study {self.name!r}: expected variants of the study in the contrast "
+                        f"{' against '.join(pair)}, got {label!r}; choices: {', '.join(labels)}"
                     )
             if pair[0] == pair[1]:
                 raise ValueError(
@@ -283,10 +280,10 @@ class Study:
                 )
 
     def cells(self) -> tuple[Cell, ...]:
-        """Return every run, seeds outermost so that a stopped study is complete in few seeds.
+        """Return every run, with seeds outermost so that a stopped study has complete seeds.
 
         Raises:
-            ValueError: if a variant has no meaning in one of the networks.
+            ValueError: if a variant is invalid for one of the networks.
         """
         return tuple(
             cell

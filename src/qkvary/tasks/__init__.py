@@ -1,1 +1,1 @@
-"""What is asked, and how is it scored? One file per task."""
+"""Tasks: data, network, loss and metrics; one file per task."""

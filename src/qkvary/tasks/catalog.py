@@ -1,4 +1,4 @@
-"""Finds tasks by file name: every file of this room that has a ``load``."""
+"""Finds tasks by file name: every module of this package with a ``load``."""
 
 import importlib
 import pkgutil
@@ -24,7 +24,7 @@ def load_task(config: TaskConfig) -> Task:
 
 
 def task_names() -> tuple[str, ...]:
-    """The names of all tasks, sorted."""
+    """Return the names of all tasks, sorted."""
     return tuple(
         name
         for name in _modules()

@@ -17,8 +17,8 @@ from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.tasks.contract import (
-    EVERY_ROW,
-    IN_ONE_PROCESS,
+    ALL_ROWS,
+    SINGLE_PROCESS_CONTEXT,
     AttentionExample,
     Batch,
     EvaluationContext,
@@ -26,19 +26,18 @@ from qkvary.tasks.contract import (
 )
 
 PRINTED = {"\n": "↵", " ": "␣"}
-"""How characters that leave no mark are printed."""
+"""Printed forms of whitespace characters."""
 
 
 class CharacterTask:
-    """Predict every character of a window from those before it.
+    """Predict every character of a window from the characters before it.
 
-    Loss: cross entropy in nats per character, mean over characters. Metric: the same on the last
-    tenth of the text, beside it in bits.
+    Loss: mean cross entropy in nats per character. Metric: the same on the last tenth of the text,
+    also in bits.
 
-    The published text has two parts only, so both splits that can be scored are its last tenth.
-    ``validation`` is scored as the config says: ``exact``, or ``sampled`` as in the published code
-    by random windows, which here are the same ones at every evaluation of every network.
-    ``test`` is always exact.
+    The published text has two parts only, so validation and test split are both its last tenth.
+    ``validation`` is scored ``exact`` or ``sampled``, by random windows as in the published code,
+    which here are the same in every evaluation. ``test`` is always exact.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code.
     """
@@ -53,7 +52,7 @@ class CharacterTask:
             config: Window and evaluation.
 
         Raises:
-            ValueError: if the config names another text, or a part of it is shorter than a window.
+            ValueError: if the config names another text, or a split is shorter than a window.
         """
         if config.text_sha256 != TINY_SHAKESPEARE_SHA256:
             raise ValueError(
@@ -67,7 +66,7 @@ class CharacterTask:
             torch.tensor(part) for part in text.split(config.train_fraction)
         )
         if config.scored_characters is not None:
-            # One more, because the first character is never a target.
+            # Plus one, because the first character is never a target.
             self._held_out = self._held_out[: config.scored_characters + 1]
         shortest = min(len(self._train), len(self._held_out))
         if shortest <= config.context:
@@ -78,7 +77,7 @@ class CharacterTask:
 
     @property
     def data_fingerprint(self) -> str:
-        """Sha256 of the text and of where it is split."""
+        """sha256 of the text and its split."""
         return self.config.data_fingerprint
 
     @property
@@ -104,19 +103,23 @@ class CharacterTask:
             )
         return LanguageModel(network, seed=seed)
 
-    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
-        """Draw windows with replacement."""
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
+        """Return random windows, drawn with replacement."""
         starts = random_indices(
             batch_size, len(self._train) - self.config.context, "training windows", seed, step
         )
         return self._windows(self._train, torch.from_numpy(starts[rows]))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross entropy in nats per character."""
+        """Return the mean cross entropy in nats per character."""
         return F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
 
     def evaluate(
-        self, model: nn.Module, split: Split, _context: EvaluationContext = IN_ONE_PROCESS, /
+        self,
+        model: nn.Module,
+        split: Split,
+        _context: EvaluationContext = SINGLE_PROCESS_CONTEXT,
+        /,
     ) -> dict[str, float]:
         """Score the held-out text: ``loss`` in nats per character and ``bits_per_character``."""
         sampled = split == "validation" and self.config.evaluation == "sampled"
@@ -132,7 +135,7 @@ class CharacterTask:
         return {"loss": loss, "bits_per_character": loss / math.log(2)}
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of the first held-out window; no single column holds an answer."""
+        """Return the maps of the first held-out window."""
         if not isinstance(model, LanguageModel):
             raise TypeError(f"expected a LanguageModel, got {type(model).__name__}")
         tokens = self._held_out[: self.config.context]
@@ -157,7 +160,7 @@ class CharacterTask:
             yield self._windows(self._held_out, torch.from_numpy(starts))
 
     def _whole(self) -> Iterator[Batch]:
-        """Windows that do not overlap; every character but the first is a target once."""
+        """Yield windows without overlap; every character but the first is a target once."""
         context, text = self.config.context, self._held_out
         windows = (len(text) - 1) // context
         starts = torch.arange(windows) * context

@@ -1,8 +1,4 @@
-"""Which task is asked, with which data: plain values that name examples without making them.
-
-Nothing here imports torch, so that a study can be listed, keyed and reported without it. The
-fingerprints say what the examples are made of; the task that makes them carries the same one.
-"""
+"""Configurations of tasks, with the fingerprints of their data. Torch-free."""
 
 from __future__ import annotations
 
@@ -17,13 +13,13 @@ SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
 """The five synthetic tasks."""
 
 Evaluation = Literal["exact", "sampled"]
-"""Every position of a split once, or the mean of random batches as published."""
+"""``exact`` scores every position of a split once, ``sampled`` random batches as published."""
 
 Protocol = Literal["packed", "padded-paper"]
-"""Windows of the documents one after the other, or one document in each row and pads behind it."""
+"""Windows over concatenated documents, or one padded document per row."""
 
 SEQUENCE_DATA_VERSION = 1
-"""Raised by hand when the generator of the synthetic sequences changes what it draws."""
+"""Incremented by hand when the generator draws other synthetic sequences."""
 
 
 def _positive(owner: str, **values: int) -> None:
@@ -39,13 +35,13 @@ def _digest(*parts: object) -> str:
 @stored("SequenceTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceTaskConfig:
-    """One of the synthetic tasks: predict a fixed rearrangement of a random sequence.
+    """A synthetic task: predict a fixed rearrangement of a random sequence.
 
     Source: Borji 2023, section 3.1, and its public code.
     """
 
     name: SequenceTaskName
-    """What is asked: reverse, sort, sub (9 - x), swap (halves) or copy."""
+    """The task: reverse, sort, sub (9 - x), swap (halves) or copy."""
     length: int
     """Tokens in one sequence."""
     vocabulary: int = 10
@@ -87,12 +83,12 @@ class SequenceTaskConfig:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is the better one."""
+        """Whether a larger headline metric is better."""
         return True
 
     @property
     def data_fingerprint(self) -> str:
-        """Sha256 of everything that the drawn sequences depend on (not of what is asked)."""
+        """sha256 of the settings that determine the sequences, without the task."""
         return _digest(
             "sequences",
             SEQUENCE_DATA_VERSION,
@@ -116,20 +112,20 @@ class CharacterTaskConfig:
     name: Literal["characters"] = "characters"
     """Fixed; it tells this task from the others in a record."""
     context: int
-    """Characters seen at once."""
+    """Characters per window."""
     evaluation: Evaluation = "exact"
-    """How the validation loss is found: ``exact`` scores every held-out character once, ``sampled``
-    random windows. The test loss is always exact."""
+    """Validation: ``exact`` scores every held-out character once, ``sampled`` random windows. The
+    test is always exact."""
     evaluation_batches: int = 200
-    """Batches drawn when the evaluation is ``sampled``."""
+    """Number of batches if the evaluation is ``sampled``."""
     evaluation_batch_size: int = 64
-    """Windows scored together. It changes the result only when the evaluation is ``sampled``."""
+    """Windows per batch; affects the result only if the evaluation is ``sampled``."""
     scored_characters: int | None = None
-    """Score only so many held-out characters, from the first; None scores all."""
+    """Number of held-out characters to score, from the first; None for all."""
     train_fraction: float = 0.9
-    """The first part of the text is for training, the rest for validation."""
+    """Fraction of the text for training; the rest is for validation."""
     text_sha256: str = TINY_SHAKESPEARE_SHA256
-    """Which text."""
+    """sha256 of the text."""
 
     def __post_init__(self) -> None:
         _positive(
@@ -145,7 +141,7 @@ class CharacterTaskConfig:
             raise ValueError(f"unknown evaluation {self.evaluation!r}; choices: {choices}")
         if not 0.0 < self.train_fraction < 1.0:
             raise ValueError(
-                f"task characters: train_fraction must lie between 0 and 1, "
+                f"task characters: train_fraction must be between 0 and 1, "
                 f"got {self.train_fraction}"
             )
 
@@ -161,12 +157,12 @@ class CharacterTaskConfig:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is the better one."""
+        """Whether a larger headline metric is better."""
         return False
 
     @property
     def data_fingerprint(self) -> str:
-        """Sha256 of the text and of where it is split."""
+        """sha256 of the text and its split."""
         return _digest("characters", self.text_sha256, self.train_fraction)
 
 
@@ -181,24 +177,22 @@ class LanguageTaskConfig:
     name: Literal["language"] = "language"
     """Fixed; it tells this task from the others in a record."""
     data: str = field(metadata=NAMES_NOTHING)
-    """Where the set is: its folder, or the name under which it was prepared. Not a part of what
-    names a run."""
+    """Folder or name of the prepared data set; not part of a run's identity."""
     data_sha256: str
-    """What the set is, wherever it is."""
+    """Fingerprint of the data set."""
     context: int
-    """Tokens seen at once."""
+    """Tokens per row."""
     protocol: Protocol = "packed"
-    """``packed`` cuts the documents, one after the other, into windows and has no padding;
-    ``padded-paper`` has the first tokens of one document in each row, and counts the separators
-    behind a short one in the loss, as paper 1 did."""
+    """``packed`` cuts the concatenated documents into windows without padding; ``padded-paper`` has
+    the first tokens of one document per row and counts padding in the loss, as in paper 1."""
     document_mask: bool = False
-    """Whether a token sees its own document only (``packed``)."""
+    """Whether tokens attend to their own document only (``packed``)."""
     validation_tokens: int | None = None
-    """Score only so many tokens of the validation split, from the first; None scores all."""
+    """Number of validation tokens to score, from the first; None for all."""
     test_tokens: int | None = None
-    """The same for the test split."""
+    """Number of test tokens to score, from the first; None for all."""
     evaluation_batch_size: int = 16
-    """Windows scored together."""
+    """Rows per batch in evaluations."""
 
     def __post_init__(self) -> None:
         _positive(
@@ -213,8 +207,8 @@ class LanguageTaskConfig:
             raise ValueError(f"unknown protocol {self.protocol!r}; choices: {choices}")
         if self.document_mask and self.protocol != "packed":
             raise ValueError(
-                f"expected the protocol packed with a document mask, got {self.protocol}, where "
-                "each row is one document"
+                f"expected the protocol packed with a document mask, got {self.protocol}, which "
+                "has one document per row"
             )
 
     @property
@@ -229,12 +223,12 @@ class LanguageTaskConfig:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is the better one."""
+        """Whether a larger headline metric is better."""
         return False
 
     @property
     def data_fingerprint(self) -> str:
-        """What the set is made of."""
+        """Fingerprint of the data set."""
         return self.data_sha256
 
 

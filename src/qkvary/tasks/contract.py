@@ -1,4 +1,4 @@
-"""What every task offers to the training loop; nothing else of a task is known elsewhere."""
+"""The interface of tasks; the training loop uses nothing else of a task."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from qkvary.nn.cache import KVCache
 from qkvary.nn.decoder import Decoder
 
 Split = Literal["validation", "test"]
-"""The two splits that are scored; the training split is only drawn from."""
+"""The splits that are scored."""
 
 
-IGNORED = -100
-"""The target of a position that no loss counts."""
+IGNORE_INDEX = -100
+"""The target of positions that the loss ignores, as in ``cross_entropy``."""
 
-EVERY_ROW = slice(None)
+ALL_ROWS = slice(None)
 """All rows of a batch."""
 
 
 class Batch(NamedTuple):
-    """What one training step sees, or some rows of it."""
+    """A training batch, or some rows of it."""
 
     inputs: Tensor
-    """What the network is given."""
+    """Inputs of the network."""
     targets: Tensor
-    """What it should answer; ``IGNORED`` where nothing is asked."""
+    """Targets; ``IGNORE_INDEX`` where there is none."""
     documents: Tensor | None = None
-    """A number for each input, where tokens must not see other documents than their own."""
+    """Document number of each input, if tokens must not attend to other documents."""
     source: Tensor | None = None
-    """What an encoder reads, where the network has one beside its decoder."""
+    """Inputs of the encoder, if the network has one."""
 
     @property
     def counted(self) -> int:
-        """Targets that count in the loss."""
-        return int((self.targets != IGNORED).sum())
+        """Number of targets that count in the loss."""
+        return int((self.targets != IGNORE_INDEX).sum())
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on a device."""
@@ -50,28 +50,24 @@ class Batch(NamedTuple):
         return Batch(self.inputs.to(device), self.targets.to(device), documents, source)
 
 
-def _as_they_are(values: Sequence[float]) -> list[float]:
-    return list(values)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
-    """Which part of a score this process finds, and how the parts come together."""
+class ProcessGroup:
+    """The processes that score a network together, seen from one of them."""
 
     rank: int = 0
-    """Counted from 0."""
+    """Rank of this process."""
     size: int = 1
-    """Processes that score together."""
-    add: Callable[[Sequence[float]], list[float]] = _as_they_are
-    """Sums numbers over all processes; everybody calls it, and gets the same."""
+    """Number of processes."""
+    all_reduce: Callable[[Sequence[float]], list[float]] = list[float]
+    """Sums numbers over all processes; collective."""
 
 
-ALONE = Ranks()
-"""One process that finds all of it."""
+SINGLE_PROCESS = ProcessGroup()
+"""A group of one process."""
 
 
 class Generate(Protocol):
-    """Continues prompts greedily: decoding, which tasks cannot import."""
+    """Greedy decoding; an argument, because tasks cannot import ``inference``."""
 
     def __call__(
         self,
@@ -82,93 +78,93 @@ class Generate(Protocol):
         stop_tokens: Collection[int] = (),
         new_cache: Callable[[int], KVCache] | None = None,
     ) -> list[tuple[int, ...]]:
-        """Return the new tokens of each prompt, the one that stops it left out.
+        """Return the new tokens of each prompt, without the stop token.
 
         Args:
-            model: In evaluation mode.
-            prompts: Tokens, answered as one batch.
-            max_new_tokens: Tokens of an answer at most.
+            model: The decoder, in evaluation mode.
+            prompts: Tokens of the prompts, decoded as one batch.
+            max_new_tokens: Maximum number of new tokens.
             stop_tokens: Tokens that end an answer.
-            new_cache: Makes the cache, given the tokens that it holds at most; by default one of
-                the decoder's layers. What a decoder reads besides its tokens belongs in it.
+            new_cache: Creates the cache for a maximum number of tokens; by default that of the
+                decoder's layers. It also holds other inputs of the decoder.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationContext:
-    """What a run hands to a task that scores its network."""
+    """Resources that a run passes to a task for scoring."""
 
-    ranks: Ranks = ALONE
-    """Which part of the score this process finds."""
+    processes: ProcessGroup = SINGLE_PROCESS
+    """The processes that score together."""
     generate: Generate | None = None
-    """Continues prompts, where the run can."""
+    """Greedy decoding, if the run supports it."""
 
 
-IN_ONE_PROCESS = EvaluationContext()
-"""One process, without generation."""
+SINGLE_PROCESS_CONTEXT = EvaluationContext()
+"""A context of one process, without generation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionExample:
-    """The attention of a network on one validation example."""
+    """Attention maps of a network on one validation example."""
 
     maps: Tensor
     """Attention weights, ``[layers, heads, rows, columns]``."""
     tokens: tuple[str, ...]
-    """The example's tokens, as they should be printed; one for each column."""
+    """The example's tokens as printed, one per column."""
     targets: tuple[int | None, ...]
-    """For each row the column that holds its answer; None where no single column does."""
+    """For each row the column that holds its answer; None if no single column does."""
 
 
 class Task(Protocol):
-    """Data, network, loss and metric of one question."""
+    """Data, network, loss and metrics of a task."""
 
     @property
     def metric(self) -> str:
-        """The headline metric, a key of what ``evaluate`` returns, such as ``accuracy``."""
+        """The headline metric, a key of the result of ``evaluate``, such as ``accuracy``."""
         ...
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is the better one."""
+        """Whether a larger headline metric is better."""
         ...
 
     @property
     def data_fingerprint(self) -> str:
-        """Sha256 of what the examples are made of; equal to that of the task's config."""
+        """sha256 of the data; equal to that of the task's config."""
         ...
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """What makes tokens of text and text of tokens, where the task is about text."""
+        """The tokenizer, if the task is about text."""
         ...
 
     def build(self, network: Network, seed: int) -> nn.Module:
-        """Return the network, initialised from ``seed`` alone."""
+        """Return the network, initialized from ``seed`` alone."""
         ...
 
-    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the batch of one step, or some rows of it: a pure function of its arguments."""
         ...
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the training loss: the mean over the targets that count."""
+        """Return the training loss, the mean over the counted targets."""
         ...
 
     def evaluate(
-        self, model: nn.Module, split: Split, context: EvaluationContext = IN_ONE_PROCESS, /
+        self, model: nn.Module, split: Split, context: EvaluationContext = SINGLE_PROCESS_CONTEXT, /
     ) -> dict[str, float]:
-        """Score a split, deterministically: the headline metric and always ``loss``.
+        """Score a split deterministically; return the headline metric and always ``loss``.
 
-        The caller has put the network into evaluation mode and turned gradients off. Where several
-        processes score together, all of them run the network equally often.
+        The caller sets evaluation mode and disables gradients. Several processes that score
+        together all run the network equally often.
         """
         ...
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the attention maps of one validation example, or None where there are none.
+        """Return the attention maps of one validation example, or None if there are none.
 
-        Called as ``evaluate`` is.
+        The caller sets evaluation mode and disables gradients.
         """
         ...

@@ -7,7 +7,7 @@ from qkvary.tasks.digit_sequences import DigitSequenceTask, positions_like
 
 
 def columns(tokens: Tensor) -> Tensor:
-    """The same index."""
+    """Return the same index."""
     return positions_like(tokens)
 
 

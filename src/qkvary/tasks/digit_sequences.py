@@ -1,7 +1,4 @@
-"""What the five synthetic tasks share: random digits in, one digit per position out.
-
-Knows everything of such a task but the answer; that stands in the file of the task.
-"""
+"""The common part of the five synthetic tasks: random digits in, one digit per position out."""
 
 from __future__ import annotations
 
@@ -19,34 +16,34 @@ from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import (
-    EVERY_ROW,
-    IN_ONE_PROCESS,
+    ALL_ROWS,
+    SINGLE_PROCESS_CONTEXT,
     AttentionExample,
     Batch,
     EvaluationContext,
     Split,
 )
 
-TOKENS_SCORED_TOGETHER = 8_192
-"""Digits in one forward call of an evaluation: as fast as any, and small in memory."""
+EVALUATION_BATCH_TOKENS = 8_192
+"""Digits per forward call of an evaluation: fast, and small in memory."""
 
 MASS_EXAMPLES = 64
 """Test sequences over which ``attention_mass_on_target`` is averaged."""
 
 
 Columns = Callable[[Tensor], Tensor]
-"""Maps digits ``[batch, n]`` to the columns, same shape, from which the answers are taken."""
+"""Maps digits ``[batch, n]`` to the columns of the answers, in the same shape."""
 
 
 class DigitSequenceTask:
-    """Answer every position of a random sequence with the digit of some column.
+    """Predict for every position of a random sequence the digit of another column.
 
-    ``y_i = f(x_c(i))`` with the column c(i) given by the task; f is the identity but in ``sub``.
+    ``y_i = f(x_c(i))`` with the column c(i) given by the task; f is the identity except in ``sub``.
 
-    Loss: cross entropy, mean over digits. Metric: the share of digits that are right.
+    Loss: mean cross entropy over digits. Metric: accuracy over digits.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.1; Kayyam et al. 2026, section 3.1. The
-    published examples were drawn without a seed; here they follow from the config.
+    published examples have no seed; here they are determined by the config.
     """
 
     metric = "accuracy"
@@ -59,12 +56,12 @@ class DigitSequenceTask:
         columns: Columns,
         relabel: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """Name the examples; they are drawn when first needed.
+        """Create the task; examples are drawn on first use.
 
         Args:
             config: Lengths and sizes.
-            columns: Where each answer is taken from.
-            relabel: What becomes of the digits taken; nothing by default.
+            columns: The column of each answer.
+            relabel: Maps the digits of these columns to the answers; identity by default.
         """
         self.config = config
         self.columns = columns
@@ -74,7 +71,7 @@ class DigitSequenceTask:
 
     @property
     def data_fingerprint(self) -> str:
-        """Sha256 of what the sequences depend on."""
+        """sha256 of the settings that determine the sequences."""
         return self.config.data_fingerprint
 
     def build(self, network: Network, seed: int) -> Encoder:
@@ -95,8 +92,8 @@ class DigitSequenceTask:
             )
         return Encoder(network, seed=seed)
 
-    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
-        """Take the next sequences of the epoch's shuffled order; a last partial batch is dropped.
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
+        """Return the next sequences of the epoch's shuffled order; drop a last partial batch.
 
         Raises:
             ValueError: if a batch is larger than the training split.
@@ -107,18 +104,22 @@ class DigitSequenceTask:
                 f"expected batches of at most {self.config.train_examples} examples, "
                 f"got {batch_size}"
             )
-        epoch, place = divmod(step, per_epoch)
-        order = self._order(seed, epoch)[place * batch_size : (place + 1) * batch_size]
-        return self._ask(self._examples("train")[order[rows]])
+        epoch, index = divmod(step, per_epoch)
+        order = self._order(seed, epoch)[index * batch_size : (index + 1) * batch_size]
+        return self._make_batch(self._examples("train")[order[rows]])
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross entropy, mean over digits."""
+        """Return the mean cross entropy over digits."""
         return F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
 
     def evaluate(
-        self, model: nn.Module, split: Split, _context: EvaluationContext = IN_ONE_PROCESS, /
+        self,
+        model: nn.Module,
+        split: Split,
+        _context: EvaluationContext = SINGLE_PROCESS_CONTEXT,
+        /,
     ) -> dict[str, float]:
-        """Score every sequence of a split: ``loss``, ``accuracy``; attention on the test split."""
+        """Return ``loss`` and ``accuracy``, and on the test split ``attention_mass_on_target``."""
         device = next(model.parameters()).device
         total = right = 0.0
         examples = self._examples(split)
@@ -134,13 +135,12 @@ class DigitSequenceTask:
         return scores
 
     def attention_mass_on_target(self, model: nn.Module) -> float:
-        """How much attention rests on the column that holds the answer, between 0 and 1.
+        """Return the attention weight on the column that holds the answer, between 0 and 1.
 
-        For each position of each of the first 64 test sequences: the largest weight that any head
-        of any layer gives to the column the answer comes from. Then the mean over positions and
-        sequences. 1 means that every position is read off by some head; with n tokens, L layers
-        and H heads of uniform attention it is 1/n, and for unrelated attention it grows with L H,
-        so compare it between networks of one size only.
+        This is the largest weight over all heads and layers, averaged over the positions of the
+        first 64 test sequences. For uniform attention over n tokens it is 1/n; for unrelated
+        attention it grows with the number of heads and layers, so only compare networks of the same
+        size.
         """
         device = next(model.parameters()).device
         tokens = self._examples("test")[:MASS_EXAMPLES].long()
@@ -164,14 +164,14 @@ class DigitSequenceTask:
             targets=tuple(self.columns(tokens)[0].tolist()),
         )
 
-    def _ask(self, examples: Tensor) -> Batch:
+    def _make_batch(self, examples: Tensor) -> Batch:
         tokens = examples.long()
         taken = tokens.gather(-1, self.columns(tokens))
         return Batch(inputs=tokens, targets=taken if self.relabel is None else self.relabel(taken))
 
     def _chunks(self, examples: Tensor, device: torch.device) -> Iterator[Batch]:
-        for some in examples.split(max(1, TOKENS_SCORED_TOGETHER // self.config.length)):
-            asked = self._ask(some)
+        for some in examples.split(max(1, EVALUATION_BATCH_TOKENS // self.config.length)):
+            asked = self._make_batch(some)
             yield Batch(inputs=asked.inputs.to(device), targets=asked.targets.to(device))
 
     def _examples(self, split: DigitSplit) -> Tensor:
@@ -201,12 +201,12 @@ class DigitSequenceTask:
 
 
 def positions_like(tokens: Tensor) -> Tensor:
-    """The index of every position, in the shape of the digits."""
+    """Return the index of every position, in the shape of the digits."""
     return torch.arange(tokens.shape[-1], device=tokens.device).expand_as(tokens)
 
 
 @functools.lru_cache(maxsize=9)
 def _draw(seed: int, length: int, split: DigitSplit, count: int, vocabulary: int) -> Tensor:
-    # Kept for the other tasks and runs of this process, a byte per digit where that is enough.
+    # Shared by all tasks and runs of this process; one byte per digit if possible.
     digits = draw_digits(seed=seed, length=length, split=split, count=count, vocabulary=vocabulary)
     return torch.from_numpy(digits).to(torch.uint8 if vocabulary <= 256 else torch.int32)

@@ -24,33 +24,33 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.contract import (
-    EVERY_ROW,
-    IGNORED,
-    IN_ONE_PROCESS,
+    ALL_ROWS,
+    IGNORE_INDEX,
+    SINGLE_PROCESS_CONTEXT,
     AttentionExample,
     Batch,
     EvaluationContext,
-    Ranks,
+    ProcessGroup,
     Split,
 )
 
 SHOWN_TOKENS = 24
-"""Tokens of the example whose attention is kept."""
+"""Length of the attention example."""
 
 
 class LanguageTask:
-    """Predict every token of a window from those before it.
+    """Predict every token of a window from the tokens before it.
 
-    Loss: cross entropy in nats per token. Under ``packed`` every token of a window counts; under
-    ``padded-paper`` the separators behind a short document count as well, as in paper 1.
+    Loss: cross entropy in nats per token. With ``packed`` every token of a window counts; with
+    ``padded-paper`` so do the separators that pad a short document, as in paper 1.
 
-    Every token of a split is scored once; the test split in both manners:
+    Every token of a split is scored once; on the test split with both protocols:
 
-    - ``loss``, ``perplexity`` and ``bits_per_byte``: by the task's protocol, real tokens alone (a
-      document's one separator is real, what pads its row is not);
-    - ``document_loss``: real tokens, one document in each row, whatever the protocol;
-    - ``paper_loss`` and ``paper_perplexity``: the same rows with the padding counted, which is what
-      paper 1 prints; ``real_share`` is the share of real tokens among what is counted there.
+    - ``loss``, ``perplexity`` and ``bits_per_byte``: by the task's protocol, without padding (one
+      separator per document is not padding);
+    - ``document_loss``: without padding, one document per row;
+    - ``paper_loss`` and ``paper_perplexity``: one document per row with padding, as printed in
+      paper 1; ``real_share`` is the share of tokens that are not padding.
 
     Source: Kayyam et al. 2026, section 4, and its public code.
     """
@@ -59,11 +59,11 @@ class LanguageTask:
     higher_is_better = False
 
     def __init__(self, config: LanguageTaskConfig) -> None:
-        """Open the set.
+        """Open the data set.
 
         Raises:
-            UsageError: if it is not there, or smaller than one row.
-            DamagedError: if it is another one, or damaged.
+            UsageError: if it does not exist, or is smaller than one row.
+            DamagedError: if it is damaged, or its fingerprint differs.
         """
         self.config = config
         self.data = _open(config)
@@ -74,19 +74,19 @@ class LanguageTask:
 
     @property
     def data_fingerprint(self) -> str:
-        """What the set is made of."""
+        """sha256 of the data set."""
         return self.data.fingerprint
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """What made the tokens."""
+        """The tokenizer of the data set."""
         return self.data.tokenizer
 
     def build(self, network: Network, seed: int) -> LanguageModel:
         """Build the language model.
 
         Raises:
-            ValueError: if the network is not a language model that fits the set.
+            ValueError: if the network is not a language model that fits the data set.
         """
         size, context = self.data.vocabulary, self.config.context
         if (
@@ -100,27 +100,27 @@ class LanguageTask:
             )
         return LanguageModel(network, seed=seed)
 
-    def batch(self, step: int, batch_size: int, seed: int, rows: slice = EVERY_ROW) -> Batch:
-        """Take the next rows of the epoch's shuffled order; epochs follow without a gap."""
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
+        """Return the next rows of the epoch's shuffled order; a batch may span two epochs."""
         source = self._source(self._split("train"))
         numbers = rows_of_step(step, batch_size, rows=source.rows, seed=seed, chosen=rows)
-        return self._ask(source, numbers)
+        return self._make_batch(source, numbers)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross entropy in nats per token, mean over those that count."""
+        """Return the mean cross entropy of the counted tokens, in nats."""
         return _loss_sum(model, batch) / max(1, batch.counted)
 
     def evaluate(
-        self, model: nn.Module, split: Split, context: EvaluationContext = IN_ONE_PROCESS, /
+        self, model: nn.Module, split: Split, context: EvaluationContext = SINGLE_PROCESS_CONTEXT, /
     ) -> dict[str, float]:
-        """Score a split, or its first tokens; the test split in both manners."""
-        ranks = context.ranks
-        part, most = self._split(split), self._most(split)
+        """Score a split, or its first tokens; the test split with both protocols."""
+        processes = context.processes
+        part, limit = self._split(split), self._token_limit(split)
         padded = self.config.protocol == "padded-paper"
         documents = None
         if padded or split == "test":
-            documents = self._score_documents(model, part, most, ranks)
-        own = documents if padded else self._score_windows(model, part, most, ranks)
+            documents = self._score_documents(model, part, limit, processes)
+        own = documents if padded else self._score_windows(model, part, limit, processes)
         scores = _describe(cast("_Sums", own))
         if documents is None:
             return scores
@@ -142,20 +142,20 @@ class LanguageTask:
             maps = model.attention_maps(inputs)[0]
         return AttentionExample(
             maps=maps,
-            tokens=tuple(map(self._print, tokens.tolist(), [None, *tokens.tolist()])),
+            tokens=tuple(map(self._print_token, tokens.tolist(), [None, *tokens.tolist()])),
             targets=(None,) * len(tokens),
         )
 
     # ---- rows
 
     def _split(self, name: str) -> TokenSplit:
-        """A split; where a set has no test split, the validation split is scored in its place."""
+        """Return a split; the validation split replaces a missing test split."""
         splits = self.data.splits
         if name == "test" and name not in splits:
             name = "validation"
         if name not in splits:
             raise UsageError(
-                f"expected a set with a split {name}, got {self.config.data} with "
+                f"expected a data set with a split {name}, got {self.config.data} with "
                 f"{', '.join(splits)}"
             )
         return splits[name]
@@ -165,7 +165,7 @@ class LanguageTask:
             return PackedRows(split, self.config.context)
         return PaddedRows(split, self.config.context, self.data.separator)
 
-    def _ask(self, source: PackedRows | PaddedRows, numbers: Rows) -> Batch:
+    def _make_batch(self, source: PackedRows | PaddedRows, numbers: Rows) -> Batch:
         tokens = torch.from_numpy(source.read(numbers))
         documents = None
         if self.config.document_mask and isinstance(source, PackedRows):
@@ -174,57 +174,57 @@ class LanguageTask:
 
     # ---- scores
 
-    def _most(self, split: Split) -> int | None:
+    def _token_limit(self, split: Split) -> int | None:
         test = split == "test"
         return self.config.test_tokens if test else self.config.validation_tokens
 
     def _score_windows(
-        self, model: nn.Module, split: TokenSplit, most: int | None, ranks: Ranks
+        self, model: nn.Module, split: TokenSplit, limit: int | None, processes: ProcessGroup
     ) -> _Sums:
-        """Windows that do not overlap; what is left of the tokens fills a shorter last one."""
+        """Score windows without overlap; the last one may be shorter."""
         context, device = self.config.context, next(model.parameters()).device
-        targets = min(split.tokens - 1, most or split.tokens)
+        targets = min(split.tokens - 1, limit or split.tokens)
         whole, rest = divmod(targets, context)
         size = self.config.evaluation_batch_size
         chunks = [np.arange(first, min(first + size, whole)) for first in range(0, whole, size)]
         sums = _Sums()
-        for number, weight in _shared(len(chunks) + bool(rest), ranks):
+        for number, weight in _batches_of_rank(len(chunks) + bool(rest), processes):
             if number < len(chunks):
-                batch = self._ask(PackedRows(split, context), chunks[number])
+                batch = self._make_batch(PackedRows(split, context), chunks[number])
             else:
-                batch = self._rest(split, whole * context, rest)
+                batch = self._remainder(split, whole * context, rest)
             nats = _loss_sum(model, batch.to(device)).item()
             count, length = batch.targets.numel(), self._bytes_of(batch)
             sums.add(weight, (nats, count, nats, count, length))
-        return sums.over(ranks)
+        return sums.all_reduce(processes)
 
-    def _rest(self, split: TokenSplit, start: int, count: int) -> Batch:
+    def _remainder(self, split: TokenSplit, start: int, count: int) -> Batch:
         tokens = torch.from_numpy(split.read(start, count + 1))[None]
         documents = None
         if self.config.document_mask:
-            places = np.arange(start, start + count)
-            found = np.searchsorted(split.document_starts, places, side="right") - 1
+            positions = np.arange(start, start + count)
+            found = np.searchsorted(split.document_starts, positions, side="right") - 1
             documents = torch.from_numpy(found)[None]
         return Batch(tokens[:, :-1], tokens[:, 1:], documents)
 
     def _score_documents(
-        self, model: nn.Module, split: TokenSplit, most: int | None, ranks: Ranks
+        self, model: nn.Module, split: TokenSplit, limit: int | None, processes: ProcessGroup
     ) -> _Sums:
-        """One document in each row, its padding counted and not counted."""
+        """Score one document per row, with and without padding."""
         context, device = self.config.context, next(model.parameters()).device
         source = PaddedRows(split, context, self.data.separator)
-        rows = source.rows if most is None else min(source.rows, -(-most // context))
+        rows = source.rows if limit is None else min(source.rows, -(-limit // context))
         size, sums = self.config.evaluation_batch_size, _Sums()
-        for number, weight in _shared(-(-rows // size), ranks):
+        for number, weight in _batches_of_rank(-(-rows // size), processes):
             numbers = np.arange(number * size, min((number + 1) * size, rows))
-            batch = self._ask(source, numbers).to(device)
+            batch = self._make_batch(source, numbers).to(device)
             lengths = torch.from_numpy(source.lengths(numbers)).to(device)
             is_real = torch.arange(1, context + 1, device=device) < lengths[:, None]
-            real = batch._replace(targets=batch.targets.where(is_real, IGNORED))
+            real = batch._replace(targets=batch.targets.where(is_real, IGNORE_INDEX))
             nats, real_nats = _loss_sum(model, batch).item(), _loss_sum(model, real).item()
             counts = batch.targets.numel(), real_nats, real.counted, self._bytes_of(real)
             sums.add(weight, (nats, *counts))
-        return sums.over(ranks)
+        return sums.all_reduce(processes)
 
     @cached_property
     def _token_bytes(self) -> TokenBytes:
@@ -232,19 +232,19 @@ class LanguageTask:
         return measure_tokens(self.tokenizer, marks)
 
     def _bytes_of(self, batch: Batch) -> int:
-        """UTF-8 bytes of the targets that count."""
-        counted = batch.targets != IGNORED
+        """Return the UTF-8 bytes of the counted targets."""
+        counted = batch.targets != IGNORE_INDEX
         tokens, before = (part[counted].cpu().numpy() for part in (batch.targets, batch.inputs))
         return int(self._token_bytes.of(tokens, before).sum())
 
-    def _print(self, token: int, after: int | None = None) -> str:
+    def _print_token(self, token: int, after: int | None = None) -> str:
         text = self.tokenizer.piece(token, after=after).decode("utf-8", errors="replace")
         return text.replace("\n", "↵").replace(" ", "␣") or "¶"
 
 
 @dataclass(slots=True)
 class _Sums:
-    """What scores are made of."""
+    """The sums from which scores are computed."""
 
     nats: float = 0.0
     counted: float = 0.0
@@ -256,8 +256,8 @@ class _Sums:
         for field, value in zip(dataclasses.fields(self), values, strict=True):
             setattr(self, field.name, getattr(self, field.name) + weight * value)
 
-    def over(self, ranks: Ranks) -> _Sums:
-        return _Sums(*ranks.add(list(dataclasses.astuple(self))))
+    def all_reduce(self, processes: ProcessGroup) -> _Sums:
+        return _Sums(*processes.all_reduce(list(dataclasses.astuple(self))))
 
 
 def _describe(sums: _Sums) -> dict[str, float]:
@@ -273,14 +273,14 @@ def _loss_sum(model: nn.Module, batch: Batch) -> Tensor:
     return model(batch.inputs, targets=batch.targets, document_ids=batch.documents)
 
 
-def _shared(batches: int, ranks: Ranks) -> Iterator[tuple[int, float]]:
-    """The batches that one of several processes scores, and their weights.
+def _batches_of_rank(batches: int, processes: ProcessGroup) -> Iterator[tuple[int, float]]:
+    """Yield the batches that a rank scores, and their weights.
 
-    Everybody gets equally many, as the network may have to be run by all of them at once: who has
-    one too few runs the last one again, with no weight.
+    All ranks get equally many, since running the network may be collective: a rank with one batch
+    too few repeats the last one with weight 0.
     """
-    for first in range(0, batches, ranks.size):
-        number = first + ranks.rank
+    for first in range(0, batches, processes.size):
+        number = first + processes.rank
         yield min(number, batches - 1), float(number < batches)
 
 
@@ -295,7 +295,7 @@ def _open(config: LanguageTaskConfig) -> PreparedData:
     if data.fingerprint != config.data_sha256:
         raise DamagedError(
             f"expected the prepared set {config.data_sha256[:12]} in {config.data}, got "
-            f"{data.fingerprint[:12]}: prepare it again, or begin another run"
+            f"{data.fingerprint[:12]}: prepare it again, or start another run"
         )
     return data
 

@@ -7,7 +7,7 @@ from qkvary.tasks.digit_sequences import DigitSequenceTask, positions_like
 
 
 def columns(tokens: Tensor) -> Tensor:
-    """The flipped index."""
+    """Return the flipped index."""
     return positions_like(tokens).flip(-1)
 
 

@@ -8,7 +8,7 @@ from qkvary.tasks.digit_sequences import DigitSequenceTask
 
 
 def columns(tokens: Tensor) -> Tensor:
-    """Where the digit of that rank stands; equal digits keep their order."""
+    """Return the index of the digit of each rank; equal digits keep their order."""
     return torch.argsort(tokens, dim=-1, stable=True)
 
 

@@ -7,7 +7,7 @@ from qkvary.tasks.digit_sequences import DigitSequenceTask, positions_like
 
 
 def columns(tokens: Tensor) -> Tensor:
-    """The index half a sequence away."""
+    """Return the index half a sequence away."""
     return positions_like(tokens).roll(-(tokens.shape[-1] // 2), dims=-1)
 
 

@@ -1,1 +1,1 @@
-"""How is it *written*? Numbers, units, names and lists; the standard library alone."""
+"""Text formatting: numbers, units, names and lists; standard library only."""

@@ -1,4 +1,4 @@
-"""How names and lists are written: cut, listed, counted, made safe for files and Markdown."""
+"""Formats names and lists: clips, joins, counts, and escapes for files and Markdown."""
 
 import difflib
 import hashlib
@@ -9,26 +9,26 @@ from collections.abc import Iterable, Sequence
 _UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 SLUG_LENGTH = 40
 FOLDER_DIGITS = 8
-"""Of a sha256, at the end of a name that alone would not be unique."""
+"""Digits of a sha256 at the end of a name, to make it unique."""
 _MARKS = str.maketrans(
     {sign: f"\\{sign}" for sign in "\\`*_{}[]<>#|~$"} | {"\n": " ", "\r": " ", "&": "&amp;"}
 )
 
 
 def clean(text: str) -> str:
-    """Replace what no document may hold: control characters, lone surrogates, noncharacters."""
+    """Replace control characters, lone surrogates and noncharacters."""
     return _UNSAFE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def clip(text: str, length: int = 120) -> str:
-    """Cut a long text and say that it was cut."""
+    """Shorten a long text and state that it was cut."""
     if len(text) <= length:
         return text
     return f"{text[: length - 1].rstrip()}… (cut, {len(text):,} characters)"
 
 
 def short(text: str, length: int = 22) -> str:
-    """Cut a name for a place inside a drawing, without a word about it."""
+    """Shorten a name with an ellipsis."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
@@ -38,10 +38,7 @@ def slug(text: str) -> str:
 
 
 def folder_name(text: str) -> str:
-    """Return a name for a folder; one that is too long ends with digits of the text's sha256.
-
-    What has such digits already, behind a slug, keeps them.
-    """
+    """Return a name for a folder; a long name is cut and ends with digits of the text's sha256."""
     whole = _hyphenated(text)
     if len(whole) <= SLUG_LENGTH + 1 + FOLDER_DIGITS:
         return whole or "unnamed"
@@ -62,24 +59,24 @@ def listed(names: Sequence[str], last: str = "and") -> str:
 
 
 def suggest(text: str, choices: Iterable[str]) -> str:
-    """Say which of some names a wrong one is near to, or all of them."""
+    """Suggest the choice nearest to a wrong name, or list all choices."""
     known = list(choices)
     near = difflib.get_close_matches(text, known, n=1)
     return f"did you mean {near[0]}?" if near else f"choices: {', '.join(known)}"
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
-    """Write a number of things, with the noun in the right form."""
+    """Format a number with its noun in singular or plural."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def markdown(text: str) -> str:
-    """Write a text so that Markdown shows it as it is, on one line."""
+    """Escape a text for one line of Markdown."""
     return clean(text).translate(_MARKS)
 
 
 def typed_seeds(seeds: Sequence[int]) -> str:
-    """Return seeds as the command line takes them: ``0-7``, or ``1,3,5``."""
+    """Format seeds for the command line: ``0-7``, or ``1,3,5``."""
     ordered = sorted(seeds)
     if len(ordered) > 1 and ordered == list(range(ordered[0], ordered[-1] + 1)):
         return f"{ordered[0]}-{ordered[-1]}"

@@ -1,16 +1,16 @@
-"""How numbers are written: significant digits, decimals, percentages, counts."""
+"""Formats numbers: significant digits, decimals, percentages, counts."""
 
 import math
 from collections.abc import Sequence
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MISSING = "–"
-"""What stands where there is no figure."""
+"""The text for a missing figure."""
 MINUS = "−"
 
 
 def real(value: float | None, digits: int = 3, sign: bool = False) -> str:
-    """Write a number with so many significant digits, never in the form 1e-05."""
+    """Format a number with significant digits, never as 1e-05."""
     if value is None:
         return MISSING
     if not math.isfinite(value):
@@ -27,7 +27,7 @@ def real(value: float | None, digits: int = 3, sign: bool = False) -> str:
 
 
 def fixed(value: float | None, decimals: int = 3, sign: bool = False) -> str:
-    """Write a number with so many decimals, for columns whose figures are compared."""
+    """Format a number with fixed decimals."""
     if value is None:
         return MISSING
     if not math.isfinite(value):
@@ -38,7 +38,7 @@ def fixed(value: float | None, decimals: int = 3, sign: bool = False) -> str:
 
 
 def interval(low: float | None, high: float | None, decimals: int = 3, sign: bool = False) -> str:
-    """Write an interval as ``[0.05, 0.19]``."""
+    """Format an interval as ``[0.05, 0.19]``."""
     return f"[{fixed(low, decimals, sign)}, {fixed(high, decimals, sign)}]"
 
 
@@ -49,22 +49,22 @@ def _signed(written: str, value: float, sign: bool) -> str:
 
 
 def percent(share: float | None, decimals: int = 1, sign: bool = False) -> str:
-    """Write a share as a percentage."""
+    """Format a share as a percentage."""
     return MISSING if share is None else fixed(share * 100, decimals, sign) + " %"
 
 
 def share(value: float) -> str:
-    """Write a share as a percentage with the digits that it was given with."""
+    """Format a share as a percentage without trailing zeros."""
     return f"{trim(real(100 * value, 9))} %"
 
 
 def money(value: float | None) -> str:
-    """Write an amount of money, in hundredths where it is not whole."""
+    """Format an amount of money, with two decimals if it is not whole."""
     return whole(value) if value is None or value % 1 == 0 else fixed(value, 2)
 
 
 def whole(value: float | None) -> str:
-    """Write a count with separated thousands."""
+    """Format a count with thousands separators."""
     return (
         MISSING
         if value is None
@@ -73,42 +73,42 @@ def whole(value: float | None) -> str:
 
 
 def compact(value: float | None, digits: int = 3) -> str:
-    """Write a large count with k, M, G, T, P or E."""
+    """Format a large count with k, M, G, T, P or E."""
     return scaled(value, 1000, ("", " k", " M", " G", " T", " P", " E"), digits)
 
 
 def scaled(value: float | None, step: int, units: Sequence[str], digits: int) -> str:
-    """Write a number in the largest of some units that leaves at least 1.
+    """Format a number in the largest unit in which it is at least 1.
 
     Args:
-        value: In the first unit.
-        step: How many of a unit make one of the next.
-        units: As they follow the number, the smallest first.
-        digits: Significant digits; zeros behind the decimal point are cut.
+        value: The value in the first unit.
+        step: Ratio between two units.
+        units: Suffixes of the units, the smallest first.
+        digits: Significant digits; trailing zeros are removed.
     """
     if value is None or not math.isfinite(value):
         return real(value)
-    place, decimals = 0, max(digits - len(str(step - 1)), 0)
-    # What would be rounded to a whole step is one of the next unit.
-    while place < len(units) - 1 and round(abs(value) / step**place, decimals) >= step:
-        place += 1
-    return trim(real(value / step**place, digits)) + units[place]
+    index, decimals = 0, max(digits - len(str(step - 1)), 0)
+    # A value that rounds to a whole step uses the next unit.
+    while index < len(units) - 1 and round(abs(value) / step**index, decimals) >= step:
+        index += 1
+    return trim(real(value / step**index, digits)) + units[index]
 
 
 def change(value: float, base: float) -> str:
-    """Write a difference to a base as a percentage, with its sign."""
+    """Format a relative difference to a base as a signed percentage."""
     if value == base:
         return "=" if base else ""
     return f"{trim(real(100 * (value / base - 1), 3, sign=True))} %" if base else "new"
 
 
 def tick(value: float) -> str:
-    """Write a value on an axis as shortly as it can be said."""
+    """Format a tick label as short as possible."""
     if value != 0 and abs(value) >= 1000:
         return compact(value).replace(" ", "")
     return trim(real(value, 6)) if value else "0"
 
 
 def trim(written: str) -> str:
-    """Cut the zeros behind a decimal point."""
+    """Remove trailing zeros after the decimal point."""
     return written.rstrip("0").rstrip(".") if "." in written else written

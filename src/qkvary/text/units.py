@@ -1,4 +1,4 @@
-"""How amounts with a unit are written and read: bytes, rates, shares, tokens, durations."""
+"""Formats and parses amounts with units: bytes, rates, shares, tokens, durations."""
 
 import math
 import re
@@ -23,17 +23,17 @@ _FLOPS = {"flops": 1, "gflops": 10**9, "tflops": 10**12, "pflops": 10**15}
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
 _GROUP = re.compile(r"(?<=[0-9])[,_](?=[0-9]{3}(?![0-9]))")
 LARGEST_COUNT = 2**40
-"""More tokens or users than this are a slip of the hand."""
+"""Maximum number of tokens or users; more is a typing error."""
 
 
 def data_size(value: float | None, digits: int = 3, *, decimal: bool = False) -> str:
-    """Write a number of bytes in binary units, or in powers of ten."""
+    """Format a number of bytes in binary or decimal units."""
     step, units = (1000, _DECIMAL) if decimal else (1024, _BINARY)
     return scaled(value, step, units, digits)
 
 
 def tokens(number: float) -> str:
-    """Write a number of tokens on an axis: 32k is 32,768."""
+    """Format a number of tokens on an axis: 32k is 32,768."""
     for size, letter in ((2**40, "T"), (2**30, "G"), (2**20, "M"), (2**10, "k")):
         if number >= size and number % (size / 4) == 0:
             return f"{number / size:g}{letter}"
@@ -41,7 +41,7 @@ def tokens(number: float) -> str:
 
 
 def duration(seconds: float | None, digits: int = 3) -> str:
-    """Write a time in the unit a person would choose."""
+    """Format a duration in a suitable unit."""
     if seconds is None or not math.isfinite(seconds):
         return real(seconds)
     if round(seconds) >= 3600:
@@ -58,37 +58,37 @@ def duration(seconds: float | None, digits: int = 3) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Read an amount of memory such as ``24GiB``, ``40GB`` or ``512MiB``.
+    """Parse an amount of memory such as ``24GiB``, ``40GB`` or ``512MiB``.
 
     Raises:
-        ValueError: for anything else; a bare G could mean either and is refused.
+        ValueError: if it is invalid; a bare G is ambiguous.
     """
     return round(_parse(text, _BYTES, "memory such as 24GiB (2^30) or 40GB (10^9)"))
 
 
 def parse_bandwidth(text: str) -> float:
-    """Read a rate of memory such as ``900GB/s``; the ``/s`` may be left out.
+    """Parse a memory bandwidth such as ``900GB/s``; the ``/s`` is optional.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if it is invalid.
     """
     return _parse(re.sub(r"/s$", "", text.strip()), _BYTES, "a bandwidth such as 900GB/s")
 
 
 def parse_flops(text: str) -> float:
-    """Read a rate of arithmetic such as ``121TFLOPS``.
+    """Parse a rate such as ``121TFLOPS``.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if it is invalid.
     """
     return _parse(re.sub(r"/s$", "", text.strip()), _FLOPS, "a matrix rate such as 121TFLOPS")
 
 
 def parse_share(text: str) -> float:
-    """Read a share such as ``10%`` or ``0.1``.
+    """Parse a share such as ``10%`` or ``0.1``.
 
     Raises:
-        ValueError: for anything that is not a share.
+        ValueError: if it is invalid.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(%?)", text.strip())
     value = -1.0 if match is None else float(match[1]) / (100 if match[2] else 1)
@@ -98,10 +98,10 @@ def parse_share(text: str) -> float:
 
 
 def parse_count(text: str) -> int:
-    """Read a number of tokens: ``1024``, ``32k`` (32,768) or ``1M`` (1,048,576).
+    """Parse a number of tokens: ``1024``, ``32k`` (32,768) or ``1M`` (1,048,576).
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if it is invalid.
     """
     match = re.fullmatch(r"([0-9]{1,15})([kKmM]?)", _ungroup(text))
     factor = 0 if match is None else {"": 1, "k": 2**10, "m": 2**20}[match[2].lower()]
@@ -122,5 +122,5 @@ def _parse(text: str, units: dict[str, int], expected: str) -> float:
 
 
 def _ungroup(text: str) -> str:
-    """Cut the marks between groups of three digits; a decimal comma stays."""
+    """Remove thousands separators; a decimal comma stays."""
     return _GROUP.sub("", text)

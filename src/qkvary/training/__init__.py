@@ -1,1 +1,1 @@
-"""How is it learned? The loop, optimizer groups and schedules."""
+"""Training: the loop, optimizer groups, schedules and distribution."""

@@ -1,24 +1,21 @@
-"""How one network is trained, and what makes one run: plain values, checked when made.
-
-Nothing here imports torch: a study is listed, keyed and reported without it.
-"""
+"""Configurations of training and of runs: plain values, validated on construction. Torch-free."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Self, get_args
 
-from qkvary.arch.canonical import identity_json, stored
+from qkvary.arch.canonical import identity_json, stored, stored_as
 from qkvary.arch.networks import Network
 from qkvary.arch.variants import Variant
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.tasks.config import TaskConfig
 
 NUMERICS_VERSION = 2
-"""Raised by hand when a change of the code changes the numbers of a run."""
+"""Incremented by hand when a change of the code changes the numbers of a run."""
 
 OptimizerName = Literal["adam", "adamw"]
 ScheduleName = Literal["constant", "cosine_warmup", "cosine"]
@@ -27,7 +24,7 @@ Precision = Literal["full", "bf16"]
 OnNonfinite = Literal["stop", "skip"]
 
 SKIP_WINDOW = 100
-"""Steps over which skipped ones are counted."""
+"""Number of recent steps in which skipped steps are counted."""
 
 
 def _choice(what: str, value: str, choices: tuple[str, ...]) -> None:
@@ -43,20 +40,20 @@ class OptimizerConfig:
     name: OptimizerName = "adam"
     """``adam`` adds weight decay to the gradient, ``adamw`` applies it to the weights."""
     learning_rate: float
-    """The peak; the schedule multiplies it."""
+    """Peak learning rate, which the schedule scales."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay of the two running moments."""
+    """Decay rates of the two running moments."""
     eps: float = 1e-8
-    """Added to the root of the second moment."""
+    """Added to the square root of the second moment."""
     weight_decay: float = 0.0
-    """Times the factor that a layer's variant asks for."""
+    """Weight decay before the variant's own factor is applied."""
     decay: Decay = "all"
-    """Which parameters decay: all, or only those of two dimensions and more."""
+    """The parameters that decay: all, or only those with at least two dimensions."""
     decay_by_variant: bool = True
-    """Whether a variant's own factor of the weight decay applies, as published for identity
-    queries (2^-5 instead of 0.1); without it all variants decay alike."""
+    """Whether to apply a variant's own weight decay factor, as published for identity queries
+    (2^-5 instead of 0.1); if False, all variants decay alike."""
     gradient_clip: float | None = None
-    """Largest norm of all gradients together; None clips nothing."""
+    """Maximum total gradient norm; None disables clipping."""
 
     def __post_init__(self) -> None:
         _choice("optimizer", self.name, get_args(OptimizerName))
@@ -73,7 +70,7 @@ class OptimizerConfig:
             raise ValueError(f"gradient_clip must be positive or None, got {self.gradient_clip}")
 
     def decay_of(self, variant: Variant) -> float:
-        """The weight decay of a layer of a variant."""
+        """Return the weight decay of a layer of ``variant``."""
         factor = variant.weight_decay_factor if self.decay_by_variant else 1.0
         return self.weight_decay * factor
 
@@ -81,17 +78,17 @@ class OptimizerConfig:
 @stored("ScheduleConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleConfig:
-    """How the learning rate moves over the steps of a run."""
+    """Learning rate schedule."""
 
     name: ScheduleName = "constant"
-    """``constant``; ``cosine_warmup``, the cosine of the synthetic experiments, which the warm-up
-    multiplies; or ``cosine``, the one of language models, which begins behind the warm-up."""
+    """``constant``; ``cosine_warmup``, the cosine of the synthetic experiments, multiplied by the
+    warm-up; or ``cosine``, that of language models, which begins after the warm-up."""
     warmup_steps: int = 0
-    """Steps until the factor of the warm-up reaches one."""
+    """Steps until the warm-up factor reaches one."""
     floor: float = 0.0
-    """What the ``cosine`` falls to, as a share of the peak."""
+    """Final learning rate of the ``cosine``, as a fraction of the peak."""
     decay_steps: int | None = None
-    """Step at which the ``cosine`` has fallen, where it is not the last of the run."""
+    """Step at which the ``cosine`` reaches its floor; None for the last step of the run."""
 
     def __post_init__(self) -> None:
         _choice("schedule", self.name, get_args(ScheduleName))
@@ -103,14 +100,14 @@ class ScheduleConfig:
             )
         if self.name != "cosine" and (self.floor or self.decay_steps is not None):
             raise ValueError(
-                f"floor and decay_steps belong to the schedule cosine, got {self.name} with "
+                f"floor and decay_steps require the schedule cosine, got {self.name} with "
                 f"{self.floor} and {self.decay_steps}"
             )
         if not 0.0 <= self.floor <= 1.0:
-            raise ValueError(f"floor must lie between 0 and 1, got {self.floor}")
+            raise ValueError(f"floor must be between 0 and 1, got {self.floor}")
         if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
             raise ValueError(
-                f"decay_steps must lie behind the {self.warmup_steps} warmup_steps, "
+                f"decay_steps must be greater than the {self.warmup_steps} warmup_steps, "
                 f"got {self.decay_steps}"
             )
 
@@ -118,24 +115,24 @@ class ScheduleConfig:
 @stored("GuardConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardConfig:
-    """What becomes of a step that looks wrong, and of a run that does."""
+    """Handling of non-finite steps, large gradients and diverging runs."""
 
     on_nonfinite: OnNonfinite = "stop"
-    """Whether a loss or gradient that is not finite ends the run before the weights are touched, or
-    only skips the step."""
+    """Whether a non-finite loss or gradient ends the run before the weights are updated, or only
+    skips the step."""
     max_skips: int = 3
-    """So many skipped steps out of the last 100 are let pass; one more ends the run."""
+    """Maximum number of skipped steps among the last 100; one more ends the run."""
     skip_gradient_norm: float | None = None
-    """Steps with a larger gradient norm are skipped and not counted among ``max_skips``; None
-    skips none."""
+    """Steps with a larger gradient norm are skipped without counting towards ``max_skips``; None
+    disables this."""
     spikes: bool = True
-    """Whether a loss that stays far above what it was ends the run."""
+    """Whether a loss that stays far above its usual level ends the run."""
 
     def __post_init__(self) -> None:
         _choice("on_nonfinite", self.on_nonfinite, get_args(OnNonfinite))
         if not 0 <= self.max_skips < SKIP_WINDOW:
             raise ValueError(
-                f"max_skips must lie between 0 and {SKIP_WINDOW - 1}, got {self.max_skips}"
+                f"max_skips must be between 0 and {SKIP_WINDOW - 1}, got {self.max_skips}"
             )
         if self.skip_gradient_norm is not None and not self.skip_gradient_norm > 0.0:
             raise ValueError(
@@ -146,19 +143,20 @@ class GuardConfig:
 @stored("ExecutionConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionConfig:
-    """How a step is computed: what changes time, memory and last bits, not what is learned."""
+    """Execution of a step: affects time, memory and last bits, not what is learned."""
 
     micro_batch_size: int | None = None
-    """Examples that go through the network at once; None for all that a process has of a step.
-    Gradients of the parts are added up, each weighted by its targets that count."""
+    """Examples per forward pass; None for the whole batch of a process. Gradients of micro-batches
+    are accumulated, each weighted by its number of counted targets."""
     precision: Precision = "full"
-    """``bf16`` multiplies matrices in bfloat16 (autocast); weights and sums stay as they are."""
+    """``bf16`` multiplies matrices in bfloat16 (autocast); weights keep their type."""
     compile: bool = False
-    """Whether torch compiles the network."""
+    """Whether to compile the network with torch."""
     recompute_blocks: bool = False
-    """Keep each block's input only and compute the block again for its gradient."""
+    """Whether to store only the input of each block and recompute the block in the backward pass
+    (activation checkpointing)."""
     threads: int = 1
-    """Of a process on a CPU: fixed, because the order of a sum changes its last bits."""
+    """CPU threads of each process: fixed, because the order of a sum changes its last bits."""
 
     def __post_init__(self) -> None:
         _choice("precision", self.precision, get_args(Precision))
@@ -172,18 +170,18 @@ class ExecutionConfig:
 
 @stored("Way")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """How and where steps are computed: what a run may go on with that was begun in another way."""
+class ExecutionSettings:
+    """Execution and device of the steps; a run can be resumed with other settings."""
 
-    execution: ExecutionConfig
-    """How."""
+    config: ExecutionConfig = field(metadata=stored_as("execution"))
+    """Execution of the steps."""
     device: str
-    """Where, as torch names it."""
+    """Device, as torch names it."""
 
-    def differences(self, other: Way) -> dict[str, list[JsonValue]]:
-        """What is different in another way, by its name: here and there."""
+    def differences(self, other: ExecutionSettings) -> dict[str, list[JsonValue]]:
+        """Return the values of ``self`` and ``other`` for each setting in which they differ."""
         ours, theirs = (
-            {"device": way.device, **dataclasses.asdict(way.execution)} for way in (self, other)
+            {"device": one.device, **dataclasses.asdict(one.config)} for one in (self, other)
         )
         return {name: [ours[name], theirs[name]] for name in ours if ours[name] != theirs[name]}
 
@@ -196,23 +194,23 @@ class TrainingConfig:
     steps: int
     """Optimizer steps of a complete run."""
     batch_size: int
-    """Examples in one step, over all processes."""
+    """Examples per step, over all processes."""
     optimizer: OptimizerConfig
-    """How gradients move the weights."""
+    """The optimizer."""
     schedule: ScheduleConfig = ScheduleConfig()
-    """How the learning rate moves."""
+    """The learning rate schedule."""
     evaluate_every: int
-    """Steps between two evaluations on the validation split; the last step always has one."""
+    """Steps between evaluations on the validation split; the last step is always evaluated."""
     log_every: int = 10
-    """Steps whose mean training loss makes one line of the log."""
+    """Steps averaged into each logged training loss."""
     solve_threshold: float | None = None
-    """Validation metric at which the task counts as solved; None if it has no such value."""
+    """Validation metric at which the task counts as solved; None if there is no such value."""
     stop_when_solved: bool = False
-    """End the run at the evaluation that first finds the task solved."""
+    """Whether to end the run at the first evaluation that finds the task solved."""
     guards: GuardConfig = GuardConfig()
-    """What becomes of steps that look wrong."""
+    """Handling of non-finite steps and divergence."""
     execution: ExecutionConfig = ExecutionConfig()
-    """How a step is computed."""
+    """Execution of the steps."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "evaluate_every", "log_every"):
@@ -226,47 +224,46 @@ class TrainingConfig:
 @stored("RunConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """One training run, completely: the same value always gives the same numbers."""
+    """Complete configuration of a training run: equal configurations give equal numbers."""
 
     task: TaskConfig
-    """What is asked."""
+    """The task."""
     network: Network
-    """What answers."""
+    """The network."""
     training: TrainingConfig
-    """How it learns."""
+    """The training configuration."""
     seed: int
-    """Source of the initial weights, the order of the examples and the dropout."""
+    """Seed of the initial weights, the order of the examples and the dropout."""
     device: str = "cpu"
-    """Where it computes, as torch names it."""
+    """Device, as torch names it."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type of the weights."""
 
     def __post_init__(self) -> None:
         _choice("dtype", self.dtype, ("float32", "float64"))
         if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed must lie in [0, 2**63), got {self.seed}")
+            raise ValueError(f"seed must be in [0, 2**63), got {self.seed}")
 
     @property
     def threads(self) -> int:
-        """Threads of each process."""
+        """CPU threads of each process."""
         return self.training.execution.threads
 
     @property
-    def way(self) -> Way:
-        """How and where it is computed."""
-        return Way(execution=self.training.execution, device=self.device)
+    def execution(self) -> ExecutionSettings:
+        """Execution and device of the run."""
+        return ExecutionSettings(config=self.training.execution, device=self.device)
 
-    def computed(self, way: Way) -> Self:
-        """The same run, computed in another way."""
-        training = dataclasses.replace(self.training, execution=way.execution)
-        return dataclasses.replace(self, training=training, device=way.device)
+    def with_execution(self, execution: ExecutionSettings) -> Self:
+        """Return the same run with other execution settings."""
+        training = dataclasses.replace(self.training, execution=execution.config)
+        return dataclasses.replace(self, training=training, device=execution.device)
 
     def run_key(self, data_fingerprint: str | None = None) -> str:
-        """Return the sha256 that names this run in a store.
+        """Return the sha256 that identifies this run in a store.
 
         Args:
-            data_fingerprint: What the examples are made of; by default what the task's config
-                says.
+            data_fingerprint: Fingerprint of the examples; by default that of the task's config.
         """
         data = self.task.data_fingerprint if data_fingerprint is None else data_fingerprint
         identity = f"{identity_json(self)}\n{data}\nnumerics {NUMERICS_VERSION}\n"

@@ -1,7 +1,4 @@
-"""Where the work of one run is done: what a loop asks of the processes that share it.
-
-A loop that runs in one process asks the same things; ``Alone`` answers them.
-"""
+"""The interface between the training loop and the processes that train one network together."""
 
 from __future__ import annotations
 
@@ -25,40 +22,40 @@ from qkvary.training.optimizers import optimizer_tensors, restore_optimizer
 
 
 class Distribution(Protocol):
-    """Processes that train one network together, seen from one of them."""
+    """The processes that train one network, seen from one of them."""
 
     @property
     def rank(self) -> int:
-        """Number of this process, counted from 0; the first one writes."""
+        """Rank of this process; rank 0 writes files."""
         ...
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of processes."""
         ...
 
-    def place(self, model: nn.Module, precision: Precision) -> nn.Module:
-        """Spread a network that is on its device, and return what the loss is asked of."""
+    def wrap(self, model: nn.Module, precision: Precision) -> nn.Module:
+        """Wrap a network that is on its device; return the module that computes the loss."""
         ...
 
-    def adding_up(self, placed: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-        """Around one micro-batch; only behind the last one are gradients exchanged."""
+    def accumulate(self, wrapped: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+        """Return a context for one micro-batch; gradients are synchronized after the last one."""
         ...
 
-    def add(self, values: Sequence[float]) -> list[float]:
-        """Sum numbers over all processes; a call of all of them."""
+    def all_reduce(self, values: Sequence[float]) -> list[float]:
+        """Sum numbers over all processes; collective."""
         ...
 
-    def first(self, work: Callable[[], JsonValue]) -> Any:
-        """Let the first process do something; return its answer to all; a call of all of them.
+    def run_on_first(self, work: Callable[[], JsonValue]) -> Any:
+        """Call ``work`` on rank 0 and return its result on every rank; collective.
 
         Raises:
-            QkvaryError: what it raised, in all of them.
+            QkvaryError: the error of rank 0, on every rank.
         """
         ...
 
-    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The norm of all gradients together, over all processes."""
+    def total_norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Return the total norm of the gradients, over all processes."""
         ...
 
     def save(
@@ -71,7 +68,7 @@ class Distribution(Protocol):
         about: Mapping[str, JsonValue],
         keep: int,
     ) -> None:
-        """Write a checkpoint, then remove all but the newest ``keep``; a call of all processes.
+        """Write a checkpoint, then remove all but the newest ``keep``; collective.
 
         Raises:
             ResourceError: if the disk is full, broken or not writable.
@@ -88,12 +85,12 @@ class Distribution(Protocol):
         report: Callable[[str], None],
         keep: int,
     ) -> Mapping[str, JsonValue] | None:
-        """Put back the newest sound checkpoint, whoever wrote it and with how many processes.
+        """Load the newest valid checkpoint, written by any number of processes; collective.
 
-        Of those before it, so many are left that they are ``keep`` together.
+        Keeps this checkpoint and older ones, ``keep`` in total.
 
         Returns:
-            What was noted in it, or None where there is no checkpoint at all.
+            The ``about`` of the checkpoint, or None if there is no checkpoint.
 
         Raises:
             DamagedError: if there are checkpoints and all of them are damaged.
@@ -101,43 +98,43 @@ class Distribution(Protocol):
         ...
 
     def digest(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-        """One digest of all weights and of the optimizer's state; a call of all processes."""
+        """Return one digest of all weights and the optimizer state; collective."""
         ...
 
-    def whole(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:
-        """Return the network in one piece; a call of all processes, for the first of them.
+    def gather_network(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:
+        """Return the unsharded network on rank 0 and ``model`` itself on other ranks; collective.
 
         Args:
-            model: What was placed. The other processes get it as it is.
-            build: Makes such a network anew, where what was placed cannot be brought together.
+            model: The network that was wrapped.
+            build: Builds a new network to hold the gathered weights.
         """
         ...
 
 
-class Alone:
-    """One process."""
+class SingleProcess:
+    """Training in one process."""
 
     rank = 0
     size = 1
 
-    def place(self, model: nn.Module, precision: Precision) -> nn.Module:  # noqa: ARG002
-        """Leave the network as it is."""
+    def wrap(self, model: nn.Module, precision: Precision) -> nn.Module:  # noqa: ARG002
+        """Return the network unchanged."""
         return model
 
-    def adding_up(self, placed: nn.Module, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Nothing is exchanged."""
+    def accumulate(self, wrapped: nn.Module, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Return an empty context."""
         return nullcontext()
 
-    def add(self, values: Sequence[float]) -> list[float]:
-        """Return the numbers as they are."""
+    def all_reduce(self, values: Sequence[float]) -> list[float]:
+        """Return the numbers unchanged."""
         return list(values)
 
-    def first(self, work: Callable[[], JsonValue]) -> Any:
-        """Do it."""
+    def run_on_first(self, work: Callable[[], JsonValue]) -> Any:
+        """Call ``work``."""
         return work()
 
-    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The norm of all gradients together."""
+    def total_norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Return the total norm of the gradients."""
         return torch.nn.utils.get_total_norm(gradients, foreach=True)
 
     def save(
@@ -169,7 +166,7 @@ class Alone:
         report: Callable[[str], None],
         keep: int,
     ) -> Mapping[str, JsonValue] | None:
-        """Put back the newest sound checkpoint."""
+        """Load the newest valid checkpoint."""
         stored = load_training_state(directory, accept=accept, report=report, keep=keep)
         if stored is None:
             return None
@@ -178,9 +175,9 @@ class Alone:
         return stored.about
 
     def digest(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-        """One digest of all weights and of the optimizer's state."""
+        """Return one digest of all weights and the optimizer state."""
         return state_sha256(model.state_dict(), optimizer_tensors(optimizer))
 
-    def whole(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:  # noqa: ARG002
-        """Return the network, which is whole."""
+    def gather_network(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:  # noqa: ARG002
+        """Return the network unchanged."""
         return model

@@ -1,7 +1,7 @@
-"""The gradient of one step: its batch in parts, over the processes that share it.
+"""The gradient of one step: accumulated over micro-batches and averaged over processes.
 
-The gradient is that of the mean over all targets of the step that count, however the batch is cut:
-each part's mean is weighted with its share of those targets. Knows no optimizer.
+It is the gradient of the mean over all counted targets of the step, however the batch is split:
+each micro-batch is weighted by its share of those targets. Knows no optimizer.
 """
 
 from __future__ import annotations
@@ -20,67 +20,69 @@ from qkvary.training.distribution import Distribution
 
 
 def step_seed(seed: int, step: int, rank: int = 0) -> int:
-    """Return the seed of the global generator for one step of a run in one process."""
+    """Return the seed of the global generator for one step on one rank."""
     purpose = f"qkvary step {seed} {step}" + (f" rank {rank}" if rank else "")
     digest = hashlib.sha256(purpose.encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 class Gradients:
-    """Finds the gradient of each step."""
+    """Computes the gradient of each step."""
 
     def __init__(
-        self, run: RunConfig, task: Task, placed: nn.Module, distribution: Distribution
+        self, run: RunConfig, task: Task, wrapped: nn.Module, distribution: Distribution
     ) -> None:
-        """Cut the batch into parts.
+        """Choose the micro-batch size.
 
         Args:
             run: The run.
-            task: Gives batches and their loss.
-            placed: What the loss is asked of.
-            distribution: The processes that share a batch.
+            task: Supplies batches and their loss.
+            wrapped: The module that computes the loss.
+            distribution: The processes that train together.
 
         Raises:
-            UsageError: if the batch cannot be shared evenly.
+            UsageError: if the batch size is not divisible by the number of processes.
         """
-        self.run, self.task, self.placed = run, task, placed
+        self.run, self.task, self.wrapped = run, task, wrapped
         self.distribution = distribution
         whole, size = run.training.batch_size, distribution.size
         if whole % size:
             raise UsageError(
-                f"expected a batch size that {size} processes share evenly, got {whole}"
+                f"expected a batch size divisible by the {size} processes, got {whole}"
             )
-        self.share = whole // size
-        self.part = min(run.training.execution.micro_batch_size or self.share, self.share)
+        self.rows_per_process = whole // size
+        self.micro_batch_size = min(
+            run.training.execution.micro_batch_size or self.rows_per_process, self.rows_per_process
+        )
 
     def find(self, step: int) -> float:
-        """Leave the gradient of a step in the parameters, and return its loss."""
+        """Accumulate the gradient of a step in the parameters and return the loss."""
         distribution = self.distribution
         _seed_everything(step_seed(self.run.seed, step, distribution.rank), self.run.device)
-        batches = list(self._parts(step))
+        batches = list(self._micro_batches(step))
         counts = [batch.counted for batch in batches]
-        (total,) = distribution.add([float(sum(counts))])
+        (total,) = distribution.all_reduce([float(sum(counts))])
         loss = 0.0
         for number, (batch, count) in enumerate(zip(batches, counts, strict=True), start=1):
-            share = count / total if total else 0.0
-            with distribution.adding_up(self.placed, last=number == len(batches)):
+            weight = count / total if total else 0.0
+            with distribution.accumulate(self.wrapped, last=number == len(batches)):
                 with self.precision():
-                    mean = self.task.loss(self.placed, batch.to(self.run.device))
-                # Processes average their gradients; what is wanted is the sum.
-                (mean * (share * distribution.size)).backward()
-            loss += mean.item() * share
-        return distribution.add([loss])[0]
+                    mean = self.task.loss(self.wrapped, batch.to(self.run.device))
+                # Processes average their gradients, but the weighted sum is needed.
+                (mean * (weight * distribution.size)).backward()
+            loss += mean.item() * weight
+        return distribution.all_reduce([loss])[0]
 
     def precision(self) -> AbstractContextManager[object]:
-        """Around everything that runs the network."""
+        """Return the autocast context for every call of the network."""
         if self.run.training.execution.precision == "full":
             return nullcontext()
         return torch.autocast(torch.device(self.run.device).type, torch.bfloat16)
 
-    def _parts(self, step: int) -> Iterator[Batch]:
-        training, first = self.run.training, self.distribution.rank * self.share
-        for start in range(first, first + self.share, self.part):
-            rows = slice(start, min(start + self.part, first + self.share))
+    def _micro_batches(self, step: int) -> Iterator[Batch]:
+        training, first = self.run.training, self.distribution.rank * self.rows_per_process
+        for start in range(first, first + self.rows_per_process, self.micro_batch_size):
+            rows = slice(start, min(start + self.micro_batch_size, first + self.rows_per_process))
             yield self.task.batch(step, training.batch_size, self.run.seed, rows)
 
 

@@ -1,10 +1,8 @@
-"""The training loop: one run from its configuration to its outcome, resumable at any step.
+"""The training loop: runs one configuration to its outcome; resumable at any step.
 
-Every random draw is a pure function of the seed and the step: the global generator is seeded anew
-at each step, so that no state of a generator has to be stored, and a run that was killed goes on
-bit by bit as if it had not been. The log and the checkpoints are all that it leaves in its folder.
-
-Knows nothing of studies or of who else may be at work.
+Every random draw is a pure function of the seed and the step: the global generator is reseeded at
+each step, so no generator state is stored and a killed run resumes bit for bit. A run writes only
+its log and its checkpoints. Knows nothing of studies.
 """
 
 from __future__ import annotations
@@ -21,65 +19,65 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.nn.stack import Stack
+from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.durable import free_bytes
 from qkvary.storage.errors import DivergedError, UsageError
 from qkvary.storage.journal import Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
-from qkvary.storage.rotation import KEEP
 from qkvary.tasks.contract import (
     AttentionExample,
     EvaluationContext,
     Generate,
-    Ranks,
+    ProcessGroup,
     Split,
     Task,
 )
-from qkvary.training.config import RunConfig, Way
-from qkvary.training.distribution import Alone, Distribution
+from qkvary.training.config import ExecutionSettings, RunConfig
+from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.gradients import Gradients
 from qkvary.training.guards import Guards
 from qkvary.training.memory import is_out_of_memory, out_of_memory, require_device
 from qkvary.training.optimizers import make_optimizer, set_learning_rate
-from qkvary.training.progress import NOBODY, Event, RunState, Stopwatch, Watchers
-from qkvary.training.run_log import bring_back, describe_gaps, join_gaps
+from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event, RunState, Stopwatch
+from qkvary.training.run_log import describe_gaps, merge_gaps, restore_log
 from qkvary.training.schedules import learning_rate
 
 JOURNAL_NAME = "metrics.jsonl"
 CHECKPOINTS_NAME = "checkpoints"
 CHECKPOINT_SECONDS = 30.0
-"""Seconds of work between two checkpoints, so that short runs write none."""
+"""Seconds between checkpoints; shorter runs write none."""
 LogEntry = Mapping[str, JsonValue]
-"""``event`` and ``step``, and what belongs to that event."""
-MOMENTS = 2
-"""Numbers that Adam remembers of each weight."""
-ROOM = 2.2
-"""Checkpoints that should fit: an old one, a new one, and what else is written."""
-EVENT_SECONDS = 0.25
-"""Seconds between two pieces of news about progress."""
+"""``event``, ``step`` and the fields of that event."""
+ADAM_MOMENTS = 2
+"""Values that Adam stores per weight."""
+CHECKPOINTS_NEEDED = 2.2
+"""Free space to expect, in checkpoints: an old one, a new one, and some room for logs."""
+PROGRESS_SECONDS = 0.25
+"""Minimum seconds between progress events."""
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a call of ``train`` ended."""
+    """The result of a call of ``train``."""
 
     status: Literal["done", "diverged", "stopped"]
-    """``stopped`` left a checkpoint from which the same call goes on."""
+    """``stopped`` means that a checkpoint was written from which the same call resumes."""
     message: str
-    """What was not finite, if the run diverged, and what the log lacks, if it was damaged."""
+    """Why the run diverged, and what a damaged log lacks; else empty."""
     metrics: Mapping[str, float | int | None]
     """``validation_*``, ``test_*``, ``final_train_loss``, ``steps``, ``steps_to_solve``."""
     timing: Mapping[str, float]
-    """Seconds over all parts of the run, by what they were spent on; steps per second."""
+    """Seconds by phase over all calls, and steps per second."""
     attention: AttentionExample | None
-    """The attention maps of the trained network on one example; the first process finds them."""
+    """Attention maps of the trained network on one example; on rank 0 only."""
     state_sha256: str
-    """Digest of the final weights and optimizer state: equal runs have equal ones."""
+    """Digest of the final weights and optimizer state; equal for equal runs."""
     network: nn.Module
-    """What was trained, as it is now; in evaluation mode when it is done. Where processes share it
-    out, the first one has it in one piece then, and nobody before."""
+    """The network, in evaluation mode once training is done. A sharded network is then gathered on
+    rank 0."""
 
 
 def train(
@@ -88,50 +86,51 @@ def train(
     directory: Path,
     *,
     stop: Callable[[], bool] = lambda: False,
-    watchers: Watchers = NOBODY,
+    callbacks: Callbacks = NO_CALLBACKS,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    keep: int = KEEP,
+    keep: int = DEFAULT_KEEP,
     distribution: Distribution | None = None,
-    way: Way | None = None,
+    execution: ExecutionSettings | None = None,
     generate: Generate | None = None,
 ) -> Outcome:
-    """Train one network in ``directory``, going on where an earlier call was stopped or killed.
+    """Train one network in ``directory``, resuming from the newest valid checkpoint.
 
-    The caller owns the folder (a store hands it out to one process at a time). Where several
-    processes train together, all of them call this with the same arguments.
+    The caller owns the folder. Several processes that train together all call this with the same
+    arguments.
 
     Args:
-        run: What to train, and how.
+        run: The run.
         task: The task that ``run.task`` names.
-        directory: Where the log and the checkpoints are; it must exist.
-        stop: Asked before each step; once it says yes, a checkpoint is written and training ends.
-        watchers: Who is told how it goes.
+        directory: The folder of the log and the checkpoints; it must exist.
+        stop: Called before each step; if it returns True, a checkpoint is written and training
+            stops.
+        callbacks: Called during training.
         checkpoint_seconds: Seconds between checkpoints.
-        keep: Checkpoints that are left, the newest ones; at least 1.
+        keep: Number of newest checkpoints to keep; at least 1.
         distribution: The processes that train together; one by default.
-        way: How and where steps are computed from here on, where the run is not to go on as it
-            began; the log says what is different.
-        generate: Handed to the task when it scores the network.
+        execution: Execution settings from now on, by default those of ``run``; the log records
+            the differences.
+        generate: Passed to the task when it scores the network.
 
     Raises:
-        DamagedError: if there are checkpoints, and all of them are damaged.
-        UsageError: if the folder belongs to another run, or there is no such device.
+        DamagedError: if there are checkpoints, but all of them are damaged.
+        UsageError: if the folder belongs to another run, or the device does not exist.
         ResourceError: if the disk is full, broken or not writable, or memory ran out.
-        ValueError: if no checkpoint is to be left.
+        ValueError: if ``keep`` is less than 1.
     """
     if keep < 1:
         raise ValueError(f"expected to keep at least 1 checkpoint, got {keep}")
-    computed = run if way is None else run.computed(way)
+    computed = run if execution is None else run.with_execution(execution)
     require_device(computed.device)
     threads = torch.get_num_threads()
     torch.set_num_threads(computed.threads)
-    loop: _Loop | None = None
+    loop: _Trainer | None = None
     try:
-        others = distribution or Alone()
-        loop = _Loop(run, computed, task, directory, watchers, others, keep, generate)
+        others = distribution or SingleProcess()
+        loop = _Trainer(run, computed, task, directory, callbacks, others, keep, generate)
         return loop.finish(loop.advance(stop, checkpoint_seconds))
     except DivergedError as error:
-        return cast("_Loop", loop).diverge(str(error))
+        return cast("_Trainer", loop).diverge(str(error))
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -143,8 +142,8 @@ def train(
         torch.set_num_threads(threads)
 
 
-class _Loop:
-    """One call of ``train``."""
+class _Trainer:
+    """The state of one call of ``train``."""
 
     def __init__(
         self,
@@ -152,33 +151,33 @@ class _Loop:
         run: RunConfig,
         task: Task,
         directory: Path,
-        watchers: Watchers,
+        callbacks: Callbacks,
         distribution: Distribution,
         keep: int,
         generate: Generate | None,
     ) -> None:
         self.generate = generate
-        self.run, self.task, self.directory, self.watchers = run, task, directory, watchers
+        self.run, self.task, self.directory, self.callbacks = run, task, directory, callbacks
         self.distribution, self.keep = distribution, keep
-        self.changed = begun.way.differences(run.way)
+        self.changed = begun.execution.differences(run.execution)
         self.key = begun.run_key(task.data_fingerprint)
         self.state = RunState()
-        self.watch = Stopwatch(self.state)
+        self.stopwatch = Stopwatch(self.state)
         self.model = self.build()
-        self.placed = self.place()
+        self.wrapped = self.wrap()
         self.optimizer = make_optimizer(self.model, run.network, run.training.optimizer)
-        self.gradients = Gradients(run, task, self.placed, distribution)
+        self.gradients = Gradients(run, task, self.wrapped, distribution)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.journal = Journal(directory / JOURNAL_NAME) if self.is_writer else SilentJournal()
         self.last_norm = math.nan
         self.stored_step: int | None = None
         self.resume()
         self.guards = Guards(run.training.guards, self.state.guards)
-        self.warn_of_a_small_disk()
-        # To bring a network together takes all processes, whoever wants to see it.
-        self.is_sampled = self.anybody(watchers.sample is not None)
+        self.check_free_space()
+        # Gathering the network is collective, even if only one rank samples.
+        self.is_sampled = self.any_rank(callbacks.sample is not None)
 
-    # ---- where it stands
+    # ---- state and checkpoints
 
     @property
     def is_writer(self) -> bool:
@@ -188,29 +187,32 @@ class _Loop:
         run = self.run
         return self.task.build(run.network, run.seed).to(run.device, _DTYPES[run.dtype])
 
-    def place(self) -> nn.Module:
+    def wrap(self) -> nn.Module:
         execution = self.run.training.execution
         for module in self.model.modules():
             if isinstance(module, Stack):
                 module.recompute_blocks = execution.recompute_blocks
-        placed = self.distribution.place(self.model, execution.precision)
+        wrapped = self.distribution.wrap(self.model, execution.precision)
         if execution.compile:
-            placed.compile()
-        return placed
+            wrapped.compile()
+        return wrapped
 
     def warn(self, message: str) -> None:
-        self.watchers.on_event(
+        self.callbacks.on_event(
             Event(step=self.state.step, steps=self.run.training.steps, warning=message)
         )
 
-    def warn_of_a_small_disk(self) -> None:
-        """Say at the start that checkpoints will not fit: later is too late to make room."""
+    def check_free_space(self) -> None:
+        """Warn at the start if checkpoints will not fit."""
         numbers = sum(p.numel() * p.element_size() for p in self.parameters)
-        needed, free = int(ROOM * (1 + MOMENTS) * numbers), free_bytes(self.directory)
+        needed, free = (
+            int(CHECKPOINTS_NEEDED * (1 + ADAM_MOMENTS) * numbers),
+            free_bytes(self.directory),
+        )
         if self.is_writer and free is not None and free < needed:
             self.warn(
-                f"{self.directory} has {free:,} bytes left, and two checkpoints take about "
-                f"{needed:,}: make room, or choose another folder (--out)"
+                f"{self.directory} has {free:,} bytes free, but two checkpoints need about "
+                f"{needed:,}: free some space, or choose another folder (--out)"
             )
 
     def resume(self) -> None:
@@ -230,7 +232,7 @@ class _Loop:
             setattr(self.state, field.name, getattr(stored, field.name))
         self.stored_step = self.state.step
         if isinstance(self.journal, Journal):
-            self.bring_back_log(self.journal, _mark(about))
+            self.restore_log(self.journal, _mark(about))
         self.log(
             "resumed",
             torch=torch.__version__,
@@ -239,11 +241,11 @@ class _Loop:
             **({"changed": self.changed} if self.changed else {}),
         )
 
-    def bring_back_log(self, journal: Journal, mark: FileEntry) -> None:
-        torn = journal.cut
-        cut = bring_back(journal, mark, self.state.step)
+    def restore_log(self, journal: Journal, mark: FileEntry) -> None:
+        torn = journal.torn_tail
+        cut = restore_log(journal, mark, self.state.step)
         if cut is not None:
-            self.state.log_gaps = join_gaps(self.state.log_gaps, cut.gaps)
+            self.state.log_gaps = merge_gaps(self.state.log_gaps, cut.gaps)
             if cut.message:
                 self.warn(cut.message)
         elif torn:
@@ -258,9 +260,9 @@ class _Loop:
             )
 
     def checkpoint(self) -> None:
-        self.watch.lap("training")
+        self.stopwatch.lap("training")
         if self.state.step == self.stored_step:
-            # Not twice: the first would be removed before the second has its name.
+            # Writing it again would remove the first before the second is in place.
             return
         mark = self.journal.mark()
         about: dict[str, JsonValue] = {
@@ -280,24 +282,24 @@ class _Loop:
             keep=self.keep,
         )
         self.stored_step = self.state.step
-        self.watch.lap("other")
+        self.stopwatch.lap("other")
 
     def log(self, event: str, **values: JsonValue) -> None:
         entry: LogEntry = {"event": event, "step": self.state.step, **values}
         self.journal.append(entry)
         if self.is_writer:
-            self.watchers.on_log(entry)
+            self.callbacks.on_log(entry)
 
     # ---- steps
 
     def advance(self, stop: Callable[[], bool], checkpoint_seconds: float) -> bool:
-        """Make the steps that are left; return whether all are made."""
+        """Run the remaining steps; return whether all are done."""
         training, state = self.run.training, self.state
-        self.watch.lap("other")
-        self.placed.train()
-        saved = told = time.perf_counter()
-        while state.step < training.steps and not self.is_over():
-            if self.anybody(stop()):
+        self.stopwatch.lap("other")
+        self.wrapped.train()
+        saved = reported = time.perf_counter()
+        while state.step < training.steps and not self.is_solved():
+            if self.any_rank(stop()):
                 if state.step:
                     self.checkpoint()
                 return False
@@ -307,21 +309,21 @@ class _Loop:
             if state.step % training.evaluate_every == 0 or state.step == training.steps:
                 self.validate()
             now = time.perf_counter()
-            if now - told >= EVENT_SECONDS:
-                told = now
-                self.tell()
-            if self.anybody(now - saved >= checkpoint_seconds):
+            if now - reported >= PROGRESS_SECONDS:
+                reported = now
+                self.report_progress()
+            if self.any_rank(now - saved >= checkpoint_seconds):
                 self.checkpoint()
                 saved = time.perf_counter()
         self.log_loss()
-        self.watch.lap("training")
+        self.stopwatch.lap("training")
         return True
 
-    def anybody(self, wishes: bool) -> bool:
-        """Whether a process wishes it: all do the same at the same step."""
-        return self.distribution.add([float(wishes)])[0] > 0.0
+    def any_rank(self, condition: bool) -> bool:
+        """Return whether the condition holds on any rank, so that all ranks act alike."""
+        return self.distribution.all_reduce([float(condition)])[0] > 0.0
 
-    def is_over(self) -> bool:
+    def is_solved(self) -> bool:
         return self.run.training.stop_when_solved and self.state.steps_to_solve is not None
 
     def step(self) -> None:
@@ -358,7 +360,7 @@ class _Loop:
 
     def norm(self) -> Tensor:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        return self.distribution.norm(gradients)
+        return self.distribution.total_norm(gradients)
 
     def clip(self, norm: Tensor) -> None:
         limit = self.run.training.optimizer.gradient_clip
@@ -368,11 +370,11 @@ class _Loop:
     def log_loss(self) -> None:
         state = self.state
         if not state.loss_count:
-            # Every step since the last entry was skipped, and has an entry that says so.
+            # All steps since the last entry were skipped and logged as such.
             return
         state.train_loss = state.loss_sum / state.loss_count
         state.loss_sum, state.loss_count = 0.0, 0
-        self.watch.lap("training")
+        self.stopwatch.lap("training")
         self.log(
             "train",
             loss=state.train_loss,
@@ -381,36 +383,38 @@ class _Loop:
             gradient_norm=self.last_norm,
         )
 
-    def tell(self) -> None:
+    def report_progress(self) -> None:
         state = self.state
         loss = state.loss_sum / state.loss_count if state.loss_count else state.train_loss
-        self.watchers.on_event(Event(step=state.step, steps=self.run.training.steps, loss=loss))
+        self.callbacks.on_event(Event(step=state.step, steps=self.run.training.steps, loss=loss))
 
     # ---- scores
 
     def evaluate(self, split: Split) -> dict[str, float]:
-        self.placed.eval()
-        ranks = Ranks(
-            rank=self.distribution.rank, size=self.distribution.size, add=self.distribution.add
+        self.wrapped.eval()
+        group = ProcessGroup(
+            rank=self.distribution.rank,
+            size=self.distribution.size,
+            all_reduce=self.distribution.all_reduce,
         )
         with torch.no_grad(), self.gradients.precision():
-            context = EvaluationContext(ranks=ranks, generate=self.generate)
-            scores = self.task.evaluate(self.placed, split, context)
-        self.placed.train()
+            context = EvaluationContext(processes=group, generate=self.generate)
+            scores = self.task.evaluate(self.wrapped, split, context)
+        self.wrapped.train()
         return {name: float(score) for name, score in scores.items()}
 
     def validate(self) -> None:
         state, training = self.state, self.run.training
-        self.watch.lap("training")
+        self.stopwatch.lap("training")
         state.validation = self.evaluate("validation")
-        self.watch.lap("evaluation")
+        self.stopwatch.lap("evaluation")
         self.log("validation", seconds=state.seconds["training"], **state.validation)
         if self.is_sampled:
-            self.placed.eval()
-            network = self.whole()
-            if self.is_writer and self.watchers.sample is not None:
-                self.log("sample", text=self.watchers.sample(network))
-            self.placed.train()
+            self.wrapped.eval()
+            network = self.gather_network()
+            if self.is_writer and self.callbacks.sample is not None:
+                self.log("sample", text=self.callbacks.sample(network))
+            self.wrapped.train()
         if training.solve_threshold is None or state.steps_to_solve is not None:
             return
         score = state.validation[self.task.metric]
@@ -422,21 +426,21 @@ class _Loop:
         if not complete:
             return self.outcome("stopped")
         scores = self.evaluate("test")
-        self.placed.eval()
-        network, attention = self.whole(), None
+        self.wrapped.eval()
+        network, attention = self.gather_network(), None
         if self.is_writer:
             with torch.no_grad():
                 attention = self.task.attention_example(network)
-        self.watch.lap("evaluation")
+        self.stopwatch.lap("evaluation")
         self.log("test", seconds=self.state.seconds["training"], **scores)
         return self.outcome("done", network=network, scores=scores, attention=attention)
 
-    def whole(self) -> nn.Module:
-        """The network in one piece; where it is shared out, only the first process gets it."""
-        return self.distribution.whole(self.model, self.build)
+    def gather_network(self) -> nn.Module:
+        """Return the unsharded network on rank 0."""
+        return self.distribution.gather_network(self.model, self.build)
 
     def diverge(self, message: str) -> Outcome:
-        # The network as it was before the step that went wrong.
+        # The network before the diverged step.
         self.checkpoint()
         return self.outcome("diverged", message=message)
 
@@ -459,7 +463,7 @@ class _Loop:
         metrics |= {f"validation_{name}": value for name, value in state.validation.items()}
         metrics |= {f"test_{name}": value for name, value in (scores or {}).items()}
         digest = self.distribution.digest(self.model, self.optimizer)
-        self.watch.lap("other")
+        self.stopwatch.lap("other")
         training_seconds = state.seconds["training"]
         timing = {
             "training_seconds": training_seconds,

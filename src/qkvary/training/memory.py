@@ -1,4 +1,4 @@
-"""What is said when memory runs out, and on which devices networks can be trained at all."""
+"""Checks of devices, and error messages for running out of memory."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ import torch
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.training.config import RunConfig
 
-_SAID = "DefaultCPUAllocator"
-"""In what torch raises where the memory of a CPU runs out."""
+_CPU_ALLOCATOR = "DefaultCPUAllocator"
+"""Occurs in torch's error when CPU memory runs out."""
 
 
 def require_device(name: str) -> None:
-    """Refuse a device that this machine does not have.
+    """Check that this machine has a device.
 
     Args:
-        name: As torch spells it.
+        name: The device, as torch names it.
 
     Raises:
-        UsageError: if it is not there; the message names those that are.
+        UsageError: if it does not exist; the message lists the choices.
     """
     device, count = torch.device(name), torch.cuda.device_count()
-    there = ["cpu", *(f"cuda:{number}" for number in range(count))]
+    choices = ["cpu", *(f"cuda:{number}" for number in range(count))]
     if torch.backends.mps.is_available():
-        there.append("mps")
+        choices.append("mps")
     wanted = f"cuda:{device.index or 0}" if device.type == "cuda" else device.type
-    if wanted not in there:
+    if wanted not in choices:
         raise UsageError(
-            f"expected a device of this machine, got {name!r}; choices: {', '.join(there)}"
+            f"expected a device of this machine, got {name!r}; choices: {', '.join(choices)}"
         )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there was no memory left."""
+    """Return whether an error means that memory ran out."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and _SAID in str(error)
+        isinstance(error, RuntimeError) and _CPU_ALLOCATOR in str(error)
     )
 
 
 def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError:
-    """What to raise instead: what a step takes, and what would take less.
+    """Return an error that says what a step needs and how to reduce it.
 
     Args:
-        run: What was trained.
-        step: Steps that were made.
-        processes: That share a step.
+        run: The run.
+        step: Completed steps.
+        processes: Number of processes.
     """
     training = run.training
     execution, own = training.execution, -(-training.batch_size // processes)
@@ -55,13 +55,13 @@ def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError
     options = [f"--micro-batch-size {rows // 2}"] if rows > 1 else []
     if not execution.recompute_blocks:
         options.append("--recompute-blocks")
-    less = "a shorter row or a smaller network"
+    less = "use a shorter context or a smaller network"
     if options:
-        less = f"`qkvary train ... --allow-change` and {' or '.join(options)}"
+        less = f"resume with `qkvary train ... --allow-change` and {' or '.join(options)}"
     return ResourceError(
-        f"memory ran out at step {step:,}: {rows:,} rows of {run.task.sequence_length:,} tokens go "
-        f"through the network at once, and {_peak(run.device)} were in use; what is done is kept, "
-        f"and less is taken with {less}"
+        f"out of memory at step {step:,}: a micro-batch of {rows:,} rows of "
+        f"{run.task.sequence_length:,} tokens, {_peak(run.device)} in use; the last checkpoint is "
+        f"kept; to use less memory, {less}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Adam for a network: which parameters decay how much, and the optimizer's state as tensors."""
+"""Adam with per-variant weight decay, and its state as tensors."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 def weight_decays(model: nn.Module, network: Network, config: OptimizerConfig) -> dict[str, float]:
     """Return the weight decay of every parameter by name.
 
-    A block's parameters decay as its layer's variant asks for (``OptimizerConfig.decay_of``). What
-    belongs to no block decays like the layers if they agree, and else as configured.
+    A block's parameters decay by the variant of its layer (``OptimizerConfig.decay_of``). Others
+    decay like the layers if these agree, and as configured otherwise.
 
     Source: the query-identity paper trains its networks with 2^-5 instead of 0.1.
     """
@@ -51,13 +51,13 @@ def make_optimizer(model: nn.Module, network: Network, config: OptimizerConfig) 
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Let the next step use ``rate``."""
+    """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer's state; keys are ``<number of the parameter>.<name>``."""
+    """Return the optimizer state; keys are ``<parameter number>.<name>``."""
     state: dict[int, dict[str, Tensor]] = optimizer.state_dict()["state"]
     return {
         f"{number}.{name}": tensor
@@ -67,7 +67,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what ``optimizer_tensors`` returned."""
+    """Load the state that ``optimizer_tensors`` returned."""
     state: dict[int, dict[str, Any]] = {}
     for key, tensor in tensors.items():
         number, _, name = key.partition(".")

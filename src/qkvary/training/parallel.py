@@ -1,8 +1,7 @@
-"""Many processes train one network: each with all of it (DDP), or each with a part (FSDP2).
+"""Training of one network in several processes: replicated (DDP) or sharded (FSDP2).
 
-What torch gives is used as it is; here stands what a run needs around it: gradients that are
-exchanged once a step, a norm over all processes, checkpoints that any number of processes can read,
-and the network in one piece where somebody asks for it.
+Adds to torch what a run needs: gradient synchronization once a step, a norm over all processes,
+checkpoints that any number of processes can read, and gathering of the full network.
 """
 
 import os
@@ -36,72 +35,72 @@ from qkvary.checkpoints.training_state import (
     save_training_state,
     state_sha256,
 )
-from qkvary.storage.durable import clean_leftovers
-from qkvary.storage.errors import DamagedError, ResourceError, UsageError
-from qkvary.storage.jsonvalues import JsonValue, encode
-from qkvary.storage.manifest import FileEntry
-from qkvary.storage.rotation import (
-    Contents,
-    filling_step,
+from qkvary.storage.checkpoint_folders import (
+    FileContents,
+    checkpoint_directory,
     find_newest,
-    keep_from,
     keep_newest,
+    keep_up_to,
     stored_steps,
     write_checked,
     write_manifest,
 )
+from qkvary.storage.durable import clean_leftovers
+from qkvary.storage.errors import DamagedError, ResourceError, UsageError
+from qkvary.storage.jsonvalues import JsonValue, encode
+from qkvary.storage.manifest import FileEntry
 from qkvary.training.config import Precision
-from qkvary.training.distribution import Alone, Distribution
+from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.optimizers import optimizer_tensors, restore_optimizer
-from qkvary.training.processes import PATIENCE_SECONDS, Place, Processes, joined
+from qkvary.training.processes import TIMEOUT_SECONDS, Collectives, RankInfo, connect
 
 Strategy = Literal["ddp", "fsdp"]
-"""``ddp``: every process has the whole network. ``fsdp``: each has some rows of every weight."""
+"""``ddp``: each process has the full network. ``fsdp``: each has some rows of every weight."""
 
 _BLOCK = re.compile(r"(?:^|\.)blocks\.\d+$")
 
 
 @contextmanager
-def join_processes(
-    strategy: Strategy, device: str, *, patience_seconds: float = PATIENCE_SECONDS
+def join_process_group(
+    strategy: Strategy, device: str, *, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> Generator[Distribution]:
-    """Join the processes that torchrun started for this run; without torchrun there is one.
+    """Join the process group that torchrun started; without torchrun there is one process.
 
     Args:
-        strategy: How the processes share the work.
-        device: What each computes on, ``cpu`` (gloo) or ``cuda`` (NCCL, a GPU for each process).
-        patience_seconds: How long a process waits for the others before it gives up.
+        strategy: How to distribute the network.
+        device: ``cpu`` (gloo) or ``cuda`` (NCCL, a GPU for each process).
+        timeout_seconds: Timeout of each collective call.
 
     Raises:
-        UsageError: if there is no such strategy or device, or what torchrun said makes no sense.
-        ResourceError: if the others cannot be found, or one of them is lost.
+        UsageError: if the strategy, the device or torchrun's environment is invalid.
+        ResourceError: if other processes cannot be reached.
     """
     if strategy not in get_args(Strategy):
         raise UsageError(f"unknown strategy {strategy!r}; choices: {', '.join(get_args(Strategy))}")
-    place = Place.of_environment(os.environ)
-    if place.size == 1:
-        yield Alone()
+    info = RankInfo.from_environment(os.environ)
+    if info.size == 1:
+        yield SingleProcess()
         return
     kind = torch.device(device).type
-    with joined(place, device, patience_seconds=patience_seconds) as processes:
+    with connect(info, device, timeout_seconds=timeout_seconds) as processes:
         yield Replicated(processes, kind) if strategy == "ddp" else Sharded(processes, kind)
 
 
-class _Together:
-    """What both strategies do in the same way."""
+class _MultiProcess:
+    """The common part of both strategies."""
 
-    def __init__(self, processes: Processes, kind: str) -> None:
-        """Stand among ``processes``, on devices of a kind."""
+    def __init__(self, processes: Collectives, kind: str) -> None:
+        """Store the process group and the device type."""
         self.processes, self.kind = processes, kind
         self.rank, self.size = processes.rank, processes.size
 
-    def add(self, values: Sequence[float]) -> list[float]:
-        """Sum numbers over all processes; everybody gets the same bits."""
-        return self.processes.add(values)
+    def all_reduce(self, values: Sequence[float]) -> list[float]:
+        """Sum numbers over all processes; all get the same bits."""
+        return self.processes.all_reduce(values)
 
-    def first(self, work: Callable[[], JsonValue]) -> Any:
-        """Let the first process do something; return its answer to all."""
-        return self.processes.first(work)
+    def run_on_first(self, work: Callable[[], JsonValue]) -> Any:
+        """Call ``work`` on rank 0 and return its result on every rank."""
+        return self.processes.run_on_first(work)
 
     def load(
         self,
@@ -113,7 +112,7 @@ class _Together:
         report: Callable[[str], None],
         keep: int,
     ) -> Mapping[str, JsonValue] | None:
-        """Put back the newest checkpoint that every process found sound."""
+        """Load the newest checkpoint that is valid on every rank."""
         processes = self.processes
         reader = self._reader(model, optimizer)
 
@@ -129,43 +128,44 @@ class _Together:
                 found.append(state)
                 return encode(state.about)
 
-            abouts = processes.do(work)
+            abouts = processes.run_on_all(work)
             if len(set(abouts)) > 1:
                 raise DamagedError(
-                    f"the processes do not see the same checkpoint of step {step} in {directory}: "
-                    "it must be on a disk that all of them share"
+                    f"the processes read different checkpoints of step {step} in {directory}: "
+                    "it must be on a disk that all processes share"
                 )
             return found[0]
 
-        def tell(problem: str) -> None:
+        def report_once(problem: str) -> None:
             if self.rank == 0:
                 report(problem)
 
-        state = find_newest(directory, processes.first(begin), read=read, report=tell)
+        steps = processes.run_on_first(begin)
+        state = find_newest(directory, steps, read=read, report=report_once)
         if state is None:
             return None
         self._restore(state, model, optimizer)
         step = state.step
-        processes.first(lambda: keep_from(directory, step, keep))
+        processes.run_on_first(lambda: keep_up_to(directory, step, keep))
         return state.about
 
     def _reader(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Reader:
-        """What of a checkpoint this process reads."""
+        """Return the reader of this rank's part of a checkpoint."""
         raise NotImplementedError
 
     def _restore(
         self, state: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Put back what was read."""
+        """Load the state that was read."""
         raise NotImplementedError
 
 
-class Replicated(_Together):
-    """Every process has the whole network, and they average their gradients (DDP)."""
+class Replicated(_MultiProcess):
+    """Each process has the full network; gradients are averaged (DDP)."""
 
-    def place(self, model: nn.Module, precision: Precision) -> nn.Module:  # noqa: ARG002
-        """Wrap the network; its weights are those of the first process."""
-        placed = DistributedDataParallel(
+    def wrap(self, model: nn.Module, precision: Precision) -> nn.Module:  # noqa: ARG002
+        """Wrap the network; its weights are those of rank 0."""
+        wrapped = DistributedDataParallel(
             model,
             device_ids=[torch.cuda.current_device()] if self.kind == "cuda" else None,
             # Buffers follow from the configuration: they never differ.
@@ -173,15 +173,15 @@ class Replicated(_Together):
             gradient_as_bucket_view=True,
         )
         if self.kind == "cpu" and self.size > 2:
-            placed.register_comm_hook(None, _average_in_order)
-        return placed
+            wrapped.register_comm_hook(None, _average_in_order)
+        return wrapped
 
-    def adding_up(self, placed: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-        """Exchange gradients behind the last micro-batch only."""
-        return nullcontext() if last else cast("DistributedDataParallel", placed).no_sync()
+    def accumulate(self, wrapped: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+        """Synchronize gradients after the last micro-batch only."""
+        return nullcontext() if last else cast("DistributedDataParallel", wrapped).no_sync()
 
-    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The norm of all gradients together, which are the same everywhere."""
+    def total_norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Return the total norm of the gradients, which are equal on all ranks."""
         return torch.nn.utils.get_total_norm(gradients, foreach=True)
 
     def save(
@@ -194,7 +194,7 @@ class Replicated(_Together):
         about: Mapping[str, JsonValue],
         keep: int,
     ) -> None:
-        """Let the first process write a checkpoint."""
+        """Write a checkpoint on rank 0."""
 
         def write() -> None:
             state = TrainingState(
@@ -205,14 +205,14 @@ class Replicated(_Together):
             )
             save_training_state(directory, state, keep=keep)
 
-        self.processes.first(write)
+        self.processes.run_on_first(write)
 
     def digest(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-        """One digest of all weights and of the optimizer's state."""
+        """Return one digest of all weights and the optimizer state."""
         return state_sha256(model.state_dict(), optimizer_tensors(optimizer))
 
-    def whole(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:  # noqa: ARG002
-        """Return the network, which is whole."""
+    def gather_network(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:  # noqa: ARG002
+        """Return the network unchanged."""
         return model
 
     def _reader(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Reader:  # noqa: ARG002
@@ -229,11 +229,10 @@ def _average_in_order(
     _state: object,
     bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
 ) -> torch.futures.Future[Tensor]:
-    """Average gradients, adding in the order of the ranks wherever a number lies in its bucket.
+    """Average gradients in the order of the ranks, independently of their place in the bucket.
 
-    What gloo does by itself adds in an order that depends on the place, and DDP gives gradients
-    other places after its first step, so that a run that was stopped would go on with other bits.
-    Two numbers have one sum only.
+    The order in which gloo adds depends on that place, and DDP rebuilds its buckets after the first
+    step, so a resumed run would differ in its last bits. Not needed for two ranks.
     """
     flat, size = bucket.buffer(), dist.get_world_size()
     share = -(-len(flat) // size)
@@ -251,23 +250,23 @@ def _average_in_order(
     return done
 
 
-class Sharded(_Together):
-    """Every process has some rows of each weight and of its optimizer's state (FSDP2).
+class Sharded(_MultiProcess):
+    """Each process has some rows of each weight and of its optimizer state (FSDP2).
 
-    A block's weights are brought together when it is run. Checkpoints have one file for each
-    process and can be read by any number of them.
+    A block's weights are gathered when it runs. Checkpoints have one file per process and can be
+    read by any number of processes.
     """
 
-    def __init__(self, processes: Processes, kind: str) -> None:
-        """Stand among ``processes``, on devices of a kind."""
+    def __init__(self, processes: Collectives, kind: str) -> None:
+        """Create the device mesh."""
         super().__init__(processes, kind)
         self.mesh: DeviceMesh = init_device_mesh(kind, (processes.size,))
 
-    def place(self, model: nn.Module, precision: Precision) -> nn.Module:
-        """Shard each block, and then what is outside of the blocks.
+    def wrap(self, model: nn.Module, precision: Precision) -> nn.Module:
+        """Shard each block, and then the rest of the network.
 
-        With bfloat16 the blocks' weights travel as such, but for the norms, which compute in full
-        precision; gradients are added up in the precision of the weights.
+        With bfloat16 the blocks' weights are gathered in bfloat16, except for the norms, which
+        compute in full precision; gradients are reduced in the precision of the weights.
         """
         blocks = [module for name, module in model.named_modules() if _BLOCK.search(name)]
         for block in blocks:
@@ -287,17 +286,17 @@ class Sharded(_Together):
         return model
 
     @contextmanager
-    def adding_up(self, placed: nn.Module, *, last: bool) -> Generator[None]:
-        """Exchange gradients behind the last micro-batch only."""
-        cast("FSDPModule", placed).set_requires_gradient_sync(last)
+    def accumulate(self, wrapped: nn.Module, *, last: bool) -> Generator[None]:
+        """Synchronize gradients after the last micro-batch only."""
+        cast("FSDPModule", wrapped).set_requires_gradient_sync(last)
         yield
 
-    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The norm of all gradients together, over all processes."""
+    def total_norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Return the total norm of the gradients, over all processes."""
         rows = [_local(gradient) for gradient in gradients]
         norm = torch.nn.utils.get_total_norm(rows, foreach=True)
         mine = norm.item()
-        (total,) = self.add([mine * mine])
+        (total,) = self.all_reduce([mine * mine])
         return torch.tensor(total, dtype=torch.float64).sqrt().to(norm)
 
     def save(
@@ -310,20 +309,22 @@ class Sharded(_Together):
         about: Mapping[str, JsonValue],
         keep: int,
     ) -> None:
-        """Let every process write its rows; the first one makes a checkpoint of the files."""
+        """Write one file per rank; rank 0 completes the checkpoint."""
         tensors = _tensors(model, optimizer)
         rows: Tensors = {kind: _shared(tensors[kind]) for kind in KINDS}
         contents = shard_contents(rows, number=self.rank, count=self.size)
         if self.rank == 0:
             contents |= whole_contents({kind: _unshared(tensors[kind]) for kind in KINDS})
-        size = int(self.add([float(sum(file.size for file in contents.values()))])[0])
+        size = int(self.all_reduce([float(sum(file.size for file in contents.values()))])[0])
         with ExitStack() as stack:
             folder = Path(
-                self.processes.first(
-                    lambda: str(stack.enter_context(filling_step(directory, step, size)))
+                self.processes.run_on_first(
+                    lambda: str(stack.enter_context(checkpoint_directory(directory, step, size)))
                 )
             )
-            answers = self.processes.do(lambda: [_write(folder, contents), row_counts(rows)])
+            answers = self.processes.run_on_all(
+                lambda: [_write(folder, contents), row_counts(rows)]
+            )
 
             def finish() -> None:
                 files = _collect(folder, [files for files, _ in answers])
@@ -332,15 +333,15 @@ class Sharded(_Together):
                 stack.close()
                 keep_newest(directory, keep)
 
-            self.processes.first(finish)
+            self.processes.run_on_first(finish)
 
     def digest(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-        """One digest of all weights and of the optimizer's state, as one process would have it."""
+        """Return the digest of all weights and the optimizer state that one process would have."""
         tensors = _tensors(model, optimizer)
         return state_sha256(tensors["weights"], tensors["optimizer"], whole=_whole)
 
-    def whole(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:
-        """Build the network in one piece; the other processes keep what they have."""
+    def gather_network(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:
+        """Build the full network on rank 0; return ``model`` on other ranks."""
         weights: dict[str, Tensor] = {}
         for name, tensor in model.state_dict().items():
             whole = _whole(tensor)
@@ -366,7 +367,7 @@ class Sharded(_Together):
         return Reader(number=self.rank, count=self.size, wanted=wanted)
 
     def _rows(self, rows: int) -> range:
-        """Which of so many rows this process has: as ``torch.chunk`` shares them out."""
+        """Return the rows of this rank, split as by ``torch.chunk``."""
         share = -(-rows // self.size)
         return range(min(rows, self.rank * share), min(rows, (self.rank + 1) * share))
 
@@ -385,7 +386,7 @@ class Sharded(_Together):
         restore_optimizer(optimizer, tensors)
 
     def _spread(self, tensor: Tensor, parameter: Tensor | None) -> Tensor:
-        """Rows of the optimizer's state, as a part of the whole that belongs to a parameter."""
+        """Return rows of the optimizer state as a shard, like the parameter."""
         if not isinstance(parameter, DTensor) or not tensor.ndim:
             return tensor
         mine = _local(parameter)
@@ -424,30 +425,30 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _parameter_of(name: str, parameters: Sequence[Tensor]) -> Tensor | None:
-    """The parameter that a tensor of the optimizer belongs to, by its name."""
+    """Return the parameter of an optimizer tensor, by the tensor's name."""
     number, _, _ = name.partition(".")
-    # A damaged file is asked about before its digest is known: it may hold any names.
+    # Names are read before the digest is checked: a damaged file may hold any.
     known = number.isdecimal() and int(number) < len(parameters)
     return parameters[int(number)] if known else None
 
 
-def _write(folder: Path, contents: Mapping[str, Contents]) -> dict[str, JsonValue]:
+def _write(folder: Path, contents: Mapping[str, FileContents]) -> dict[str, JsonValue]:
     if not folder.is_dir():
         raise ResourceError(
-            f"{folder} is not there: checkpoints of a network that is shared out need a disk that "
-            "all processes share"
+            f"{folder} does not exist: checkpoints of a sharded network need a disk that all "
+            "processes share"
         )
     entries = write_checked(folder, contents)
     return {name: [entry.size, entry.sha256] for name, entry in entries.items()}
 
 
 def _collect(folder: Path, answers: Sequence[Mapping[str, Any]]) -> dict[str, FileEntry]:
-    """What all processes wrote, as far as it has arrived."""
+    """Return the entries of all ranks' files, checking that the files exist here."""
     entries: dict[str, FileEntry] = {}
     for answer in answers:
         for name, (size, sha256) in answer.items():
             path = folder / name
             if not path.is_file() or path.stat().st_size != size:
-                raise ResourceError(f"{path} did not arrive on the disk of the first process")
+                raise ResourceError(f"{path} is missing or incomplete on the disk of rank 0")
             entries[name] = FileEntry(size=size, sha256=sha256)
     return entries

@@ -1,6 +1,6 @@
-"""Named language models with the way each is trained: the papers' and some for new work.
+"""Presets: named language models with their training, from the papers and for new work.
 
-A preset is a value: network, training, protocol, corpus and tokenizer. Torch-free.
+A preset consists of network, training, protocol, corpus and tokenizer. Torch-free.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ MODERN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """One language model and everything that its training needs but the data's folder."""
+    """A language model and everything its training needs except the data folder."""
 
     name: str
-    """As it is typed."""
+    """Name on the command line."""
     network: LanguageModelConfig
     """The network."""
     training: TrainingConfig
-    """How it learns."""
+    """The training configuration."""
     protocol: Protocol
-    """How rows are made of documents."""
+    """Arrangement of documents in rows."""
     corpus: str
-    """The named corpus it is meant for; any other will do."""
+    """Default corpus."""
     tokenizer: str
-    """What makes tokens of it."""
+    """Default tokenizer."""
     source: str
-    """Who described it."""
+    """The publication that describes it."""
     variants: tuple[str, ...] = ()
-    """Labels that the source trained."""
+    """Labels of the variants that the source trained."""
     validation_tokens: int | None = None
     """Positions that the source scored in each validation."""
     reported_step: int | None = None
-    """The step whose results the source reports, where it is not the last of ``training``."""
+    """The step whose results the source reports, if it is not the last step."""
     remarks: tuple[str, ...] = ()
-    """What is worth knowing."""
-    of: str = ""
-    """The preset whose variant or tuning this one changes; other variants belong to that one."""
+    """Remarks for the description."""
+    base: str = ""
+    """The preset whose variant or tuning this one changes, and which accepts other variants."""
 
     @property
     def variant(self) -> str:
@@ -70,12 +70,12 @@ class Preset:
 
     @property
     def context(self) -> int:
-        """Tokens of a row."""
+        """Tokens per row."""
         return self.network.max_tokens
 
     @property
     def tokens_per_step(self) -> int:
-        """Positions of one step, padding included."""
+        """Positions per step, padding included."""
         return self.training.batch_size * self.context
 
     @property
@@ -85,46 +85,46 @@ class Preset:
 
     @property
     def weight_decay(self) -> float:
-        """What its parameters decay with, the variant's factor included."""
+        """Weight decay, the variant's factor included."""
         return self.training.optimizer.decay_of(self.network.layers[0].variant)
 
     def with_variant(self, label: str) -> Preset:
-        """The same preset with another variant: scale and weight decay follow it where it asks.
+        """Return the preset with another variant, whose scale and weight decay apply.
 
         Args:
-            label: In any spelling. Without positions it takes those of the preset's scores.
+            label: The variant. If it names no positions, it keeps those of the preset.
 
         Raises:
-            UsageError: if the preset is about its own variant or tuning.
-            ValueError: if the variant is unknown or has no meaning in this network.
+            UsageError: if the preset is limited to its own variant or tuning.
+            ValueError: if the variant is unknown or invalid for this network.
         """
         variant, own = parse_variant(label), self.network.layers[0].variant
         if variant.positions == "none":
             variant = replace(variant, positions=own.positions)
         if variant == own:
             return self
-        if self.of:
+        if self.base:
             raise UsageError(
-                f"expected {self.variant} with the preset {self.name}, which is about it, got "
-                f"{label!r}; other variants belong to the preset {self.of}"
+                f"expected {self.variant}, the only variant of the preset {self.name}, got "
+                f"{label!r}; for other variants use the preset {self.base}"
             )
         return replace(self, network=self.network.with_variant(variant))
 
     def with_vocabulary(self, tokens: int) -> Preset:
-        """The same preset for another tokenizer.
+        """Return the preset for another tokenizer.
 
         Args:
-            tokens: Distinct tokens; the network's table has the next multiple of 64.
+            tokens: Distinct tokens, padded to the next multiple of 64.
         """
         padded = -(-tokens // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
         return replace(self, network=replace(self.network, vocabulary=padded))
 
     def task(self, *, data: str, data_sha256: str) -> LanguageTaskConfig:
-        """The task of the preset on a prepared set.
+        """Return the task of the preset on a prepared data set.
 
         Args:
-            data: Where the set is.
-            data_sha256: What it is.
+            data: Folder or name of the set.
+            data_sha256: Fingerprint of the set.
         """
         return LanguageTaskConfig(
             data=data, data_sha256=data_sha256, context=self.context, protocol=self.protocol
@@ -132,15 +132,15 @@ class Preset:
 
 
 def preset_names() -> tuple[str, ...]:
-    """The names of all presets, the papers' first."""
+    """Return the names of all presets, the papers' first."""
     return tuple(PRESETS)
 
 
 def find_preset(name: str) -> Preset:
-    """Return a preset.
+    """Return a preset by name.
 
     Raises:
-        UsageError: if there is none of this name (with the nearest).
+        UsageError: if it does not exist; the message suggests the nearest name.
     """
     spelled = name.strip().lower().replace("_", "-")
     if spelled in PRESETS:
@@ -166,7 +166,7 @@ def _three_projections(
     reported_step: int | None = None,
     remarks: tuple[str, ...],
 ) -> Preset:
-    """A network of paper 1, of which each validation scored so many micro-batches."""
+    """Return a preset of paper 1, whose validations scored ``validated`` micro-batches."""
     rows = training.execution.micro_batch_size or training.batch_size
     return Preset(
         name=name,
@@ -186,7 +186,7 @@ def _three_projections(
 def _published_training(
     *, steps: int, rows: int, micro: int, rate: float, warmup: int, evaluate_every: int
 ) -> TrainingConfig:
-    """AdamW that decays everything, linear warm-up and a cosine to a tenth.
+    """Return paper 1's training: AdamW that decays everything, warm-up and a cosine to a tenth.
 
     Source: the public code of paper 1.
     """
@@ -262,7 +262,7 @@ _GPT2_TRAINING = TrainingConfig(
     schedule=ScheduleConfig(name="cosine", warmup_steps=2_000, floor=0.1, decay_steps=600_000),
     evaluate_every=1_000,
 )
-"""The cosine is that of 600,000 steps and was stopped long before it fell."""
+"""Its cosine spans 600,000 steps, far more than were trained."""
 
 _IDENTITY = (
     "identity query: scores are halved and matrices decay with 2^-5 = 0.1 * 0.3125, as published"
@@ -275,7 +275,7 @@ def _gpt2(
     name: str,
     network: LanguageModelConfig,
     *remarks: str,
-    of: str = "gpt2-124m",
+    base: str = "gpt2-124m",
     variants: tuple[str, ...] = (),
     weight_decay: float | None = None,
 ) -> Preset:
@@ -294,7 +294,7 @@ def _gpt2(
         variants=variants,
         reported_step=100_000,
         remarks=remarks,
-        of=of,
+        base=base,
     )
 
 
@@ -306,7 +306,7 @@ def _paper_3() -> tuple[Preset, ...]:
             "gpt2-124m",
             gpt_124m(),
             "windows are drawn without replacement here, and with it in the public code",
-            of="",
+            base="",
             variants=("QKV", "I-K-V"),
         ),
         _gpt2("gpt2-117m-mlp", gpt_124m(d_ff=2688), "smaller feed-forward networks: 3.5 d"),

@@ -1,7 +1,6 @@
-"""Processes that know of each other: what torchrun started, and how they agree.
+"""The process group that torchrun starts, and its collective operations on numbers and JSON.
 
-Every call here is one of all processes, in the same order. What they tell each other are numbers
-and JSON. Knows neither networks nor checkpoints.
+All ranks must make the same calls in the same order. Knows neither networks nor checkpoints.
 """
 
 from __future__ import annotations
@@ -27,37 +26,37 @@ from qkvary.storage import errors
 from qkvary.storage.errors import QkvaryError, ResourceError, UsageError
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
 
-PATIENCE_SECONDS = 600.0
-"""How long a process waits for the others in one call before it gives them up."""
-MEETING_SECONDS = 10.0
-"""How long processes that are all there have to connect."""
+TIMEOUT_SECONDS = 600.0
+"""Timeout of a collective call."""
+CONNECT_SECONDS = 10.0
+"""Timeout for connecting once all processes have started."""
 GRACE_SECONDS = 20.0
-"""How long a process has to end by itself when what started it is gone."""
-WATCH_SECONDS = 1.0
-"""Between two looks at whether what started a process is still there."""
+"""Seconds between SIGTERM and a hard exit after the launcher has died."""
+POLL_SECONDS = 1.0
+"""Seconds between checks that the launcher is alive."""
 
 _LOST = re.compile(r"connect|peer|time[d ]*out|broken pipe", re.IGNORECASE)
-"""What gloo says when another process is gone, and not when it was called wrongly."""
+"""Matches gloo's errors about a lost process, not those about wrong calls."""
 _WHERE = re.compile(r"^\[[^]]*\] *")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a process stands among those that torchrun started."""
+class RankInfo:
+    """The ranks of one process that torchrun started."""
 
     rank: int
-    """Its number, counted from 0."""
+    """Rank among all processes."""
     size: int
-    """How many there are, on all machines."""
+    """Number of processes on all machines."""
     local_rank: int
-    """Its number on its own machine."""
+    """Rank on its own machine."""
 
     @classmethod
-    def of_environment(cls, environment: Mapping[str, str]) -> Place:
-        """Read what torchrun says; one process where it says nothing.
+    def from_environment(cls, environment: Mapping[str, str]) -> RankInfo:
+        """Read the environment variables of torchrun; without them there is one process.
 
         Raises:
-            UsageError: if it says something else than torchrun does.
+            UsageError: if their values are invalid.
         """
         if "WORLD_SIZE" not in environment:
             return cls(rank=0, size=1, local_rank=0)
@@ -77,19 +76,19 @@ class Place:
         return cls(rank=rank, size=size, local_rank=local_rank)
 
 
-class Processes:
-    """All processes of a run, seen from one of them."""
+class Collectives:
+    """Collective operations of the processes of a run."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
 
-    def add(self, values: Sequence[float]) -> list[float]:
-        """Sum numbers; everybody gets the same bits, because all add in the order of the ranks."""
+    def all_reduce(self, values: Sequence[float]) -> list[float]:
+        """Sum numbers in the order of the ranks, so that all ranks get the same bits."""
         mine = torch.tensor(values, dtype=torch.float64)
         return [sum(column) for column in zip(*self._gather(mine).tolist(), strict=True)]
 
-    def exchange(self, value: JsonValue) -> list[Any]:
-        """Tell everybody a value; return what each of them told, in the order of the ranks."""
+    def all_gather(self, value: JsonValue) -> list[Any]:
+        """Return the values of all ranks, in order."""
         data = torch.frombuffer(bytearray(encode(value).encode()), dtype=torch.uint8)
         sizes = self._gather(torch.tensor([len(data)])).flatten().tolist()
         padded = torch.zeros(max(sizes), dtype=torch.uint8)
@@ -97,11 +96,11 @@ class Processes:
         rows = self._gather(padded)
         return [decode(row[:size].numpy().tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
-    def do(self, work: Callable[[], JsonValue]) -> list[Any]:
-        """Let everybody do their work; return what each of them answered.
+    def run_on_all(self, work: Callable[[], JsonValue]) -> list[Any]:
+        """Call ``work`` on every rank and return all results.
 
         Raises:
-            QkvaryError: what the first process of those that failed raised, in all of them.
+            QkvaryError: the error of the first rank that failed, on every rank.
         """
         mine: QkvaryError | None = None
         answer: JsonValue = None
@@ -109,20 +108,20 @@ class Processes:
             answer = work()
         except QkvaryError as error:
             mine = error
-        told: JsonValue = None if mine is None else [type(mine).__name__, str(mine)]
-        answers = self.exchange([answer, told])
+        failure: JsonValue = None if mine is None else [type(mine).__name__, str(mine)]
+        answers = self.all_gather([answer, failure])
         for rank, (_, problem) in enumerate(answers):
             if problem is not None:
                 raise mine if mine is not None and rank == self.rank else self._error(rank, problem)
         return [answer for answer, _ in answers]
 
-    def first(self, work: Callable[[], JsonValue]) -> Any:
-        """Let the first process do something; return its answer to all.
+    def run_on_first(self, work: Callable[[], JsonValue]) -> Any:
+        """Call ``work`` on rank 0 and return its result on every rank.
 
         Raises:
-            QkvaryError: what it raised, in all of them.
+            QkvaryError: the error of rank 0, on every rank.
         """
-        return self.do(lambda: work() if self.rank == 0 else None)[0]
+        return self.run_on_all(lambda: work() if self.rank == 0 else None)[0]
 
     def _error(self, rank: int, problem: Sequence[str]) -> QkvaryError:
         name, message = problem
@@ -130,84 +129,83 @@ class Processes:
         return kind(f"process {rank}: {message}" if rank else message)
 
     def _gather(self, mine: Tensor) -> Tensor:
-        """The vectors of all processes, one in each row."""
+        """Return the vectors of all ranks as rows."""
         rows = torch.empty(self.size * len(mine), dtype=mine.dtype)
         dist.all_gather_single(rows, mine)
         return rows.view(self.size, len(mine))
 
 
 @contextmanager
-def joined(
-    place: Place, device: str, *, patience_seconds: float = PATIENCE_SECONDS
-) -> Generator[Processes]:
-    """Meet the other processes of a run, and leave them when the block ends.
+def connect(
+    info: RankInfo, device: str, *, timeout_seconds: float = TIMEOUT_SECONDS
+) -> Generator[Collectives]:
+    """Initialize the process group, and destroy it when the block ends.
 
     Args:
-        place: Where this process stands.
-        device: What it computes on; with ``cuda`` it takes the device of its number.
-        patience_seconds: How long it waits for others.
+        info: The ranks of this process.
+        device: The device type; with ``cuda`` each process uses the device of its local rank.
+        timeout_seconds: Timeout of each collective call.
 
     Raises:
-        ResourceError: if the others cannot be found, or one of them is lost.
+        ResourceError: if other processes cannot be reached.
         UsageError: if there is no such device for each process.
     """
     kind = torch.device(device).type
-    _choose_device(kind, place)
-    with _named_losses():
-        with _watched_launcher():
-            _meet(place, kind, timedelta(seconds=patience_seconds))
-            yield Processes(place.rank, place.size)
-            # Nobody closes a connection that another one still reads from.
+    _choose_device(kind, info)
+    with _translate_errors():
+        with _watch_launcher():
+            _initialize(info, kind, timedelta(seconds=timeout_seconds))
+            yield Collectives(info.rank, info.size)
+            # Keep connections open until no rank reads from them.
             dist.barrier()
         dist.destroy_process_group()
 
 
-def _meet(place: Place, kind: str, patience: timedelta) -> None:
-    store, _, _ = next(rendezvous("env://", place.rank, place.size, timeout=patience))
-    names = [f"process {rank} is there" for rank in range(place.size)]
-    store.set(names[place.rank], "")
-    store.wait(names, patience)
-    # All are there. Gloo waits for each that died since, one after the other.
-    meeting = patience if kind == "cuda" else min(patience, timedelta(seconds=MEETING_SECONDS))
+def _initialize(info: RankInfo, kind: str, timeout: timedelta) -> None:
+    store, _, _ = next(rendezvous("env://", info.rank, info.size, timeout=timeout))
+    names = [f"process {rank} is ready" for rank in range(info.size)]
+    store.set(names[info.rank], "")
+    store.wait(names, timeout)
+    # All have started. Gloo waits for each that died since, one after the other.
+    connecting = timeout if kind == "cuda" else min(timeout, timedelta(seconds=CONNECT_SECONDS))
     dist.init_process_group(
         "gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl",
         store=store,
-        rank=place.rank,
-        world_size=place.size,
-        timeout=meeting,
-        device_id=None if kind == "cpu" else torch.device(kind, place.local_rank),
+        rank=info.rank,
+        world_size=info.size,
+        timeout=connecting,
+        device_id=None if kind == "cpu" else torch.device(kind, info.local_rank),
     )
     group = dist.group.WORLD
-    _keep_forever(group)
-    dist.distributed_c10d._set_pg_timeout(patience, group)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    _leak(group)
+    dist.distributed_c10d._set_pg_timeout(timeout, group)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-def _keep_forever(group: object) -> None:
-    """Let a group live as long as the process.
+def _leak(group: object) -> None:
+    """Keep a process group alive until the process ends.
 
-    Its destructor waits for its threads while it holds the interpreter's lock; a thread that wants
-    this lock to give a tensor back then waits for it, for ever. Seen with gloo where another
-    process was killed.
+    Its destructor joins its threads while holding the GIL, and deadlocks if one of them needs the
+    GIL to free a tensor. Seen with gloo after another process was killed.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
-def _choose_device(kind: str, place: Place) -> None:
+def _choose_device(kind: str, info: RankInfo) -> None:
     if kind == "cpu":
         return
     if kind != "cuda":
         raise UsageError(f"expected cpu or cuda for several processes, got {kind}")
-    if place.local_rank >= torch.cuda.device_count():
+    if info.local_rank >= torch.cuda.device_count():
         raise UsageError(
-            f"expected a GPU for each process, got process {place.local_rank} of a machine with "
-            f"{torch.cuda.device_count()} of them"
+            f"expected a GPU for each process, got local rank {info.local_rank} on a machine with "
+            f"{torch.cuda.device_count()} GPUs"
         )
-    torch.cuda.set_device(place.local_rank)
+    torch.cuda.set_device(info.local_rank)
 
 
 @contextmanager
-def _named_losses() -> Generator[None]:
-    """Turn what torch raises when another process is gone into an error of ours."""
+def _translate_errors() -> Generator[None]:
+    """Translate torch's errors about a lost process into ``ResourceError``."""
     try:
         yield
     except RuntimeError as error:
@@ -216,17 +214,16 @@ def _named_losses() -> Generator[None]:
             raise
         reason = _WHERE.sub("", str(error).strip()).splitlines()[0].partition(". ")[0]
         raise ResourceError(
-            "another process of this run is gone or does not answer; start all of them again, and "
-            f"they go on from the newest checkpoint ({reason})"
+            "another process of this run has died or does not respond; start all of them again to "
+            f"resume from the newest checkpoint ({reason})"
         ) from error
 
 
 @contextmanager
-def _watched_launcher() -> Generator[None]:
-    """End when torchrun is gone: nobody else would end a process that it started.
+def _watch_launcher() -> Generator[None]:
+    """End this process when torchrun dies.
 
-    First the process is asked to, as by torchrun itself (SIGTERM), so that the run may write a
-    checkpoint.
+    SIGTERM comes first, as from torchrun itself, so that the run can write a checkpoint.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield
@@ -234,11 +231,11 @@ def _watched_launcher() -> Generator[None]:
     launcher, is_over = os.getppid(), threading.Event()
 
     def watch() -> None:
-        while not is_over.wait(WATCH_SECONDS):
+        while not is_over.wait(POLL_SECONDS):
             if os.getppid() != launcher:
                 os.kill(os.getpid(), signal.SIGTERM)
                 time.sleep(GRACE_SECONDS)
-                # It may hang in a call to a process that is gone.
+                # It may hang in a collective call.
                 os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Where a run stands: what a watcher is told, and what a checkpoint must remember. Torch-free."""
+"""The state and progress of a run: callbacks, timing and what a checkpoint stores. Torch-free."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ Phase = Literal["training", "evaluation", "other"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One piece of news from a run, for whoever watches."""
+    """A progress event of a run."""
 
     step: int
-    """Steps made."""
+    """Completed steps."""
     steps: int
     """Steps of the whole run."""
     loss: float | None = None
-    """Latest training loss, averaged over an interval of the log."""
+    """Latest training loss, averaged over a log interval."""
     warning: str = ""
-    """A sentence about something that was repaired, such as a damaged checkpoint."""
+    """A warning, such as a damaged checkpoint that was skipped."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RunState:
-    """What changes in a run besides weights and optimizer, down to the last bit."""
+    """The state of a run besides weights and optimizer, as stored in checkpoints."""
 
     step: int = 0
-    """Steps made."""
+    """Completed steps."""
     loss_sum: float = 0.0
-    """Sum of the training losses that are not in the log yet."""
+    """Sum of the training losses not logged yet."""
     loss_count: int = 0
-    """How many they are."""
+    """Number of training losses not logged yet."""
     train_loss: float = math.nan
-    """Mean training loss of the last interval of the log."""
+    """Mean training loss of the last log interval."""
     validation: dict[str, float] = field(default_factory=dict[str, float])
-    """The latest validation."""
+    """The latest validation scores."""
     steps_to_solve: int | None = None
     """Step of the first validation that found the task solved."""
     seconds: dict[str, float] = field(
@@ -50,26 +50,26 @@ class RunState:
     )
     """Seconds spent so far, by phase."""
     cpu_seconds: float = 0.0
-    """Processor seconds spent so far."""
+    """CPU seconds spent so far."""
     log_gaps: list[list[int]] = field(default_factory=list[list[int]])
-    """Between which steps lines of the log are missing, because it was damaged."""
+    """Step ranges in which a damaged log lacks lines."""
     guards: GuardState = field(default_factory=GuardState)
-    """What the guards of the run remember."""
+    """State of the guards."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
+        """Return the state as JSON values."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunState:
-        """Return the state that ``to_json`` gave."""
+        """Return the state that ``to_json`` wrote."""
         state = cls(**{name: value for name, value in values.items() if name != "guards"})
         state.guards = GuardState(**values["guards"])
         return state
 
 
 class Stopwatch:
-    """Shares the seconds of a run out among its phases."""
+    """Attributes the seconds of a run to its phases."""
 
     def __init__(self, state: RunState) -> None:
         self._state = state
@@ -77,29 +77,29 @@ class Stopwatch:
         self._cpu_mark = time.process_time()
 
     def lap(self, phase: Phase) -> None:
-        """Count what passed since the last lap as ``phase``."""
+        """Add the time since the last lap to ``phase``."""
         now, cpu = time.perf_counter(), time.process_time()
         self._state.seconds[phase] += now - self._mark
         self._state.cpu_seconds += cpu - self._cpu_mark
         self._mark, self._cpu_mark = now, cpu
 
 
-def _nothing(_told: object) -> None:
-    """Do nothing with what is told."""
+def _do_nothing(_value: object) -> None:
+    """Ignore the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watchers:
-    """Who is told what of a run, and what it is asked on the way."""
+class Callbacks:
+    """Functions that a run calls during training."""
 
-    on_event: Callable[[Event], None] = _nothing
-    """Told how it goes, at most four times a second."""
-    on_log: Callable[[Mapping[str, JsonValue]], None] = _nothing
-    """Told every entry of the log as it is written."""
+    on_event: Callable[[Event], None] = _do_nothing
+    """Called with progress events, at most four times a second, and with warnings."""
+    on_log: Callable[[Mapping[str, JsonValue]], None] = _do_nothing
+    """Called with every log entry when it is written."""
     sample: Callable[[Any], str] | None = None
-    """Asked at each validation for something that the network says, for the log. It must not touch
-    the global generator's state for longer than it takes."""
+    """Generates a text from the network at each validation, for the log. It must restore the state
+    of the global generator."""
 
 
-NOBODY = Watchers()
-"""Nobody is told anything."""
+NO_CALLBACKS = Callbacks()
+"""Callbacks that do nothing."""

@@ -1,8 +1,7 @@
-"""Brings the log of a run back to the checkpoint from which the run goes on, damaged or not.
+"""Restores the log of a run to the checkpoint from which the run resumes. Torch-free.
 
-Sound weights are never given up for a log. Where the log is no longer what it was at the
-checkpoint, its sound lines are kept, and an event ``cut`` behind them says between which steps
-others are missing. Torch-free.
+A damaged log never prevents resuming from a valid checkpoint. Its valid lines are kept, and an
+event ``cut`` after them records between which steps lines are missing.
 """
 
 from __future__ import annotations
@@ -18,99 +17,104 @@ from qkvary.storage.manifest import FileEntry
 Gaps = list[list[int]]
 """Pairs of steps between which lines of a log are missing, in ascending order."""
 
-_CUT = "cut"
-_LOGGED_AGAIN = {"skipped", "diverged", "test"}
+_CUT_EVENT = "cut"
+_AFTER_CHECKPOINT = {"skipped", "diverged", "test"}
 """Events that come behind a checkpoint of the same step."""
-_SHOWN = 3
-"""How many gaps a sentence names."""
+_MAX_SHOWN = 3
+"""Maximum number of gaps in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """What a damaged log has lost."""
+class LogDamage:
+    """The lines that a damaged log lacks."""
 
     gaps: Gaps
-    """Where lines are missing."""
+    """Step ranges in which lines are missing."""
     message: str
-    """What was damaged and what became of it; empty where an earlier call has said it."""
+    """Description of damage and repair; empty if an earlier call has reported it."""
 
 
-def bring_back(journal: Journal, mark: FileEntry, step: int) -> Cut | None:
-    """Forget what was logged after a checkpoint; of a damaged log, keep the lines that are sound.
+def restore_log(journal: Journal, mark: FileEntry, step: int) -> LogDamage | None:
+    """Remove the lines after a checkpoint; keep only the valid lines of a damaged log.
 
-    The damaged log is copied aside. The event ``cut`` names the mark that the log no longer bears,
-    so that a run that goes on from the same checkpoint once more finds its log in order.
+    A damaged log is backed up first. The event ``cut`` stores the mark that the log no longer
+    matches, so that resuming from the same checkpoint again finds the log repaired.
 
     Args:
-        journal: The log as it was found: nothing has been appended.
-        mark: What the log was at the checkpoint.
+        journal: The log, with nothing appended yet.
+        mark: Size and digest of the log at the checkpoint.
         step: The step of the checkpoint.
 
     Returns:
-        What is missing; None where the log still begins with what it was.
+        The damage; None if the log is intact up to the checkpoint.
 
     Raises:
         ResourceError: if the log cannot be written.
     """
-    if journal.holds(mark):
+    if journal.starts_with(mark):
         journal.rewind(mark)
         return None
     contents = journal.contents()
-    repaired = _repaired(contents, mark)
+    repaired = _earlier_repair(contents, mark)
     if repaired:
         journal.replace(repaired)
-        return Cut(gaps=repaired[-1]["gaps"], message="")
-    kept = [e for e in contents.events if e["event"] == _CUT or _is_before(e, step)]
-    earlier: list[Gaps] = [event["gaps"] for event in kept if event["event"] == _CUT]
+        return LogDamage(gaps=repaired[-1]["gaps"], message="")
+    kept = [e for e in contents.events if e["event"] == _CUT_EVENT or _is_before(e, step)]
+    known: list[Gaps] = [event["gaps"] for event in kept if event["event"] == _CUT_EVENT]
     problems, gaps = _find_damage(contents, step)
     if not problems:
         problems, gaps = _find_loss(journal, mark, kept, step)
-    gaps = join_gaps(gaps, *earlier)
-    cut: dict[str, JsonValue] = {"event": _CUT, "step": step, "gaps": gaps, "mark": mark.sha256}
+    gaps = merge_gaps(gaps, *known)
+    cut: dict[str, JsonValue] = {
+        "event": _CUT_EVENT,
+        "step": step,
+        "gaps": gaps,
+        "mark": mark.sha256,
+    }
     copy = ""
     if contents.events or contents.problems:
-        folder = journal.copy_aside()
+        folder = journal.back_up()
         cut["copy"], copy = (
             folder.name,
-            f", and a copy of what was found is in {folder.name} beside it",
+            f", and the damaged log was copied to {folder.name}",
         )
     journal.replace([*kept, cut])
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    said = f"the run goes on from its sound checkpoint, {describe_gaps(gaps)}{copy}"
-    return Cut(gaps=gaps, message=f"{problems[0]}{more}; {said}")
+    remedy = f"the run resumes from a valid checkpoint, {describe_gaps(gaps)}{copy}"
+    return LogDamage(gaps=gaps, message=f"{problems[0]}{more}; {remedy}")
 
 
-def join_gaps(*some: Gaps) -> Gaps:
-    """Return all gaps once, in ascending order."""
+def merge_gaps(*some: Gaps) -> Gaps:
+    """Return the distinct gaps in ascending order."""
     return [list(gap) for gap in sorted({tuple(gap) for gaps in some for gap in gaps})]
 
 
 def describe_gaps(gaps: Gaps) -> str:
-    """Say what a log lacks; nothing of a log that is whole."""
+    """Describe the gaps of a log; empty if there are none."""
     if not gaps:
         return ""
-    spans = [f"{first:,} and {last:,}" for first, last in gaps[:_SHOWN]]
-    more = f" (and in {len(gaps) - _SHOWN} more places)" if len(gaps) > _SHOWN else ""
+    spans = [f"{first:,} and {last:,}" for first, last in gaps[:_MAX_SHOWN]]
+    more = f" (and in {len(gaps) - _MAX_SHOWN} more places)" if len(gaps) > _MAX_SHOWN else ""
     return f"its log lacks lines between steps {', '.join(spans)}{more}"
 
 
-def _repaired(contents: JournalContents, mark: FileEntry) -> Sequence[dict[str, Any]]:
-    """The events up to the cut that was made at this mark, if they are as they were then."""
+def _earlier_repair(contents: JournalContents, mark: FileEntry) -> Sequence[dict[str, Any]]:
+    """Return the events up to the repair at this mark, if they are still intact."""
     for number, event in reversed(list(enumerate(contents.events, start=1))):
-        if event["event"] == _CUT and event.get("mark") == mark.sha256:
+        if event["event"] == _CUT_EVENT and event.get("mark") == mark.sha256:
             is_sound = all(gap >= number for gap in contents.gaps)
             return contents.events[:number] if is_sound else ()
     return ()
 
 
 def _is_before(event: dict[str, Any], step: int) -> bool:
-    """Whether an event stands before the checkpoint of a step."""
-    is_again = event["event"] in _LOGGED_AGAIN
+    """Return whether an event was logged before the checkpoint of a step."""
+    is_again = event["event"] in _AFTER_CHECKPOINT
     return event["step"] < step or (event["step"] == step and not is_again)
 
 
 def _find_damage(contents: JournalContents, step: int) -> tuple[list[str], Gaps]:
-    """The lines that are damaged and may have stood before a checkpoint."""
+    """Find the damaged lines that may have been logged before a checkpoint."""
     steps = [0, *(event["step"] for event in contents.events), step]
     found = [
         (problem, [steps[gap], min(steps[gap + 1], step)])
@@ -123,9 +127,9 @@ def _find_damage(contents: JournalContents, step: int) -> tuple[list[str], Gaps]
 def _find_loss(
     journal: Journal, mark: FileEntry, kept: Sequence[dict[str, Any]], step: int
 ) -> tuple[list[str], Gaps]:
-    """What is wrong with a log that has sound lines only, and yet not those that it had."""
+    """Describe a log whose lines are all valid but not those of the checkpoint."""
     size = journal.mark().size
     if size < mark.size:
         last = kept[-1]["step"] if kept else 0
-        return [f"{journal.path} ends {mark.size - size:,} bytes early"], [[last, step]]
-    return [f"{journal.path} has other lines than it had"], [[0, step]]
+        return [f"{journal.path} is {mark.size - size:,} bytes too short"], [[last, step]]
+    return [f"{journal.path} has other lines than at the checkpoint"], [[0, step]]

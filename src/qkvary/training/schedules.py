@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from qkvary.training.config import ScheduleConfig
 
 Factor = Callable[[int, int, ScheduleConfig], float]
-"""Step, all steps, schedule -> what the peak learning rate is multiplied with."""
+"""Step, total steps, schedule -> factor of the peak learning rate."""
 
 
 def _constant(_step: int, _steps: int, _schedule: ScheduleConfig) -> float:
@@ -47,8 +47,8 @@ def learning_rate(schedule: ScheduleConfig, *, peak: float, step: int, steps: in
     (1 + cos(pi (step - warmup)/(steps - warmup))) / 2 with low = floor * peak.
 
     Args:
-        schedule: How the rate moves.
-        peak: The rate that the schedule multiplies.
+        schedule: The schedule.
+        peak: Peak learning rate.
         step: Counted from 0.
         steps: Steps of the whole run.
 

@@ -1,7 +1,4 @@
-"""The log of a run as TensorBoard shows it: a second copy, never read back.
-
-The journal is what a run goes on from and what a report reads; this is for watching.
-"""
+"""Writes the log of a run for TensorBoard as well; it is never read back."""
 
 from __future__ import annotations
 
@@ -16,16 +13,16 @@ NOT_CURVES = ("event", "step")
 
 
 class TensorBoardLog:
-    """Writes every number of a log under ``<event>/<name>``, and texts as texts."""
+    """Writes the numbers and texts of a log under ``<event>/<name>``."""
 
     def __init__(self, directory: Path) -> None:
-        """Begin a file of events in ``directory``.
+        """Create an event file in ``directory``.
 
         Raises:
             UsageError: if TensorBoard is not installed.
         """
         require("tensorboard")
-        # Not everybody has it.
+        # Optional dependency.
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 
         self._open = SummaryWriter
@@ -33,10 +30,10 @@ class TensorBoardLog:
         self._writer: Any = None
 
     def write(self, entry: Mapping[str, JsonValue]) -> None:
-        """Take one entry of the log; what an earlier, killed process wrote behind it is hidden."""
+        """Write one log entry; hide later entries of an earlier, killed process."""
         step = cast("int", entry["step"])
         if self._writer is None:
-            # A run that goes on logs again what is behind its checkpoint, and nothing at its step.
+            # A resumed run repeats the entries after its checkpoint, but not those at its step.
             first = step + (entry["event"] == "resumed")
             self._writer = self._open(str(self._directory), purge_step=first)
         for name, value in entry.items():
@@ -49,6 +46,6 @@ class TensorBoardLog:
                 self._writer.add_scalar(tag, value, step)
 
     def close(self) -> None:
-        """Flush and end the file."""
+        """Flush and close the file."""
         if self._writer is not None:
             self._writer.close()

@@ -76,7 +76,7 @@ def test_pythia_160m() -> None:
     assert model.max_tokens == 2048
 
 
-def test_rotation_is_read_where_newer_files_nest_it() -> None:
+def test_checkpoint_folders_is_read_where_newer_files_nest_it() -> None:
     nested = {"partial_rotary_factor": 0.5, "rope_theta": 777.0, "rope_type": "default"}
     position = attention(read("pythia-160m", rope_parameters=nested)).config.position
     assert (position.rotary_fraction, position.rotary_base) == (0.5, 777.0)

@@ -6,7 +6,7 @@ import pytest
 
 from qkvary.arch.caches import CacheOptions
 from qkvary.inference.benchmark.records import (
-    FORM,
+    FORMAT,
     CacheChoice,
     DecodeQuestion,
     Times,
@@ -22,7 +22,7 @@ def test_a_record_comes_back_as_it_was() -> None:
     data = to_json(record)
     assert from_json(data, where="here") == record
     assert to_json(from_json(data, where="here")) == data
-    assert json.loads(data)["schema_version"] == FORM.version
+    assert json.loads(data)["schema_version"] == FORMAT.version
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_unknown_fields_and_words_are_refused() -> None:
 
 
 def test_a_newer_record_is_told_apart() -> None:
-    document = json.loads(to_json(make_record())) | {"schema_version": FORM.version + 1}
+    document = json.loads(to_json(make_record())) | {"schema_version": FORMAT.version + 1}
     with pytest.raises(NewerFormatError, match="use a newer qkvary"):
         from_json(json.dumps(document).encode(), where="here")
 

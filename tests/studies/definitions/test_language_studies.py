@@ -42,7 +42,7 @@ def costs(cell: Cell) -> Costs:
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
-def test_all_learn_the_same_way_from_one_set(study: Study) -> None:
+def test_all_settings_share_training_and_data(study: Study) -> None:
     cells = study.cells()
     assert study.seeds == (0, 1, 2, 3, 4)
     tasks = [cell.run.task for cell in cells]
@@ -199,14 +199,14 @@ def test_the_hub_is_not_asked_for_a_set_that_was_made_of_a_local_text(
     with pytest.raises(UsageError) as caught:
         prepare_sets(DILUTION.cells(), pytest.fail)
     assert str(caught.value) == (
-        "expected the set ab5927fbfbdd of tinystories/gpt2-4096, got none, and no text to make it "
-        "of: put the one that it was made of at tinystories below QKVARY_DATA"
+        "expected the data set ab5927fbfbdd of tinystories/gpt2-4096, got neither it nor its text: "
+        "put the text at tinystories below QKVARY_DATA"
     )
     assert not (places / "cache").exists()
 
 
-def test_another_set_is_told_from_the_one_that_runs_are_named_after(places: Path) -> None:
-    """Before any run begins, whether it was there or is prepared now."""
+def test_a_data_set_with_another_fingerprint_is_rejected(places: Path) -> None:
+    """Before any run starts, for existing sets and for sets prepared now."""
     for split in ("train", "valid"):
         (places / "data" / "english_novels" / split).mkdir(parents=True)
         (places / "data" / "english_novels" / split / "a.txt").write_text(f"another {split}")
@@ -217,21 +217,21 @@ def test_another_set_is_told_from_the_one_that_runs_are_named_after(places: Path
         folder = places / "cache" / "data" / "english-novels-bytes"
         found = open_prepared(folder).fingerprint[:12]
         assert str(caught.value) == (
-            f"expected the set {ENGLISH_NOVELS_SHA256[:12]} of english-novels/bytes, got {found} "
-            f"in {folder}: remove that folder, and put the text of the expected one at "
+            f"expected the data set {ENGLISH_NOVELS_SHA256[:12]} of english-novels/bytes, got "
+            f"{found} in {folder}: remove that folder, and put the text of the expected one at "
             "english_novels below QKVARY_DATA"
         )
     assert told == ["preparing english-novels/bytes"]
 
 
-def test_another_set_at_a_path_is_told(stand_in: PreparedData) -> None:
+def test_another_data_set_at_a_path_is_rejected(stand_in: PreparedData) -> None:
     cell = shortened(SMALL.cells()[0], stand_in)
     task = cell.run.task
     assert isinstance(task, LanguageTaskConfig)
     task = dataclasses.replace(task, data_sha256="0" * 64)
     other = dataclasses.replace(cell, run=dataclasses.replace(cell.run, task=task))
     with pytest.raises(
-        UsageError, match=r"expected the set 0{12} of .*/set, got .* in .*/set: pre"
+        UsageError, match=r"expected the data set 0{12} of .*/set, got .* in .*/set: pre"
     ):
         prepare_sets([other], pytest.fail)
 

@@ -3,10 +3,16 @@
 import pytest
 from scipy import stats
 
-from qkvary.studies.results.comparisons import Level, Pairing, average_over_tasks, decide, pair_up
-from qkvary.studies.results.verdicts import Scale
+from qkvary.studies.results.comparisons import (
+    Level,
+    Pairing,
+    average_over_tasks,
+    compare_family,
+    pair_up,
+)
+from qkvary.studies.results.verdicts import DifferenceWording
 
-ACCURACY = Scale(higher_is_better=True, limit=1.0)
+ACCURACY = DifferenceWording(higher_is_better=True, limit=1.0)
 SEEDS = (1, 2, 3, 4, 5)
 
 
@@ -17,7 +23,7 @@ def pair(ours: dict[tuple[str, int], float], settings: tuple[str, ...], **more: 
         "tasks": {"a": "reverse", "b": "reverse", "c": "sort"},
         "settings": settings,
         "seeds": SEEDS,
-        "scale": ACCURACY,
+        "wording": ACCURACY,
         **more,
     }
     return pair_up(ours, dict.fromkeys(ours, 0.5), **arguments)  # type: ignore[arg-type]
@@ -32,7 +38,7 @@ def test_pairs_share_setting_and_seed() -> None:
         tasks={"a": "reverse"},
         settings=("a",),
         seeds=(1, 2, 3),
-        scale=ACCURACY,
+        wording=ACCURACY,
     )
     assert pairing.differences == pytest.approx((0.1,))
     assert (pairing.pairs, pairing.pairs_planned, pairing.unit) == (1, 3, "seed")
@@ -91,7 +97,7 @@ def test_a_lost_run_takes_a_unit_away_and_never_changes_what_the_units_are() -> 
     assert (whole.unit, lost.unit) == ("seed", "seed")
     assert (len(whole.differences), len(lost.differences)) == (5, 4)
     for pairing in (whole, lost):
-        assert decide({"v": pairing}, Level())["v"].verdict == "not distinguished"
+        assert compare_family({"v": pairing}, Level())["v"].verdict == "not distinguished"
 
 
 def test_settings_stay_the_units_where_seeds_are_lost() -> None:
@@ -109,7 +115,7 @@ def test_pairs_without_a_whole_seed_or_task_give_no_difference() -> None:
     ours = {(name, seed): 0.6 for name in settings for seed in SEEDS}
     for number, seed in enumerate(SEEDS):
         del ours[settings[number % 3], seed]
-    result = decide({"v": pair(ours, settings)}, Level())["v"]
+    result = compare_family({"v": pair(ours, settings)}, Level())["v"]
     assert (result.unit, result.mean, result.verdict) == ("seed", None, "no interval")
     assert result.sentence == (
         "not compared: 10 of 15 pairs finished, too few for a difference over all settings"
@@ -126,7 +132,7 @@ def test_settings_of_a_task_with_many_count_less() -> None:
     ours = {(name, 1): 0.6 if name == "s0" else 0.5 for name in settings}
     pairing = pair(ours, settings, tasks=tasks, seeds=(1,))
     assert pairing.weights == pytest.approx((1 / 2, *[1 / 18] * 9))
-    result = decide({"v": pairing}, Level())["v"]
+    result = compare_family({"v": pairing}, Level())["v"]
     assert result.mean == pytest.approx(0.05)
     assert result.verdict == "not distinguished"
     assert result.detectable is None or result.detectable > 0.1
@@ -146,7 +152,7 @@ def family(*groups: list[float]) -> dict[str, Pairing]:
             unit="seed",
             differences=tuple(group),
             weights=(1.0,) * len(group),
-            scale=ACCURACY,
+            wording=ACCURACY,
         )
         for index, group in enumerate(groups)
     }
@@ -157,8 +163,8 @@ NOISE = [-0.11, 0.12, -0.10, 0.13, -0.02]
 
 
 def test_a_family_is_corrected_for_its_size() -> None:
-    alone = decide(family(LOW), Level())["v0"]
-    together = decide(family(LOW, NOISE, [0.1]), Level())
+    alone = compare_family(family(LOW), Level())["v0"]
+    together = compare_family(family(LOW, NOISE, [0.1]), Level())
     first = together["v0"]
     interval = stats.ttest_1samp(LOW, 0).confidence_interval(1 - 0.05 / 3)
     assert (first.low, first.high) == pytest.approx((interval.low, interval.high))
@@ -173,17 +179,17 @@ def test_a_family_is_corrected_for_its_size() -> None:
 
 def test_a_correction_can_take_a_verdict_back() -> None:
     weak = [0.11, 0.02, 0.10, 0.03, 0.07]
-    assert decide(family(weak), Level())["v0"].verdict == "better"
-    crowd = decide(family(weak, *[NOISE] * 19), Level())
+    assert compare_family(family(weak), Level())["v0"].verdict == "better"
+    crowd = compare_family(family(weak, *[NOISE] * 19), Level())
     assert crowd["v0"].verdict == "not distinguished"
 
 
 def test_intervals_stay_within_what_is_possible() -> None:
-    result = decide(family([0.2, -0.9]), Level())["v0"]
+    result = compare_family(family([0.2, -0.9]), Level())["v0"]
     assert (result.low, result.high) == (-1.0, 1.0)
     assert result.detectable is None
     assert "no possible difference would have been seen" in result.sentence
 
 
 def test_nothing_to_compare_is_an_empty_family() -> None:
-    assert decide({}, Level()) == {}
+    assert compare_family({}, Level()) == {}

@@ -92,11 +92,11 @@ def test_the_same_cache_is_said_and_different_parameters_are_not() -> None:
     assert first.answer.startswith(f"{START} and the same cache: better")
     assert second.answer.startswith("(Q=K=V)+ against Q=K=V, which has the same cache: not dist")
 
-    def apart(record: Record) -> None:
+    def separate(record: Record) -> None:
         record.costs["cache_bytes_per_token"] = len(record.variant)
         record.costs["parameters"]["total"] += len(record.variant)
 
-    second = summary_of({**VALUES}, change=apart).contrasts[1]
+    second = summary_of({**VALUES}, change=separate).contrasts[1]
     assert second.answer.startswith("(Q=K=V)+ against Q=K=V: not dist")
 
 

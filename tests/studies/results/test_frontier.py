@@ -37,7 +37,7 @@ def row(variant: str, mean: float | None, parameters: int, cache: float | None) 
     )
 
 
-def duel(verdict: Verdict) -> Difference:
+def difference(verdict: Verdict) -> Difference:
     return Difference(
         baseline="?",
         pairs=5,
@@ -58,8 +58,8 @@ def duel(verdict: Verdict) -> Difference:
     )
 
 
-def charts(*rows: VariantRow, higher: bool = True, **duels: Verdict) -> dict[CostAxis, Frontier]:
-    """Charts of a table; a duel is given as ``A_B="better"``."""
+def charts(*rows: VariantRow, higher: bool = True, **pairwise: Verdict) -> dict[CostAxis, Frontier]:
+    """Charts of a table; a difference is given as ``A_B="better"``."""
     table = ResultTable(
         name="reverse",
         kind="task",
@@ -71,10 +71,10 @@ def charts(*rows: VariantRow, higher: bool = True, **duels: Verdict) -> dict[Cos
     )
     opposite: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
     known: dict[tuple[str, str], Difference] = {}
-    for pair, verdict in duels.items():
+    for pair, verdict in pairwise.items():
         one, other = pair.split("_")
-        known[one, other] = duel(verdict)
-        known[other, one] = duel(opposite.get(verdict, verdict))
+        known[one, other] = difference(verdict)
+        known[other, one] = difference(opposite.get(verdict, verdict))
     return {chart.axis: chart for chart in build_frontiers(table, known)}
 
 

@@ -1,4 +1,4 @@
-"""What became of planned runs, and the choice of learning rates."""
+"""The states of planned runs, and the choice of learning rates."""
 
 import dataclasses
 import math
@@ -33,7 +33,7 @@ def test_a_result_that_is_not_finite_is_a_divergence_and_says_so() -> None:
     assert (done.row.state, done.value, done.validation) == ("done", 0.5, 0.5)
 
 
-def test_a_value_beside_a_failure_is_not_a_result() -> None:
+def test_a_value_of_a_failed_run_is_not_a_result() -> None:
     study = make_study(seeds=(1,), variants=("QKV",))
     (cell,) = study.cells()
     record = dataclasses.replace(make_record(cell, 0.9), status="failed", message="out of memory")

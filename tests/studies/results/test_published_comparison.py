@@ -1,4 +1,4 @@
-"""Published figures beside ours."""
+"""The comparison of published figures with ours."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from qkvary.studies.results.observations import observe
 from qkvary.studies.results.published_comparison import compare_published
 from qkvary.studies.results.result_tables import build_tables
 from qkvary.studies.results.summary import PublishedComparison
-from qkvary.studies.results.table_plans import gather, plan_tables
+from qkvary.studies.results.table_specs import collect_inputs, specify_tables
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
@@ -28,12 +28,12 @@ def compare(
         make_record(cell, 0.0, metric=metric, metrics={metric: value}) for cell in study.cells()
     ]
     observations = observe(study, records)
-    plans = plan_tables(study, observations)
-    tables = build_tables(gather(study, observations), plans, Level())
+    plans = specify_tables(study, observations)
+    tables = build_tables(collect_inputs(study, observations), plans, Level())
     return compare_published(load_published(name), study, tables)
 
 
-def test_a_column_stands_beside_its_task_and_the_average_beside_the_average() -> None:
+def test_a_column_is_compared_with_its_task_and_the_average_with_the_average() -> None:
     comparison = compare(FIVE, "three-projections-table-2")
     cells = {(cell.variant, cell.column): cell for cell in comparison.cells}
     assert set(cells) == {(v, c) for v in ("QKV", "Q=K-V") for c in (*TASKS, "average")}
@@ -45,7 +45,7 @@ def test_a_column_stands_beside_its_task_and_the_average_beside_the_average() ->
     assert "MQA" not in comparison.not_compared
 
 
-def test_exchanged_columns_stand_beside_what_they_really_hold() -> None:
+def test_exchanged_columns_are_compared_by_their_contents() -> None:
     cells = {(cell.variant, cell.column): cell for cell in compare(FIVE, "key-value-table-2").cells}
     assert cells["QKV", "swap"].published == 1.0
     assert cells["QKV", "swap"].recomputes == "no"
@@ -67,7 +67,7 @@ def test_a_task_that_the_study_lacks_is_named_and_there_is_no_average() -> None:
         ("key-value-notebook-characters-1000", "early", (64, 192, 6, 1_000)),
     ],
 )
-def test_a_column_about_one_size_stands_beside_that_setting_only(
+def test_a_column_of_one_size_is_compared_with_that_setting_only(
     name: str, column: str, setting: tuple[int, int, int, int]
 ) -> None:
     def study(*sizes: tuple[int, int, int, int]) -> Study:

@@ -8,9 +8,9 @@ from scipy import stats
 
 from qkvary.studies.results.comparisons import Level
 from qkvary.studies.results.observations import observe
-from qkvary.studies.results.result_tables import build_duels, build_tables, headline_family
+from qkvary.studies.results.result_tables import build_tables, compare_pairwise, headline_family
 from qkvary.studies.results.summary import ResultTable
-from qkvary.studies.results.table_plans import gather, plan_tables
+from qkvary.studies.results.table_specs import collect_inputs, specify_tables
 from qkvary.studies.running.records import Record
 from qkvary.studies.study import Study
 from tests.studies.made_up import by_variant, make_record, make_records, make_setting, make_study
@@ -18,8 +18,8 @@ from tests.studies.made_up import by_variant, make_record, make_records, make_se
 
 def tables_of(study: Study, records: list[Record]) -> dict[str, ResultTable]:
     observations = observe(study, records)
-    plans = plan_tables(study, observations)
-    tables = build_tables(gather(study, observations), plans, Level())
+    plans = specify_tables(study, observations)
+    tables = build_tables(collect_inputs(study, observations), plans, Level())
     return {table.name: table for table in tables}
 
 
@@ -47,10 +47,10 @@ def test_a_row_is_the_mean_and_spread_of_its_runs() -> None:
     assert (row.costs.parameters_total, row.costs.cache_bytes_per_token) == (1_000, None)
 
 
-def test_a_table_names_its_rows_when_asked_for_another() -> None:
+def test_a_missing_row_is_an_error_with_choices() -> None:
     study = make_study()
     table = tables_of(study, [])["reverse"]
-    with pytest.raises(KeyError, match=r"no variant 'MQA' in 'reverse'; there are \['QKV'"):
+    with pytest.raises(KeyError, match="expected a variant of 'reverse', got 'MQA'; choices: QKV"):
         table.row("MQA")
 
 
@@ -99,7 +99,7 @@ def test_tasks_with_different_metrics_are_not_averaged() -> None:
 
 
 def test_tasks_without_any_result_are_not_averaged() -> None:
-    """Nobody knows yet whether they have the same metric."""
+    """It is unknown whether they have the same metric."""
     study = make_study(make_setting("reverse"), make_setting("sort", "sort"))
     assert list(tables_of(study, [])) == ["reverse", "sort"]
 
@@ -113,7 +113,7 @@ def difference_of_means(table: ResultTable) -> float:
 
 @pytest.mark.parametrize("seeds", [(1,), (1, 2), (1, 2, 3, 4, 5)])
 def test_the_difference_is_that_of_the_printed_means(seeds: tuple[int, ...]) -> None:
-    """Whatever the units are, and however many settings a task has."""
+    """For any units, and any number of settings of a task."""
     lengths = (5, 7, 11, 13, 17)
     settings = [make_setting(f"r{length}", length=length) for length in lengths]
     study = make_study(*settings, make_setting("sort", "sort"), seeds=seeds)
@@ -284,13 +284,13 @@ def test_duels_are_symmetric_and_corrected_for_all_pairs() -> None:
         study, by_variant({"QKV": QKV, "Q-K=V": SHARED, "MQA": [x - 0.3 for x in QKV]})
     )
     observations = observe(study, records)
-    (plan,) = plan_tables(study, observations)
-    duels = build_duels(gather(study, observations), plan, Level())
-    assert len(duels) == 6
-    assert {duel.comparisons for duel in duels.values()} == {3}
-    assert duels["QKV", "Q-K=V"].verdict == "better"
-    assert duels["Q-K=V", "QKV"].verdict == "worse"
-    assert duels["Q-K=V", "QKV"].mean == pytest.approx(-(duels["QKV", "Q-K=V"].mean or 0))
+    (plan,) = specify_tables(study, observations)
+    pairwise = compare_pairwise(collect_inputs(study, observations), plan, Level())
+    assert len(pairwise) == 6
+    assert {difference.comparisons for difference in pairwise.values()} == {3}
+    assert pairwise["QKV", "Q-K=V"].verdict == "better"
+    assert pairwise["Q-K=V", "QKV"].verdict == "worse"
+    assert pairwise["Q-K=V", "QKV"].mean == pytest.approx(-(pairwise["QKV", "Q-K=V"].mean or 0))
 
 
 def test_utilization_is_the_mean_of_the_runs_that_measured_it() -> None:

@@ -139,13 +139,13 @@ def test_welch_is_that_of_scipy() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_results_that_are_not_finite_are_refused(bad: float) -> None:
-    with pytest.raises(ValueError, match="must be finite; count diverged runs apart"):
+    with pytest.raises(ValueError, match="must be finite; count diverged runs separately"):
         s.paired_t([0.1, bad])
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0])
 def test_confidence_is_a_probability(confidence: float) -> None:
-    message = f"confidence must be between 0 and 1, not {confidence}"
+    message = f"confidence must be between 0 and 1, got {confidence}"
     for call in (
         lambda: s.paired_t([0.1, 0.2], confidence=confidence),
         lambda: s.corrected_confidence(confidence, 3),
@@ -165,7 +165,7 @@ def t_interval(values: list[float]) -> Interval:
 
 
 def percentile_bootstrap(values: list[float]) -> Interval:
-    """A way that fails at three seeds, here as the mutant that the coverage test has to catch."""
+    """A method that fails at three seeds: the mutant that the coverage test must catch."""
     drawn = np.asarray(values)[
         np.random.default_rng(5).integers(len(values), size=(399, len(values)))
     ]
@@ -199,7 +199,7 @@ def coverage(
     pairs: int,
     trials: int = TRIALS,
 ) -> float:
-    """How often the interval of the method contains the true difference, which is zero."""
+    """Return how often a method's interval contains the true difference, zero."""
     generator = np.random.default_rng(20_260 + pairs)
     hits = 0
     for _ in range(trials):
@@ -263,7 +263,7 @@ def test_a_comparison_without_p_value_still_counts() -> None:
 
 def test_corrections_at_known_values() -> None:
     assert s.corrected_confidence(0.95, 10) == pytest.approx(0.995)
-    with pytest.raises(ValueError, match="comparisons must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="comparisons must be at least 1, got 0"):
         s.corrected_confidence(0.95, 0)
 
 
@@ -327,7 +327,7 @@ def test_detectable_difference_at_its_limits() -> None:
     small = s.detectable_difference(0.3, 2, confidence=0.9999)
     assert small is not None
     assert math.isfinite(small)
-    with pytest.raises(ValueError, match="power must be between 0 and 1, not 80"):
+    with pytest.raises(ValueError, match="power must be between 0 and 1, got 80"):
         s.detectable_difference(0.3, 4, power=80)
 
 
@@ -340,7 +340,7 @@ def test_wilson_is_that_of_scipy(trials: int) -> None:
 
 def test_wilson_of_nothing_and_of_nonsense() -> None:
     assert s.wilson(0, 0) is None
-    with pytest.raises(ValueError, match="successes must be between 0 and 3 trials, not 4"):
+    with pytest.raises(ValueError, match="successes must be between 0 and 3 trials, got 4"):
         s.wilson(4, 3)
 
 

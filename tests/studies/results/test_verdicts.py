@@ -4,14 +4,14 @@ import pytest
 
 from qkvary.studies.results.statistics import Estimate, paired_t
 from qkvary.studies.results.verdicts import (
-    Scale,
+    DifferenceWording,
     decimals_of,
     judge,
-    steps_scale,
+    steps_wording,
 )
 
-ACCURACY = Scale(higher_is_better=True)
-LOSS = Scale(higher_is_better=False)
+ACCURACY = DifferenceWording(higher_is_better=True)
+LOSS = DifferenceWording(higher_is_better=False)
 
 
 def estimate(mean: float, half: float) -> Estimate:
@@ -28,7 +28,7 @@ def estimate(mean: float, half: float) -> Estimate:
 
 
 @pytest.mark.parametrize(
-    ("scale", "mean", "verdict", "sentence"),
+    ("wording", "mean", "verdict", "sentence"),
     [
         (ACCURACY, -0.12, "worse", "supported: lower by 0.120 [0.050, 0.190]"),
         (ACCURACY, 0.12, "better", "supported: higher by 0.120 [0.050, 0.190]"),
@@ -37,15 +37,15 @@ def estimate(mean: float, half: float) -> Estimate:
     ],
 )
 def test_a_supported_difference_has_a_direction_and_a_judgement(
-    scale: Scale, mean: float, verdict: str, sentence: str
+    wording: DifferenceWording, mean: float, verdict: str, sentence: str
 ) -> None:
-    result = judge(estimate(mean, 0.07), scale, detectable=None, pairs=5, pairs_planned=5)
+    result = judge(estimate(mean, 0.07), wording, detectable=None, pairs=5, pairs_planned=5)
     assert result == (verdict, sentence)
 
 
 def test_steps_are_sooner_or_later() -> None:
     result = judge(
-        estimate(-1_200.0, 150.0), steps_scale(2_000), detectable=None, pairs=5, pairs_planned=5
+        estimate(-1_200.0, 150.0), steps_wording(2_000), detectable=None, pairs=5, pairs_planned=5
     )
     assert result == ("better", "supported: sooner by 1,200 steps [1,050, 1,350]")
 
@@ -61,7 +61,7 @@ def test_not_distinguished_says_what_would_have_been_seen() -> None:
 
 
 def test_a_study_that_could_not_have_seen_anything_says_so() -> None:
-    bounded = Scale(higher_is_better=True, limit=1.0)
+    bounded = DifferenceWording(higher_is_better=True, limit=1.0)
     _, sentence = judge(estimate(-0.1, 0.6), bounded, detectable=1.4, pairs=2, pairs_planned=2)
     assert sentence == (
         "not distinguished: −0.10 [−0.70, 0.50]; no possible difference would have been seen"

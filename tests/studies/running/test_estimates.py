@@ -4,7 +4,7 @@ from tests.studies.toy_study import toy_study
 FIRST, SECOND, *_ = CELLS = toy_study([1, 2, 3]).cells()
 
 
-def test_nobody_knows_before_the_first_run() -> None:
+def test_there_is_no_estimate_before_the_first_run() -> None:
     assert TimeEstimate().seconds_left(CELLS, 2) is None
     assert TimeEstimate().seconds_left((), 2) == 0.0
 

@@ -3,7 +3,13 @@ import io
 import pytest
 from rich.console import Console
 
-from qkvary.studies.running.live import LiveDisplay, PlainDisplay, Scene, WorkerLine, format_seconds
+from qkvary.studies.running.live import (
+    LiveDisplay,
+    PlainDisplay,
+    ProgressView,
+    WorkerLine,
+    format_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,9 +27,9 @@ def test_durations(seconds: float | None, text: str) -> None:
     assert format_seconds(seconds) == text
 
 
-def scene() -> Scene:
+def view() -> ProgressView:
     line = WorkerLine(title="reverse [bold]Q-K=V[/bold]", step=7, steps=13, loss=0.25)
-    return Scene(
+    return ProgressView(
         name="toy [red]",
         total=11,
         done=5,
@@ -35,15 +41,15 @@ def scene() -> Scene:
     )
 
 
-def test_where_a_study_stands() -> None:
+def test_the_summary_line_of_a_study() -> None:
     expected = "5 of 11 runs, 2 failed, 1 diverged, 3.2 runs/min, 1 min 01 s left"
-    assert scene().sentence() == expected
-    assert Scene(name="", total=3).sentence() == "0 of 3 runs"
+    assert view().summary() == expected
+    assert ProgressView(name="", total=3).summary() == "0 of 3 runs"
 
 
 def test_plain_lines_are_whole_and_without_markup() -> None:
     file = io.StringIO()
-    display = PlainDisplay(Console(file=file, width=40), scene())
+    display = PlainDisplay(Console(file=file, width=40), view())
     display.note("a note of [bold]more[/bold] than forty characters, unbroken")
     display.ended("Q-K=V: done")
     display.refresh()
@@ -56,7 +62,7 @@ def test_plain_lines_are_whole_and_without_markup() -> None:
 def test_a_terminal_shows_a_bar_and_every_worker() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=100, height=30, color_system=None)
-    display = LiveDisplay(console, scene())
+    display = LiveDisplay(console, view())
     display.refresh()
     display.note("a [note]")
     display.ended("nothing")

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.studies.running.messages import Job, News
+from qkvary.studies.running.messages import Job, WorkerMessage
 from tests.studies.toy_study import toy_study
 
 
@@ -17,14 +17,14 @@ def test_a_job_comes_through_the_pipe(tmp_path: Path) -> None:
     assert [cell.run_key for cell in found.cells] == [cell.run_key for cell in job.cells]
 
 
-def test_news_comes_through_the_pipe() -> None:
-    news = News(kind="ended", cell=3, text="a\nb \ud800", loss=math.inf, seconds=1.5)
+def test_messages_pass_through_a_pipe() -> None:
+    news = WorkerMessage(kind="ended", cell=3, text="a\nb \ud800", loss=math.inf, seconds=1.5)
     line = news.to_line()
     assert line.count(b"\n") == 1
-    assert News.from_line(line) == news
+    assert WorkerMessage.from_line(line) == news
 
 
 @pytest.mark.parametrize("line", [b"", b"hello", b"{}", b'{"kind": "note", "more": 1}', b"[]"])
-def test_what_is_no_news_is_refused(line: bytes) -> None:
-    with pytest.raises(ValueError, match=r"Expecting|not a worker's news"):
-        News.from_line(line)
+def test_invalid_messages_are_rejected(line: bytes) -> None:
+    with pytest.raises(ValueError, match=r"Expecting|not a worker's message"):
+        WorkerMessage.from_line(line)

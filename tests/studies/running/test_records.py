@@ -1,4 +1,4 @@
-"""S10: whatever stands in a record, it is stored and returned equal."""
+"""S10: any record is stored and returned unchanged."""
 
 import dataclasses
 import math

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.studies.running.runner import MAX_DEATHS, RunnerOptions, run_study
+from qkvary.studies.running.runner import MAX_CRASHES, RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from tests.storage.damage import trials
 from tests.storage.quick_disk import quick_folder
@@ -40,11 +40,11 @@ def wait_for(what: Callable[[], object]) -> None:
 def test_every_run_is_made_once_and_never_again(root: Path) -> None:
     study = toy_study(range(4))
     summary = run_toy(study, root)
-    assert (summary.planned, summary.done, summary.made, summary.missing) == (8, 8, 8, 0)
+    assert (summary.planned, summary.done, summary.executed, summary.missing) == (8, 8, 8, 0)
     assert (summary.exit_code, summary.message, summary.notes) == (0, "", ())
     before = table(study, root)
     again = run_toy(study, root)
-    assert (again.done, again.made, again.exit_code) == (8, 0, 0)
+    assert (again.done, again.executed, again.exit_code) == (8, 0, 0)
     assert table(study, root) == before
     assert set(ends(root).values()) == set(starts(root).values()) == {1}
     assert len(executions(root)) == 16
@@ -58,8 +58,8 @@ def test_the_number_of_workers_changes_nothing(root: Path, second_root: Path) ->
     assert table(study, root) == table(study, second_root)
 
 
-def test_runs_that_go_wrong_are_counted_and_the_others_go_on(root: Path) -> None:
-    """S7: two fail, two diverge, the rest is done; the exit code speaks only when asked to."""
+def test_failed_and_diverged_runs_do_not_stop_the_others(root: Path) -> None:
+    """S7: two fail, two diverge, the rest is done; the exit code is set only with ``strict``."""
     study = toy_study([0, RAISES, 1, DIVERGES, 2, TALKS])
     summary = run_toy(study, root)
     assert (summary.done, summary.failed, summary.diverged, summary.missing) == (8, 2, 2, 0)
@@ -73,30 +73,30 @@ def test_runs_that_go_wrong_are_counted_and_the_others_go_on(root: Path) -> None
     assert any("failed, RuntimeError: the run went wrong" in note for note in summary.notes)
 
 
-def test_failed_runs_are_made_again_only_if_asked_to(root: Path) -> None:
+def test_failed_runs_are_repeated_only_on_request(root: Path) -> None:
     study = toy_study([0, RAISES])
     run_toy(study, root)
-    assert run_toy(study, root).made == 0
-    assert run_toy(study, root, retry_failed=True).made == 2
+    assert run_toy(study, root).executed == 0
+    assert run_toy(study, root, retry_failed=True).executed == 2
     counts = starts(root)
     assert sorted(counts.values()) == [1, 1, 2, 2]
 
 
-def test_a_run_of_which_workers_die_counts_as_failed(root: Path) -> None:
-    """S3: each death is named, another worker goes on; after the fourth, the run has failed."""
+def test_a_run_that_crashes_workers_counts_as_failed(root: Path) -> None:
+    """S3: each crash is reported and another worker resumes; the fourth fails the run."""
     study = toy_study([0, 1, CRASHES])
     summary = run_toy(study, root, workers=3)
     assert (summary.done, summary.failed, summary.exit_code) == (4, 2, 0)
     keys = [cell.run_key for cell in study.cells() if cell.seed == CRASHES]
     # A worker that waited may take the run up between the last death and its being recorded.
     for key in keys:
-        assert MAX_DEATHS + 1 <= starts(root)[key] <= MAX_DEATHS + 3
-    deaths = [note for note in summary.notes if "ended with signal SIGSEGV" in note]
-    assert len(deaths) == 2 * (MAX_DEATHS + 1)
+        assert MAX_CRASHES + 1 <= starts(root)[key] <= MAX_CRASHES + 3
+    deaths = [note for note in summary.notes if "crashed with signal SIGSEGV" in note]
+    assert len(deaths) == 2 * (MAX_CRASHES + 1)
     record = Store(root / "runs").record(keys[0])
     assert record
     died = starts(root)[keys[0]]
-    said = f"{died} workers died of this run, the last with signal SIGSEGV"
+    said = f"this run crashed {died} workers, the last with signal SIGSEGV"
     assert record.message.startswith(said)
     assert "last words of the worker" in record.message
 
@@ -115,7 +115,7 @@ def test_workers_that_never_come_to_life_end_the_study(root: Path) -> None:
     options = RunnerOptions(workers=2, worker_module="tests.studies.absent", quiet=True)
     summary = run_study(toy_study([0, 1]), Store(root / "runs"), options)
     assert summary.exit_code == 4
-    assert "no worker comes to life (exit code 1): " in summary.message
+    assert "workers crash at start (exit code 1): " in summary.message
     assert "No module named" in summary.message
     assert summary.missing == 4
 
@@ -241,7 +241,7 @@ def test_without_the_lock_runs_would_be_made_twice(root: Path) -> None:
 
 
 def test_a_paused_worker_keeps_its_run(root: Path) -> None:
-    """S4: another runner names the holder and waits; when it goes on, nothing is made twice."""
+    """S4: another runner reports the owner and waits; no run is executed twice."""
     first = start_runner(root, [7], steps=40, workers=1, step_seconds=0.02)
     wait_for(lambda: executions(root))
     worker = int(executions(root)[0][2])
@@ -260,8 +260,8 @@ def test_a_paused_worker_keeps_its_run(root: Path) -> None:
     assert len(table(toy_study([7], steps=40), root)) == 2
 
 
-def test_a_run_whose_worker_was_killed_goes_on_from_its_checkpoint(root: Path) -> None:
-    """S3: the lock is free at once, and nothing that was saved is made again."""
+def test_a_run_of_a_killed_worker_resumes_from_its_checkpoint(root: Path) -> None:
+    """S3: the lock is free at once, and no saved step is repeated."""
     runner = start_runner(root, [7], steps=60, workers=1, step_seconds=0.01)
     study = toy_study([7], steps=60)
     checkpoints = Store(root / "runs").directory(study.cells()[0].run_key) / "checkpoints"
@@ -270,7 +270,8 @@ def test_a_run_whose_worker_was_killed_goes_on_from_its_checkpoint(root: Path) -
     code, said = end_runner(runner)
     assert code == 0
     assert re.search(
-        r"worker 1 \(process \d+\) ended with signal SIGKILL; another one goes on", said
+        r"worker 1 \(process \d+\) crashed with signal SIGKILL; another worker resumes the run",
+        said,
     )
     curve = Store(root / "runs").curve(study.cells()[0].run_key)
     (resumed,) = [event["step"] for event in curve if event["event"] == "resumed"]
@@ -278,7 +279,7 @@ def test_a_run_whose_worker_was_killed_goes_on_from_its_checkpoint(root: Path) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_ends_and_the_study_goes_on_later(
+def test_a_signal_saves_checkpoints_and_the_study_can_be_resumed(
     root: Path, second_root: Path, number: signal.Signals
 ) -> None:
     """T10: each worker leaves a checkpoint; the exit code names the signal."""
@@ -336,7 +337,7 @@ def test_workers_end_when_their_runner_was_killed(root: Path) -> None:
         assert Store(root / "runs").state(cell.run_key) == "open"
 
 
-def test_a_worker_that_is_asked_to_end_is_replaced_and_its_run_goes_on(root: Path) -> None:
+def test_a_terminated_worker_is_replaced_and_its_run_resumes(root: Path) -> None:
     runner = start_runner(root, [7], steps=60, workers=1, step_seconds=0.01)
     wait_for(lambda: executions(root))
     time.sleep(0.1)
@@ -344,10 +345,10 @@ def test_a_worker_that_is_asked_to_end_is_replaced_and_its_run_goes_on(root: Pat
     code, said = end_runner(runner)
     assert code == 0, said
     assert sorted(ends(root).values()) == [1, 1]
-    assert "ended with" not in said
+    assert "crashed with" not in said
 
 
-def test_damaged_runs_are_named_and_made_again(root: Path) -> None:
+def test_damaged_runs_are_reported_and_repeated(root: Path) -> None:
     """S6, seen from the runner."""
     study = toy_study(range(3))
     run_toy(study, root)
@@ -358,7 +359,7 @@ def test_damaged_runs_are_named_and_made_again(root: Path) -> None:
     (victims[1] / "metrics.jsonl").unlink()
     (victims[2] / "record.json").unlink()
     summary = run_toy(study, root)
-    assert (summary.done, summary.made) == (6, 3)
+    assert (summary.done, summary.executed) == (6, 3)
     for victim, problem in zip(
         victims, ("record.json", "metrics.jsonl", "record.json"), strict=True
     ):
@@ -382,7 +383,7 @@ def test_a_run_with_damaged_checkpoints_begins_again(root: Path, second_root: Pa
     (note,) = [note for note in summary.notes if "every checkpoint in" in note]
     place = damaged / "damaged-1"
     assert f"every checkpoint in {damaged / 'checkpoints'} is damaged: " in note
-    assert note.endswith(f"; the run begins again, and what there was is in {place}")
+    assert note.endswith(f"; the run starts again, and the damaged files are in {place}")
     assert sorted(path.name for path in place.glob("checkpoints/step-*/*")) == left
     assert (place / "metrics.jsonl").stat().st_size > 0
     run_toy(study, second_root)
@@ -394,6 +395,6 @@ def test_what_a_killed_worker_could_not_tidy_is_tidied(root: Path) -> None:
     run_toy(study, root)
     directory = Store(root / "runs").directory(study.cells()[0].run_key)
     (directory / "checkpoints" / "step-000000000004").mkdir(parents=True)
-    assert run_toy(study, root).made == 0
+    assert run_toy(study, root).executed == 0
     assert leftovers(root) == []
     assert len(table(study, root)) == 2

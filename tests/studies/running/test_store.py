@@ -1,4 +1,4 @@
-"""The store: who may make a run, when it is done, and what happens to damaged folders (S6)."""
+"""The store: claims, finished runs and damaged folders (S6)."""
 
 import dataclasses
 import os
@@ -62,7 +62,7 @@ def test_a_store_that_is_not_there_is_empty(store: Store) -> None:
     assert store.record(KEY) is None
     assert store.curve(KEY) == []
     assert store.attention(KEY) is None
-    assert store.damage(KEY) is None
+    assert store.find_damage(KEY) is None
     assert store.owner(KEY) is None
     assert store.keys() == ()
     assert not store.path.exists(), "looking leaves nothing behind"
@@ -123,7 +123,7 @@ def test_what_was_done_so_far_stays(store: Store) -> None:
     again.release()
 
 
-def test_a_run_may_be_made_again(store: Store) -> None:
+def test_a_finished_run_can_be_repeated(store: Store) -> None:
     finish(claim(store))
     again = claim(store, again=True)
     assert again.warnings == ()
@@ -132,13 +132,15 @@ def test_a_run_may_be_made_again(store: Store) -> None:
     finish(again)
 
 
-def test_who_came_second_looks_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that another runner finished between the first look and the lock is not made again."""
+def test_a_run_is_checked_again_after_locking(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that another runner finished before the lock was free is not repeated."""
     assert store.state(KEY) == "open"
     finish(claim(store))
     assert store.claim(KEY, IDENTITY) is None
     # The mutant: no second look. The record that is there would be made once more.
-    monkeypatch.setattr(Store, "damage", lambda _store, _key: "not looked")
+    monkeypatch.setattr(Store, "find_damage", lambda _store, _key: "not looked")
     assert store.claim(KEY, IDENTITY) is not None
 
 
@@ -174,10 +176,10 @@ def test_a_crash_between_manifest_and_record_leaves_the_run_open(
     taken.release()
     assert store.state(KEY) == "open"
     again = claim(store)
-    assert "record.json is missing; the run is taken up again" in again.warnings[0]
+    assert "record.json is missing; the run is resumed" in again.warnings[0]
     assert names(store) == ["config.json", "metrics.jsonl", "run.lock"]
     finish(again)
-    assert store.damage(KEY) is None
+    assert store.find_damage(KEY) is None
 
 
 def test_a_changed_configuration_is_named_and_written_again(store: Store) -> None:
@@ -186,7 +188,7 @@ def test_a_changed_configuration_is_named_and_written_again(store: Store) -> Non
     before = path.read_bytes()
     path.write_bytes(before.replace(b'"seed": 5', b'"seed": 6'))
     taken = claim(store)
-    assert taken.warnings == (f"{path} was changed; it is written again",)
+    assert taken.warnings == (f"{path} was changed; it is rewritten",)
     assert path.read_bytes() == before
 
 
@@ -212,7 +214,7 @@ def silent_damages(store: Store, spare: Path, count: int) -> list[str]:
 
 
 def named_and_open(store: Store, path: Path, expected: tuple[Any, ...]) -> bool:
-    problem = store.damage(KEY)
+    problem = store.find_damage(KEY)
     for read, answer in zip(
         (store.record, store.curve, look_at_maps(store)), expected, strict=True
     ):
@@ -255,8 +257,8 @@ def test_without_digests_damage_would_be_silent(
 
 
 @pytest.mark.parametrize("has_checkpoints", [False, True])
-def test_what_there_was_of_a_damaged_run_is_kept(store: Store, has_checkpoints: bool) -> None:
-    """A run that diverged has checkpoints, and goes on from them with its log."""
+def test_the_files_of_a_damaged_run_are_kept(store: Store, has_checkpoints: bool) -> None:
+    """A diverged run has checkpoints, and resumes from them with its log."""
     taken = claim(store)
     network = {"MANIFEST.json": describe({}).to_json()}
     durable.atomic_write_dir(taken.directory / "network", network)
@@ -267,7 +269,7 @@ def test_what_there_was_of_a_damaged_run_is_kept(store: Store, has_checkpoints: 
         (taken.directory / "checkpoints").mkdir()
     again = claim(store)
     place = taken.directory / "damaged-1"
-    assert again.warnings[0].endswith(f"the run is made again, and what there was is in {place}")
+    assert again.warnings[0].endswith(f"the run is repeated, and the damaged files are in {place}")
     moved = ["MANIFEST.json", "attention.safetensors", "network", "record.json"]
     left = ["config.json", "damaged-1", "run.lock"]
     if has_checkpoints:
@@ -289,13 +291,13 @@ def test_a_swap_of_two_runs_is_noticed(store: Store) -> None:
         store.record(other)
 
 
-def test_a_newer_schema_is_neither_read_nor_made_again(
+def test_a_newer_schema_is_neither_read_nor_repeated(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(records, "FORM", dataclasses.replace(records.FORM, version=2))
+        patch.setattr(records, "FORMAT", dataclasses.replace(records.FORMAT, version=2))
         finish(claim(store))
-    for look in (store.record, store.damage, lambda key: store.claim(key, IDENTITY)):
+    for look in (store.record, store.find_damage, lambda key: store.claim(key, IDENTITY)):
         with pytest.raises(NewerFormatError, match="schema_version 2, this qkvary reads 1"):
             look(KEY)
     assert store.state(KEY) == "done"
@@ -306,7 +308,7 @@ def test_a_newer_schema_is_neither_read_nor_made_again(
     "key", ["", "..", "../../etc", "A" * 64, "f" * 63, "f" * 65, "f" * 64 + "/"]
 )
 def test_what_is_no_key_never_becomes_a_path(store: Store, key: str) -> None:
-    with pytest.raises(UnsafeError, match="is no run key"):
+    with pytest.raises(UnsafeError, match="expected a run key of 64"):
         store.directory(key)
 
 
@@ -323,13 +325,13 @@ def test_a_failed_run_needs_neither_log_nor_maps(store: Store) -> None:
     assert store.record(KEY) == record
     assert store.curve(KEY) == []
     assert store.attention(KEY) is None
-    assert store.damage(KEY) is None
+    assert store.find_damage(KEY) is None
 
 
 def test_maps_that_are_no_maps_are_damaged(store: Store) -> None:
     record = dataclasses.replace(finished(CELL, "ab" * 32).record)
     claim(store).finish(record, attention=b"no tensors")
-    assert store.damage(KEY) is None
+    assert store.find_damage(KEY) is None
     with pytest.raises(DamagedError, match="holds no attention maps"):
         store.attention(KEY)
 
@@ -337,7 +339,7 @@ def test_maps_that_are_no_maps_are_damaged(store: Store) -> None:
 def test_an_extra_file_is_nobodys_business(store: Store) -> None:
     finish(claim(store))
     (store.directory(KEY) / "notes.txt").write_text("mine")
-    assert store.damage(KEY) is None
+    assert store.find_damage(KEY) is None
     assert describe({"a": b""}).files["a"].size == 0
 
 
@@ -349,7 +351,7 @@ def test_a_diverged_run_keeps_its_checkpoints(store: Store, status: Any) -> None
     made = finished(CELL, "0123456789abcdef" * 4)
     taken.finish(dataclasses.replace(made.record, status=status))
     assert checkpoint.is_dir() == (status == "diverged")
-    assert store.is_tidy(KEY)
+    assert store.is_clean(KEY)
     assert store.claim(KEY, IDENTITY) is None
     assert checkpoint.is_dir() == (status == "diverged")
     claim(store, again=True).release()

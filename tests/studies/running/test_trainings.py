@@ -11,7 +11,7 @@ from qkvary.cli._results import report_folder
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
-from qkvary.studies.pretraining import DataChoice, Wishes, plan_training
+from qkvary.studies.pretraining import DataReference, TrainingOverrides, training_study
 from qkvary.studies.running.recording import run_identity
 from qkvary.studies.running.store import JOURNAL_NAME, Store
 from qkvary.studies.running.trainings import (
@@ -24,13 +24,15 @@ from qkvary.studies.running.trainings import (
 from qkvary.studies.study import Study
 from qkvary.training.presets import find_preset
 
-DATA = DataChoice(name="some", where="here", fingerprint="f" * 64, tokenizer=ByteTokenizer())
+DATA = DataReference(name="some", folder="here", fingerprint="f" * 64, tokenizer=ByteTokenizer())
 NAME = "train lm-10m on some"
 
 
 def plan(*variants: str, seeds: tuple[int, ...] = (0,), steps: int = 7) -> Study:
     preset = find_preset("lm-10m")
-    return plan_training(preset, DATA, variants=variants, seeds=seeds, wishes=Wishes(steps=steps))
+    return training_study(
+        preset, DATA, variants=variants, seeds=seeds, overrides=TrainingOverrides(steps=steps)
+    )
 
 
 def begin(store: Store, study: Study) -> None:
@@ -83,9 +85,7 @@ def test_other_runs_of_the_same_name_are_another_training(tmp_path: Path) -> Non
     store, short, long = Store(tmp_path), plan("QKV"), plan("Q-K=V", steps=11)
     for study in (short, long):
         note_training(store, study, f"qkvary train {study.variants[0]}")
-    with pytest.raises(
-        UsageError, match=r"2 trainings are called 'train lm-10m on some': name one of"
-    ) as caught:
+    with pytest.raises(UsageError, match=r"got .train lm-10m on some. of 2; choices: ") as caught:
         find_training(store, NAME)
     assert "(11 steps, Q-K=V@rotary: `qkvary train Q-K=V" in str(caught.value)
     for one in list_trainings(store):
@@ -95,7 +95,7 @@ def test_other_runs_of_the_same_name_are_another_training(tmp_path: Path) -> Non
     begin(store, long)
     assert find_training(store, NAME).study == long
     begin(store, short)
-    with pytest.raises(UsageError, match="2 trainings are called"):
+    with pytest.raises(UsageError, match="of 2; choices: "):
         find_training(store, NAME)
 
 

@@ -1,4 +1,4 @@
-"""What share of a device a training reaches, and that finding it changes nothing."""
+"""Device utilization of training, and that measuring it changes nothing."""
 
 import dataclasses
 from pathlib import Path
@@ -18,7 +18,7 @@ from qkvary.studies.running.utilization import (
     product_flops_per_second,
     training_flops_per_second,
 )
-from qkvary.studies.running.workloop import Surroundings
+from qkvary.studies.running.work_loop import RunContext
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
 from qkvary.training.config import ExecutionConfig, OptimizerConfig, RunConfig, TrainingConfig
@@ -67,8 +67,8 @@ def made(run: RunConfig, folder: Path) -> Record:
     cell = Cell(setting="one", variant="QKV", seed=0, learning_rate=0.1, run=run)
     claim = Store(folder).claim(cell.run_key, run_identity(run))
     assert claim is not None
-    surroundings = Surroundings(stop=lambda: False, checkpoint_seconds=1e9)
-    result = worker.make(cell, claim, surroundings)
+    context = RunContext(stop=lambda: False, checkpoint_seconds=1e9)
+    result = worker.train_cell(cell, claim, context)
     assert result is not None
     claim.finish(result.record)
     return result.record

@@ -1,4 +1,4 @@
-"""The real worker: one tiny study, trained by two processes, stopped and taken up again."""
+"""The real worker: one tiny study, trained by two processes, stopped and resumed."""
 
 import itertools
 import os
@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from qkvary.cli._results import gather_results
-from qkvary.storage.errors import DamagedError, NoneSoundError
+from qkvary.storage.errors import DamagedError, NoValidCheckpointError
 from qkvary.studies.running import worker
-from qkvary.studies.running.messages import Job, News
+from qkvary.studies.running.messages import Job, WorkerMessage
 from qkvary.studies.running.recording import run_identity
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Claim, Store
-from qkvary.studies.running.workloop import Made, Surroundings, Worker
+from qkvary.studies.running.work_loop import RunContext, RunResult, Worker
 from qkvary.studies.study import Cell, Study
 from tests.storage.quick_disk import quick_folder
 from tests.studies.toy_study import ROOT, table, toy_study
@@ -50,17 +50,17 @@ def start(root: Path) -> "subprocess.Popen[bytes]":
 def in_this_process(study: Study, root: Path) -> None:
     """Make all runs without a worker process."""
     store = Store(root / "runs")
-    surroundings = Surroundings(stop=lambda: False, checkpoint_seconds=1e9)
+    context = RunContext(stop=lambda: False, checkpoint_seconds=1e9)
     for cell in study.cells():
         claim = store.claim(cell.run_key, {"here": True})
         assert claim
-        made = worker.make(cell, claim, surroundings)
+        made = worker.train_cell(cell, claim, context)
         assert made
         claim.finish(made.record, attention=made.attention)
 
 
 def test_a_study_that_is_killed_ends_as_one_that_is_not(quick_path: Path) -> None:
-    """The whole way: kill -9 of runner and worker, start again; bit for bit the same."""
+    """After kill -9 of runner and worker, a restart gives the same bits."""
     study = toy_study([7], steps=160)
     root, other = quick_path / "killed", quick_path / "whole"
     store = Store(root / "runs")
@@ -109,9 +109,9 @@ def test_data_that_is_not_what_the_configuration_says_is_refused(
     worker.load_cell_task.cache_clear()
     claim = Store(tmp_path).claim(cell.run_key, {})
     assert claim
-    surroundings = Surroundings(stop=lambda: False, checkpoint_seconds=1.0)
-    with pytest.raises(DamagedError, match="of something else instead of"):
-        worker.make(cell, claim, surroundings)
+    context = RunContext(stop=lambda: False, checkpoint_seconds=1.0)
+    with pytest.raises(DamagedError, match="got of something else"):
+        worker.train_cell(cell, claim, context)
     claim.release()
     worker.load_cell_task.cache_clear()
 
@@ -126,19 +126,19 @@ def test_a_run_that_is_stopped_leaves_a_checkpoint_and_no_record(tmp_path: Path)
 
     claim: Claim | None = Store(tmp_path).claim(cell.run_key, {})
     assert claim
-    surroundings = Surroundings(stop=stop, checkpoint_seconds=1e9)
-    assert worker.make(cell, claim, surroundings) is None
+    context = RunContext(stop=stop, checkpoint_seconds=1e9)
+    assert worker.train_cell(cell, claim, context) is None
     claim.release()
     assert newest(claim.directory / "checkpoints") == "step-000000000004"
 
 
-def test_a_runner_uses_the_real_worker_unless_told_otherwise() -> None:
+def test_a_runner_uses_the_real_worker_by_default() -> None:
     assert RunnerOptions().worker_module == worker.__name__
     assert callable(run_study)
 
 
-def test_damaged_data_takes_nothing_from_a_run(tmp_path: Path) -> None:
-    """Only where every checkpoint is damaged is there nothing to lose by beginning again."""
+def test_damaged_data_does_not_discard_checkpoints(tmp_path: Path) -> None:
+    """A run starts again only if all its checkpoints are damaged."""
     study = toy_study([7], steps=160)
     store = Store(tmp_path)
     (cell, *_) = study.cells()
@@ -149,7 +149,7 @@ def test_damaged_data_takes_nothing_from_a_run(tmp_path: Path) -> None:
     claim.release()
     tried: list[str] = []
 
-    def make(*_arguments: object) -> Made | None:
+    def make(*_arguments: object) -> RunResult | None:
         tried.append("once")
         raise DamagedError("train-00000.bin was changed")
 
@@ -160,47 +160,49 @@ def test_damaged_data_takes_nothing_from_a_run(tmp_path: Path) -> None:
     assert kept.is_dir()
 
 
-def test_checkpoints_that_are_all_damaged_are_moved_only_where_it_is_asked_for(
+def test_damaged_checkpoints_are_quarantined_by_studies_only(
     tmp_path: Path,
 ) -> None:
-    """A study begins such a run again and keeps what there was; `qkvary train` leaves it alone."""
+    """A study starts such a run again; `qkvary train` leaves it unchanged."""
     (cell, *_) = toy_study([7], steps=160).cells()
     folder = Store(tmp_path).directory(cell.run_key)
     kept = folder / "checkpoints" / "step-000000000003"
     kept.mkdir(parents=True)
     tried: list[bool] = []
 
-    def make(*_arguments: object) -> Made | None:
+    def make(*_arguments: object) -> RunResult | None:
         tried.append(kept.is_dir())
         if kept.is_dir():
-            raise NoneSoundError("every checkpoint in some folder is damaged: of no use")
+            raise NoValidCheckpointError("every checkpoint in some folder is damaged: of no use")
         worker.stop()
         return None
 
     job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1.0)
-    told: list[News] = []
-    with pytest.raises(NoneSoundError, match=f"; move {kept.parents[1]} away to begin again$"):
-        Worker(job, make, told.append, records_failures=False).work()
+    messages: list[WorkerMessage] = []
+    with pytest.raises(
+        NoValidCheckpointError, match=f"; move {kept.parents[1]} away to start again$"
+    ):
+        Worker(job, make, messages.append, records_failures=False).work()
     assert kept.is_dir()
-    assert not [news for news in told if news.kind == "note"]
-    worker = Worker(job, make, told.append)
+    assert not [news for news in messages if news.kind == "note"]
+    worker = Worker(job, make, messages.append)
     worker.work()
     assert tried == [True, True, False]
-    (note,) = [news.text for news in told if news.kind == "note"]
+    (note,) = [news.text for news in messages if news.kind == "note"]
     assert note == (
-        "every checkpoint in some folder is damaged: of no use; the run begins again, and what "
-        f"there was is in {folder / 'damaged-1'}"
+        "every checkpoint in some folder is damaged: of no use; the run starts again, and the "
+        f"damaged files are in {folder / 'damaged-1'}"
     )
     assert (folder / "damaged-1" / "checkpoints" / kept.name).is_dir()
 
 
-def go_on(root: Path, cell: Cell, steps: int) -> Path:
-    """Take a run up and make so many steps of it, or all that are left; return its folder."""
+def resume(root: Path, cell: Cell, steps: int) -> Path:
+    """Resume a run for some steps, or to its end; return its folder."""
     claim = Store(root).claim(cell.run_key, run_identity(cell.run))
     assert claim
     asked = itertools.count()
-    around = Surroundings(stop=lambda: next(asked) >= steps, checkpoint_seconds=1e9)
-    made = worker.make(cell, claim, around)
+    around = RunContext(stop=lambda: next(asked) >= steps, checkpoint_seconds=1e9)
+    made = worker.train_cell(cell, claim, around)
     if made is None:
         claim.release()
     else:
@@ -211,10 +213,10 @@ def go_on(root: Path, cell: Cell, steps: int) -> Path:
 def test_the_record_and_the_page_say_what_a_log_lacks(tmp_path: Path) -> None:
     study = toy_study([7], steps=160)
     (cell, *_) = study.cells()
-    go_on(tmp_path / "whole", cell, 1000)
-    log = go_on(tmp_path / "cut", cell, 120) / "metrics.jsonl"
+    resume(tmp_path / "whole", cell, 1000)
+    log = resume(tmp_path / "cut", cell, 120) / "metrics.jsonl"
     log.write_bytes(log.read_bytes().replace(b'"loss":', b'"loss":1', 1))
-    go_on(tmp_path / "cut", cell, 1000)
+    resume(tmp_path / "cut", cell, 1000)
     records = [Store(tmp_path / name).record(cell.run_key) for name in ("whole", "cut")]
     whole, cut = (
         gather_results(study, Store(tmp_path / name)).summary for name in ("whole", "cut")
@@ -230,13 +232,13 @@ def test_the_record_and_the_page_say_what_a_log_lacks(tmp_path: Path) -> None:
     assert caveat.startswith("The curves of 1 of 2 runs lack steps, which the records name: ")
 
 
-def test_a_run_may_stay_open_whatever_it_ends_with(tmp_path: Path) -> None:
+def test_a_run_stays_open_after_any_error(tmp_path: Path) -> None:
     study = toy_study([7], steps=160)
     (cell, *_) = study.cells()
     kept = Store(tmp_path).directory(cell.run_key) / "checkpoints" / "step-000000000003"
     kept.mkdir(parents=True)
 
-    def make(*_arguments: object) -> Made | None:
+    def make(*_arguments: object) -> RunResult | None:
         raise ZeroDivisionError("by a person's mistake")
 
     job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1.0)

@@ -16,7 +16,7 @@ from qkvary.checkpoints.models import LoadedModel, make_loaded, parse_weights
 from qkvary.data.model_configs import parse_config
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.reading import LARGEST_SIDE_FILE, read_file
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 FORMAT = "a character model (model.safetensors, and a config.json that lists its chars)"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -55,7 +55,7 @@ def recognises(path: Path) -> bool:
     folder = path.parent if path.name == WEIGHTS else path
     if not ((folder / WEIGHTS).is_file() and (folder / CONFIG).is_file()):
         return False
-    return b'"chars"' in read_file(folder / CONFIG, limit=LARGEST_SIDE_FILE)
+    return b'"chars"' in read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES)
 
 
 def load(path: Path) -> LoadedModel:
@@ -69,7 +69,7 @@ def load(path: Path) -> LoadedModel:
     folder = path.parent if path.name == WEIGHTS else path
     where = str(folder / CONFIG)
     try:
-        config = parse_config(read_file(folder / CONFIG, limit=LARGEST_SIDE_FILE), where)
+        config = parse_config(read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES), where)
         tokenizer = CharacterTokenizer(_read_characters(config, where))
     except DamagedError:
         raise

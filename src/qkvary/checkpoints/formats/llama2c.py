@@ -23,7 +23,7 @@ from qkvary.checkpoints.models import LoadedModel, make_loaded
 from qkvary.checkpoints.sentencepiece import joins_spaces
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.reading import LARGEST_SIDE_FILE, read_file
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 FORMAT = "llama2.c (a .bin file, its tokenizer tok*.bin beside it)"
 ROTARY_BASE = 10_000.0
@@ -192,7 +192,7 @@ def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
     for name in (f"tok{vocabulary}.bin", "tokenizer.bin"):
         path = file.parent / name
         if path.exists() and path != file:
-            data = read_file(path, limit=LARGEST_SIDE_FILE)
+            data = read_file(path, limit=MAX_SIDE_FILE_BYTES)
             joins = _joins_spaces(path.with_suffix(".model"))
             return read_tokenizer(data, vocabulary, str(path), one_space=joins)
     return None
@@ -202,7 +202,7 @@ def _joins_spaces(path: Path) -> bool:
     """What the tokenizer's original says about spaces; llama2.c itself leaves them as they are."""
     if not path.exists():
         return False
-    return joins_spaces(read_file(path, limit=LARGEST_SIDE_FILE), str(path))
+    return joins_spaces(read_file(path, limit=MAX_SIDE_FILE_BYTES), str(path))
 
 
 def _read_parts(data: bytes, sizes: Sizes, where: str) -> dict[str, NDArray[np.float32]]:

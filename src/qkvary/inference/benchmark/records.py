@@ -14,9 +14,9 @@ from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.canonical import from_dict, stored, to_dict
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.formats import Dtype
-from qkvary.storage.documents import Form
+from qkvary.storage.documents import DocumentFormat
 
-FORM = Form(name="a measurement of decoding", version=1)
+FORMAT = DocumentFormat(name="a measurement of decoding", version=1)
 
 Runner = Literal["cache", "prefix", "transformers", "transformers-static"]
 """What answers: this project with its cache, this project running the prefix again for every token,
@@ -256,7 +256,7 @@ class DecodeRecord:
 
 def to_json(record: DecodeRecord) -> bytes:
     """The bytes of a record's file; equal records give equal bytes."""
-    return FORM.write(to_dict(record))
+    return FORMAT.write(to_dict(record))
 
 
 def from_json(data: bytes, *, where: str) -> DecodeRecord:
@@ -270,4 +270,4 @@ def from_json(data: bytes, *, where: str) -> DecodeRecord:
         DamagedError: if they are no record.
         NewerFormatError: if a newer qkvary wrote it.
     """
-    return FORM.read(data, where, lambda fields: from_dict(DecodeRecord, fields))
+    return FORMAT.read(data, where, lambda fields: from_dict(DecodeRecord, fields))

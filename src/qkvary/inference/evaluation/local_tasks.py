@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.reading import read_file
+from qkvary.storage.untrusted_files import read_file
 
 Row = dict[str, Any]
 

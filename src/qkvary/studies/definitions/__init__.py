@@ -1,1 +1,1 @@
-"""The studies that ship with qkvary, one a file; a study is found by the name of its file."""
+"""The built-in studies, one per file; the file name is the name of the study."""

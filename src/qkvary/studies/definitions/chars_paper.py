@@ -1,4 +1,4 @@
-"""Character generation as the text of paper 2 describes it."""
+"""Character generation as described in paper 2."""
 
 from qkvary.studies.protocols import CHARACTER_VARIANTS, character_network
 from qkvary.studies.study import Setting, Study
@@ -6,7 +6,7 @@ from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 
 SIZES = ((8, 64, 1, 1), (32, 64, 4, 2), (32, 192, 4, 3), (64, 192, 4, 6))
-"""Context, width, heads, layers: four models out of the values that the text lists."""
+"""Context, width, heads, layers: four of the combinations of values that the text lists."""
 
 STUDY = Study(
     name="chars-paper",

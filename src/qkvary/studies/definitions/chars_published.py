@@ -1,4 +1,4 @@
-"""Character generation as the code of paper 2 does it."""
+"""Character generation as in the code of paper 2."""
 
 from qkvary.studies.protocols import CHARACTER_VARIANTS, character_network
 from qkvary.studies.study import Setting, Study
@@ -11,7 +11,7 @@ SIZES = (
     (64, 32, 64, 1, 1, 5e-3),
     (128, 128, 64, 2, 2, 5e-3),
 )
-"""Batch size, context, width, heads, layers, learning rate. One more stands in a comment there."""
+"""Batch size, context, width, heads, layers, learning rate. The code has one more in a comment."""
 
 STUDY = Study(
     name="chars-published",

@@ -1,4 +1,4 @@
-"""Padding in the loss: what paper 1 prints beside what a real token costs."""
+"""Padding in the loss: the loss that paper 1 prints and the loss of real tokens."""
 
 from qkvary.studies.small_language_models import (
     PIECES,
@@ -13,11 +13,11 @@ from qkvary.tasks.config import Protocol
 STEPS = 360
 HEADS = 4
 SHARES = {256: 88, 512: 53, 1024: 28}
-"""Percent of real tokens in rows of so many, one story each (the stories that are scored)."""
+"""Percent of real tokens in rows of each length, one scored story per row."""
 PACKED = 512
 RATE = 4e-3
 PADDED_RATES = {256: RATE, 512: 2e-3, 1024: RATE}
-"""The best for QKV of 1e-3, 2e-3 and 4e-3, with seed 0; at 1,024 they are within its spread."""
+"""The best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0; at 1,024 all are within the spread."""
 
 
 _LIMITS = (

@@ -1,4 +1,4 @@
-"""Rotary positions where the value reads the key: three meanings, and how much of a head turns."""
+"""Rotary positions if the value reads the key: three meanings, and the rotated share of a head."""
 
 from qkvary.arch.attention import ValueRope
 from qkvary.arch.networks import LanguageModelConfig
@@ -10,7 +10,7 @@ from qkvary.studies.small_language_models import (
     small_rotary,
     small_training,
 )
-from qkvary.studies.study import Crossing, Setting, Study
+from qkvary.studies.study import CrossSettingContrast, Setting, Study
 
 CONTEXT = 128
 STEPS = 350
@@ -58,13 +58,13 @@ def _setting(name: str, network: LanguageModelConfig, variants: tuple[str, ...])
 def _rotary(part: str, meaning: ValueRope) -> Setting:
     position = small_rotary(fraction=FRACTIONS[part], value=meaning)
     network = small_network(context=CONTEXT, num_heads=HEADS, position=position)
-    # Where key and value are apart, what the value would be does not matter: once is enough.
+    # With separate key and value the meaning of the value does not matter: once is enough.
     variants = (APART, SHARED) if meaning == COUNTER else (SHARED,)
     return _setting(_name(part, meaning), network, variants)
 
 
-def _against(part: str, meaning: str, other: str, reference: str = SHARED) -> Crossing:
-    return Crossing(
+def _against(part: str, meaning: str, other: str, reference: str = SHARED) -> CrossSettingContrast:
+    return CrossSettingContrast(
         variant=SHARED,
         setting=_name(part, meaning),
         reference=reference,
@@ -99,7 +99,7 @@ STUDY = Study(
         *(_against(part, ROTATED, COUNTER) for part in FRACTIONS),
         *(_against(part, NONE, COUNTER, APART) for part in FRACTIONS),
         *(_against(part, ROTATED, COUNTER, APART) for part in FRACTIONS),
-        Crossing(
+        CrossSettingContrast(
             variant=APART,
             setting=_name("all", COUNTER),
             reference=APART_BIASED,

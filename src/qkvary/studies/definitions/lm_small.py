@@ -1,4 +1,4 @@
-"""Small language models: every sharing of paper 1 beside baselines of the same cache and size."""
+"""Small language models: all variants of paper 1 and baselines of the same cache and size."""
 
 from qkvary.costs.parameters import network_parameters
 from qkvary.studies.small_language_models import (
@@ -8,7 +8,7 @@ from qkvary.studies.small_language_models import (
     small_network,
     small_training,
 )
-from qkvary.studies.study import Crossing, Setting, Study
+from qkvary.studies.study import CrossSettingContrast, Setting, Study
 
 CONTEXT = 128
 STEPS = 800
@@ -30,9 +30,11 @@ def _pair(variant: str, reference: str) -> tuple[str, str]:
     return f"{variant}@rotary", f"{reference}@rotary"
 
 
-def _crossing(variant: str, setting: str, reference: str, reference_setting: str) -> Crossing:
+def _contrast(
+    variant: str, setting: str, reference: str, reference_setting: str
+) -> CrossSettingContrast:
     ours, theirs = _pair(variant, reference)
-    return Crossing(
+    return CrossSettingContrast(
         variant=ours, setting=setting, reference=theirs, reference_setting=reference_setting
     )
 
@@ -116,8 +118,8 @@ STUDY = Study(
         _pair("Q-K=V", "MQA"),
         _pair("I-K=V", "Q=K=V"),
         _pair("I-K-V", "Q=K-V"),
-        _crossing("Q-MQA", MAIN, "MQA", FINE),
-        _crossing("Q-K=V", EQUAL, "GQA-8", MAIN),
+        _contrast("Q-MQA", MAIN, "MQA", FINE),
+        _contrast("Q-K=V", EQUAL, "GQA-8", MAIN),
     ),
     seeds=(0, 1, 2, 3, 4),
 )

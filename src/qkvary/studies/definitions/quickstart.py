@@ -1,4 +1,4 @@
-"""What ``make study`` runs: the variants with published figures and a new one, in minutes."""
+"""The study of ``make study``: the variants with published figures and a new one, in minutes."""
 
 from qkvary.studies.protocols import character_network, synthetic_network, synthetic_training
 from qkvary.studies.study import Setting, Study

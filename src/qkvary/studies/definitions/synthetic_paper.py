@@ -1,4 +1,4 @@
-"""The synthetic experiments as the papers' text describes them."""
+"""The synthetic experiments as described in the papers."""
 
 from qkvary.studies.protocols import SYNTHETIC_VARIANTS, synthetic_grid
 from qkvary.studies.study import Study

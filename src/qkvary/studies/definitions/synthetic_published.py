@@ -1,4 +1,4 @@
-"""The synthetic experiments over the configurations that the published averages were made of."""
+"""The synthetic experiments in the configurations of the published averages."""
 
 from qkvary.studies.protocols import SYNTHETIC_VARIANTS, synthetic_grid
 from qkvary.studies.study import Study

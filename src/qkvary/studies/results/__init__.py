@@ -1,1 +1,1 @@
-"""What runs show together: statistics, comparisons, fronts and the summary of a study."""
+"""Results of a study: statistics, comparisons, frontiers and the summary."""

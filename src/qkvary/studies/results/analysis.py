@@ -1,8 +1,8 @@
-"""From a study and its records to its summary: the one place where figures are put together.
+"""Computes the summary of a study from its records. Never imports torch.
 
-The parts are in ``observations`` (what became of every run), ``table_plans`` and ``result_tables``
-(which tables and their rows), ``comparisons`` (differences), ``contrasts``, ``frontier``,
-``learning_curves``, ``published_comparison`` and ``answers``. Never imports torch.
+The parts are in ``observations`` (the runs), ``table_specs`` and ``result_tables`` (the tables and
+their rows), ``comparisons`` (differences), ``contrasts``, ``frontier``, ``learning_curves``,
+``published_comparison`` and ``answers``.
 """
 
 from __future__ import annotations
@@ -24,15 +24,20 @@ from qkvary.studies.results.observations import (
     observe,
 )
 from qkvary.studies.results.published_comparison import compare_published
-from qkvary.studies.results.result_tables import build_duels, build_tables, headline_family
+from qkvary.studies.results.result_tables import build_tables, compare_pairwise, headline_family
 from qkvary.studies.results.summary import Contrast, Frontier, Method, ResultTable, Summary
-from qkvary.studies.results.table_plans import Material, Plan, gather, plan_tables
+from qkvary.studies.results.table_specs import (
+    TableInputs,
+    TableSpec,
+    collect_inputs,
+    specify_tables,
+)
 from qkvary.studies.running.records import Record
 from qkvary.studies.study import Study
 from qkvary.text.names import typed_seeds
 
-_OF_THE_CONFIGURATION = {"device", "kernel"}
-"""What a record's environment holds that its configuration decided, not the machine."""
+_CONFIGURED = {"device", "kernel"}
+"""Keys of a record's environment that follow from its configuration, not from the machine."""
 _PAIRING = (
     "Differences are paired: a variant and the baseline in the same setting with the same seed. "
     "Over several settings they are averaged for each seed first: the seeds are the independent "
@@ -55,20 +60,20 @@ def summarise(
     curves: Mapping[str, Iterable[Event]] | None = None,
     level: Level | None = None,
 ) -> Summary:
-    """Return everything that a report of the study says.
+    """Return the summary that every report of the study shows.
 
     Args:
-        study: What was planned.
-        records: What was run; records of runs outside the study are passed over.
+        study: The study.
+        records: Records of its runs; others are ignored.
         curves: The log of each run by run key, for learning curves.
         level: Confidence and power; 95 % and 80 % by default.
     """
     level = level or Level()
     observations, learning_rates = choose_learning_rates(study, observe(study, records))
-    material = gather(study, observations)
-    plans = plan_tables(study, observations)
-    tables = build_tables(material, plans, level)
-    contrasts = build_contrasts(material, plans, tables, level)
+    inputs = collect_inputs(study, observations)
+    specs = specify_tables(study, observations)
+    tables = build_tables(inputs, specs, level)
+    contrasts = build_contrasts(inputs, specs, tables, level)
     baseline = format_label(parse_variant(study.baseline))
     counts = count(observations)
     environments = _environments(observations)
@@ -78,7 +83,7 @@ def summarise(
         question=study.question,
         description=study.description,
         baseline=baseline,
-        variants=material.variants,
+        variants=inputs.variants,
         seeds=study.seeds,
         counts=counts,
         answers=write_answers(tables, baseline),
@@ -95,7 +100,7 @@ def summarise(
         method=_method(study, level, tables, contrasts),
         tables=tables,
         contrasts=contrasts,
-        frontiers=_frontiers(material, plans, tables, level),
+        frontiers=_frontiers(inputs, specs, tables, level),
         curves=build_curves(observations, curves or {}),
         learning_rates=learning_rates,
         published=tuple(
@@ -111,14 +116,14 @@ def summarise(
 
 
 def _frontiers(
-    material: Material, plans: Sequence[Plan], tables: Sequence[ResultTable], level: Level
+    inputs: TableInputs, specs: Sequence[TableSpec], tables: Sequence[ResultTable], level: Level
 ) -> tuple[Frontier, ...]:
-    """Return the charts of averages and tasks; single settings have tables only."""
+    """Return the frontiers of averages and tasks; single settings have tables only."""
     return tuple(
         chart
-        for plan, table in zip(plans, tables, strict=True)
+        for spec, table in zip(specs, tables, strict=True)
         if table.kind != "setting"
-        for chart in build_frontiers(table, build_duels(material, plan, level))
+        for chart in build_frontiers(table, compare_pairwise(inputs, spec, level))
     )
 
 
@@ -130,7 +135,7 @@ def _environments(
         tuple(
             (name, str(value))
             for name, value in run.record.environment.items()
-            if name not in _OF_THE_CONFIGURATION
+            if name not in _CONFIGURED
         )
         for run in observations
         if run.record is not None
@@ -139,7 +144,7 @@ def _environments(
 
 
 def _log_caveats(logs: Mapping[str, Iterable[Event]]) -> tuple[str, ...]:
-    """Say how many runs went on after their log had been damaged."""
+    """State how many runs were resumed after their log had been damaged."""
     cut = sum(any(event.get("event") == "cut" for event in log) for log in logs.values())
     sentence = (
         f"The curves of {cut} of {len(logs)} runs lack steps, which the records name: their logs "

@@ -1,7 +1,4 @@
-"""The answer of a study in sentences: what the data support, and what they do not.
-
-Never imports torch.
-"""
+"""Writes the answer and the caveats of a study in sentences. Never imports torch."""
 
 from __future__ import annotations
 
@@ -24,28 +21,28 @@ def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ..
     """State which differences to the baseline the data support, table by table.
 
     Args:
-        tables: All result tables; single settings of a task with several are left to the tables.
+        tables: All result tables; those of single settings are skipped.
         baseline: Label of the baseline.
     """
     headline = [table for table in tables if table.kind != "setting"]
     compared = [row.difference for table in headline for row in table.rows if row.difference]
     if not compared:
-        alone = [text for table in headline if (text := _of_one(table, baseline))]
+        alone = [text for table in headline if (text := _single_variant(table, baseline))]
         return (*alone, f"There is nothing to compare: {baseline} is the only variant.")
     if not any(difference.pairs for difference in compared):
         return (f"No pair of runs has finished, so nothing can be said about {baseline} yet.",)
     sentences = [_overview(compared, baseline)]
     sentences += [
-        _of_table(table, baseline)
+        _describe_table(table, baseline)
         for table in headline
         if any(row.difference for row in table.rows)
     ]
-    sentences += [text for table in headline if (text := _of_steps(table, baseline))]
+    sentences += [text for table in headline if (text := _describe_steps(table, baseline))]
     return tuple(sentences)
 
 
-def _of_one(table: ResultTable, baseline: str) -> str:
-    """What the only variant reached, where a run of it has finished."""
+def _single_variant(table: ResultTable, baseline: str) -> str:
+    """State the result of the only variant, if a run of it has finished."""
     means = [row.mean for row in table.rows if row.variant == baseline and row.mean is not None]
     metric = table.metric.replace("_", " ")
     return f"{baseline} has a {metric} of {means[0]:.4f} ({table.name})." if means else ""
@@ -57,15 +54,13 @@ def write_contrast(
     rows: Sequence[ContrastRow],
     costs: Sequence[tuple[CostRow | None, CostRow | None]],
 ) -> str:
-    """State what the data say about one planned contrast, in one sentence.
-
-    What would have been seen, where the two are not distinguished, stands in the rows.
+    """State the result of a planned contrast in one sentence.
 
     Args:
         variant: Label of the variant.
         reference: Label of the variant that it is compared with.
-        rows: The contrast in every table; single settings are left to the tables.
-        costs: What the two cost in each table of tasks.
+        rows: The contrast in every table; those of single settings are skipped.
+        costs: The costs of the two in each table of tasks.
     """
     headline = [row for row in rows if row.kind != "setting"] or rows
     start = f"{variant} against {reference}{_same_costs(costs)}"
@@ -87,7 +82,7 @@ def write_contrast(
 
 def _in_table(row: ContrastRow) -> str:
     gap = row.difference
-    said = _bare(gap).removeprefix("no interval: ").removeprefix("not compared: ")
+    said = _without_prefix(gap).removeprefix("no interval: ").removeprefix("not compared: ")
     if gap.verdict == "not distinguished" and gap.low is not None and gap.high is not None:
         decimals = decimals_of((gap.high - gap.low) / 2)
         said = f"{fixed(gap.mean or 0.0, decimals)} "
@@ -98,7 +93,7 @@ def _in_table(row: ContrastRow) -> str:
 
 
 def _same_costs(pairs: Sequence[tuple[CostRow | None, CostRow | None]]) -> str:
-    """Say what the reference has the same of, in all tables of tasks."""
+    """State which costs the two have in common in all tables of tasks."""
     costs = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     caches = {(a.cache_bytes_per_token, b.cache_bytes_per_token) for a, b in costs}
     caches.discard((None, None))
@@ -118,7 +113,7 @@ def write_caveats(
     learning_rates: Sequence[LearningRateRow],
     environments: int,
 ) -> tuple[str, ...]:
-    """State what a reader must know before believing the answer."""
+    """State the limits of the answer."""
     caveats = list(limits)
     if not counts.complete:
         open_ends = [
@@ -193,12 +188,12 @@ def _overview(differences: Sequence[Difference], baseline: str) -> str:
     )
 
 
-def _of_table(table: ResultTable, baseline: str) -> str:
+def _describe_table(table: ResultTable, baseline: str) -> str:
     metric = table.metric.replace("_", " ")
     parts: list[str] = []
     for verdict, words in (("worse", "worse than"), ("better", "better than")):
         found = [
-            f"{row.variant} ({_bare(row.difference)})"
+            f"{row.variant} ({_without_prefix(row.difference)})"
             for row in table.rows
             if row.difference and row.difference.verdict == verdict
         ]
@@ -226,10 +221,10 @@ def _of_table(table: ResultTable, baseline: str) -> str:
     return f"{table.name} ({metric or 'no result yet'}): {'; '.join(parts)}."
 
 
-def _of_steps(table: ResultTable, baseline: str) -> str:
-    """State supported differences in steps to solve, or nothing where there is none."""
+def _describe_steps(table: ResultTable, baseline: str) -> str:
+    """State supported differences in steps to solve; empty if there is none."""
     found = [
-        f"{row.variant} {_bare(row.solving.difference)}"
+        f"{row.variant} {_without_prefix(row.solving.difference)}"
         for row in table.rows
         if row.solving
         and row.solving.difference
@@ -239,7 +234,7 @@ def _of_steps(table: ResultTable, baseline: str) -> str:
 
 
 def _seen(detectable: Sequence[float | None]) -> str:
-    """Say from which size on a difference would have been seen."""
+    """State the smallest differences that would have been seen."""
     known = [size for size in detectable if size is not None]
     if not known:
         return ""
@@ -248,7 +243,7 @@ def _seen(detectable: Sequence[float | None]) -> str:
     return f" (a difference of {sizes} would have been seen)"
 
 
-def _bare(difference: Difference | None) -> str:
+def _without_prefix(difference: Difference | None) -> str:
     return difference.sentence.removeprefix("supported: ") if difference else ""
 
 

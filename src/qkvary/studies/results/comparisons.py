@@ -1,14 +1,11 @@
-"""Differences of variants to the baseline or another reference: pairs of runs, and families.
+"""Paired differences of variants to a reference, with intervals corrected over families of tests.
 
-The settings of a study are fixed (they were chosen), the seeds are drawn. So where a table covers
-several settings, the differences are averaged over the settings for each seed, and the seeds are
-the independent units; nothing is assumed about how settings depend on each other. A study of many
-settings with few seeds, as the papers have them, would know next to nothing that way. There (fewer
-than five seeds, and at least twice as many settings) the settings are the units: the interval then
-speaks about settings like these, and takes them as independent. What a table was planned with
-decides, so that a lost run takes a unit away and never changes what the units are.
-
-Never imports torch.
+Settings are fixed, seeds are random. So in a table of several settings the differences are averaged
+over the settings for each seed, and the seeds are the independent units; settings may depend on
+each other. With many settings and few seeds, as in the papers (fewer than five seeds, and at least
+twice as many settings), the settings are the units instead: the interval then generalizes to
+similar settings, and assumes that they are independent. The planned runs decide on the unit, so a
+missing run removes a unit but never changes its kind. Never imports torch.
 """
 
 from __future__ import annotations
@@ -25,24 +22,24 @@ from qkvary.studies.results.statistics import (
     weighted_t,
 )
 from qkvary.studies.results.summary import Difference, PairUnit
-from qkvary.studies.results.verdicts import Scale, judge
+from qkvary.studies.results.verdicts import DifferenceWording, judge
 
 Values = Mapping[tuple[str, int], float]
 """Finite results by (setting, seed)."""
 
 ENOUGH_SEEDS = 5
-"""From this many planned seeds on, seeds are the units however many settings there are."""
+"""Number of planned seeds from which on the seeds are always the units."""
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """How sure an interval is, before it is corrected for the number of comparisons."""
+    """Confidence and power, before correction for the number of comparisons."""
 
     confidence: float = 0.95
     power: float = 0.8
-    """Probability with which a detectable difference is seen."""
+    """Probability of seeing a detectable difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +52,8 @@ class Pairing:
     unit: PairUnit
     differences: tuple[float, ...]
     weights: tuple[float, ...]
-    """What each of them counts in the difference of the means, which weighs tasks alike."""
-    scale: Scale
+    """Weight of each difference in the mean; tasks have equal weight."""
+    wording: DifferenceWording
 
 
 def average_over_tasks(
@@ -67,7 +64,7 @@ def average_over_tasks(
     Args:
         by_setting: A figure for each setting.
         tasks: The task of each setting.
-        settings: The settings to cover; if one has no figure, there is no average.
+        settings: The settings to average; if one has no figure, the result is None.
     """
     if not all(setting in by_setting for setting in settings):
         return None
@@ -85,13 +82,13 @@ def pair_up(
     tasks: Mapping[str, str],
     settings: Sequence[str],
     seeds: Sequence[int],
-    scale: Scale,
+    wording: DifferenceWording,
 ) -> Pairing:
     """Pair two variants by setting and seed, and reduce the pairs to independent differences."""
     differences = {key: ours[key] - baseline[key] for key in ours if key in baseline}
-    unit = unit_of(settings, seeds)
+    unit = choose_unit(settings, seeds)
     if unit == "seed":
-        per_seed = [_of_seed(differences, seed, tasks, settings) for seed in seeds]
+        per_seed = [_seed_average(differences, seed, tasks, settings) for seed in seeds]
         found = [(value, 1.0) for value in per_seed if value is not None]
     else:
         found = _per_setting(differences, tasks, settings)
@@ -102,28 +99,28 @@ def pair_up(
         unit=unit,
         differences=tuple(value for value, _ in found),
         weights=tuple(weight for _, weight in found),
-        scale=scale,
+        wording=wording,
     )
 
 
-def unit_of(settings: Sequence[str], seeds: Sequence[int]) -> PairUnit:
-    """What the independent units of a table are, by what was planned."""
+def choose_unit(settings: Sequence[str], seeds: Sequence[int]) -> PairUnit:
+    """Return the kind of independent units of a table, by the planned runs."""
     few = len(seeds) < ENOUGH_SEEDS and len(settings) >= 2 * len(seeds)
     return "setting" if few and len(settings) > 1 else "seed"
 
 
-def decide(pairings: Mapping[Key, Pairing], level: Level) -> dict[Key, Difference]:
-    """Compare a whole family: every interval holds together with all others of the family."""
+def compare_family(pairings: Mapping[Key, Pairing], level: Level) -> dict[Key, Difference]:
+    """Compute the differences of a family, with intervals that hold simultaneously."""
     if not pairings:
         return {}
     family = len(pairings)
     confidence = corrected_confidence(level.confidence, family)
-    alone = {
+    single = {
         key: weighted_t(pairing.differences, pairing.weights, confidence=level.confidence)
         for key, pairing in pairings.items()
     }
     adjusted = dict(
-        zip(alone, holm([estimate.p_value for estimate in alone.values()]), strict=True)
+        zip(single, holm([estimate.p_value for estimate in single.values()]), strict=True)
     )
     return {
         key: _difference(pairing, level, confidence, family, adjusted[key])
@@ -134,24 +131,24 @@ def decide(pairings: Mapping[Key, Pairing], level: Level) -> dict[Key, Differenc
 def _difference(
     pairing: Pairing, level: Level, confidence: float, family: int, p_adjusted: float | None
 ) -> Difference:
-    scale = pairing.scale
-    alone = weighted_t(pairing.differences, pairing.weights, confidence=level.confidence)
-    together = weighted_t(pairing.differences, pairing.weights, confidence=confidence)
-    together = replace(
-        together, low=_within(together.low, scale), high=_within(together.high, scale)
+    wording = pairing.wording
+    single = weighted_t(pairing.differences, pairing.weights, confidence=level.confidence)
+    corrected = weighted_t(pairing.differences, pairing.weights, confidence=confidence)
+    corrected = replace(
+        corrected, low=_within(corrected.low, wording), high=_within(corrected.high, wording)
     )
     detectable = None
-    if together.std and together.undefined is None:
+    if corrected.std and corrected.undefined is None:
         detectable = detectable_difference(
-            together.std,
-            together.units,
-            degrees=together.degrees,
+            corrected.std,
+            corrected.units,
+            degrees=corrected.degrees,
             confidence=confidence,
             power=level.power,
         )
     verdict, sentence = judge(
-        together,
-        scale,
+        corrected,
+        wording,
         detectable=detectable,
         pairs=pairing.pairs,
         pairs_planned=pairing.pairs_planned,
@@ -160,37 +157,37 @@ def _difference(
         baseline=pairing.baseline,
         pairs=pairing.pairs,
         pairs_planned=pairing.pairs_planned,
-        units=together.units,
+        units=corrected.units,
         unit=pairing.unit,
-        mean=together.mean,
-        low=together.low,
-        high=together.high,
-        low_single=_within(alone.low, scale),
-        high_single=_within(alone.high, scale),
-        p_value=alone.p_value,
+        mean=corrected.mean,
+        low=corrected.low,
+        high=corrected.high,
+        low_single=_within(single.low, wording),
+        high_single=_within(single.high, wording),
+        p_value=single.p_value,
         p_adjusted=p_adjusted,
         comparisons=family,
-        detectable=_possible(detectable, scale),
+        detectable=_possible(detectable, wording),
         verdict=verdict,
         sentence=sentence,
     )
 
 
-def _within(bound: float | None, scale: Scale) -> float | None:
-    """Cut an interval to what is possible, which costs it none of its coverage."""
-    if bound is None or scale.limit is None:
+def _within(bound: float | None, wording: DifferenceWording) -> float | None:
+    """Clip an interval to the possible values, which keeps its coverage."""
+    if bound is None or wording.limit is None:
         return bound
-    return max(-scale.limit, min(scale.limit, bound))
+    return max(-wording.limit, min(wording.limit, bound))
 
 
-def _possible(size: float | None, scale: Scale) -> float | None:
-    return None if size is not None and scale.limit is not None and size > scale.limit else size
+def _possible(size: float | None, wording: DifferenceWording) -> float | None:
+    return None if size is not None and wording.limit is not None and size > wording.limit else size
 
 
-def _of_seed(
+def _seed_average(
     differences: Values, seed: int, tasks: Mapping[str, str], settings: Collection[str]
 ) -> float | None:
-    """Return the average difference of one seed, or None where a setting lacks its pair."""
+    """Return the average difference of one seed, or None if a setting lacks its pair."""
     found = {
         setting: differences[setting, seed]
         for setting in settings
@@ -202,10 +199,9 @@ def _of_seed(
 def _per_setting(
     differences: Values, tasks: Mapping[str, str], settings: Sequence[str]
 ) -> list[tuple[float, float]]:
-    """Return the mean difference of every setting that has a pair, and what it counts.
+    """Return the mean difference and the weight of every setting that has a pair.
 
-    Tasks count alike, and so do the settings of one. Nothing where a whole task has no pair: its
-    share of the average is unknown.
+    Tasks have equal weight, and so do the settings of a task. Empty if a task has no pair.
     """
     groups: dict[str, list[float]] = {tasks[setting]: [] for setting in settings}
     for setting in settings:

@@ -1,7 +1,6 @@
-"""Planned contrasts: pairs of variants that a study compares directly, besides the baseline.
+"""Planned contrasts: pairs of variants that a study compares directly. Never imports torch.
 
-Pairs, intervals and verdicts are those of every other difference (``comparisons``); the contrasts
-are a family of their own. Never imports torch.
+Differences and verdicts are computed as in ``comparisons``; the contrasts form a separate family.
 """
 
 from __future__ import annotations
@@ -9,42 +8,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qkvary.studies.results.answers import write_contrast
-from qkvary.studies.results.comparisons import Level, decide
+from qkvary.studies.results.comparisons import Level, compare_family
 from qkvary.studies.results.summary import Contrast, ContrastRow, CostRow, Difference, ResultTable
-from qkvary.studies.results.table_plans import Material, Plan, name_in
-from qkvary.studies.study import Crossing
+from qkvary.studies.results.table_specs import TableInputs, TableSpec, name_in
+from qkvary.studies.study import CrossSettingContrast
 
 
 def build_contrasts(
-    material: Material, plans: Sequence[Plan], tables: Sequence[ResultTable], level: Level
+    inputs: TableInputs, specs: Sequence[TableSpec], tables: Sequence[ResultTable], level: Level
 ) -> tuple[Contrast, ...]:
-    """Compare every planned pair in every table that has both, and pairs over settings once.
+    """Compare every planned pair in every table that has both, and cross-setting pairs once.
 
-    All contrasts in all averages and tasks form one family of comparisons, those in the single
-    settings another.
+    Contrasts in averages and tasks form one family of comparisons, those in single settings
+    another.
 
     Args:
-        material: The selected runs and the planned pairs.
-        plans: The tables of the study.
-        tables: The same tables, filled.
+        inputs: The selected runs and the planned contrasts.
+        specs: The specifications of the tables.
+        tables: The tables.
         level: Confidence and power.
     """
     differences: dict[tuple[str, str, str], Difference] = {}
-    crossed = {one: _plans_of(one, plans) for one in material.crossings}
+    across = {one: _smallest_specs(one, specs) for one in inputs.cross_setting_contrasts}
     for details in (False, True):
         pairings = {
-            (plan.name, variant, reference): material.pair_metric(plan, variant, reference)
-            for plan in plans
-            if (plan.kind == "setting") == details
-            for variant, reference in material.contrasts
-            if {variant, reference} <= set(plan.variants)
+            (spec.name, variant, reference): inputs.pair_metric(spec, variant, reference)
+            for spec in specs
+            if (spec.kind == "setting") == details
+            for variant, reference in inputs.contrasts
+            if {variant, reference} <= set(spec.variants)
         }
         pairings |= {
-            (plan.name, *_names(one)): material.pair_crossing(plan, other, one)
-            for one, (plan, other) in crossed.items()
-            if (plan.kind == "setting") == details
+            (spec.name, *_names(one)): inputs.pair_across_settings(spec, other, one)
+            for one, (spec, other) in across.items()
+            if (spec.kind == "setting") == details
         }
-        differences |= decide(pairings, level)
+        differences |= compare_family(pairings, level)
     by_name = {table.name: table for table in tables}
     same = [
         _contrast(
@@ -52,46 +51,48 @@ def build_contrasts(
             [(table, found) for table in tables if (found := differences.get((table.name, *pair)))],
             [
                 (table.row(pair[0]).costs, table.row(pair[1]).costs)
-                for plan, table in zip(plans, tables, strict=True)
-                if table.kind == "task" and set(pair) <= set(plan.variants)
+                for spec, table in zip(specs, tables, strict=True)
+                if table.kind == "task" and set(pair) <= set(spec.variants)
             ],
         )
-        for pair in material.contrasts
+        for pair in inputs.contrasts
     ]
     over = [
         _contrast(
             _names(one),
-            [(by_name[plan.name], differences[plan.name, *_names(one)])],
+            [(by_name[spec.name], differences[spec.name, *_names(one)])],
             [
                 (
-                    by_name[plan.name].row(one.variant).costs,
+                    by_name[spec.name].row(one.variant).costs,
                     by_name[other.name].row(one.reference).costs,
                 )
             ],
         )
-        for one, (plan, other) in crossed.items()
+        for one, (spec, other) in across.items()
     ]
     return (*same, *over)
 
 
-def _names(crossing: Crossing) -> tuple[str, str]:
+def _names(contrast: CrossSettingContrast) -> tuple[str, str]:
     return (
-        name_in(crossing.variant, crossing.setting),
-        name_in(crossing.reference, crossing.reference_setting),
+        name_in(contrast.variant, contrast.setting),
+        name_in(contrast.reference, contrast.reference_setting),
     )
 
 
-def _plans_of(crossing: Crossing, plans: Sequence[Plan]) -> tuple[Plan, Plan]:
-    """The smallest table of each setting: its own, where it has one."""
+def _smallest_specs(
+    contrast: CrossSettingContrast, specs: Sequence[TableSpec]
+) -> tuple[TableSpec, TableSpec]:
+    """Return the smallest table of each setting."""
     ours, theirs = (
-        min((plan for plan in plans if name in plan.settings), key=lambda plan: len(plan.settings))
-        for name in (crossing.setting, crossing.reference_setting)
+        min((spec for spec in specs if name in spec.settings), key=lambda spec: len(spec.settings))
+        for name in (contrast.setting, contrast.reference_setting)
     )
     return ours, theirs
 
 
 def contrast_family(contrasts: Sequence[Contrast]) -> int:
-    """Return how many comparisons the contrasts make in averages and tasks together."""
+    """Return the number of comparisons that the contrasts make in averages and tasks."""
     return sum(row.kind != "setting" for contrast in contrasts for row in contrast.rows)
 
 

@@ -1,8 +1,8 @@
-"""Quality against a cost: who is dominated, and how sure that is.
+"""Pareto frontiers of quality and cost. Never imports torch.
 
-A variant is dominated by another that costs no more and is no worse, one of the two strictly. Means
-of a few seeds decide that only roughly, so a dominated variant is called so without reserve only
-where the paired difference between the two shows the cheaper one to be better. Never imports torch.
+A variant is dominated by another that costs no more and is no worse, one of the two strictly. Since
+means of few seeds are noisy, it is called dominated without qualification only if the paired
+difference shows the cheaper variant to be better.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qkvary.costs.pareto import dominates
-from qkvary.studies.results.result_tables import Duels
+from qkvary.studies.results.result_tables import PairwiseDifferences
 from qkvary.studies.results.summary import (
     CostAxis,
     Difference,
     Frontier,
     FrontierPoint,
+    FrontierStatus,
     ResultTable,
-    Standing,
     VariantRow,
 )
 from qkvary.text.names import listed
@@ -33,7 +33,7 @@ AXES: Mapping[CostAxis, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A variant that has both coordinates."""
+    """A variant with known cost and quality."""
 
     variant: str
     cost: float
@@ -41,14 +41,14 @@ class _Candidate:
     difference: Difference | None
 
 
-def build_frontiers(table: ResultTable, duels: Duels) -> tuple[Frontier, ...]:
-    """Return one chart for every cost that variants of the table have."""
-    charts = [_build_frontier(table, axis, duels) for axis in AXES]
+def build_frontiers(table: ResultTable, pairwise: PairwiseDifferences) -> tuple[Frontier, ...]:
+    """Return one frontier for every cost that the table has."""
+    charts = [_build_frontier(table, axis, pairwise) for axis in AXES]
     return tuple(chart for chart in charts if chart.points)
 
 
 def cost_of(row: VariantRow, axis: CostAxis) -> float | None:
-    """Return the cost of a row along an axis."""
+    """Return the cost of a row on an axis."""
     if axis == "training_seconds":
         return row.training_seconds
     if row.costs is None:
@@ -60,7 +60,7 @@ def cost_of(row: VariantRow, axis: CostAxis) -> float | None:
     return row.costs.cache_bytes_per_token
 
 
-def _build_frontier(table: ResultTable, axis: CostAxis, duels: Duels) -> Frontier:
+def _build_frontier(table: ResultTable, axis: CostAxis, pairwise: PairwiseDifferences) -> Frontier:
     candidates: list[_Candidate] = []
     left_out: list[str] = []
     for row in table.rows:
@@ -78,17 +78,19 @@ def _build_frontier(table: ResultTable, axis: CostAxis, duels: Duels) -> Frontie
         axis_title=AXES[axis],
         metric=table.metric,
         higher_is_better=table.higher_is_better,
-        points=tuple(_point(one, candidates, sign, duels) for one in candidates),
+        points=tuple(_point(one, candidates, sign, pairwise) for one in candidates),
         left_out=tuple(left_out),
     )
 
 
 def _point(
-    point: _Candidate, others: Sequence[_Candidate], sign: float, duels: Duels
+    point: _Candidate, others: Sequence[_Candidate], sign: float, pairwise: PairwiseDifferences
 ) -> FrontierPoint:
     dominating = [other for other in others if _dominates(other, point, sign)]
-    sure = [other.variant for other in dominating if _better(duels, other.variant, point.variant)]
-    standing: Standing = "frontier"
+    sure = [
+        other.variant for other in dominating if _better(pairwise, other.variant, point.variant)
+    ]
+    standing: FrontierStatus = "frontier"
     if dominating:
         standing = "dominated" if sure else "dominated by the means only"
     return FrontierPoint(
@@ -98,7 +100,7 @@ def _point(
         difference=point.difference,
         standing=standing,
         dominated_by=tuple(other.variant for other in dominating),
-        sentence=_sentence(point, others, dominating, sure, duels),
+        sentence=_sentence(point, others, dominating, sure, pairwise),
     )
 
 
@@ -106,14 +108,14 @@ def _dominates(one: _Candidate, other: _Candidate, sign: float) -> bool:
     return dominates((one.cost, -sign * one.quality), (other.cost, -sign * other.quality))
 
 
-def _better(duels: Duels, one: str, other: str) -> bool:
-    duel = duels.get((one, other))
-    return duel is not None and duel.verdict == "better"
+def _better(pairwise: PairwiseDifferences, one: str, other: str) -> bool:
+    difference = pairwise.get((one, other))
+    return difference is not None and difference.verdict == "better"
 
 
-def _worse(duels: Duels, one: str, other: str) -> bool:
-    duel = duels.get((one, other))
-    return duel is not None and duel.verdict == "worse"
+def _worse(pairwise: PairwiseDifferences, one: str, other: str) -> bool:
+    difference = pairwise.get((one, other))
+    return difference is not None and difference.verdict == "worse"
 
 
 def _sentence(
@@ -121,7 +123,7 @@ def _sentence(
     others: Sequence[_Candidate],
     dominating: Sequence[_Candidate],
     sure: Sequence[str],
-    duels: Duels,
+    pairwise: PairwiseDifferences,
 ) -> str:
     if sure:
         return f"dominated: {listed(sure, 'or')} costs no more and is better"
@@ -131,7 +133,7 @@ def _sentence(
     rivals = [
         other.variant
         for other in others
-        if other.cost < point.cost and not _worse(duels, other.variant, point.variant)
+        if other.cost < point.cost and not _worse(pairwise, other.variant, point.variant)
     ]
     if rivals:
         names = listed(rivals, "or")

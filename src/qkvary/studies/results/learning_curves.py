@@ -1,7 +1,6 @@
-"""Learning curves of a study: one line for each variant and setting, with a band over the seeds.
+"""Learning curves of a study: the mean over the seeds, for each variant and setting.
 
-The band spans the smallest and the largest value, not an interval: with five seeds every run can be
-shown. Never imports torch.
+A band spans the smallest and the largest value over the seeds. Never imports torch.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from qkvary.studies.results.statistics import mean
 from qkvary.studies.results.summary import LearningCurve
 
 Event = Mapping[str, Any]
-"""One line of a run's log: ``event``, ``step``, ``seconds`` and the figures."""
+"""A log entry: ``event``, ``step``, ``seconds`` and the figures."""
 
 _NOT_FIGURES = {"event", "step", "seconds"}
 
@@ -27,7 +26,7 @@ def build_curves(
 
     Args:
         observations: The runs of a study.
-        events: The log of each run, by run key; runs without one are left out.
+        events: The log of each run, by run key; runs without a log are skipped.
     """
     groups: dict[tuple[str, str, str], list[dict[int, tuple[float, float]]]] = {}
     for run in observations:
@@ -40,10 +39,9 @@ def build_curves(
 
 
 def _quantities(events: Iterable[Event]) -> dict[str, dict[int, tuple[float, float]]]:
-    """Sort the finite figures of one log by quantity and step, with the seconds so far.
+    """Group the finite figures of a log by quantity and step, with the seconds so far.
 
-    A run that was resumed repeats the steps after its checkpoint, with the same figures: the last
-    line of a step counts.
+    A resumed run repeats the entries after its checkpoint; the last entry of a step counts.
     """
     found: dict[str, dict[int, tuple[float, float]]] = {}
     for event in events:

@@ -1,7 +1,7 @@
-"""Every planned run of a study with what became of it, and the choice of learning rates.
+"""The planned runs of a study with their records, and the choice of learning rates.
 
-A run that was planned is always in the list: without a record it is missing, with a result that is
-not finite it has diverged. Never imports torch.
+Every planned run is included: without a record it is missing, with a non-finite result it has
+diverged. Never imports torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qkvary.studies.study import Cell, Setting, Study
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One planned run beside its record."""
+    """A planned run and its record."""
 
     row: RunRow
     record: Record | None
@@ -30,9 +30,9 @@ class Observation:
 
     @property
     def validation(self) -> float | None:
-        """The task's own metric on the validation split, by which a learning rate is chosen.
+        """The task's own metric on the validation split, by which learning rates are chosen.
 
-        The score of a setting's table may be one that only the test finds.
+        The metric of a setting's table may exist for the test split only.
         """
         if self.row.state != "done" or self.record is None:
             return None
@@ -41,7 +41,7 @@ class Observation:
 
 
 def observe(study: Study, records: Iterable[Record]) -> tuple[Observation, ...]:
-    """Set every planned run beside its record; records of other studies are passed over."""
+    """Return every planned run with its record; records of other studies are ignored."""
     by_key = {record.run_key: record for record in records}
     settings = {setting.name: setting for setting in study.settings}
     return tuple(
@@ -52,12 +52,12 @@ def observe(study: Study, records: Iterable[Record]) -> tuple[Observation, ...]:
 
 
 def count(observations: Sequence[Observation]) -> Counts:
-    """Count what became of planned runs; one that stands in several settings counts once."""
+    """Count the states of planned runs; a run of several settings counts once."""
     return count_rows(observation.row for observation in observations)
 
 
 def count_rows(runs: Iterable[RunRow]) -> Counts:
-    """Count rows of runs like their observations."""
+    """Count the states of rows of runs."""
     states = [row.state for row in {row.run_key: row for row in runs}.values()]
     return Counts(
         planned=len(states),
@@ -71,14 +71,14 @@ def count_rows(runs: Iterable[RunRow]) -> Counts:
 def choose_learning_rates(
     study: Study, observations: Sequence[Observation]
 ) -> tuple[tuple[Observation, ...], tuple[LearningRateRow, ...]]:
-    """Mark the runs that the tables use: for each setting and variant, those of one learning rate.
+    """Select the runs of one learning rate for each setting and variant.
 
-    The rate with the best mean of the task's own validation metric is chosen, among those with the
-    fewest diverged runs; the test split has no say. Where no run has finished, the rate with the
-    fewest missing runs stands in so that its counts are shown, and none is called chosen.
+    The chosen rate has the best mean of the task's own validation metric among those with the
+    fewest diverged runs; the test split is not used. If no run has finished, the runs of the rate
+    with the fewest missing runs are selected, and no rate is chosen.
 
     Returns:
-        All observations, ``row.selected`` set; and a row for every rate, empty unless the study
+        All observations with ``row.selected`` set; and a row for every rate, empty unless the study
         tries several.
     """
     if study.learning_rates is None:
@@ -162,7 +162,7 @@ def _observe(cell: Cell, setting: Setting, key: str, record: Record | None) -> O
 
 
 def _metric(setting: Setting, record: Record | None) -> str | None:
-    """The score that a setting's table shows: its own, or the one that the record is headed by."""
+    """Return the metric of a setting's table: its own, or the record's headline metric."""
     if record is None:
         return None
     return record.metric if setting.metric is None else f"test_{setting.metric}"

@@ -1,7 +1,7 @@
-"""Published figures beside ours. Never imports torch.
+"""Compares published figures with a study's results. Never imports torch.
 
-A column of a published table stands beside a result table that covers exactly its tasks with its
-metric; what has no counterpart is named, not dropped.
+A column of a published table is compared with the result table of the same tasks and metric; rows
+and columns without a counterpart are listed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _RECOMPUTES: Mapping[FigureVerdict, Recomputes] = {
     "measured": "not checkable",
     "stated": "not checkable",
 }
-"""In the words of reports, where every figure stands beside one that was measured here."""
+"""The words that reports use for each verdict."""
 
 
 def compare_published(
     published: PublishedTable, study: Study, tables: Sequence[ResultTable]
 ) -> PublishedComparison:
-    """Set one published table beside the results of a study."""
+    """Compare a published table with the results of a study."""
     beside = {column.key: _counterpart(column, study, tables) for column in published.columns}
     variants = {row.variant for table in tables for row in table.rows}
     cells = [
@@ -57,7 +57,7 @@ def compare_published(
 def _counterpart(
     column: PublishedColumn, study: Study, tables: Sequence[ResultTable]
 ) -> ResultTable | None:
-    """Return the table over the same settings with the same metric, on whichever split."""
+    """Return the table over the same settings with the same metric, on any split."""
     wanted = {
         setting.name
         for setting in study.settings
@@ -72,7 +72,7 @@ def _counterpart(
 
 
 def _fits(setting: Setting, column: PublishedColumn) -> bool:
-    """Whether a setting has the sizes that a column is about."""
+    """Return whether a setting has the sizes of a column."""
     sizes = {
         "context": getattr(setting.task, "context", None),
         "d_model": setting.network.d_model,

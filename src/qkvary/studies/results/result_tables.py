@@ -1,14 +1,11 @@
-"""The rows of a study's result tables. Which tables there are is in ``table_plans``.
-
-Never imports torch.
-"""
+"""Computes the rows of the tables that ``table_specs`` lists. Never imports torch."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
 
-from qkvary.studies.results.comparisons import Level, Values, average_over_tasks, decide
+from qkvary.studies.results.comparisons import Level, Values, average_over_tasks, compare_family
 from qkvary.studies.results.observations import Observation, count
 from qkvary.studies.results.statistics import (
     mean,
@@ -19,70 +16,69 @@ from qkvary.studies.results.statistics import (
     wilson,
 )
 from qkvary.studies.results.summary import CostRow, Difference, ResultTable, Solving, VariantRow
-from qkvary.studies.results.table_plans import Material, Plan
+from qkvary.studies.results.table_specs import TableInputs, TableSpec
 
 Comparison = tuple[str, str]
 """Table name and variant."""
 
-Duels = Mapping[tuple[str, str], Difference]
+PairwiseDifferences = Mapping[tuple[str, str], Difference]
 """Corrected paired differences, first variant minus second, for ordered pairs of variants."""
 
 
 def build_tables(
-    material: Material, plans: Sequence[Plan], level: Level
+    inputs: TableInputs, specs: Sequence[TableSpec], level: Level
 ) -> tuple[ResultTable, ...]:
-    """Fill all tables of a study from its selected runs.
+    """Compute all tables of a study from its selected runs.
 
-    The differences of the averages and tasks form one family of comparisons, those of the single
-    settings another, and steps to solve are corrected among themselves in the same two groups.
+    The differences in averages and tasks form one family of comparisons, those in single settings
+    another; steps to solve form two further families of this kind.
     """
     differences: dict[Comparison, Difference] = {}
     steps: dict[Comparison, Difference] = {}
     for details in (False, True):
-        group = [plan for plan in plans if (plan.kind == "setting") == details]
+        group = [spec for spec in specs if (spec.kind == "setting") == details]
         metric_pairs = {
-            (plan.name, variant): material.pair_metric(plan, variant, material.baseline)
-            for plan in group
-            for variant in _compared(plan, material.baseline)
+            (spec.name, variant): inputs.pair_metric(spec, variant, inputs.baseline)
+            for spec in group
+            for variant in _compared(spec, inputs.baseline)
         }
         step_pairs = {
-            (plan.name, variant): material.pair_steps(plan, variant, material.baseline)
-            for plan in group
-            if plan.threshold is not None
-            for variant in _compared(plan, material.baseline)
+            (spec.name, variant): inputs.pair_steps(spec, variant, inputs.baseline)
+            for spec in group
+            if spec.threshold is not None
+            for variant in _compared(spec, inputs.baseline)
         }
-        differences |= decide(metric_pairs, level)
-        steps |= decide(step_pairs, level)
+        differences |= compare_family(metric_pairs, level)
+        steps |= compare_family(step_pairs, level)
     return tuple(
         ResultTable(
-            name=plan.name,
-            kind=plan.kind,
-            tasks=plan.tasks,
-            settings=plan.settings,
-            metric=plan.metric,
-            higher_is_better=plan.higher_is_better,
+            name=spec.name,
+            kind=spec.kind,
+            tasks=spec.tasks,
+            settings=spec.settings,
+            metric=spec.metric,
+            higher_is_better=spec.higher_is_better,
             rows=tuple(
-                _row(material, plan, variant, differences, steps, level)
-                for variant in plan.variants
+                _row(inputs, spec, variant, differences, steps, level) for variant in spec.variants
             ),
         )
-        for plan in plans
+        for spec in specs
     )
 
 
-def build_duels(material: Material, plan: Plan, level: Level) -> Duels:
-    """Compare every variant of one table with every other, corrected for the number of pairs."""
+def compare_pairwise(inputs: TableInputs, spec: TableSpec, level: Level) -> PairwiseDifferences:
+    """Compare all pairs of variants of a table, corrected for the number of pairs."""
     pairs = {
-        (one, other): material.pair_metric(plan, one, other)
-        for one, other in itertools.combinations(plan.variants, 2)
+        (one, other): inputs.pair_metric(spec, one, other)
+        for one, other in itertools.combinations(spec.variants, 2)
     }
-    forward = decide(pairs, level)
-    swapped = {(other, one): material.pair_metric(plan, other, one) for one, other in pairs}
-    return {**forward, **decide(swapped, level)}
+    forward = compare_family(pairs, level)
+    swapped = {(other, one): inputs.pair_metric(spec, other, one) for one, other in pairs}
+    return {**forward, **compare_family(swapped, level)}
 
 
 def headline_family(tables: Sequence[ResultTable]) -> int:
-    """Return how many comparisons the averages and tasks make together."""
+    """Return the number of comparisons in averages and tasks."""
     return sum(
         row.difference is not None
         for table in tables
@@ -91,65 +87,65 @@ def headline_family(tables: Sequence[ResultTable]) -> int:
     )
 
 
-def _compared(plan: Plan, baseline: str) -> list[str]:
-    """The rows that differ from a baseline in the same table, if it is there."""
-    if baseline not in plan.variants:
+def _compared(spec: TableSpec, baseline: str) -> list[str]:
+    """Return the variants to compare with the baseline; none if the table lacks the baseline."""
+    if baseline not in spec.variants:
         return []
-    return [variant for variant in plan.variants if variant != baseline]
+    return [variant for variant in spec.variants if variant != baseline]
 
 
 def _row(
-    material: Material,
-    plan: Plan,
+    inputs: TableInputs,
+    spec: TableSpec,
     variant: str,
     differences: Mapping[Comparison, Difference],
     steps: Mapping[Comparison, Difference],
     level: Level,
 ) -> VariantRow:
-    runs = material.runs(variant, plan)
-    groups = _by_setting(material.values(variant, plan), plan.settings)
+    runs = inputs.runs(variant, spec)
+    groups = _by_setting(inputs.values(variant, spec), spec.settings)
     means = _means(groups)
     done = [run for run in runs if run.row.state == "done"]
-    key = (plan.name, variant)
+    key = (spec.name, variant)
     return VariantRow(
         variant=variant,
         counts=count(runs),
-        mean=average_over_tasks(means, material.tasks, plan.settings),
+        mean=average_over_tasks(means, inputs.tasks, spec.settings),
         std_seeds=pooled_std(list(groups.values())),
         std_settings=population_std(list(means.values()))
-        if len(means) == len(plan.settings)
+        if len(means) == len(spec.settings)
         else None,
         difference=differences.get(key),
-        solving=_solving(material, plan, variant, steps.get(key), level),
+        solving=_solving(inputs, spec, variant, steps.get(key), level),
         training_seconds=mean([_timing(run, "training_seconds") for run in done]),
         steps_per_second=mean([_timing(run, "steps_per_second") for run in done]),
-        costs=_costs(runs, plan.settings),
-        learning_rates=_learning_rates(runs, plan.settings),
+        costs=_costs(runs, spec.settings),
+        learning_rates=_learning_rates(runs, spec.settings),
         utilization=mean(_utilizations(done)),
     )
 
 
 def _solving(
-    material: Material, plan: Plan, variant: str, difference: Difference | None, level: Level
+    inputs: TableInputs, spec: TableSpec, variant: str, difference: Difference | None, level: Level
 ) -> Solving | None:
-    if plan.threshold is None:
+    if spec.threshold is None:
         return None
-    steps = material.steps(variant, plan)
+    steps = inputs.steps(variant, spec)
     solved = sum(value is not None for value in steps.values())
     share = wilson(solved, len(steps), confidence=level.confidence)
-    ours = material.restricted(variant, plan)
-    theirs = material.restricted(material.baseline, plan)
+    ours = inputs.restricted(variant, spec)
+    theirs = inputs.restricted(inputs.baseline, spec)
     pairs = [ours[key] - theirs[key] for key in ours if key in theirs]
     return Solving(
-        threshold=plan.threshold,
-        horizon=plan.horizon,
+        threshold=spec.threshold,
+        horizon=spec.horizon,
         runs=len(steps),
         solved=solved,
         proportion_low=share[0] if share else None,
         proportion_high=share[1] if share else None,
         median_steps=median_steps(list(steps.values())),
         restricted_mean_steps=average_over_tasks(
-            _means(_by_setting(ours, plan.settings)), material.tasks, plan.settings
+            _means(_by_setting(ours, spec.settings)), inputs.tasks, spec.settings
         ),
         difference=difference,
         p_sign=sign_test(pairs) if difference is not None else None,
@@ -164,7 +160,7 @@ def _by_setting(values: Values, settings: Sequence[str]) -> dict[str, list[float
 
 
 def _means(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The mean of each setting that has a value."""
+    """Return the mean of each setting that has a value."""
     return {name: value for name, group in groups.items() if (value := mean(group)) is not None}
 
 
@@ -187,7 +183,7 @@ def _learning_rates(runs: Sequence[Observation], settings: Sequence[str]) -> tup
 
 
 def _costs(runs: Sequence[Observation], settings: Sequence[str]) -> CostRow | None:
-    """Return the costs of one network, averaged over the settings of a table."""
+    """Return the costs averaged over the settings of a table."""
     found = {run.row.setting: run.record.costs for run in runs if run.record and run.record.costs}
     costs = [found[setting] for setting in settings if setting in found]
     if not costs or len(costs) < len(settings):

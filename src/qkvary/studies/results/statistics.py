@@ -1,19 +1,16 @@
-"""Means, intervals and tests for a handful of paired runs.
+"""Means, intervals and tests for a few paired runs. Never imports torch.
 
-Three to ten seeds are what a study has, so everything here is chosen to hold its level at such
-counts: the t interval of paired differences (the spread is estimated, and the t quantile pays for
-that), never a percentile bootstrap (of three values it covers about three times in four where it
-says nineteen in twenty).
+A study has three to ten seeds, so all methods are chosen to hold their level at such counts: the t
+interval of paired differences, never a percentile bootstrap (its 95 % intervals of three values
+cover about 75 %).
 
-What the t interval needs is that the *differences* are not strongly skewed. Noise of any shape that
-both networks share gives symmetric differences, for which it is exact or careful. Noise in one of
-the two only (one run in ten fails to learn) is not covered, and no method repairs that at five
-pairs.
+The t interval requires that the *differences* are not strongly skewed. Noise of any shape that both
+networks share gives symmetric differences, for which the interval is exact or conservative. Noise
+in only one of the two (one run in ten fails to learn) is not covered; no method covers that with
+five pairs.
 
-Figures that cannot be given are None: a single pair has no interval, and pairs that are all equal
-have none either (their estimated spread is zero, which says nothing about the next seed).
-
-Numbers only: words are in ``verdicts``, studies in ``comparisons``. Never imports torch.
+Undefined figures are None: a single pair has no interval, and neither have pairs that are all equal
+(their estimated spread is zero, which tells nothing about the next seed).
 """
 
 from __future__ import annotations
@@ -44,32 +41,32 @@ class Estimate:
     units: int
     mean: float | None
     std: float | None
-    """Sample standard deviation, or the error of another mean times the root of the units; None for
-    fewer than two values."""
+    """Sample standard deviation, or standard error times the root of the units; None for fewer than
+    two values."""
     low: float | None
     high: float | None
     confidence: float
     p_value: float | None
     undefined: str | None
-    """Why there is no interval, in words; None where there is one."""
+    """Why there is no interval; None if there is one."""
     degrees: float | None = None
     """Degrees of freedom of the spread; None for units - 1."""
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Return the arithmetic mean, or None of nothing."""
+    """Return the arithmetic mean, or None without values."""
     return math.fsum(values) / len(values) if len(values) else None
 
 
 def sample_std(values: Sequence[float]) -> float | None:
-    """Return the standard deviation with divisor n - 1, or None of fewer than two values."""
+    """Return the standard deviation with divisor n - 1, or None for fewer than two values."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def population_std(values: Sequence[float]) -> float | None:
     """Return the standard deviation with divisor n, as the papers print it over configurations.
 
-    None of fewer than two values: a single configuration has no spread, not a spread of zero.
+    Returns None for fewer than two values.
     """
     return float(np.std(values)) if len(values) > 1 else None
 
@@ -86,17 +83,14 @@ def pooled_std(groups: Sequence[Sequence[float]]) -> float | None:
 
 
 def corrected_confidence(confidence: float, comparisons: int) -> float:
-    """Return the confidence that each of several intervals needs so that all hold at once.
-
-    The correction is Bonferroni's, which assumes nothing about how the comparisons depend on each
-    other.
+    """Return the confidence of each interval so that all hold simultaneously (Bonferroni).
 
     Raises:
         ValueError: if the confidence is not between 0 and 1, or there is no comparison.
     """
     _check_confidence(confidence)
     if comparisons < 1:
-        raise ValueError(f"comparisons must be at least 1, not {comparisons}")
+        raise ValueError(f"comparisons must be at least 1, got {comparisons}")
     return 1 - (1 - confidence) / comparisons
 
 
@@ -127,17 +121,17 @@ def paired_t(differences: Sequence[float], *, confidence: float = 0.95) -> Estim
 def weighted_t(
     differences: Sequence[float], weights: Sequence[float], *, confidence: float = 0.95
 ) -> Estimate:
-    """Return the weighted mean of the differences with an interval; ``paired_t`` at equal weights.
+    """Return the weighted mean of the differences with an interval; ``paired_t`` for equal weights.
 
-    Each squared deviation is divided by what is left of it beside its own pull on the mean, so that
-    the error has no bias; the degrees of freedom are Satterthwaite's for that sum. A few heavy
-    values leave few of them, however many light ones there are.
+    Squared deviations are corrected for the leverage of each value, so that the standard error is
+    unbiased; the degrees of freedom are Satterthwaite's. A few heavy values leave few degrees of
+    freedom.
 
     Source: Bell and McCaffrey 2002.
 
     Args:
         differences: One value per unit.
-        weights: What each counts, positive; only their ratios matter.
+        weights: Positive weights; only their ratios matter.
         confidence: Two-sided confidence, already corrected for the number of comparisons.
     """
     moments = _moments(differences, confidence)
@@ -166,9 +160,9 @@ def weighted_t(
 
 
 def welch_t(ours: Estimate, others: Estimate, *, confidence: float = 0.95) -> Estimate | None:
-    """Return one mean minus another that shares nothing with it, with Welch's interval.
+    """Return the difference of two independent means with Welch's interval.
 
-    None where one of the two has no mean or no spread.
+    Returns None if one of the two has no mean or no spread.
 
     Source: Welch 1947.
     """
@@ -199,8 +193,6 @@ def welch_t(ours: Estimate, others: Estimate, *, confidence: float = 0.95) -> Es
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return Holm's adjusted p-values; None stays None but counts as a comparison.
 
-    A comparison without a p-value was planned and looked at, so the others pay for it.
-
     Source: Holm 1979.
     """
     family = len(p_values)
@@ -221,26 +213,26 @@ def detectable_difference(
     confidence: float = 0.95,
     power: float = 0.8,
 ) -> float | None:
-    """Return the smallest true difference that the interval would have told from zero.
+    """Return the smallest true difference that the interval would have distinguished from zero.
 
-    Solves P(T < -t or T > t) = ``power`` for the noncentral t statistic T of ``units`` differences
-    whose standard deviation is taken as known; it is itself an estimate, so the answer is a guide.
+    Solves P(T < -t or T > t) = ``power`` for the noncentral t statistic T of ``units`` differences,
+    taking their standard deviation as known although it is an estimate.
     (T's distribution is integrated over the estimated spread: the closed form in scipy returns NaN
     for the large t of corrected intervals at two or three units.)
 
     Args:
         std: Standard deviation of the paired differences.
-        units: How many differences.
-        degrees: Degrees of freedom of ``std``; one less than ``units`` if not given.
+        units: Number of differences.
+        degrees: Degrees of freedom of ``std``; by default one less than ``units``.
         confidence: Confidence of the (corrected) interval.
-        power: Wanted probability of seeing the difference.
+        power: Probability of seeing the difference.
 
     Returns:
         The difference in the unit of ``std``, or None for fewer than two units.
     """
     _check_confidence(confidence)
     if not 0 < power < 1:
-        raise ValueError(f"power must be between 0 and 1, not {power}")
+        raise ValueError(f"power must be between 0 and 1, got {power}")
     if units < 2:
         return None
     if std == 0:
@@ -250,15 +242,15 @@ def detectable_difference(
 
 
 def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return Wilson's score interval of a proportion, or None of no trials.
+    """Return Wilson's score interval of a proportion, or None without trials.
 
-    It stays inside [0, 1] and is not a point where all trials went the same way.
+    It lies within [0, 1], and is not a point if all trials had the same result.
 
     Source: Wilson 1927.
     """
     _check_confidence(confidence)
     if not 0 <= successes <= trials:
-        raise ValueError(f"successes must be between 0 and {trials} trials, not {successes}")
+        raise ValueError(f"successes must be between 0 and {trials} trials, got {successes}")
     if trials == 0:
         return None
     z = float(scipy.stats.norm.isf((1 - confidence) / 2))
@@ -272,9 +264,9 @@ def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> tuple[fl
 
 
 def sign_test(differences: Sequence[float]) -> float | None:
-    """Return the exact two-sided p-value of the sign test; ties say nothing and are left out.
+    """Return the exact two-sided p-value of the sign test, without ties.
 
-    Five pairs cannot go below 2/32: it is a check that needs no distribution, not the decision.
+    With five pairs it is at least 2/32.
     """
     positive = sum(value > 0 for value in differences)
     negative = sum(value < 0 for value in differences)
@@ -286,8 +278,8 @@ def sign_test(differences: Sequence[float]) -> float | None:
 def median_steps(steps: Sequence[int | None]) -> float | None:
     """Return the median of steps to solve, where None means "not within the horizon".
 
-    An unsolved run stands above every solved one. Where a middle run is unsolved the median is
-    beyond the horizon, and None is returned.
+    Unsolved runs rank above all solved ones. Returns None if a middle run is unsolved, since the
+    median is beyond the horizon.
     """
     if not steps:
         return None
@@ -301,9 +293,8 @@ def restricted_steps(steps: Sequence[int | None], horizon: int) -> list[float]:
     """Return min(steps, horizon): the steps spent unsolved within the horizon.
 
     Their mean is the restricted mean time to solution. Unlike a mean over the solved runs it does
-    not reward a variant for failing the hard seeds, and unlike a median it is defined when few are
-    solved; its paired difference is an ordinary mean, so :func:`paired_t` applies. (Rank tests hold
-    their level too, but at five pairs they cannot go below p = 0.06.)
+    not reward a variant for failing the hard seeds, unlike a median it is defined when few are
+    solved, and :func:`paired_t` applies to its paired differences.
 
     Source: Royston and Parmar 2013.
     """
@@ -312,14 +303,14 @@ def restricted_steps(steps: Sequence[int | None], horizon: int) -> list[float]:
 
 def _check_confidence(confidence: float) -> None:
     if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, not {confidence}")
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
 
 
 @functools.cache
 def _detectable_ratio(units: int, degrees: float, confidence: float, power: float) -> float:
     """Return the detectable difference over the standard deviation."""
     critical = float(scipy.stats.t.isf((1 - confidence) / 2, degrees))
-    # The estimated spread over the true one, at the middle of equally likely slices.
+    # Ratio of the estimated to the true spread, at the middle of equally likely slices.
     slices = (np.arange(_POWER_SLICES) + 0.5) / _POWER_SLICES
     spread = np.sqrt(scipy.stats.chi2.ppf(slices, degrees) / degrees)
 
@@ -344,10 +335,10 @@ class _Moments(NamedTuple):
 
 
 def _moments(differences: Sequence[float], confidence: float) -> _Moments | Estimate:
-    """Return the moments, or the estimate without an interval that says why there is none."""
+    """Return the moments, or an estimate without an interval that states why there is none."""
     _check_confidence(confidence)
     if not all(math.isfinite(value) for value in differences):
-        raise ValueError("differences must be finite; count diverged runs apart")
+        raise ValueError("differences must be finite; count diverged runs separately")
     units, centre, spread, reason = len(differences), mean(differences), sample_std(differences), ""
     if centre is None:
         reason = "no pair of runs"

@@ -1,12 +1,8 @@
-"""What a study found, as typed tables that every report reads.
+"""The summary of a study: typed tables that ``analysis`` computes and every report shows.
 
-The terminal, the page, the CSV and the Markdown print these values; none of them computes a figure
-of its own. The tables are filled by ``analysis``. This module holds no arithmetic and never imports
-torch.
-
-Everywhere, ``None`` means "there is no such figure" (nothing was run, too few runs for an interval,
-a network without a cache), never zero. A non-finite result is not a figure: the run counts as
-diverged.
+Reports print these values and compute no figures of their own. ``None`` always means that there is
+no such figure (no run, too few runs for an interval, a network without a cache), never zero. A run
+with a non-finite result counts as diverged. Never imports torch.
 """
 
 from __future__ import annotations
@@ -19,20 +15,20 @@ TableKind = Literal["setting", "task", "average"]
 PairUnit = Literal["seed", "setting"]
 RunState = Literal["done", "failed", "diverged", "missing"]
 CostAxis = Literal["cache_bytes_per_token", "parameters", "macs_per_token", "training_seconds"]
-Standing = Literal["frontier", "dominated", "dominated by the means only"]
+FrontierStatus = Literal["frontier", "dominated", "dominated by the means only"]
 Recomputes = Literal["yes", "no", "rounding", "other convention", "not checkable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How many runs were planned and what became of them; the four parts always add up."""
+    """Numbers of planned runs by state; the four states add up to ``planned``."""
 
     planned: int
     done: int
     failed: int
-    """Runs that ended with an error: they say nothing about the variant."""
+    """Runs that ended with an error, which tells nothing about the variant."""
     diverged: int
-    """Runs whose loss or result stopped being finite: they do say something about the variant."""
+    """Runs with a non-finite loss or result, which is a property of the variant."""
     missing: int
     """Runs without a record: not started, running, or stopped."""
 
@@ -44,67 +40,67 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The difference of one variant to another over pairs that share everything else."""
+    """The paired difference between two variants."""
 
     baseline: str
-    """The other one: the study's baseline, or the reference of a contrast."""
+    """The study's baseline, or the reference of a contrast."""
     pairs: int
     """Pairs of finished runs (same setting, same seed) that the difference was computed from."""
     pairs_planned: int
     units: int
-    """Independent values behind the interval: seeds, or settings where few seeds were planned."""
+    """Number of independent units behind the interval."""
     unit: PairUnit
-    """What was drawn at random: ``seed`` (the settings are fixed) or ``setting``."""
+    """The independent unit: ``seed``, or ``setting`` if few seeds were planned."""
     mean: float | None
-    """Variant minus baseline (or reference); of complete runs, the difference of their means."""
+    """Variant minus baseline (or reference)."""
     low: float | None
-    """Lower end of the interval that holds for all comparisons of the family at once."""
+    """Lower end of the simultaneous interval of the family."""
     high: float | None
     low_single: float | None
-    """Lower end of the interval for this comparison alone."""
+    """Lower end of the uncorrected interval."""
     high_single: float | None
     p_value: float | None
     p_adjusted: float | None
-    """Holm's p-value over the family; the verdict follows the interval, which is never narrower."""
+    """Holm's p-value over the family; the verdict follows the more cautious interval."""
     comparisons: int
-    """Size of the family that ``low``, ``high`` and ``p_adjusted`` are corrected for."""
+    """Size of the family for which ``low``, ``high`` and ``p_adjusted`` are corrected."""
     detectable: float | None
-    """The smallest true difference that would have been seen with 80 % probability; None without an
-    interval, or where even the largest possible difference would not."""
+    """The smallest true difference seen with 80 % probability; None without an interval, or if it
+    exceeds the largest possible difference."""
     verdict: Verdict
     sentence: str
-    """The verdict in words, e.g. ``lower by 0.12 [0.05, 0.19]``; ready to print."""
+    """The verdict in words, e.g. ``lower by 0.12 [0.05, 0.19]``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solving:
-    """How many runs reached the threshold, and after how many steps."""
+    """The number of runs that reached the threshold, and their steps."""
 
     threshold: float
     horizon: int
-    """Steps of training: a run that had not solved the task by then is only known to need more."""
+    """Training steps; unsolved runs are censored at this step."""
     runs: int
-    """Finished and diverged runs; one that diverged before it solved the task is unsolved."""
+    """Finished and diverged runs; a run that diverged before solving the task is unsolved."""
     solved: int
     proportion_low: float | None
     """Wilson interval of the proportion solved."""
     proportion_high: float | None
     median_steps: float | None
-    """None when the middle run did not solve the task: the median is beyond the horizon."""
+    """Median steps to solve; None if it is beyond the horizon."""
     restricted_mean_steps: float | None
     """Mean of min(steps to solve, horizon)."""
     difference: Difference | None
     """Paired difference of the restricted means; lower is better. None for the baseline."""
     p_sign: float | None
-    """Exact sign test on the same pairs, which needs no distribution (and at least six pairs)."""
+    """p-value of the exact sign test on the same pairs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostRow:
-    """What one network of the variant costs; the mean where a table covers several networks."""
+    """The costs of a variant's network, or their mean over the networks of a table."""
 
     parameters: tuple[tuple[str, float], ...]
-    """Parameters by part, ``total`` among them, in the order of the record."""
+    """Parameters by part, including ``total``, in the order of the record."""
     macs_per_token: float | None
     macs_per_sequence: float | None
     cache_bytes_per_token: float | None
@@ -131,7 +127,7 @@ class VariantRow:
     difference: Difference | None
     """None for the baseline itself."""
     solving: Solving | None
-    """None where the study names no threshold, or the thresholds of the settings differ."""
+    """None if there is no threshold, or the thresholds of the settings differ."""
     training_seconds: float | None
     """Mean seconds of training of one run."""
     steps_per_second: float | None
@@ -139,13 +135,12 @@ class VariantRow:
     learning_rates: tuple[float, ...]
     """The learning rate used in each setting of the table (see ``Summary.learning_rates``)."""
     utilization: float | None = None
-    """Mean share of the rate of one large product that training reached; None where no run has
-    measured it."""
+    """Mean device utilization of training; None if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultTable:
-    """All variants in one setting, in one task (over its settings), or over several tasks."""
+    """The results of all variants in a setting, in a task, or averaged over tasks."""
 
     name: str
     """Unique within the summary: the setting, the task, or ``average of ...``."""
@@ -155,15 +150,16 @@ class ResultTable:
     metric: str
     higher_is_better: bool
     rows: tuple[VariantRow, ...]
-    """In the order of the study's variants, the baseline included."""
+    """In the order of the study's variants, including the baseline."""
 
     def row(self, variant: str) -> VariantRow:
-        """Return the row of a variant; KeyError names the variants there are."""
+        """Return the row of a variant; KeyError names the choices."""
         for row in self.rows:
             if row.variant == variant:
                 return row
         raise KeyError(
-            f"no variant {variant!r} in {self.name!r}; there are {[r.variant for r in self.rows]}"
+            f"expected a variant of {self.name!r}, got {variant!r}; choices: "
+            + ", ".join(row.variant for row in self.rows)
         )
 
 
@@ -177,10 +173,10 @@ class ContrastRow:
     metric: str
     higher_is_better: bool
     difference: Difference
-    """Variant minus reference; corrected over all contrasts in all averages and tasks, or over all
-    contrasts in all single settings: families apart from that of the baseline."""
+    """Variant minus reference, corrected over all contrasts in averages and tasks, or over all
+    contrasts in single settings."""
     sentence: str
-    """The verdict with both names; ready to print."""
+    """The verdict with both names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,23 +186,23 @@ class Contrast:
     variant: str
     reference: str
     answer: str
-    """What the data say about the averages and tasks, in one sentence."""
+    """The results in averages and tasks, in one sentence."""
     rows: tuple[ContrastRow, ...]
     """One for each result table, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierPoint:
-    """One variant in a chart of quality against a cost."""
+    """A variant in a chart of quality against cost."""
 
     variant: str
     cost: float
     quality: float
     difference: Difference | None
-    """To the baseline, for error bars and tooltips."""
-    standing: Standing
+    """Difference to the baseline, for error bars and tooltips."""
+    standing: FrontierStatus
     dominated_by: tuple[str, ...]
-    """Variants that by the means cost no more and are no worse (one of the two strictly)."""
+    """Variants whose means cost no more and are no worse, one of the two strictly."""
     sentence: str
 
 
@@ -222,7 +218,7 @@ class Frontier:
     higher_is_better: bool
     points: tuple[FrontierPoint, ...]
     left_out: tuple[str, ...]
-    """Variants without a finished run or without this cost: not in the chart, so named."""
+    """Variants without a finished run or without this cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,15 +234,15 @@ class LearningCurve:
     """Mean accumulated training seconds at each step."""
     mean: tuple[float, ...]
     low: tuple[float, ...]
-    """Smallest value over the runs: the band shows every seed."""
+    """Smallest value over the runs."""
     high: tuple[float, ...]
     runs: tuple[int, ...]
-    """How many runs have a finite value at this step."""
+    """Number of runs with a finite value at each step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRateRow:
-    """One learning rate of one variant in one setting, when each variant may choose its own."""
+    """A learning rate of a variant in a setting, if each variant uses its own best."""
 
     setting: str
     variant: str
@@ -255,12 +251,12 @@ class LearningRateRow:
     validation_mean: float | None
     chosen: bool
     at_the_edge: bool
-    """Chosen, and the smallest or largest of those tried: the best may lie outside."""
+    """Chosen, and the smallest or largest of those tried: a better one may lie outside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCell:
-    """One published figure beside ours."""
+    """A published figure and ours."""
 
     variant: str
     column: str
@@ -272,13 +268,13 @@ class PublishedCell:
     """Ours minus published."""
     recomputes: Recomputes
     recomputed: float | None
-    """What the published figure should be by the paper's own inputs, where that can be computed."""
+    """The figure recomputed from the paper's own inputs, if possible."""
     note: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedComparison:
-    """One published table beside this study's results."""
+    """A published table and this study's results."""
 
     name: str
     title: str
@@ -287,12 +283,12 @@ class PublishedComparison:
     note: str
     cells: tuple[PublishedCell, ...]
     not_compared: tuple[str, ...]
-    """Published rows or columns that this study has no counterpart of."""
+    """Published rows or columns without a counterpart in this study."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One planned run, for the export of every run and the list of problems."""
+    """A planned run, for the export of runs and the list of problems."""
 
     setting: str
     task: str
@@ -309,12 +305,12 @@ class RunRow:
     training_seconds: float | None
     total_seconds: float | None
     selected: bool
-    """Whether the tables use this run (False for learning rates that were not chosen)."""
+    """Whether the tables use this run; False for learning rates that were not chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """How the intervals were made; printed below every table."""
+    """The statistical method, printed below every table."""
 
     confidence: float
     correction: str
@@ -326,7 +322,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Everything a report of a study says."""
+    """The summary of a study."""
 
     study: str
     question: str
@@ -336,25 +332,25 @@ class Summary:
     seeds: tuple[int, ...]
     counts: Counts
     answers: tuple[str, ...]
-    """The answer first: which differences the data support, and what could not be told apart."""
+    """The answers: which differences the data support, and which variants are not distinguished."""
     commands: tuple[str, ...]
-    """What to type to make the runs and the report again."""
+    """The commands that reproduce runs and report."""
     caveats: tuple[str, ...]
-    """What a reader must know before believing the answer: failed runs, one seed, open runs, ..."""
+    """The caveats: failed or missing runs, a single seed, ..."""
     method: Method
     tables: tuple[ResultTable, ...]
     """Averages over tasks, then tasks, then settings; a task with one setting has one table."""
     contrasts: tuple[Contrast, ...]
-    """The direct comparisons that the study planned besides those with the baseline."""
+    """The planned contrasts."""
     frontiers: tuple[Frontier, ...]
     curves: tuple[LearningCurve, ...]
     learning_rates: tuple[LearningRateRow, ...]
-    """Empty unless the study lets each variant choose its learning rate."""
+    """Empty unless each variant uses its own best learning rate."""
     published: tuple[PublishedComparison, ...]
     runs: tuple[RunRow, ...]
     environments: tuple[tuple[tuple[str, str], ...], ...]
-    """The distinct machines and versions that the runs were made with; what a configuration
-    decides (device, attention kernel) is no part of them."""
+    """The distinct machines and versions of the runs, without device and kernel, which follow from
+    the configuration."""
     training_seconds: float
     total_seconds: float
     started: str | None
@@ -366,8 +362,9 @@ class Summary:
         return tuple(run for run in self.runs if run.state in ("failed", "diverged"))
 
     def table(self, name: str) -> ResultTable:
-        """Return a table by its name; KeyError names the tables there are."""
+        """Return a table by name; KeyError names the choices."""
         for table in self.tables:
             if table.name == name:
                 return table
-        raise KeyError(f"no table {name!r}; there are {[t.name for t in self.tables]}")
+        names = ", ".join(table.name for table in self.tables)
+        raise KeyError(f"expected a table of the summary, got {name!r}; choices: {names}")

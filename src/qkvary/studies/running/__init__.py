@@ -1,1 +1,1 @@
-"""How runs are made: the store, the worker processes, and the loop that hands out runs."""
+"""Execution of runs: the store, the runner and its worker processes."""

@@ -1,4 +1,4 @@
-"""The attention maps that a finished run leaves: written and read as safetensors, without torch."""
+"""The attention maps of a finished run, written and read as safetensors without torch."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class AttentionMaps:
     maps: NDArray[np.float32]
     """``[layers, heads, rows, columns]``."""
     tokens: tuple[str, ...]
-    """The example's tokens, one for each column."""
+    """The example's tokens, one per column."""
     targets: tuple[int | None, ...]
-    """For each row the column that holds its answer; None where no single column does."""
+    """For each row the column that holds its answer; None if no single column does."""
 
 
 def to_bytes(example: AttentionMaps) -> bytes:
@@ -42,10 +42,10 @@ def to_bytes(example: AttentionMaps) -> bytes:
 
 
 def from_bytes(data: bytes) -> AttentionMaps:
-    """Return what ``to_bytes`` wrote.
+    """Return the maps that ``to_bytes`` wrote.
 
     Raises:
-        DamagedError: if the bytes are something else.
+        DamagedError: if the bytes are not attention maps.
     """
     try:
         found = cast("dict[str, dict[str, Any]]", dict(deserialize(data)))

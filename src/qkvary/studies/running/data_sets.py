@@ -1,4 +1,4 @@
-"""Makes sure that what runs read is there before any of them begins. Torch-free."""
+"""Prepares the data sets of runs before the first run starts. Torch-free."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from qkvary.studies.study import Cell
 from qkvary.tasks.config import LanguageTaskConfig
 
 
-def prepare_sets(cells: Iterable[Cell], tell: Callable[[str], None]) -> None:
-    """Prepare the corpora that runs name and that are not prepared yet, each once.
+def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
+    """Prepare the data sets that runs need and that are not prepared yet.
 
     Args:
-        cells: The runs that are to be made.
-        tell: Told what is being prepared.
+        cells: The runs.
+        report: Called with a message for each set.
 
     Raises:
-        UsageError: if a set is not the one that runs are named after, or cannot become it.
+        UsageError: if a set is not the expected one, or cannot be prepared.
         QkvaryError: as ``ensure_prepared``.
     """
     tasks = [cell.run.task for cell in cells]
@@ -37,18 +37,18 @@ def prepare_sets(cells: Iterable[Cell], tell: Callable[[str], None]) -> None:
         except UsageError:
             if corpus is not None and find_local(corpus) is None:
                 raise UsageError(
-                    f"expected the set {sha256[:12]} of {reference}, got none, and no text to make "
-                    f"it of: put the one that it was made of at {corpus.local} below QKVARY_DATA"
+                    f"expected the data set {sha256[:12]} of {reference}, got neither it nor its "
+                    f"text: put the text at {corpus.local} below QKVARY_DATA"
                 ) from None
-            tell(f"preparing {reference}")
+            report(f"preparing {reference}")
             folder = ensure_prepared(reference)
         _check_set(reference, sha256, folder, corpus)
 
 
 def _corpus_of(reference: str) -> Corpus | None:
-    """The corpus that a pinned set is made of, where that is a text of this machine.
+    """Return the corpus of a pinned set, if its text is local.
 
-    What the hub has of it may be more, and is another set.
+    The text on the hub may be longer, which gives another set.
     """
     corpus = CORPORA.get(reference.partition("/")[0])
     is_path = Path(reference).expanduser().exists()
@@ -66,5 +66,6 @@ def _check_set(reference: str, sha256: str, folder: Path, corpus: Corpus | None)
         f"{corpus.local} below QKVARY_DATA"
     )
     raise UsageError(
-        f"expected the set {sha256[:12]} of {reference}, got {found[:12]} in {folder}: {remedy}"
+        f"expected the data set {sha256[:12]} of {reference}, got {found[:12]} in {folder}: "
+        f"{remedy}"
     )

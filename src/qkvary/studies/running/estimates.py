@@ -1,4 +1,4 @@
-"""How long the rest of a study will take, from the runs that have ended."""
+"""Estimates the remaining time of a study from the runs that have ended."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from qkvary.studies.study import Cell
 
 
 class TimeEstimate:
-    """Remembers how long runs took, by setting and variant."""
+    """Averages the durations of runs by setting and variant."""
 
     def __init__(self) -> None:
         self._seconds: dict[tuple[str, ...], list[float]] = {}
 
     def add(self, cell: Cell, seconds: float) -> None:
-        """Remember one run."""
+        """Add the duration of a run."""
         for group in ((cell.setting, cell.variant), (cell.setting,), ()):
             self._seconds.setdefault(group, []).append(seconds)
 
     def expect(self, cell: Cell) -> float | None:
-        """Return the seconds that a run should take, from the runs most like it."""
+        """Return the expected duration of a run, from the runs most like it."""
         for group in ((cell.setting, cell.variant), (cell.setting,), ()):
             seconds = self._seconds.get(group)
             if seconds:
@@ -27,7 +27,7 @@ class TimeEstimate:
         return None
 
     def seconds_left(self, cells: Iterable[Cell], workers: int) -> float | None:
-        """Return the seconds until ``cells`` are done by ``workers``, or None if nobody knows."""
+        """Return the seconds until ``workers`` have done ``cells``, or None if unknown."""
         expected = [self.expect(cell) for cell in cells]
         known = [seconds for seconds in expected if seconds is not None]
         if len(known) < len(expected):

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: a live display on a terminal, plain lines elsewhere."""
+"""The progress display of a study: live on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 
 def format_seconds(seconds: float | None) -> str:
-    """Return a duration as people say it."""
+    """Format a duration."""
     if seconds is None:
         return "unknown"
     whole = round(seconds)
@@ -27,12 +27,12 @@ def format_seconds(seconds: float | None) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class WorkerLine:
-    """What one worker is doing."""
+    """The progress of one worker."""
 
     title: str = "starting"
-    """The run, in a few words."""
+    """Title of the run."""
     step: int = 0
-    """Steps made."""
+    """Completed steps."""
     steps: int = 0
     """Steps of the whole run."""
     loss: float | None = None
@@ -40,8 +40,8 @@ class WorkerLine:
 
 
 @dataclass(slots=True, kw_only=True)
-class Scene:
-    """Everything that a display may show."""
+class ProgressView:
+    """The progress of a study, to be displayed."""
 
     name: str
     """Name of the study."""
@@ -50,18 +50,18 @@ class Scene:
     done: int = 0
     """Runs that have ended."""
     failed: int = 0
-    """Those of them that failed."""
+    """Runs that failed."""
     diverged: int = 0
-    """Those of them that diverged."""
+    """Runs that diverged."""
     seconds_left: float | None = None
-    """Estimate of the seconds until all are done."""
+    """Estimated seconds until all are done."""
     runs_per_minute: float | None = None
     """Runs ended per minute so far."""
     workers: dict[int, WorkerLine] = field(default_factory=dict[int, WorkerLine])
-    """Each worker by number."""
+    """The workers by number."""
 
-    def sentence(self) -> str:
-        """Return where the study stands, in one line."""
+    def summary(self) -> str:
+        """Return the progress in one line."""
         parts = [f"{self.done} of {self.total} runs"]
         if self.failed:
             parts.append(f"{self.failed} failed")
@@ -75,22 +75,22 @@ class Scene:
 
 
 class Display(Protocol):
-    """Shows a scene."""
+    """Shows the progress of a study."""
 
     def note(self, text: str) -> None:
-        """Say one thing, once."""
+        """Show a message."""
         ...
 
     def ended(self, text: str) -> None:
-        """Say that a run has ended."""
+        """Show that a run has ended."""
         ...
 
     def refresh(self) -> None:
-        """Show the scene as it is now; called often."""
+        """Show the current state; called often."""
         ...
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         ...
 
 
@@ -98,23 +98,23 @@ class SilentDisplay:
     """Shows nothing."""
 
     def note(self, text: str) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def ended(self, text: str) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def refresh(self) -> None:
-        """Show nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""
 
 
 class PlainDisplay:
-    """One line for each run that ends, for logs and pipes."""
+    """Prints one line per ended run, for logs and pipes."""
 
-    def __init__(self, console: Console, scene: Scene) -> None:
-        self._console, self._scene = console, scene
+    def __init__(self, console: Console, view: ProgressView) -> None:
+        self._console, self._view = console, view
 
     def note(self, text: str) -> None:
         """Print a line."""
@@ -122,20 +122,20 @@ class PlainDisplay:
 
     def ended(self, text: str) -> None:
         """Print a line."""
-        self._console.print(Text(f"{text}  [{self._scene.sentence()}]"), soft_wrap=True)
+        self._console.print(Text(f"{text}  [{self._view.summary()}]"), soft_wrap=True)
 
     def refresh(self) -> None:
-        """Print nothing: the lines say it all."""
+        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""
 
 
 class LiveDisplay:
-    """A bar, the time left, and a line for each worker, at the bottom of a terminal."""
+    """Shows a bar, the time left and a line per worker at the bottom of a terminal."""
 
-    def __init__(self, console: Console, scene: Scene) -> None:
-        self._scene = scene
+    def __init__(self, console: Console, view: ProgressView) -> None:
+        self._view = view
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
@@ -143,7 +143,7 @@ class LiveDisplay:
             console=console,
             expand=True,
         )
-        self._task = self._bar.add_task(scene.name, total=scene.total)
+        self._task = self._bar.add_task(view.name, total=view.total)
         self._live = Live(self._render(), console=console, auto_refresh=False, transient=True)
         self._live.start()
         self._drawn = 0.0
@@ -153,14 +153,14 @@ class LiveDisplay:
         self._live.console.print(Text(text))
 
     def ended(self, text: str) -> None:
-        """Print nothing: the bar moves; only trouble is worth a line."""
+        """Do nothing: the bar shows it."""
 
     def refresh(self) -> None:
-        """Draw again, at most eight times a second."""
+        """Redraw, at most eight times a second."""
         now = time.monotonic()
         if now - self._drawn >= 0.125:
             self._drawn = now
-            self._bar.update(self._task, completed=self._scene.done, total=self._scene.total)
+            self._bar.update(self._task, completed=self._view.done, total=self._view.total)
             self._live.update(self._render(), refresh=True)
 
     def close(self) -> None:
@@ -169,10 +169,10 @@ class LiveDisplay:
 
     def _render(self) -> Group:
         table = Table.grid(padding=(0, 2))
-        for number, line in sorted(self._scene.workers.items()):
+        for number, line in sorted(self._view.workers.items()):
             step = f"step {line.step}/{line.steps}" if line.steps else ""
             loss = f"loss {line.loss:.4g}" if line.loss is not None else ""
             table.add_row(
                 Text(f"  worker {number}", style="dim"), Text(line.title), Text(step), Text(loss)
             )
-        return Group(self._bar, Text(f"  {self._scene.sentence()}"), table)
+        return Group(self._bar, Text(f"  {self._view.summary()}"), table)

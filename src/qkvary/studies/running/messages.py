@@ -1,7 +1,7 @@
-"""What the runner and its workers say to each other: lines of JSON. Torch-free.
+"""The messages between the runner and its workers: lines of JSON. Torch-free.
 
-The runner sends one ``Job`` and keeps the pipe open; its end means "stop", so that a worker whose
-runner was killed stops as well. A worker sends ``News``.
+The runner sends one ``Job`` and keeps the pipe open; a worker stops when the pipe closes, also when
+its runner was killed. A worker sends ``WorkerMessage``.
 """
 
 from __future__ import annotations
@@ -12,28 +12,30 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from qkvary.arch.canonical import from_dict, to_dict
+from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.jsonvalues import decode, encode
-from qkvary.storage.rotation import KEEP
 from qkvary.studies.study import Cell
 from qkvary.training.config import RunConfig
 
-STOPPING = "stopping: steps are finished and written down first; a second time ends at once"
-"""What a person is told who stops a training or a study."""
-NewsKind = Literal["ready", "started", "progress", "ended", "elsewhere", "waiting", "note", "fatal"]
+STOPPING = "stopping after a checkpoint; interrupt again to stop at once"
+"""The message when a training or a study is interrupted."""
+MessageKind = Literal[
+    "ready", "started", "progress", "ended", "elsewhere", "waiting", "note", "fatal"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a worker is to do."""
+    """The runs for a worker."""
 
     store: Path
     """The folder of all runs."""
     cells: tuple[Cell, ...]
-    """The runs, in the order in which they should be made."""
+    """The runs, in the order of their execution."""
     checkpoint_seconds: float
     """Seconds between two checkpoints of a run."""
-    keep: int = KEEP
-    """Checkpoints of a run that are left, the newest ones."""
+    keep: int = DEFAULT_KEEP
+    """Number of newest checkpoints to keep per run."""
 
     def to_line(self) -> bytes:
         """Return the job as one line."""
@@ -43,7 +45,7 @@ class Job:
 
     @classmethod
     def from_line(cls, line: bytes) -> Job:
-        """Return the job of a line."""
+        """Return the job that a line encodes."""
         fields = cast("dict[str, Any]", decode(line))
         store, seconds = Path(fields["store"]), float(fields["checkpoint_seconds"])
         cells = tuple(_cell(cell) for cell in fields["cells"])
@@ -51,44 +53,44 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
-    """What a worker has to say."""
+class WorkerMessage:
+    """A message from a worker."""
 
-    kind: NewsKind
-    """``elsewhere``: another runner has made the run; ``waiting``: others hold all that is left;
-    ``fatal``: no run can go on, for example because the disk is full."""
+    kind: MessageKind
+    """``elsewhere``: another runner has completed the run; ``waiting``: other processes hold all
+    remaining runs; ``fatal``: no run can continue, for example because the disk is full."""
     cell: int = -1
     """Number of the run in the job."""
     text: str = ""
-    """A sentence for people."""
+    """Text to display."""
     status: str = ""
-    """How the run ended."""
+    """Status of the ended run."""
     step: int = 0
-    """Steps made."""
+    """Completed steps."""
     steps: int = 0
     """Steps of the whole run."""
     loss: float | None = None
     """Latest training loss."""
     seconds: float = 0.0
-    """Seconds that the worker spent on the run that ended."""
+    """Seconds that the worker spent on the ended run."""
     code: int = 0
-    """Exit code that a fatal problem asks for."""
+    """Exit code of a fatal error."""
 
     def to_line(self) -> bytes:
-        """Return the news as one line."""
+        """Return the message as one line."""
         return encode(_fields(self)).encode() + b"\n"
 
     @classmethod
-    def from_line(cls, line: bytes) -> News:
-        """Return the news of a line.
+    def from_line(cls, line: bytes) -> WorkerMessage:
+        """Return the message that a line encodes.
 
         Raises:
-            ValueError: if the line is something else.
+            ValueError: if the line is not a message.
         """
         try:
             return cls(**cast("dict[str, Any]", decode(line)))
         except TypeError as error:
-            raise ValueError(f"not a worker's news: {error}") from None
+            raise ValueError(f"not a worker's message: {error}") from None
 
 
 def _cell(fields: dict[str, Any]) -> Cell:

@@ -1,4 +1,4 @@
-"""Makes the record of a run that has ended, well or not. Torch-free."""
+"""Creates the record of a run that has ended. Torch-free."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_TIMING = {
 
 
 def run_identity(run: RunConfig) -> dict[str, Any]:
-    """Return what a store notes of a run before it is made: everything that its key is made of."""
+    """Return everything that determines the key of a run, as a store writes it."""
     return {
         "run": to_dict(run),
         "data_fingerprint": run.task.data_fingerprint,
@@ -47,11 +47,11 @@ def make_record(
     Args:
         cell: The run.
         status: How it ended.
-        started: When it was taken up.
+        started: When the last process started it.
         message: Why it failed or diverged, and what its log lacks.
-        metrics: What was measured; nothing for a run that failed.
-        timing: Seconds by what they were spent on.
-        environment: What is known of this run's surroundings beyond those of the process.
+        metrics: The metrics; none for a failed run.
+        timing: Seconds by phase.
+        environment: Facts about this run's environment beyond those of the process.
         state_sha256: Digest of the final weights and optimizer state.
     """
     run = cell.run

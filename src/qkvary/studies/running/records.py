@@ -1,7 +1,4 @@
-"""The typed record in which a run ends, and its one JSON form.
-
-Reports read records only; nothing else of a run is needed to print a table. Torch-free.
-"""
+"""The record of a finished run, and its JSON format. Reports read records only. Torch-free."""
 
 from __future__ import annotations
 
@@ -11,19 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_type_hints
 
-from qkvary.storage.documents import Form
+from qkvary.storage.documents import DocumentFormat
 
-FORM = Form(name="a record of a run", version=1, remedy="the run has to be made again")
+FORMAT = DocumentFormat(name="a record of a run", version=1, remedy="the run has to be made again")
 
 Status = Literal["done", "failed", "diverged"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """How one run ended: what was asked for, what came out, what it cost, where it ran."""
+    """The record of a run: configuration, results, costs and environment."""
 
     run_key: str
-    """The sha256 that names the run."""
+    """The sha256 that identifies the run."""
     config: Mapping[str, Any]
     """The run's configuration, as ``arch.canonical.to_dict`` gives it."""
     task: str
@@ -33,43 +30,42 @@ class Record:
     seed: int
     """Seed of the run."""
     status: Status
-    """``failed`` ended with an error, ``diverged`` with a loss or gradient that is not finite."""
+    """``failed`` ended with an error, ``diverged`` with a non-finite loss or gradient."""
     message: str
-    """Why it failed or diverged, and what its log lacks, if that was damaged on the way; else
-    empty."""
+    """Why it failed or diverged, and what a damaged log lacks; else empty."""
     metric: str
     """Name of the headline metric among ``metrics``, such as ``test_accuracy``."""
     higher_is_better: bool
-    """Whether a larger headline metric is the better one."""
+    """Whether a larger headline metric is better."""
     metrics: Mapping[str, float | int | None]
-    """``test_*`` and ``validation_*`` metrics, ``steps_to_solve`` (None: not within the steps),
-    ``final_train_loss`` and ``steps`` (those that were made)."""
+    """``test_*`` and ``validation_*`` metrics, ``steps_to_solve`` (None: not solved),
+    ``final_train_loss`` and ``steps`` (completed steps)."""
     costs: Mapping[str, Any]
     """``parameters`` by part, ``macs_per_token``, ``macs_per_sequence``,
     ``cache_bytes_per_token`` (None: the network keeps no cache)."""
     timing: Mapping[str, float]
     """``training_seconds``, ``evaluation_seconds``, ``total_seconds``, ``cpu_seconds``,
-    ``steps_per_second``; of language models also ``utilization``, training's share of
-    ``product_flops_per_second``, where that could be measured when the run ended."""
+    ``steps_per_second``; for language models also ``utilization``, training's share of
+    ``product_flops_per_second``, if that could be measured."""
     environment: Mapping[str, Any]
     """Versions, commit, processor, threads and kernels."""
     started: str
-    """ISO 8601, UTC: when the process that ended the run took it up."""
+    """ISO 8601, UTC: when the process that ended the run started it."""
     ended: str
-    """ISO 8601, UTC: when the record was made."""
+    """ISO 8601, UTC: when the record was created."""
     state_sha256: str = ""
-    """Digest of the final weights and optimizer state; runs equal bit by bit have equal ones."""
+    """Digest of the final weights and optimizer state; equal for bit-identical runs."""
 
     @property
     def headline(self) -> float | None:
-        """The headline metric, or None where the run did not come so far."""
+        """The headline metric, or None if the run ended before it was measured."""
         return self.metrics.get(self.metric)
 
 
 def to_json(record: Record) -> bytes:
-    """Return the bytes of ``record.json``; equal records give equal bytes."""
+    """Return the bytes of ``record.json``, deterministically."""
     fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    return FORM.write(fields)
+    return FORMAT.write(fields)
 
 
 @functools.cache
@@ -84,13 +80,13 @@ def from_json(data: bytes, *, where: str) -> Record:
 
     Args:
         data: The bytes of ``record.json``.
-        where: How the file is called in messages.
+        where: Name of the file in messages.
 
     Raises:
         DamagedError: if the bytes are not a record.
         NewerFormatError: if a newer qkvary wrote it.
     """
-    return FORM.read(data, where, _build)
+    return FORMAT.read(data, where, _build)
 
 
 def _build(fields: dict[str, Any]) -> Record:

@@ -1,7 +1,7 @@
-"""Runs a study: starts the workers, shows how it goes, replaces the ones that die. Torch-free.
+"""Runs a study: starts workers, shows progress, replaces crashed workers. Torch-free.
 
-The runner decides nothing about who makes which run: the workers claim them from the store. So a
-second runner on the same store, here or on another machine, simply shares the work.
+The workers claim runs from the store by themselves, so a second runner on the same store, on this
+machine or another, shares the work.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from qkvary.studies.running.live import (
     Display,
     LiveDisplay,
     PlainDisplay,
-    Scene,
+    ProgressView,
     SilentDisplay,
     WorkerLine,
 )
-from qkvary.studies.running.messages import STOPPING, Job, News
+from qkvary.studies.running.messages import STOPPING, Job, WorkerMessage
 from qkvary.studies.running.recording import make_record, run_identity
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.worker_process import WorkerProcess, describe_end
 from qkvary.studies.study import Cell, Study
 
 WORKER_MODULE = "qkvary.studies.running.worker"
-MAX_DEATHS = 3
-"""A run of which more workers than this have died counts as failed."""
-MAX_STILLBORN = 3
-"""After this many workers in a row that died before they came to life, the runner gives up."""
+MAX_CRASHES = 3
+"""A run that crashes more workers than this counts as failed."""
+MAX_FAILED_STARTS = 3
+"""After this many consecutive workers that crash before they are ready, the runner aborts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerOptions:
-    """How a study is run; nothing here changes a number that comes out."""
+    """Options of the runner; they do not affect results."""
 
     workers: int | None = None
     """Worker processes; None for one per processor."""
     strict: bool = False
     """Whether failed and diverged runs make the exit code 1."""
     retry_failed: bool = False
-    """Whether runs that failed before are made again."""
+    """Whether to repeat failed runs."""
     checkpoint_seconds: float = 30.0
     """Seconds between two checkpoints of a run."""
     quiet: bool = False
-    """Whether to print nothing at all."""
+    """Whether to print nothing."""
     worker_module: str = WORKER_MODULE
     """The program of the workers."""
 
@@ -67,28 +67,28 @@ class RunnerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """What became of the runs of a study."""
+    """The outcome of running a study."""
 
     planned: int
     """Runs of the study."""
     done: int
-    """Runs that ended well."""
+    """Runs that completed."""
     failed: int
     """Runs that ended with an error."""
     diverged: int
     """Runs whose loss or gradient was not finite."""
     missing: int
     """Runs without a record."""
-    made: int
-    """Runs that the workers of this runner brought to an end."""
+    executed: int
+    """Runs that ended in the workers of this runner."""
     seconds: float
-    """How long the runner was at work."""
+    """Duration."""
     exit_code: int
-    """What the command should exit with."""
+    """Exit code for the command."""
     message: str = ""
-    """Why it ended early, if it did."""
+    """Why the runner stopped early, if it did."""
     notes: tuple[str, ...] = ()
-    """Everything unusual that was said on the way."""
+    """Warnings that were shown."""
 
 
 def run_study(
@@ -98,15 +98,15 @@ def run_study(
     *,
     console: Console | None = None,
 ) -> RunSummary:
-    """Make every run of ``study`` that is not in ``store`` yet.
+    """Execute every run of ``study`` that is not done in ``store``.
 
-    Ctrl-C and SIGTERM let each worker write a checkpoint and end; a second one ends all at once.
+    On Ctrl-C or SIGTERM each worker writes a checkpoint and ends; a second signal kills them.
 
     Args:
-        study: What to run.
-        store: Where runs are kept.
-        options: How.
-        console: Where progress is shown; standard error by default.
+        study: The study.
+        store: The store of runs.
+        options: Options of the runner.
+        console: Console for progress; standard error by default.
     """
     return run_cells(study.name, study.cells(), store, options, console=console)
 
@@ -119,24 +119,24 @@ def run_cells(
     *,
     console: Console | None = None,
 ) -> RunSummary:
-    """Make those of ``cells`` that are not in ``store`` yet; as ``run_study``."""
+    """Execute those of ``cells`` that are not done in ``store``, as ``run_study`` does."""
     chosen = options or RunnerOptions()
     runner = _Runner(cells, store, chosen)
-    runner.scene.name = name
+    runner.view.name = name
     shown = console or Console(stderr=True)
-    runner.display = _display(shown, runner.scene, chosen.quiet)
+    runner.display = _display(shown, runner.view, chosen.quiet)
     try:
-        with _signals(runner.signalled):
+        with _signals(runner.handle_signal):
             return runner.run()
     finally:
         runner.display.close()
 
 
-def _display(console: Console, scene: Scene, quiet: bool) -> Display:
+def _display(console: Console, view: ProgressView, quiet: bool) -> Display:
     if quiet:
         return SilentDisplay()
     kind = LiveDisplay if console.is_terminal else PlainDisplay
-    return kind(console, scene)
+    return kind(console, view)
 
 
 @contextmanager
@@ -152,60 +152,60 @@ def _signals(handler: Callable[[int, FrameType | None], None]) -> Generator[None
 
 
 class _Runner:
-    """One call of ``run_cells``."""
+    """The state of one call of ``run_cells``."""
 
     def __init__(self, cells: Sequence[Cell], store: Store, options: RunnerOptions) -> None:
         self.store, self.options = store, options
-        # One run may stand in several cells; it is made once.
+        # Several cells may share one run.
         self.cells = tuple({cell.run_key: cell for cell in cells}.values())
-        self.scene = Scene(name="", total=len(self.cells))
+        self.view = ProgressView(name="", total=len(self.cells))
         self.display: Display = SilentDisplay()
         self.estimate = TimeEstimate()
         self.workers: list[WorkerProcess] = []
         self.selector = selectors.DefaultSelector()
-        self.left: dict[int, Cell] = {}
-        self.deaths: Counter[int] = Counter()
+        self.remaining: dict[int, Cell] = {}
+        self.crashes: Counter[int] = Counter()
         self.counts: Counter[str] = Counter()
         self.notes: list[str] = []
-        self.made = self.stillborn = self.started_workers = self.signal = 0
-        self.told_to_stop = False
+        self.executed = self.failed_starts = self.started_workers = self.signal = 0
+        self.stop_announced = False
         self.exit_code, self.message = 0, ""
         self.began = time.monotonic()
 
-    # ---- from beginning to end
+    # ---- phases
 
     def run(self) -> RunSummary:
         try:
-            self.survey()
+            self.find_open_runs()
         except NewerFormatError as error:
-            self.give_up(error.exit_code, str(error))
+            self.abort(error.exit_code, str(error))
         else:
-            prepare_sets(self.left.values(), self.note)
+            prepare_sets(self.remaining.values(), self.note)
             self.supervise()
         return self.summary()
 
-    def survey(self) -> None:
-        """Find out which runs are left; name damaged ones and open them again."""
-        # Those that were not looked at yet are left, should one be found that ends it all.
-        self.left = dict(enumerate(self.cells))
+    def find_open_runs(self) -> None:
+        """Find the remaining runs; report and reopen damaged ones."""
+        # Runs that are not checked yet count as remaining if a check aborts.
+        self.remaining = dict(enumerate(self.cells))
         for number, cell in enumerate(self.cells):
-            status = self.look_at(cell)
+            status = self.check_run(cell)
             if status is not None:
-                del self.left[number]
+                del self.remaining[number]
                 self.count(status)
 
-    def look_at(self, cell: Cell) -> str | None:
-        """Return how a run ended, or None if it is to be made."""
+    def check_run(self, cell: Cell) -> str | None:
+        """Return the status of a finished run, or None if it must be executed."""
         key = cell.run_key
         if self.store.state(key) != "done":
             return None
-        problem = self.store.damage(key)
+        problem = self.store.find_damage(key)
         record = None if problem else self.store.record(key)
         status = None if record is None else record.status
         again = self.options.retry_failed and status == "failed"
-        # An earlier runner was not asked to keep it.
+        # An earlier study did not keep the network.
         again |= status == "done" and cell.keep_network and self.store.network(key) is None
-        if problem is None and not again and self.store.is_tidy(key):
+        if problem is None and not again and self.store.is_clean(key):
             return record.status if record else None
         try:
             claim = self.store.claim(key, run_identity(cell.run), again=again)
@@ -221,10 +221,10 @@ class _Runner:
     def supervise(self) -> None:
         wanted = self.options.workers or os.cpu_count() or 1
         try:
-            for _ in range(min(wanted, len(self.left))):
+            for _ in range(min(wanted, len(self.remaining))):
                 self.start_worker()
             while self.workers:
-                self.attend()
+                self.poll_workers()
         except BaseException:
             for worker in self.workers:
                 worker.kill()
@@ -233,25 +233,25 @@ class _Runner:
             self.selector.close()
 
     def summary(self) -> RunSummary:
-        troubled = self.options.strict and (self.scene.failed or self.scene.diverged)
-        if self.signal and self.left:
+        troubled = self.options.strict and (self.view.failed or self.view.diverged)
+        if self.signal and self.remaining:
             self.exit_code = 128 + self.signal
         return RunSummary(
             planned=len(self.cells),
             done=self.counts["done"],
             failed=self.counts["failed"],
             diverged=self.counts["diverged"],
-            missing=len(self.left),
-            made=self.made,
+            missing=len(self.remaining),
+            executed=self.executed,
             seconds=time.monotonic() - self.began,
             exit_code=self.exit_code or (1 if troubled else 0),
             message=self.message,
             notes=tuple(self.notes),
         )
 
-    # ---- being told
+    # ---- signals and notes
 
-    def signalled(self, number: int, _frame: FrameType | None) -> None:
+    def handle_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.signal:
             for worker in self.workers:
                 worker.kill()
@@ -263,7 +263,7 @@ class _Runner:
         self.notes.append(text)
         self.display.note(text)
 
-    def give_up(self, code: int, message: str) -> None:
+    def abort(self, code: int, message: str) -> None:
         if not self.exit_code:
             self.exit_code, self.message = code, message
         self.stop()
@@ -289,12 +289,12 @@ class _Runner:
         self.started_workers += 1
         worker = WorkerProcess(number, self.options.worker_module, self.job())
         self.workers.append(worker)
-        self.selector.register(worker.news_pipe, selectors.EVENT_READ, (worker, "news"))
+        self.selector.register(worker.message_pipe, selectors.EVENT_READ, (worker, "message"))
         self.selector.register(worker.tail_pipe, selectors.EVENT_READ, (worker, "tail"))
-        self.scene.workers[number] = WorkerLine()
+        self.view.workers[number] = WorkerLine()
 
-    def attend(self) -> None:
-        """Take in what the workers say, for a quarter of a second at most."""
+    def poll_workers(self) -> None:
+        """Handle messages of the workers, for at most a quarter of a second."""
         for key, _events in self.selector.select(timeout=0.25):
             worker, pipe = key.data
             if worker not in self.workers:
@@ -303,53 +303,53 @@ class _Runner:
                 if not worker.read_tail():
                     self.selector.unregister(worker.tail_pipe)
                 continue
-            news = worker.read_news()
-            if news is None:
-                self.bury(worker)
+            message = worker.read_messages()
+            if message is None:
+                self.reap(worker)
                 continue
-            for item in news:
-                self.hear(worker, item)
+            for item in message:
+                self.handle_message(worker, item)
         if self.signal:
-            if not self.told_to_stop:
-                self.told_to_stop = True
+            if not self.stop_announced:
+                self.stop_announced = True
                 self.display.note(STOPPING)
             self.stop()
         self.display.refresh()
 
-    def bury(self, worker: WorkerProcess) -> None:
-        self.selector.unregister(worker.news_pipe)
+    def reap(self, worker: WorkerProcess) -> None:
+        self.selector.unregister(worker.message_pipe)
         if worker.tail_pipe in self.selector.get_map():
             self.selector.unregister(worker.tail_pipe)
             while worker.read_tail():
                 pass
         code = worker.wait()
         self.workers.remove(worker)
-        self.scene.workers.pop(worker.number, None)
+        self.view.workers.pop(worker.number, None)
         if code == 0 or self.signal or self.exit_code:
             return
-        self.stillborn = 0 if worker.ready else self.stillborn + 1
-        if self.stillborn >= MAX_STILLBORN:
-            said = worker.tail.splitlines()
-            last = said[-1] if said else "it said nothing"
-            message = f"no worker comes to life ({describe_end(code)}): {last}"
-            self.give_up(ResourceError.exit_code, message)
+        self.failed_starts = 0 if worker.ready else self.failed_starts + 1
+        if self.failed_starts >= MAX_FAILED_STARTS:
+            printed = worker.tail.splitlines()
+            last = printed[-1] if printed else "no output"
+            message = f"workers crash at start ({describe_end(code)}): {last}"
+            self.abort(ResourceError.exit_code, message)
             return
-        # 143: somebody asked this worker alone to stop, and it left a checkpoint.
+        # 143: this worker alone received SIGTERM and wrote a checkpoint.
         if worker.cell is not None and code != 128 + signal.SIGTERM:
-            self.mourn(worker, worker.cell, describe_end(code))
-        if self.left:
+            self.record_crash(worker, worker.cell, describe_end(code))
+        if self.remaining:
             self.start_worker()
 
-    def mourn(self, worker: WorkerProcess, number: int, end: str) -> None:
-        """Count a death, and record the run as failed if it was one too many."""
+    def record_crash(self, worker: WorkerProcess, number: int, end: str) -> None:
+        """Count a crash, and record the run as failed after too many."""
         cell = self.cells[number]
-        self.deaths[number] += 1
-        died = f"{cell.title}: worker {worker.number} (process {worker.pid}) ended with {end}"
-        if self.deaths[number] <= MAX_DEATHS:
-            self.note(f"{died}; another one goes on")
+        self.crashes[number] += 1
+        crash = f"{cell.title}: worker {worker.number} (process {worker.pid}) crashed with {end}"
+        if self.crashes[number] <= MAX_CRASHES:
+            self.note(f"{crash}; another worker resumes the run")
             return
         tail = f"\n{worker.tail}" if worker.tail else ""
-        message = f"{self.deaths[number]} workers died of this run, the last with {end}{tail}"
+        message = f"this run crashed {self.crashes[number]} workers, the last with {end}{tail}"
         try:
             claim = self.store.claim(cell.run_key, run_identity(cell.run))
         except BusyError:
@@ -358,77 +358,82 @@ class _Runner:
             return
         record = make_record(cell, status="failed", started=now(), message=message)
         claim.finish(record)
-        self.note(f"{died}, the {self.deaths[number]}th time; the run counts as failed")
-        self.settle(number, "failed", seconds=None)
+        self.note(f"{crash}, the {self.crashes[number]}th time; the run counts as failed")
+        self.record_end(number, "failed", seconds=None)
 
-    # ---- news
+    # ---- message
 
-    def hear(self, worker: WorkerProcess, news: News) -> None:
-        line = self.scene.workers.get(worker.number, WorkerLine())
-        if news.kind == "ready":
+    def handle_message(self, worker: WorkerProcess, message: WorkerMessage) -> None:
+        line = self.view.workers.get(worker.number, WorkerLine())
+        if message.kind == "ready":
             worker.ready = True
             line.title = "ready"
-        elif news.kind == "started":
-            worker.cell = news.cell
-            self.scene.workers[worker.number] = WorkerLine(title=self.cells[news.cell].title)
-        elif news.kind == "progress":
-            line.step, line.steps, line.loss = news.step, news.steps, news.loss
-        elif news.kind == "waiting":
-            self.wait_for(worker, news)
-        elif news.kind == "note":
-            self.note(f"{self.cells[news.cell].title}: {news.text}")
-        elif news.kind == "fatal":
-            self.give_up(news.code, news.text)
-        elif news.kind == "elsewhere":
-            self.made_elsewhere(news.cell)
+        elif message.kind == "started":
+            worker.cell = message.cell
+            self.view.workers[worker.number] = WorkerLine(title=self.cells[message.cell].title)
+        elif message.kind == "progress":
+            line.step, line.steps, line.loss = message.step, message.steps, message.loss
+        elif message.kind == "waiting":
+            self.wait_for(worker, message)
+        elif message.kind == "note":
+            self.note(f"{self.cells[message.cell].title}: {message.text}")
+        elif message.kind == "fatal":
+            self.abort(message.code, message.text)
+        elif message.kind == "elsewhere":
+            self.handle_elsewhere(message.cell)
         else:
             worker.cell = None
-            self.made += 1
-            self.settle(news.cell, news.status, seconds=news.seconds, news=news)
+            self.executed += 1
+            self.record_end(message.cell, message.status, seconds=message.seconds, message=message)
 
-    def wait_for(self, worker: WorkerProcess, news: News) -> None:
-        """Show that others hold all runs that are left, and name them if they are not ours."""
-        if self.is_ours(news.text):
-            self.scene.workers[worker.number] = WorkerLine(title="waiting for the last runs")
+    def wait_for(self, worker: WorkerProcess, message: WorkerMessage) -> None:
+        """Show that other processes hold all remaining runs; report those of other runners."""
+        if self.is_ours(message.text):
+            self.view.workers[worker.number] = WorkerLine(title="waiting for the last runs")
             return
-        title = f"waiting for {news.text}: {self.cells[news.cell].title}"
-        self.scene.workers[worker.number] = WorkerLine(title=title)
+        title = f"waiting for {message.text}: {self.cells[message.cell].title}"
+        self.view.workers[worker.number] = WorkerLine(title=title)
         self.note(f"worker {worker.number} is {title}")
 
     def is_ours(self, owner: str) -> bool:
         return any(f"process {worker.pid} on" in owner for worker in self.workers)
 
-    def made_elsewhere(self, number: int) -> None:
-        if number in self.left:
+    def handle_elsewhere(self, number: int) -> None:
+        if number in self.remaining:
             record = self.store.record(self.cells[number].run_key)
-            self.settle(number, record.status if record else "done", seconds=None)
+            self.record_end(number, record.status if record else "done", seconds=None)
 
     def count(self, status: str) -> None:
         self.counts[status] += 1
-        self.scene.done += 1
-        self.scene.failed += status == "failed"
-        self.scene.diverged += status == "diverged"
+        self.view.done += 1
+        self.view.failed += status == "failed"
+        self.view.diverged += status == "diverged"
 
-    def settle(
-        self, number: int, status: str, *, seconds: float | None, news: News | None = None
+    def record_end(
+        self,
+        number: int,
+        status: str,
+        *,
+        seconds: float | None,
+        message: WorkerMessage | None = None,
     ) -> None:
-        """Note that a run has ended."""
-        if self.left.pop(number, None) is None:
+        """Record that a run has ended."""
+        if self.remaining.pop(number, None) is None:
             return
         cell = self.cells[number]
         self.count(status)
         if seconds is not None:
             self.estimate.add(cell, seconds)
         elapsed = time.monotonic() - self.began
-        self.scene.runs_per_minute = 60.0 * self.made / elapsed if self.made else None
-        left = tuple(self.left.values())
-        self.scene.seconds_left = self.estimate.seconds_left(left, len(self.workers))
-        if news is None:
+        self.view.runs_per_minute = 60.0 * self.executed / elapsed if self.executed else None
+        left = tuple(self.remaining.values())
+        self.view.seconds_left = self.estimate.seconds_left(left, len(self.workers))
+        if message is None:
             return
-        result = news.text.splitlines()[0] if news.text else ""
-        if not result and news.loss is not None:
-            result = f"{cell.run.task.metric} {news.loss:.4g}"
-        text = f"{cell.title}: {status}, {result} ({news.seconds:.1f} s)"
+        result = message.text.splitlines()[0] if message.text else ""
+        if not result and message.loss is not None:
+            result = f"{cell.run.task.metric} {message.loss:.4g}"
+        text = f"{cell.title}: {status}, {result} ({message.seconds:.1f} s)"
         if status != "done":
             self.notes.append(text)
             self.display.note(text)

@@ -1,18 +1,18 @@
-"""The store of runs: one folder for each, named by the run's key, that owns itself.
+"""The store of runs: one self-contained folder per run, named by the run's key.
 
-A run is *done* when its ``record.json`` was renamed into place, which happens last; *running* while
-somebody holds its lock; *open* otherwise. There is no index and no server: two people may work on
-one store at once, and every file can be read with any editor. Torch-free.
+A run is *done* once its ``record.json`` exists, which is written last; *running* while a process
+holds its lock; *open* otherwise. There is no index and no server: several processes can use one
+store at once. Torch-free.
 
-    RUNS/<first two digits>/<run key>/config.json          what the run is
-                                      metrics.jsonl        how it went, one event per line
+    RUNS/<first two digits>/<run key>/config.json          the run's configuration
+                                      metrics.jsonl        the log, one event per line
                                       attention.safetensors  attention on one example
                                       network/             the trained network, if it is kept
                                       MANIFEST.json        sizes and digests of all files
-                                      record.json          how it ended; written last
-                                      run.lock             who is at work
-                                      checkpoints/         only while it is not done
-                                      damaged-1/           what was found damaged, if anything was
+                                      record.json          the result; written last
+                                      run.lock             the owner
+                                      checkpoints/         until the run is done
+                                      damaged-1/           damaged files, if there were any
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from qkvary.storage.durable import (
     atomic_write_file,
     clean_leftovers,
     make_directory,
+    quarantine,
     remove_dir,
     remove_file,
-    set_aside,
 )
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 from qkvary.storage.journal import parse_journal
@@ -54,13 +54,13 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class Store:
-    """All runs below one folder, which need not exist yet."""
+    """All runs in one folder, which need not exist yet."""
 
     def __init__(self, path: Path) -> None:
-        """Look into a folder.
+        """Open the store at ``path``.
 
         Raises:
-            UsageError: if there is something else in its place.
+            UsageError: if it is a file.
         """
         with suppress(OSError):
             if path.is_file():
@@ -74,18 +74,18 @@ class Store:
             UnsafeError: if ``key`` is not a run key.
         """
         if not _KEY.fullmatch(key):
-            raise UnsafeError(f"{key!r} is no run key: expected 64 hexadecimal digits")
+            raise UnsafeError(f"expected a run key of 64 hexadecimal digits, got {key!r}")
         return self.path / key[:2] / key
 
     def state(self, key: str) -> State:
-        """Return where a run stands. A glance: nothing is checked, only looked for."""
+        """Return the state of a run, without validating its files."""
         directory = self.directory(key)
         if (directory / RECORD_NAME).exists():
             return "done"
         return "running" if is_held(directory / LOCK_NAME) else "open"
 
     def owner(self, key: str) -> Owner | None:
-        """Return who is at work on a run, or None if nobody is."""
+        """Return the owner of a run's lock, or None."""
         lock = self.directory(key) / LOCK_NAME
         return read_owner(lock) if is_held(lock) else None
 
@@ -95,10 +95,10 @@ class Store:
         return tuple(sorted(path.name for path in found if _KEY.fullmatch(path.name)))
 
     def record(self, key: str) -> Record | None:
-        """Return how a run ended, or None if it did not yet.
+        """Return the record of a run, or None if the run is not done.
 
         Raises:
-            DamagedError: if there is a record, but not the one that was written.
+            DamagedError: if the record is damaged.
         """
         directory = self.directory(key)
         if not (directory / RECORD_NAME).exists():
@@ -110,10 +110,10 @@ class Store:
         return record
 
     def curve(self, key: str) -> list[dict[str, Any]]:
-        """Return the events of a run so far, in order; none if it was never begun.
+        """Return the logged events of a run so far, in order.
 
         Raises:
-            DamagedError: if the run is done and its log is not the one that was written.
+            DamagedError: if the log of a finished run is damaged.
         """
         directory = self.directory(key)
         if (directory / RECORD_NAME).exists():
@@ -127,10 +127,10 @@ class Store:
         return list(parse_journal(data, where=str(directory / JOURNAL_NAME)).events)
 
     def attention(self, key: str) -> AttentionMaps | None:
-        """Return the attention maps of a finished run, or None where it left none.
+        """Return the attention maps of a finished run, or None if it has none.
 
         Raises:
-            DamagedError: if the file is not the one that was written.
+            DamagedError: if the file is damaged.
         """
         directory = self.directory(key)
         if not (directory / RECORD_NAME).exists():
@@ -141,16 +141,16 @@ class Store:
         return from_bytes(manifest.read(directory, ATTENTION_NAME))
 
     def network(self, key: str) -> Path | None:
-        """Return the checkpoint of a finished run's network, or None where none was kept."""
+        """Return the checkpoint of a finished run's network, or None if none was kept."""
         directory = self.directory(key)
         path = directory / NETWORK_NAME
         return path if (directory / RECORD_NAME).exists() and path.exists() else None
 
-    def damage(self, key: str) -> str | None:
-        """Read every file of a finished run, and say what is wrong; None if all is well.
+    def find_damage(self, key: str) -> str | None:
+        """Validate every file of a finished run; return a description of any damage, else None.
 
         Raises:
-            NewerFormatError: if a newer qkvary wrote the run: it is intact, but not for this one.
+            NewerFormatError: if a newer qkvary wrote the run.
         """
         directory = self.directory(key)
         try:
@@ -164,18 +164,17 @@ class Store:
         return None
 
     def claim(self, key: str, config: Mapping[str, Any], *, again: bool = False) -> Claim | None:
-        """Take an open run for this process, or return None if it is done.
+        """Claim an open run for this process; return None if it is done.
 
-        A run whose files are damaged is open: it is made again, what there was is set aside, and
-        the claim says why.
+        A damaged run is reopened: its files are quarantined, and the claim has a warning.
 
         Args:
             key: The run's key.
-            config: What the run is, as JSON values.
-            again: Whether a run that is done is to be made again.
+            config: The run's configuration, as JSON values.
+            again: Whether to reopen a run that is done.
 
         Raises:
-            BusyError: if somebody else is at work on it; the message names them.
+            BusyError: if another process owns the run; the message names it.
             ResourceError: if the store cannot be written.
             NewerFormatError: if a newer qkvary wrote the run.
         """
@@ -183,11 +182,11 @@ class Store:
         make_directory(directory)
         lock = OwnerLock(directory / LOCK_NAME)
         try:
-            # Only now: somebody may have finished the run before the lock was free.
-            problem = self.damage(key)
+            # After locking: another process may have finished the run just before.
+            problem = self.find_damage(key)
             done = (directory / RECORD_NAME).exists() and problem is None
             if done and not again:
-                self._tidy(key)
+                self._clean_up(key)
                 lock.release()
                 return None
             return Claim(self, key, config, lock, _restore(directory, config, problem, done))
@@ -195,22 +194,22 @@ class Store:
             lock.release()
             raise
 
-    def is_tidy(self, key: str) -> bool:
-        """Return whether a finished run keeps nothing that it no longer needs."""
+    def is_clean(self, key: str) -> bool:
+        """Return whether the checkpoints of a finished run have been removed."""
         return self._diverged(key) or not (self.directory(key) / CHECKPOINTS_NAME).exists()
 
-    def _tidy(self, key: str) -> None:
+    def _clean_up(self, key: str) -> None:
         if not self._diverged(key):
-            tidy(self.directory(key))
+            clean_up(self.directory(key))
 
     def _diverged(self, key: str) -> bool:
-        """Whether a run ended so; then the last checkpoint before it is kept, to look at."""
+        """Return whether a run diverged; then its last checkpoint is kept for inspection."""
         record = self.record(key)
         return record is not None and record.status == "diverged"
 
 
-def tidy(directory: Path) -> None:
-    """Remove what a finished run no longer needs; its owner's business.
+def clean_up(directory: Path) -> None:
+    """Remove the checkpoints and temporary files of a finished run; for its owner only.
 
     Raises:
         ResourceError: if it cannot be removed.
@@ -227,16 +226,16 @@ def _config_bytes(config: Mapping[str, Any]) -> bytes:
 def _restore(
     directory: Path, config: Mapping[str, Any], problem: str | None, done: bool
 ) -> tuple[str, ...]:
-    """Bring a folder that was just locked into the state of an open run; say what was wrong."""
+    """Turn a folder that was just locked into that of an open run; return warnings."""
     clean_leftovers(directory)
     warnings: list[str] = []
-    # The record first: from there on the run is open, whatever happens.
+    # Remove the record first: without it the run is open, whatever happens next.
     files = (RECORD_NAME, MANIFEST_NAME, ATTENTION_NAME)
     if problem is not None:
-        # A run that diverged has checkpoints. It goes on from them, and needs its log.
+        # A diverged run resumes from its checkpoints, and needs its log.
         log = () if (directory / CHECKPOINTS_NAME).exists() else (JOURNAL_NAME,)
-        place = set_aside(directory, (*files, NETWORK_NAME, *log))
-        warnings.append(f"{problem}; the run is made again, and what there was is in {place}")
+        folder = quarantine(directory, (*files, NETWORK_NAME, *log))
+        warnings.append(f"{problem}; the run is repeated, and the damaged files are in {folder}")
     elif done:
         for name in (*files, JOURNAL_NAME):
             remove_file(directory / name)
@@ -244,8 +243,8 @@ def _restore(
             if (directory / name).exists():
                 remove_dir(directory / name)
     elif (directory / MANIFEST_NAME).exists():
-        # Killed between the manifest and the record, or the record was taken away.
-        warnings.append(f"{directory / RECORD_NAME} is missing; the run is taken up again")
+        # Killed between the manifest and the record, or the record was deleted.
+        warnings.append(f"{directory / RECORD_NAME} is missing; the run is resumed")
         for name in (MANIFEST_NAME, ATTENTION_NAME):
             remove_file(directory / name)
     path = directory / CONFIG_NAME
@@ -253,25 +252,25 @@ def _restore(
     found = path.read_bytes() if path.exists() else None
     if found != expected:
         if found is not None:
-            warnings.append(f"{path} was changed; it is written again")
+            warnings.append(f"{path} was changed; it is rewritten")
         atomic_write_file(path, expected)
     return tuple(warnings)
 
 
 @dataclass(slots=True)
 class Claim:
-    """A run that this process owns, until ``release``, ``finish`` or its death."""
+    """A run that this process owns, until ``release``, ``finish`` or the end of the process."""
 
     store: Store
-    """Where the run is."""
+    """The store of the run."""
     key: str
     """The run's key."""
     config: Mapping[str, Any]
-    """What the run is."""
+    """The run's configuration."""
     lock: OwnerLock
-    """What the ownership rests on."""
+    """The lock of the run."""
     warnings: tuple[str, ...]
-    """What was found damaged, in sentences."""
+    """Descriptions of damage that was found."""
 
     @property
     def directory(self) -> Path:
@@ -279,22 +278,22 @@ class Claim:
         return self.store.directory(self.key)
 
     def restart(self) -> Path:
-        """Set aside everything that was done so far, for a run whose checkpoints are all damaged.
+        """Quarantine log and checkpoints of a run whose checkpoints are all damaged.
 
         Returns:
-            The folder that has it now.
+            The folder that holds them now.
 
         Raises:
-            ResourceError: if it cannot be moved.
+            ResourceError: if they cannot be moved.
         """
-        # The log first: checkpoints that are still there are found damaged once more.
-        return set_aside(self.directory, (JOURNAL_NAME, CHECKPOINTS_NAME))
+        # The log first: if this is interrupted, the checkpoints are found damaged again.
+        return quarantine(self.directory, (JOURNAL_NAME, CHECKPOINTS_NAME))
 
     def finish(self, record: Record, *, attention: bytes | None = None) -> None:
-        """Store how the run ended, and let go of it.
+        """Write the record and release the run.
 
         Args:
-            record: How it ended.
+            record: The record.
             attention: The bytes of its attention maps, if it has any.
 
         Raises:
@@ -310,9 +309,9 @@ class Claim:
         atomic_write_file(directory / MANIFEST_NAME, describe(files).to_json())
         atomic_write_file(directory / RECORD_NAME, files[RECORD_NAME])
         if record.status != "diverged":
-            tidy(directory)
+            clean_up(directory)
         self.release()
 
     def release(self) -> None:
-        """Let others have the run; what was done so far stays."""
+        """Release the run; its log and checkpoints remain."""
         self.lock.release()

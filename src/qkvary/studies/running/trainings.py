@@ -1,8 +1,8 @@
-"""What ``qkvary train`` was asked for, noted beside its runs: so a page can be made at any time.
+"""Stores the requests of ``qkvary train`` beside their runs, for reports at any later time.
 
-A run's own folder says what the run is, but neither what it was called nor what else was planned.
-Each note is a study, written once and never changed; those that ask for the same runs with other
-variants or seeds are one training. Torch-free.
+A run's own folder holds neither the name of the training nor its other runs. Each note is a study,
+written once and never changed; notes that differ only in variants or seeds form one training.
+Torch-free.
 
     RUNS/trainings/<name>-<first digits of its sha256>.json
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.arch.labels import format_label, parse_variant
-from qkvary.storage.documents import Form
+from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import now
 from qkvary.storage.errors import UsageError
@@ -26,28 +26,28 @@ from qkvary.studies.study import Study
 from qkvary.text.names import FOLDER_DIGITS, slug
 
 FOLDER = "trainings"
-FORM = Form(name="a note of a training", version=1, key="format")
+FORMAT = DocumentFormat(name="a note of a training", version=1, key="format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """Runs that belong together."""
+    """A training: the runs of one or more notes."""
 
     study: Study
-    """All variants and seeds that were asked for, in the order in which they were."""
+    """All requested variants and seeds, in the order of the requests."""
     commands: tuple[str, ...]
-    """What was typed."""
+    """The command lines."""
     notes: tuple[str, ...]
-    """Names of the notes, without their ending."""
+    """Names of the notes, without suffix."""
 
 
 def note_training(store: Store, study: Study, command: str) -> None:
-    """Note what is to be trained, once.
+    """Write a note of a training, unless it exists.
 
     Args:
-        store: Where its runs are.
-        study: What is asked for.
-        command: What was typed.
+        store: The store of its runs.
+        study: The requested runs.
+        command: The command line.
 
     Raises:
         ResourceError: if the store cannot be written.
@@ -58,17 +58,17 @@ def note_training(store: Store, study: Study, command: str) -> None:
     if path.exists():
         return
     make_directory(path.parent)
-    atomic_write_file(path, FORM.write({"command": command, "noted": now(), "study": fields}))
+    atomic_write_file(path, FORMAT.write({"command": command, "noted": now(), "study": fields}))
 
 
 def list_trainings(store: Store) -> tuple[Training, ...]:
     """Return all trainings of a store, the oldest first.
 
     Raises:
-        DamagedError: if a note is not as it was written.
+        DamagedError: if a note is damaged.
         NewerFormatError: if a newer qkvary wrote it.
     """
-    # Notes have whole seconds: of those of one second the file written first is the older one.
+    # Notes store whole seconds; within one second the modification times decide.
     paths = sorted((store.path / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     found = [_read(path) for path in paths]
     trainings: list[Training] = []
@@ -84,44 +84,46 @@ def list_trainings(store: Store) -> tuple[Training, ...]:
 
 
 def find_training(store: Store, name: str) -> Training:
-    """Return the training of a name.
+    """Return a training by name.
 
     Args:
-        store: Where its runs are.
-        name: Of the study, or of one of its notes where several trainings have one name.
+        store: The store of its runs.
+        name: Name of the study, or of a note if several trainings have the same name.
 
     Raises:
         UsageError: if there is none, or more than one.
-        DamagedError: if a note is not as it was written.
+        DamagedError: if a note is damaged.
     """
     trainings = list_trainings(store)
     for training in trainings:
         if name in training.notes:
             return training
     named = [training for training in trainings if training.study.name == name]
-    # What was refused before its first step is no reason to ask which one was meant.
+    # A training without a single step does not make a name ambiguous.
     found = [training for training in named if _has_begun(store, training)] or named
     if len(found) == 1:
         return found[0]
     if found:
-        some = ", ".join(f"{one.notes[0]} ({_tell_apart(one)})" for one in found)
-        raise UsageError(f"{len(found)} trainings are called {name!r}: name one of {some}")
+        some = ", ".join(f"{one.notes[0]} ({_describe(one)})" for one in found)
+        raise UsageError(
+            f"expected the name of one training, got {name!r} of {len(found)}; choices: {some}"
+        )
     known = ", ".join(dict.fromkeys(repr(training.study.name) for training in trainings))
     raise UsageError(
         f"expected a training of {store.path}, got {name!r}; "
-        + (f"choices: {known}" if known else "it has none: `qkvary train` makes some")
+        + (f"choices: {known}" if known else "it has none: run `qkvary train` first")
     )
 
 
 def page_name(store: Store, study: Study) -> str:
-    """What the folder of a training's page is called: its name, if no older one has it.
+    """Return the name of a training's page: that of its study, unless an older training has it.
 
     Args:
-        store: Where its runs are.
-        study: Some or all of what was asked for, under a name of ``qkvary train``.
+        store: The store of its runs.
+        study: Some or all of its runs.
 
     Raises:
-        DamagedError: if a note is not as it was written.
+        DamagedError: if a note is damaged.
     """
     named = [one for one in list_trainings(store) if one.study.name == study.name]
     begun = [one for one in named if _has_begun(store, one)] or named
@@ -132,18 +134,18 @@ def page_name(store: Store, study: Study) -> str:
 
 
 def _read(path: Path) -> tuple[str, Training]:
-    """A note, and when it was written."""
+    """Return a note's time and training."""
 
     def build(note: dict[str, Any]) -> tuple[str, Training]:
         study = from_dict(Study, note["study"])
         training = Training(study=study, commands=(str(note["command"]),), notes=(path.stem,))
         return str(note["noted"]), training
 
-    return FORM.read(path.read_bytes(), path, build)
+    return FORMAT.read(path.read_bytes(), path, build)
 
 
 def _join(first: Training, second: Training) -> Training | None:
-    """Both as one, if all runs of both are runs of one study."""
+    """Return both trainings as one, or None if their runs are not runs of one study."""
     one, other = first.study, second.study
     if one.name != other.name:
         return None
@@ -172,7 +174,7 @@ def _has_begun(store: Store, training: Training) -> bool:
     )
 
 
-def _tell_apart(training: Training) -> str:
+def _describe(training: Training) -> str:
     (setting, *_), study = training.study.settings, training.study
-    typed = ", ".join(f"`{command}`" for command in training.commands)
-    return f"{setting.training.steps:,} steps, {', '.join(study.variants)}: {typed}"
+    commands = ", ".join(f"`{command}`" for command in training.commands)
+    return f"{setting.training.steps:,} steps, {', '.join(study.variants)}: {commands}"

@@ -1,7 +1,7 @@
-"""How much of a device training uses: its arithmetic against that of one large product.
+"""Device utilization of training: its FLOP rate relative to that of a large matrix product.
 
-Measured when a run has ended, by the process that trained it: on another machine, or another day,
-the product says nothing about the run. It is no part of what the run is.
+Measured when a run ends, by the process that trained it, since the rate of the product depends on
+the machine and its load. It is not part of the run's identity.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from qkvary.costs.training import training_macs_per_token
 from qkvary.nn.linear import linear
 from qkvary.training.config import RunConfig
 
-SIDE_ON_CPU, SIDE_ELSEWHERE = 1024, 8192
-TURNS = 5
+SIDE_ON_CPU, SIDE_ON_GPU = 1024, 8192
+REPEATS = 5
 
 
 def measure_utilization(
     run: RunConfig, steps_per_second: float, *, processes: int = 1
 ) -> dict[str, float]:
-    """What the timing of a record says about it; nothing where it cannot be measured.
+    """Return the utilization for the timing of a record; empty if it cannot be measured.
 
     Args:
-        run: What was trained; only language models are large enough to be worth it.
-        steps_per_second: How fast.
-        processes: How many trained it, on as many devices.
+        run: The run; only language models are measured.
+        steps_per_second: Speed of training.
+        processes: Number of processes, each on a device of its own.
 
     Returns:
-        ``utilization``, a share, and ``product_flops_per_second``, which it is a share of: the
-        product's, of all processes together. Or nothing.
+        ``utilization``, and ``product_flops_per_second`` of all processes, to which it is
+        relative.
     """
     if not isinstance(run.network, LanguageModelConfig) or not steps_per_second:
         return {}
     try:
         whole = processes * product_flops_per_second(run)
     except RuntimeError:
-        # No memory for it, or a type that this device does not multiply.
+        # Out of memory, or a type that this device does not support.
         return {}
     share = training_flops_per_second(run, steps_per_second) / whole
     return {"utilization": share, "product_flops_per_second": whole}
 
 
 def training_flops_per_second(run: RunConfig, steps_per_second: float) -> float:
-    """Operations of forward and backward passes a second, two for each multiply-accumulate.
+    """Return the FLOPs per second of forward and backward passes.
 
-    Counts what the network asks for: neither hidden pairs nor what is computed again.
+    Excludes masked pairs and recomputation.
     """
     tokens = run.task.sequence_length
     macs = training_macs_per_token(as_model(run.network), tokens=tokens)
@@ -57,12 +57,12 @@ def training_flops_per_second(run: RunConfig, steps_per_second: float) -> float:
 
 
 def product_flops_per_second(run: RunConfig) -> float:
-    """Operations a second of a product of large square matrices, as a run would compute it.
+    """Measure the FLOPs per second of a product of large square matrices, computed like a run.
 
-    Measured now: the median of five turns behind one that is not counted.
+    Takes the median of five repeats after one warm-up.
     """
     device = torch.device(run.device)
-    side = SIDE_ON_CPU if device.type == "cpu" else SIDE_ELSEWHERE
+    side = SIDE_ON_CPU if device.type == "cpu" else SIDE_ON_GPU
     dtype = torch.bfloat16 if run.training.execution.precision == "bf16" else torch.float32
     if run.dtype == "float64":
         dtype = torch.float64
@@ -72,10 +72,10 @@ def product_flops_per_second(run: RunConfig) -> float:
         left, right = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
         seconds: list[float] = []
         with torch.inference_mode():
-            for _ in range(1 + TURNS):
+            for _ in range(1 + REPEATS):
                 start = perf_counter()
                 product = linear(left, right)
-                # Waits for a device that works on its own.
+                # Synchronizes with the device.
                 product[0, 0].item()
                 seconds.append(perf_counter() - start)
     finally:

@@ -1,4 +1,4 @@
-"""The process that trains: the runner starts ``python -m qkvary.studies.running.worker``."""
+"""The worker process, which trains: ``python -m qkvary.studies.running.worker``."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from qkvary.studies.running.attention_maps import AttentionMaps, to_bytes
 from qkvary.studies.running.recording import make_record
 from qkvary.studies.running.store import NETWORK_NAME, Claim
 from qkvary.studies.running.utilization import measure_utilization
-from qkvary.studies.running.workloop import Made, Surroundings, serve
+from qkvary.studies.running.work_loop import RunContext, RunResult, serve
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.contract import AttentionExample, Task
 from qkvary.training.allocator import keep_freed_memory
-from qkvary.training.config import Way
+from qkvary.training.config import ExecutionSettings
 from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
 
 
 @functools.lru_cache(maxsize=8)
 def load_cell_task(config: TaskConfig) -> Task:
-    """The task of a run, loaded once for all runs of this process.
+    """Return the task of a run, cached for all runs of this process.
 
     Raises:
         DamagedError: if its data is not what the configuration says.
@@ -40,8 +40,8 @@ def load_cell_task(config: TaskConfig) -> Task:
     task = load_task(config)
     if task.data_fingerprint != config.data_fingerprint:
         raise DamagedError(
-            f"the data of task {config.name} is not what its configuration says: "
-            f"{task.data_fingerprint} instead of {config.data_fingerprint}"
+            f"expected data of task {config.name} with fingerprint {config.data_fingerprint}, got "
+            f"{task.data_fingerprint}"
         )
     return task
 
@@ -52,35 +52,35 @@ def _attention(example: AttentionExample) -> bytes:
 
 
 def _kernel(cell: Cell) -> str:
-    """The implementations of the softmax core that training uses, by the configuration."""
+    """Return the kernels of the softmax core that training uses."""
     keys = cell.run.task.sequence_length
     layers = cell.run.network.layers
     return " and ".join(sorted({choose_kernel(layer, keys, training=True) for layer in layers}))
 
 
-def make(
+def train_cell(
     cell: Cell,
     claim: Claim,
-    surroundings: Surroundings,
+    context: RunContext,
     distribution: Distribution | None = None,
-    way: Way | None = None,
-) -> Made | None:
-    """Train the network of one run in the claimed folder; None if it was stopped."""
+    execution: ExecutionSettings | None = None,
+) -> RunResult | None:
+    """Train the network of a run in the claimed folder; return None if it was stopped."""
     started, task = now(), load_cell_task(cell.run.task)
     outcome = train(
         cell.run,
         task,
         claim.directory,
-        stop=surroundings.stop,
-        watchers=surroundings.watchers,
+        stop=context.stop,
+        callbacks=context.callbacks,
         distribution=distribution,
-        checkpoint_seconds=surroundings.checkpoint_seconds,
-        keep=surroundings.keep,
-        way=way,
+        checkpoint_seconds=context.checkpoint_seconds,
+        keep=context.keep,
+        execution=execution,
         generate=generate,
     )
-    computed = cell.run if way is None else cell.run.computed(way)
-    changed = cell.run.way.differences(computed.way)
+    computed = cell.run if execution is None else cell.run.with_execution(execution)
+    changed = cell.run.execution.differences(computed.execution)
     if outcome.status == "stopped":
         return None
     if cell.keep_network and outcome.status == "done":
@@ -109,9 +109,9 @@ def make(
         state_sha256=outcome.state_sha256,
     )
     attention = None if outcome.attention is None else _attention(outcome.attention)
-    return Made(record=record, attention=attention)
+    return RunResult(record=record, attention=attention)
 
 
 if __name__ == "__main__":
     keep_freed_memory()
-    sys.exit(serve(make))
+    sys.exit(serve(train_cell))

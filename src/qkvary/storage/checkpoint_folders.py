@@ -1,7 +1,4 @@
-"""A folder of numbered checkpoints, of which the newest are kept.
-
-Each checkpoint is a folder with a manifest. Knows nothing of what is inside; torch-free.
-"""
+"""Folders of numbered checkpoints, each a folder with a manifest. Torch-free."""
 
 from __future__ import annotations
 
@@ -14,43 +11,43 @@ from pathlib import Path
 from typing import TypeVar
 
 from qkvary.storage.durable import (
+    atomic_directory,
     clean_leftovers,
-    filling,
     make_directory,
+    quarantine,
     remove_dir,
-    set_aside,
     write_new_file,
 )
-from qkvary.storage.errors import DamagedError, NoneSoundError, UnsafeError
+from qkvary.storage.errors import DamagedError, NoValidCheckpointError, UnsafeError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 
-KEEP = 2
-"""How many checkpoints are kept if nobody says: the newest, and one in case that it is damaged."""
+DEFAULT_KEEP = 2
+"""Default number of checkpoints to keep: the newest, and one in case it is damaged."""
 
 Found = TypeVar("Found")
-"""What a checkpoint is read as."""
+"""Type of the value that a checkpoint is read into."""
 
 _STEP = re.compile(r"step-(\d{12})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """The bytes of a file that is still to be written."""
+class FileContents:
+    """The contents of a file to write."""
 
     size: int
-    """How many."""
+    """Number of bytes."""
     blocks: Iterable[bytes | memoryview]
-    """The bytes, in order; made when they are needed."""
+    """The bytes in order, generated on demand."""
 
 
 def step_folder(directory: Path, step: int) -> Path:
-    """Return where the checkpoint of a step stands."""
+    """Return the folder of a step's checkpoint."""
     return directory / f"step-{step:012d}"
 
 
 def stored_steps(directory: Path) -> tuple[int, ...]:
-    """Return the numbers of the checkpoints in ``directory``, newest first, unchecked."""
+    """Return the steps of the checkpoints in ``directory``, newest first, without validation."""
     if not directory.is_dir():
         return ()
     matches = (_STEP.fullmatch(path.name) for path in directory.iterdir())
@@ -60,34 +57,34 @@ def stored_steps(directory: Path) -> tuple[int, ...]:
 # ---- writing
 
 
-def filling_step(directory: Path, step: int, size: int) -> AbstractContextManager[Path]:
-    """Give out a folder for the files of one checkpoint; it is there when the block ends.
+def checkpoint_directory(directory: Path, step: int, size: int) -> AbstractContextManager[Path]:
+    """Yield a temporary folder that becomes the checkpoint of a step when the block ends.
 
-    Who fills it calls ``write_checked`` for the files, ``write_manifest`` last, and ``keep_newest``
-    behind the block.
+    Call ``write_checked`` for the files, ``write_manifest`` last, and ``keep_newest`` after the
+    block.
 
     Args:
-        directory: Where the checkpoints are; made where it is not there.
-        step: Number of the checkpoint.
+        directory: The folder of the checkpoints, created if missing.
+        step: Step of the checkpoint.
         size: Bytes that it needs.
 
     Raises:
-        ResourceError: if the disk is full, broken or not writable; the checkpoints before stay.
+        ResourceError: if the disk is full, broken or not writable; older checkpoints remain.
     """
     make_directory(directory)
     clean_leftovers(directory)
-    return filling(step_folder(directory, step), size)
+    return atomic_directory(step_folder(directory, step), size)
 
 
-def write_checked(folder: Path, files: Mapping[str, Contents]) -> dict[str, FileEntry]:
-    """Write files into a folder that ``filling_step`` gave out, and read them back.
+def write_checked(folder: Path, files: Mapping[str, FileContents]) -> dict[str, FileEntry]:
+    """Write files into a folder of ``checkpoint_directory``, and verify them by reading.
 
     Returns:
-        What the manifest has to say of them.
+        Their entries for the manifest.
 
     Raises:
         ResourceError: if the disk is full, broken or not writable.
-        DamagedError: if what was read back is not what was written.
+        DamagedError: if verification fails.
     """
     entries: dict[str, FileEntry] = {}
     for name, contents in files.items():
@@ -110,7 +107,7 @@ def _watched(
 def write_manifest(
     folder: Path, step: int, files: Mapping[str, FileEntry], about: Mapping[str, JsonValue]
 ) -> None:
-    """Write what makes the files of a folder a checkpoint.
+    """Write the manifest of a checkpoint.
 
     Raises:
         ResourceError: if the disk is full, broken or not writable.
@@ -119,7 +116,7 @@ def write_manifest(
     write_new_file(folder / MANIFEST_NAME, [data], len(data))
 
 
-def keep_newest(directory: Path, keep: int = KEEP) -> None:
+def keep_newest(directory: Path, keep: int = DEFAULT_KEEP) -> None:
     """Remove all checkpoints but the newest ``keep``, at least 1."""
     _remove(directory, stored_steps(directory)[keep:])
 
@@ -136,13 +133,13 @@ def step_manifest(directory: Path, step: int) -> Manifest:
     """Return the manifest of a checkpoint.
 
     Raises:
-        DamagedError: if there is none, or it is that of another step.
-        UnsafeError: if it names a file outside of the checkpoint.
+        DamagedError: if there is none, or it belongs to another step.
+        UnsafeError: if it names a file outside the checkpoint.
     """
     path = step_folder(directory, step)
     manifest = read_manifest(path)
     if manifest.about.get("step") != step:
-        raise DamagedError(f"{path} holds step {manifest.about.get('step')}")
+        raise DamagedError(f"expected step {step} in {path}, got {manifest.about.get('step')}")
     return manifest
 
 
@@ -153,16 +150,16 @@ def find_newest(
     read: Callable[[int], Found],
     report: Callable[[str], None],
 ) -> Found | None:
-    """Return the first of some checkpoints that can be read, or None where there are none.
+    """Return the newest valid checkpoint, or None if there are none.
 
     Args:
-        directory: Where the checkpoints are.
-        steps: Their numbers, newest first.
-        read: Reads one of them; raises ``DamagedError`` if it is damaged or of no use.
-        report: Told, in a sentence, of each damaged checkpoint.
+        directory: The folder of the checkpoints.
+        steps: Steps of the checkpoints, newest first.
+        read: Reads a checkpoint; raises ``DamagedError`` if it is damaged.
+        report: Called with a message for each damaged checkpoint.
 
     Raises:
-        NoneSoundError: if all of them are damaged.
+        NoValidCheckpointError: if all of them are damaged.
     """
     problems: list[str] = []
     for step in steps:
@@ -172,18 +169,18 @@ def find_newest(
             problems.append(str(error))
             report(f"checkpoint of step {step} is damaged: {error}")
     if problems:
-        raise NoneSoundError(f"every checkpoint in {directory} is damaged: {problems[0]}")
+        raise NoValidCheckpointError(f"every checkpoint in {directory} is damaged: {problems[0]}")
     return None
 
 
-def keep_from(directory: Path, step: int, keep: int = KEEP) -> None:
-    """Leave the checkpoint of ``step`` and those right before it, up to ``keep``.
+def keep_up_to(directory: Path, step: int, keep: int = DEFAULT_KEEP) -> None:
+    """Keep the checkpoint of ``step`` and the ones before it, ``keep`` in total.
 
-    A killed process did not come to remove the older ones. Newer ones could not be read; whether
-    they are damaged or the disk is, they are set aside.
+    Older ones, left by a killed process, are removed; newer ones, which could not be read, are
+    quarantined.
     """
     steps = stored_steps(directory)
     position = steps.index(step)
     if position:
-        set_aside(directory, [step_folder(directory, newer).name for newer in steps[:position]])
+        quarantine(directory, [step_folder(directory, newer).name for newer in steps[:position]])
     _remove(directory, steps[position + keep :])

@@ -1,8 +1,8 @@
-"""Runs that were begun in another way than they are asked for now. Torch-free.
+"""Finds runs that differ from the requested ones only in their execution settings. Torch-free.
 
-How a step is computed changes its last bits, so it is a part of what names a run. Whoever comes
-with fewer threads, another device or smaller parts of a batch does not want to begin anew all the
-same: such a run may be gone on with, and says so.
+Execution settings change the last bits of a step, so they are part of a run's identity. A run can
+still be resumed with fewer threads, on another device or with smaller micro-batches; its log then
+records the change.
 """
 
 from __future__ import annotations
@@ -13,49 +13,49 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from qkvary.arch.canonical import from_dict
+from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.jsonvalues import decode
-from qkvary.storage.rotation import stored_steps
 from qkvary.studies.running.recording import run_identity
 from qkvary.studies.running.store import CHECKPOINTS_NAME, CONFIG_NAME, Store
 from qkvary.studies.study import Cell, Study
-from qkvary.training.config import RunConfig, Way
+from qkvary.training.config import ExecutionSettings, RunConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sibling:
-    """A run that differs from one that is asked for in how it is computed only."""
+class SimilarRun:
+    """A stored run that differs from a requested one only in its execution settings."""
 
     cell: Cell
-    """The one that is asked for."""
+    """The requested run."""
     run_key: str
-    """Of the one that was begun."""
-    way: Way
-    """How it was."""
+    """Key of the stored run."""
+    execution: ExecutionSettings
+    """Execution settings of the stored run."""
     step: int
-    """Of its newest checkpoint; 0 where a run is done and has none."""
+    """Step of its newest checkpoint; 0 if it is done and has none."""
 
     @property
     def differences(self) -> str:
-        """What is different, as options: how it was begun."""
-        changed = self.way.differences(self.cell.run.way)
-        return ", ".join(_option(name, begun) for name, (begun, _) in changed.items())
+        """The differing settings of the stored run, as options of the command line."""
+        changed = self.execution.differences(self.cell.run.execution)
+        return ", ".join(_option(name, stored) for name, (stored, _) in changed.items())
 
 
-def find_sibling(
+def find_similar_run(
     store: Store, study: Study, *, state: Literal["open", "done"] = "open"
-) -> Sibling | None:
-    """Return the one that is furthest on; None where the runs themselves were begun, or none was.
+) -> SimilarRun | None:
+    """Return the most advanced similar run; None if there is none or a requested run has started.
 
     Args:
-        store: Where runs are.
-        study: The runs that are asked for.
-        state: Where its siblings stand.
+        store: The store of runs.
+        study: The requested runs.
+        state: State of the similar runs.
     """
     cells = study.cells()
     if any(_is_begun(store, cell.run_key) for cell in cells):
         return None
-    wanted = {_without_way(run_identity(cell.run)): cell for cell in cells}
-    found: list[Sibling] = []
+    wanted = {_identity_without_execution(run_identity(cell.run)): cell for cell in cells}
+    found: list[SimilarRun] = []
     keys = store.keys()
     for key in keys:
         step = _newest(store, key)
@@ -64,19 +64,19 @@ def find_sibling(
         named = _read(store, key)
         cell = None if named is None else wanted.get(named[0])
         if named is not None and cell is not None:
-            found.append(Sibling(cell=cell, run_key=key, way=named[1], step=step or 0))
+            found.append(SimilarRun(cell=cell, run_key=key, execution=named[1], step=step or 0))
     return max(found, key=lambda one: one.step, default=None)
 
 
-def in_way(study: Study, way: Way) -> Study:
-    """The same study, whose runs are those that were begun in that way."""
+def with_execution(study: Study, execution: ExecutionSettings) -> Study:
+    """Return the study with other execution settings."""
     settings = tuple(
         dataclasses.replace(
-            setting, training=dataclasses.replace(setting.training, execution=way.execution)
+            setting, training=dataclasses.replace(setting.training, execution=execution.config)
         )
         for setting in study.settings
     )
-    return dataclasses.replace(study, settings=settings, device=way.device)
+    return dataclasses.replace(study, settings=settings, device=execution.device)
 
 
 def _is_begun(store: Store, key: str) -> bool:
@@ -87,17 +87,19 @@ def _newest(store: Store, key: str) -> int | None:
     return max(stored_steps(store.directory(key) / CHECKPOINTS_NAME), default=None)
 
 
-def _read(store: Store, key: str) -> tuple[str, Way] | None:
-    """What a run is, and how it was begun; None where nobody can tell: it is no sibling then."""
+def _read(store: Store, key: str) -> tuple[str, ExecutionSettings] | None:
+    """Return identity and execution settings of a stored run; None if they cannot be read."""
     try:
         data = (store.directory(key) / CONFIG_NAME).read_bytes()
         identity = cast("dict[str, Any]", decode(data))
-        return _without_way(identity), from_dict(RunConfig, identity["run"]).way
+        return _identity_without_execution(identity), from_dict(
+            RunConfig, identity["run"]
+        ).execution
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def _without_way(identity: dict[str, Any]) -> str:
+def _identity_without_execution(identity: dict[str, Any]) -> str:
     run = identity["run"]
     training = {name: value for name, value in run["training"].items() if name != "execution"}
     task = {name: value for name, value in run["task"].items() if name != "data"}

@@ -21,26 +21,28 @@ from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.records import Record
-from qkvary.studies.study import Crossing, Setting, Study
+from qkvary.studies.study import CrossSettingContrast, Setting, Study
 from tests.studies.made_up import make_record, make_setting, make_study
 
 LABELS = ("QKV", "Q-K=V", "I-K=V", "MQA")
-CROSSING = Crossing(variant="q,k=v", setting="equal", reference="MQA", reference_setting="reverse")
+CONTRAST = CrossSettingContrast(
+    variant="q,k=v", setting="equal", reference="MQA", reference_setting="reverse"
+)
 
 
-def apart(name: str, **more: Any) -> Setting:
+def separate(name: str, **more: Any) -> Setting:
     return dataclasses.replace(make_setting("reverse"), name=name, **{"table": name, **more})
 
 
 def three_tables(
-    *, crossing: Crossing = CROSSING, limits: tuple[str, ...] = (), **more: Any
+    *, contrast: CrossSettingContrast = CONTRAST, limits: tuple[str, ...] = (), **more: Any
 ) -> Study:
     return make_study(
         dataclasses.replace(make_setting("reverse"), limits=limits),
-        apart("equal", variants=("Q-K=V", "QKV"), equal_parameters=True),
-        apart("seconds", metric="second", variants=("MQA", "Q-K=V")),
+        separate("equal", variants=("Q-K=V", "QKV"), equal_parameters=True),
+        separate("seconds", metric="second", variants=("MQA", "Q-K=V")),
         variants=LABELS,
-        contrasts=(("Q-K=V", "MQA"), crossing),
+        contrasts=(("Q-K=V", "MQA"), contrast),
         **more,
     )
 
@@ -130,17 +132,20 @@ def test_widths_that_were_chosen_are_said() -> None:
 )
 def test_what_differs_needs_a_table_of_its_own(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        apart("odd", table=None, **fields)
+        separate("odd", table=None, **fields)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ([apart("odd", variants=("GQA-2",))], "'GQA-2' is not among the variants of the study"),
-        ([apart("odd", variants=())], "setting 'odd': expected at least one of variants, got none"),
+        ([separate("odd", variants=("GQA-2",))], "expected variants of the study, got 'GQA-2'"),
         (
-            [apart("one", variants=("QKV",)), apart("two", table="one")],
-            "setting 'two': expected the variants of 'one', which stands in the same table 'one'",
+            [separate("odd", variants=())],
+            "setting 'odd': expected at least one of variants, got none",
+        ),
+        (
+            [separate("one", variants=("QKV",)), separate("two", table="one")],
+            "setting 'two': expected the variants of 'one', which shares the table 'one'",
         ),
     ],
 )
@@ -152,15 +157,26 @@ def test_settings_that_do_not_fit_are_refused(settings: list[Setting], message: 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"setting": "none"}, "'none' of a crossing is not among its settings: reverse, equal"),
-        ({"variant": "I-K=V"}, "'I-K=V' of a crossing is not in the setting 'equal': QKV, Q-K=V"),
-        ({"reference": "GQA-2"}, "'GQA-2' of a crossing is not in the setting 'reverse'"),
-        ({"reference_setting": "seconds"}, "one score on both sides of a crossing, got accuracy"),
+        (
+            {"setting": "none"},
+            "expected a setting of the study in a contrast, got 'none'; choices: reverse, equal",
+        ),
+        (
+            {"variant": "I-K=V"},
+            "expected a variant of the setting 'equal' in a contrast, got 'I-K=V'; choices: QKV",
+        ),
+        (
+            {"reference": "GQA-2"},
+            "expected a variant of the setting 'reverse' in a contrast, got 'GQA-2'",
+        ),
+        ({"reference_setting": "seconds"}, "same metric on both sides of a contrast, got accuracy"),
     ],
 )
-def test_crossings_without_meaning_are_refused(fields: dict[str, str], message: str) -> None:
+def test_invalid_contrasts_across_settings_are_refused(
+    fields: dict[str, str], message: str
+) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        three_tables(crossing=dataclasses.replace(CROSSING, **fields))
+        three_tables(contrast=dataclasses.replace(CONTRAST, **fields))
 
 
 # ---- its tables
@@ -181,7 +197,7 @@ def test_every_table_has_the_rows_that_it_is_about(summary: Summary) -> None:
     assert {row.difference for row in summary.table("seconds").rows} == {None}
 
 
-def test_another_score_is_shown_where_it_is_asked_for(summary: Summary) -> None:
+def test_a_table_can_show_another_metric(summary: Summary) -> None:
     table = summary.table("seconds")
     assert table.metric == "test_second"
     ours, other = table.row("MQA").mean, summary.table("reverse").row("MQA").mean
@@ -194,7 +210,7 @@ def test_a_run_in_two_settings_counts_once(summary: Summary) -> None:
     assert contents.variant_counts(summary, "QKV").planned == 5
 
 
-def test_a_crossing_is_the_paired_interval_over_settings(summary: Summary) -> None:
+def test_a_contrast_across_settings_is_the_paired_interval_over_settings(summary: Summary) -> None:
     planned, crossed = summary.contrasts
     assert [row.table for row in planned.rows] == ["reverse", "seconds"]
     assert (crossed.variant, crossed.reference) == ("Q-K=V (equal)", "MQA (reverse)")
@@ -208,7 +224,7 @@ def test_a_crossing_is_the_paired_interval_over_settings(summary: Summary) -> No
     assert crossed.answer.startswith("Q-K=V (equal) against MQA (reverse), which has the same")
 
 
-def test_a_crossing_waits_for_its_runs() -> None:
+def test_a_contrast_across_settings_waits_for_its_runs() -> None:
     study = three_tables()
     (crossed,) = summarise(study, []).contrasts[1:]
     assert crossed.answer.endswith("no pair of runs has finished yet.")
@@ -223,7 +239,7 @@ def test_several_settings_of_one_table_are_averaged_and_shown_alone() -> None:
     study = make_study(
         make_setting("reverse"),
         *(
-            dataclasses.replace(apart(name, table="both"), task=make_setting("", length=n).task)
+            dataclasses.replace(separate(name, table="both"), task=make_setting("", length=n).task)
             for name, n in (("short", 5), ("long", 11))
         ),
         variants=("QKV", "Q-K=V"),

@@ -1,7 +1,7 @@
-"""What a worker does: walk the runs, claim one that is open, make it, record it. Torch-free.
+"""The loop of a worker: claim an open run, train it, record it. Torch-free.
 
-There is no queue. Every worker looks at the store itself, so that any number of runners share the
-runs of one store without knowing of each other. How a run is made is given from outside.
+There is no queue: every worker reads the store itself, so any number of runners can share the runs
+of one store. The caller supplies the function that trains a run.
 """
 
 from __future__ import annotations
@@ -19,70 +19,70 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.environment import now
-from qkvary.storage.errors import BusyError, NoneSoundError, QkvaryError
-from qkvary.storage.rotation import KEEP
-from qkvary.studies.running.messages import Job, News
+from qkvary.storage.errors import BusyError, NoValidCheckpointError, QkvaryError
+from qkvary.studies.running.messages import Job, WorkerMessage
 from qkvary.studies.running.recording import make_record, run_identity
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell
-from qkvary.training.progress import NOBODY, Event, Watchers
+from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event
 
 POLL_SECONDS = 0.5
-"""How often a worker looks again at runs that others hold."""
+"""Seconds between checks of runs that other processes hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a run that is being made may ask for and say."""
+class RunContext:
+    """Settings and callbacks that a worker passes to a run."""
 
     stop: Callable[[], bool]
-    """Whether the run should write a checkpoint and end."""
+    """Returns True if the run should write a checkpoint and end."""
     checkpoint_seconds: float
     """Seconds between two checkpoints."""
-    keep: int = KEEP
-    """Checkpoints that are left, the newest ones."""
-    watchers: Watchers = NOBODY
-    """Who is told how the run goes."""
+    keep: int = DEFAULT_KEEP
+    """Number of newest checkpoints to keep."""
+    callbacks: Callbacks = NO_CALLBACKS
+    """Callbacks of the training loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """A run that has ended."""
+class RunResult:
+    """The result of a run."""
 
     record: Record
-    """How."""
+    """The record."""
     attention: bytes | None = None
-    """Its attention maps, if it has any."""
+    """Attention maps, if it has any."""
 
 
-Make = Callable[[Cell, Claim, Surroundings], Made | None]
-"""Makes a run in the claimed folder; None if it was stopped before the end."""
+TrainFunction = Callable[[Cell, Claim, RunContext], RunResult | None]
+"""Trains a run in the claimed folder; returns None if it was stopped before the end."""
 
 
 class Worker:
-    """Walks the runs of one job."""
+    """Executes the runs of one job."""
 
     def __init__(
         self,
         job: Job,
-        make: Make,
-        tell: Callable[[News], None],
+        train_run: TrainFunction,
+        send: Callable[[WorkerMessage], None],
         *,
         records_failures: bool = True,
     ) -> None:
-        """Be ready to work.
+        """Create a worker.
 
         Args:
             job: The runs.
-            make: Makes one of them.
-            tell: Takes news.
-            records_failures: Whether a run that ends with an error has failed, and the others are
-                made all the same. Without it the error is raised, and the run stays open with what
-                it has done so far.
+            train_run: Trains one run.
+            send: Sends a message to the runner.
+            records_failures: Whether to record a run that raises an error as failed and continue
+                with the others. If False, the error is raised and the run stays open with its
+                checkpoints.
         """
-        self._job, self._make, self._tell = job, make, tell
+        self._job, self._train, self._send = job, train_run, send
         self._records_failures = records_failures
         self._store = Store(job.store)
         self._stopping = threading.Event()
@@ -90,19 +90,19 @@ class Worker:
         self._waiting_for = ""
 
     def stop(self) -> None:
-        """Ask for a checkpoint and an end."""
+        """Request a checkpoint and an end."""
         self._stopping.set()
 
     @property
     def is_stopped(self) -> bool:
-        """Whether an end was asked for."""
+        """Whether an end was requested."""
         return self._stopping.is_set()
 
     def work(self) -> None:
         """Work until every run is done or ``stop`` was called.
 
         Raises:
-            QkvaryError: if no run can go on, for example because the disk is full.
+            QkvaryError: if no run can continue, for example because the disk is full.
         """
         left = list(range(len(self._job.cells)))
         while left and not self.is_stopped:
@@ -116,11 +116,11 @@ class Worker:
         holder = str(owner or "another process")
         if holder != self._waiting_for:
             self._waiting_for = holder
-            self._tell(News(kind="waiting", cell=number, text=holder))
+            self._send(WorkerMessage(kind="waiting", cell=number, text=holder))
         self._stopping.wait(POLL_SECONDS)
 
     def _is_done(self, number: int) -> bool:
-        """Make a run if it is open; return whether it is done."""
+        """Execute a run if it is open; return whether it is done."""
         if self._stopping.is_set():
             return False
         key, cell = self._keys[number], self._job.cells[number]
@@ -134,15 +134,15 @@ class Worker:
                     return self._made(number, claim)
             if self._store.state(key) != "done":
                 return False
-        self._tell(News(kind="elsewhere", cell=number))
+        self._send(WorkerMessage(kind="elsewhere", cell=number))
         return True
 
     def _made(self, number: int, claim: Claim) -> bool:
         started = time.perf_counter()
         self._waiting_for = ""
-        self._tell(News(kind="started", cell=number))
+        self._send(WorkerMessage(kind="started", cell=number))
         for warning in claim.warnings:
-            self._tell(News(kind="note", cell=number, text=warning))
+            self._send(WorkerMessage(kind="note", cell=number, text=warning))
         try:
             made = self._attempt(number, claim)
         except BaseException:
@@ -153,8 +153,8 @@ class Worker:
             return False
         claim.finish(made.record, attention=made.attention)
         record = made.record
-        self._tell(
-            News(
+        self._send(
+            WorkerMessage(
                 kind="ended",
                 cell=number,
                 status=record.status,
@@ -165,40 +165,40 @@ class Worker:
         )
         return True
 
-    def _attempt(self, number: int, claim: Claim) -> Made | None:
+    def _attempt(self, number: int, claim: Claim) -> RunResult | None:
         cell, started = self._job.cells[number], now()
-        surroundings = Surroundings(
+        context = RunContext(
             stop=self._stopping.is_set,
-            watchers=Watchers(on_event=lambda event: self._pass_on(number, event)),
+            callbacks=Callbacks(on_event=lambda event: self._pass_on(number, event)),
             checkpoint_seconds=self._job.checkpoint_seconds,
             keep=self._job.keep,
         )
         try:
             try:
-                return self._make(cell, claim, surroundings)
-            except NoneSoundError as error:
+                return self._train(cell, claim, context)
+            except NoValidCheckpointError as error:
                 if not self._records_failures:
-                    advice = f"move {claim.directory} away to begin again"
-                    raise NoneSoundError(f"{error}; {advice}") from error
-                place = claim.restart()
-                text = f"{error}; the run begins again, and what there was is in {place}"
-                self._tell(News(kind="note", cell=number, text=text))
-                return self._make(cell, claim, surroundings)
+                    advice = f"move {claim.directory} away to start again"
+                    raise NoValidCheckpointError(f"{error}; {advice}") from error
+                folder = claim.restart()
+                text = f"{error}; the run starts again, and the damaged files are in {folder}"
+                self._send(WorkerMessage(kind="note", cell=number, text=text))
+                return self._train(cell, claim, context)
         except QkvaryError:
             raise
-        except Exception as error:  # whatever a run does, the others go on
+        except Exception as error:  # other runs must not be affected
             if not self._records_failures:
                 raise
             traceback.print_exc()
             record = make_record(cell, status="failed", started=started, message=_reason(error))
-            return Made(record=record)
+            return RunResult(record=record)
 
     def _pass_on(self, number: int, event: Event) -> None:
         if event.warning:
-            self._tell(News(kind="note", cell=number, text=event.warning))
+            self._send(WorkerMessage(kind="note", cell=number, text=event.warning))
         else:
-            self._tell(
-                News(
+            self._send(
+                WorkerMessage(
                     kind="progress",
                     cell=number,
                     step=event.step,
@@ -214,10 +214,10 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}{place}"
 
 
-def serve(make: Make) -> int:
-    """Be a worker process: read the job from standard input, work, return the exit code.
+def serve(train_run: TrainFunction) -> int:
+    """Run a worker process: read the job from standard input, execute it, return the exit code.
 
-    News goes to what was standard output; whatever else prints lands on standard error.
+    Messages go to the original standard output; all other output goes to standard error.
     """
     faulthandler.enable()
     channel = os.dup(1)
@@ -227,13 +227,13 @@ def serve(make: Make) -> int:
     if not line:
         return 0
 
-    def tell(news: News) -> None:
+    def send(message: WorkerMessage) -> None:
         try:
-            os.write(channel, news.to_line())
+            os.write(channel, message.to_line())
         except BrokenPipeError:
             worker.stop()
 
-    worker = Worker(Job.from_line(line), make, tell)
+    worker = Worker(Job.from_line(line), train_run, send)
 
     def terminate(_number: int, _frame: FrameType | None) -> None:
         if terminated:
@@ -250,12 +250,12 @@ def serve(make: Make) -> int:
     signal.signal(signal.SIGTERM, terminate)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=listen, daemon=True).start()
-    tell(News(kind="ready"))
+    send(WorkerMessage(kind="ready"))
     code = 0
     try:
         worker.work()
     except QkvaryError as error:
-        tell(News(kind="fatal", text=str(error), code=error.exit_code))
+        send(WorkerMessage(kind="fatal", text=str(error), code=error.exit_code))
         code = error.exit_code
     sys.stderr.flush()
     return 128 + signal.SIGTERM if terminated else code

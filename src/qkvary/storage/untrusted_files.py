@@ -1,80 +1,77 @@
-"""Files that somebody else wrote: read whole, of a limited size, and never through pickle.
-
-Torch-free; knows nothing of what the bytes mean.
-"""
+"""Reads untrusted files: with a size limit, and never through pickle. Torch-free."""
 
 import stat
 from pathlib import Path
 
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 
-LARGEST_WEIGHTS = 2**40
-"""Bytes; a file beyond is a mistake."""
-LARGEST_SIDE_FILE = 2**26
-"""Bytes of a configuration or a tokenizer."""
+MAX_WEIGHT_BYTES = 2**40
+"""Size limit of weights."""
+MAX_SIDE_FILE_BYTES = 2**26
+"""Size limit of configurations and tokenizers."""
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _PICKLED = {".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy", ".npz", ".distcp", ".t7"}
 _PICKLED_NAMES = ("pytorch_model.bin", "consolidated.pth", ".metadata")
 _LOOK_BYTES = 4096
 
 
-def read_file(path: Path, *, limit: int = LARGEST_WEIGHTS) -> bytes:
-    """The bytes of a file.
+def read_file(path: Path, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:
+    """Return the bytes of a file.
 
     Args:
         path: The file.
-        limit: Bytes that it has at most.
+        limit: Maximum size in bytes.
 
     Raises:
-        UsageError: if it is no file, or cannot be read.
-        DamagedError: if it is larger.
+        UsageError: if it is not a regular file, or cannot be read.
+        DamagedError: if it is too large.
         UnsafeError: if it is a pickle or an archive of pickles.
     """
     try:
         found = path.stat()
-        # A pipe or a device would never end.
+        # A pipe or a device might never end.
         if not stat.S_ISREG(found.st_mode):
-            raise UsageError(f"expected a file, got {path}, which is none")
+            raise UsageError(f"expected a regular file, got {path}")
         if found.st_size > limit:
-            raise DamagedError(f"{path} has {found.st_size:,} bytes, more than {limit:,}")
+            raise DamagedError(f"expected at most {limit:,} bytes in {path}, got {found.st_size:,}")
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    if data.startswith(_PICKLES) or _is_named_as_one(path):
-        raise _pickled(path)
+    if data.startswith(_PICKLES) or _has_pickle_name(path):
+        raise _pickle_error(path)
     return data
 
 
 def refuse_pickles(path: Path) -> None:
-    """Refuse a file that is a pickle, or a folder that holds one, by names and first bytes.
+    """Reject a file that is a pickle, or a folder that holds one, by names and first bytes.
 
-    For what no reader has recognised: the reason is then told instead of a list of formats.
+    For files that no reader has recognized: the error is then more specific than a list of formats.
 
     Raises:
-        UnsafeError: if it is one.
+        UnsafeError: if there is a pickle.
     """
     candidates = sorted(path.iterdir()) if path.is_dir() else [path]
     for candidate in candidates:
         if candidate.is_file() and _seems_pickled(candidate):
-            raise _pickled(candidate)
+            raise _pickle_error(candidate)
 
 
 def _seems_pickled(path: Path) -> bool:
-    if _is_named_as_one(path):
+    if _has_pickle_name(path):
         return True
     with path.open("rb") as file:
         start = file.read(_LOOK_BYTES)
-    # The oldest protocol is text: a global, called, and a full stop at the end.
+    # Protocol 0 is text: a global, a call, and a full stop at the end.
     is_text_pickle = start[:1] in {b"c", b"("} and b"\n" in start and b"R" in start
     return start.startswith(_PICKLES) or (is_text_pickle and b"." in start[-1:])
 
 
-def _is_named_as_one(path: Path) -> bool:
+def _has_pickle_name(path: Path) -> bool:
     return path.suffix.lower() in _PICKLED or path.name.startswith(_PICKLED_NAMES)
 
 
-def _pickled(path: Path) -> UnsafeError:
+def _pickle_error(path: Path) -> UnsafeError:
     return UnsafeError(
-        f"{path} is a pickle, which runs whatever it holds: convert it to safetensors where "
-        "that does no harm"
+        f"{path} is a pickle, which can execute code: convert it to safetensors in an isolated "
+        "environment"
     )

@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.storage import rotation
-from qkvary.storage.durable import remove_dir
-from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
-from qkvary.storage.manifest import MANIFEST_NAME, Manifest
-from qkvary.storage.rotation import (
-    Contents,
-    filling_step,
+from qkvary.storage import checkpoint_folders
+from qkvary.storage.checkpoint_folders import (
+    FileContents,
+    checkpoint_directory,
     find_newest,
-    keep_from,
     keep_newest,
+    keep_up_to,
     stored_steps,
     write_checked,
     write_manifest,
 )
+from qkvary.storage.durable import remove_dir
+from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
+from qkvary.storage.manifest import MANIFEST_NAME, Manifest
 from tests.storage.byte_checkpoints import Stored, load, load_newest, save
 from tests.storage.test_manifest import write_version
 
@@ -49,12 +49,12 @@ def test_the_newest_two_are_kept(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
-def test_as_many_as_are_asked_for_are_kept(tmp_path: Path, keep: int) -> None:
+def test_the_requested_number_is_kept(tmp_path: Path, keep: int) -> None:
     every = (19, 17, 13, 11, 7, 5, 3)
     for step in reversed(every):
         save(tmp_path / "once", stored(step))
         (tmp_path / "once" / f"step-{step:012d}").rename(tmp_path / f"step-{step:012d}")
-    keep_from(tmp_path, 17, keep)
+    keep_up_to(tmp_path, 17, keep)
     assert stored_steps(tmp_path) == every[1 : 1 + keep], "newer ones are damaged, older ones old"
     keep_newest(tmp_path, 5)
     assert stored_steps(tmp_path) == every[1 : 1 + keep]
@@ -80,7 +80,8 @@ def test_a_damaged_newest_is_named_and_the_one_before_is_used(folder: Path) -> N
     assert found.step == 7
     assert len(reported) == 1
     assert reported[0].startswith("checkpoint of step 13 is damaged: ")
-    assert reported[0].endswith("a.bin has 5 bytes instead of 11")
+    assert "expected 11 bytes in " in reported[0]
+    assert reported[0].endswith("a.bin, got 5")
     assert stored_steps(folder) == (7,)
     aside = folder / "damaged-1" / "step-000000000013"
     assert (aside / "a.bin").read_bytes() == b"short"
@@ -91,10 +92,8 @@ def test_a_damaged_newest_is_named_and_the_one_before_is_used(folder: Path) -> N
     assert aside.is_dir(), "who makes room does not make it there"
 
 
-def test_what_cannot_be_read_now_may_be_read_later(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A disk that answers with an error for a while costs no checkpoint that is sound."""
+def test_unreadable_checkpoints_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A temporary disk error costs no valid checkpoint."""
     read = Manifest.read
 
     def fail(manifest: Manifest, directory: Path, name: str) -> bytes:
@@ -125,7 +124,7 @@ def test_with_all_damaged_nothing_is_removed(folder: Path) -> None:
 
 def test_a_checkpoint_under_another_number_is_damaged(folder: Path) -> None:
     (folder / "step-000000000013").rename(folder / "step-000000000017")
-    with pytest.raises(DamagedError, match="holds step 13"):
+    with pytest.raises(DamagedError, match="got 13"):
         load(folder, 17)
 
 
@@ -164,10 +163,10 @@ def test_what_a_killed_purge_left_is_removed_later(folder: Path) -> None:
 
 
 def fill(folder: Path, step: int) -> None:
-    with filling_step(folder, step, 22) as place:
-        contents = Contents(size=11, blocks=[b"all ", b"of it: ", b""])
+    with checkpoint_directory(folder, step, 22) as place:
+        contents = FileContents(size=11, blocks=[b"all ", b"of it: ", b""])
         entries = write_checked(place, {"b.bin": contents})
-        entries |= write_checked(place, {"a.bin": Contents(size=1, blocks=[bytes([step])])})
+        entries |= write_checked(place, {"a.bin": FileContents(size=1, blocks=[bytes([step])])})
         write_manifest(place, step, entries, {"note": "filled"})
     keep_newest(folder)
 
@@ -184,8 +183,8 @@ def test_what_does_not_arrive_is_noticed(folder: Path, monkeypatch: pytest.Monke
     def half(path: Path, blocks: Iterable[bytes], _size: int) -> None:
         path.write_bytes(b"".join(blocks)[:-1])
 
-    monkeypatch.setattr(rotation, "write_new_file", half)
-    with pytest.raises(DamagedError, match=r"b\.bin has 10 bytes instead of 11"):
+    monkeypatch.setattr(checkpoint_folders, "write_new_file", half)
+    with pytest.raises(DamagedError, match=r"expected 11 bytes in .*b\.bin, got 10"):
         fill(folder, 17)
     assert stored_steps(folder) == (13, 7)
     assert not list(folder.glob(".tmp-*"))
@@ -205,5 +204,5 @@ def test_the_first_that_can_be_read_is_found(folder: Path) -> None:
     assert asked == [13, 7]
     assert reported == ["checkpoint of step 13 is damaged: not this one"]
     assert stored_steps(folder) == (13, 7), "who looks does not remove"
-    keep_from(folder, 7)
+    keep_up_to(folder, 7)
     assert stored_steps(folder) == (7,)

@@ -1,8 +1,8 @@
-"""Which result tables a study has, and the runs behind each. Never imports torch.
+"""Lists the result tables of a study and the runs of each. Never imports torch.
 
-One table for every task over its settings, one for every setting where a task has several, and one
-average for every group of tasks with the same metric. Settings that name a table of their own stand
-in that one, and are in no average.
+There is one table per task, one per setting if a task has several, and one average per group of
+tasks with the same metric. Settings that name a table of their own appear in that table and in no
+average.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from qkvary.studies.results.comparisons import Pairing, Values, pair_up
 from qkvary.studies.results.observations import Observation
 from qkvary.studies.results.statistics import restricted_steps
 from qkvary.studies.results.summary import TableKind
-from qkvary.studies.results.verdicts import Scale, steps_scale
-from qkvary.studies.study import Crossing, Setting, Study
+from qkvary.studies.results.verdicts import DifferenceWording, steps_wording
+from qkvary.studies.study import CrossSettingContrast, Setting, Study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A table before it is filled."""
+class TableSpec:
+    """The specification of a result table."""
 
     name: str
     kind: TableKind
@@ -32,135 +32,139 @@ class Plan:
     metric: str
     higher_is_better: bool
     threshold: float | None
-    """Where "solved" means the same in all settings of one task; None elsewhere."""
+    """Threshold of "solved", if it is the same in all settings; else None."""
     horizon: int
-    """Steps of training; only read where there is a threshold."""
+    """Training steps; only used with a threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Material:
-    """What all tables of a study are made from."""
+class TableInputs:
+    """The runs and comparisons from which all tables of a study are computed."""
 
     variants: tuple[str, ...]
     baseline: str
     contrasts: tuple[tuple[str, str], ...]
     """Planned pairs of a variant and its reference."""
-    crossings: tuple[Crossing, ...]
-    """Planned pairs over settings."""
+    cross_setting_contrasts: tuple[CrossSettingContrast, ...]
+    """Planned pairs across settings."""
     seeds: tuple[int, ...]
     tasks: Mapping[str, str]
     selected: Mapping[tuple[str, str], Sequence[Observation]]
-    """The runs behind the tables, by variant and setting."""
+    """The selected runs, by variant and setting."""
 
-    def runs(self, variant: str, plan: Plan) -> list[Observation]:
-        """The runs of one variant in the settings of one table."""
+    def runs(self, variant: str, spec: TableSpec) -> list[Observation]:
+        """Return the runs of a variant in a table."""
         return [
-            run for setting in plan.settings for run in self.selected.get((variant, setting), ())
+            run for setting in spec.settings for run in self.selected.get((variant, setting), ())
         ]
 
-    def values(self, variant: str, plan: Plan) -> Values:
-        """The finite results of one variant in one table."""
+    def values(self, variant: str, spec: TableSpec) -> Values:
+        """Return the finite results of a variant in a table."""
         return {
             (run.row.setting, run.row.seed): value
-            for run in self.runs(variant, plan)
+            for run in self.runs(variant, spec)
             if (value := run.value) is not None
         }
 
-    def steps(self, variant: str, plan: Plan) -> dict[tuple[str, int], int | None]:
-        """Steps to solve of the runs that ended by themselves; None where a run did not solve."""
+    def steps(self, variant: str, spec: TableSpec) -> dict[tuple[str, int], int | None]:
+        """Return the steps to solve of the finished and diverged runs; None for unsolved runs."""
         return {
             (run.row.setting, run.row.seed): run.row.steps_to_solve
-            for run in self.runs(variant, plan)
+            for run in self.runs(variant, spec)
             if run.row.state in {"done", "diverged"}
         }
 
-    def restricted(self, variant: str, plan: Plan) -> dict[tuple[str, int], float]:
-        """Steps to solve, cut off at the horizon."""
-        steps = self.steps(variant, plan)
-        return dict(zip(steps, restricted_steps(list(steps.values()), plan.horizon), strict=True))
+    def restricted(self, variant: str, spec: TableSpec) -> dict[tuple[str, int], float]:
+        """Return the steps to solve, restricted to the horizon."""
+        steps = self.steps(variant, spec)
+        return dict(zip(steps, restricted_steps(list(steps.values()), spec.horizon), strict=True))
 
-    def pair_metric(self, plan: Plan, ours: str, other: str) -> Pairing:
+    def pair_metric(self, spec: TableSpec, ours: str, other: str) -> Pairing:
         """Pair the headline metric of two variants in one table."""
-        theirs = self.values(other, plan)
-        return self._pair(plan, self.values(ours, plan), other, theirs, _scale_of(plan))
+        theirs = self.values(other, spec)
+        return self._pair(spec, self.values(ours, spec), other, theirs, _wording_of(spec))
 
-    def pair_crossing(self, plan: Plan, other: Plan, crossing: Crossing) -> Pairing:
+    def pair_across_settings(
+        self, spec: TableSpec, other: TableSpec, contrast: CrossSettingContrast
+    ) -> Pairing:
         """Pair two networks of different settings by seed.
 
         Args:
-            plan: A table of the first one's setting.
-            other: A table of the other's.
-            crossing: The two.
+            spec: A table of the setting of the first.
+            other: A table of the setting of the second.
+            contrast: The two networks.
         """
         ours, theirs = (
             {
-                (crossing.setting, seed): value
+                (contrast.setting, seed): value
                 for (found, seed), value in self.values(label, there).items()
                 if found == name
             }
             for label, there, name in (
-                (crossing.variant, plan, crossing.setting),
-                (crossing.reference, other, crossing.reference_setting),
+                (contrast.variant, spec, contrast.setting),
+                (contrast.reference, other, contrast.reference_setting),
             )
         )
         return pair_up(
             ours,
             theirs,
-            baseline_name=name_in(crossing.reference, crossing.reference_setting),
+            baseline_name=name_in(contrast.reference, contrast.reference_setting),
             tasks=self.tasks,
-            settings=(crossing.setting,),
+            settings=(contrast.setting,),
             seeds=self.seeds,
-            scale=_scale_of(plan),
+            wording=_wording_of(spec),
         )
 
-    def pair_steps(self, plan: Plan, ours: str, other: str) -> Pairing:
+    def pair_steps(self, spec: TableSpec, ours: str, other: str) -> Pairing:
         """Pair the restricted steps to solve of two variants in one table."""
-        theirs = self.restricted(other, plan)
-        scale = steps_scale(plan.horizon)
-        return self._pair(plan, self.restricted(ours, plan), other, theirs, scale)
+        theirs = self.restricted(other, spec)
+        wording = steps_wording(spec.horizon)
+        return self._pair(spec, self.restricted(ours, spec), other, theirs, wording)
 
-    def _pair(self, plan: Plan, ours: Values, other: str, theirs: Values, scale: Scale) -> Pairing:
+    def _pair(
+        self, spec: TableSpec, ours: Values, other: str, theirs: Values, wording: DifferenceWording
+    ) -> Pairing:
         return pair_up(
             ours,
             theirs,
             baseline_name=other,
             tasks=self.tasks,
-            settings=plan.settings,
+            settings=spec.settings,
             seeds=self.seeds,
-            scale=scale,
+            wording=wording,
         )
 
 
-def _scale_of(plan: Plan) -> Scale:
-    limit = 1.0 if plan.metric.endswith("accuracy") else None
-    return Scale(higher_is_better=plan.higher_is_better, limit=limit)
+def _wording_of(spec: TableSpec) -> DifferenceWording:
+    limit = 1.0 if spec.metric.endswith("accuracy") else None
+    return DifferenceWording(higher_is_better=spec.higher_is_better, limit=limit)
 
 
 def name_in(variant: str, setting: str) -> str:
-    """What a network of one setting is called beside one of another."""
+    """Return the name of a variant in a contrast across settings."""
     return f"{variant} ({setting})"
 
 
-def gather(study: Study, observations: Sequence[Observation]) -> Material:
-    """Sort the selected runs of a study by variant."""
+def collect_inputs(study: Study, observations: Sequence[Observation]) -> TableInputs:
+    """Group the selected runs of a study by variant and setting."""
     selected: dict[tuple[str, str], list[Observation]] = {}
     for run in observations:
         if run.row.selected:
             selected.setdefault((run.row.variant, run.row.setting), []).append(run)
-    return Material(
+    return TableInputs(
         variants=tuple(format_label(parse_variant(label)) for label in study.variants),
         baseline=format_label(parse_variant(study.baseline)),
         contrasts=tuple(
             (format_label(parse_variant(variant)), format_label(parse_variant(reference)))
             for variant, reference in study.pairs
         ),
-        crossings=tuple(
+        cross_setting_contrasts=tuple(
             replace(
                 one,
                 variant=format_label(parse_variant(one.variant)),
                 reference=format_label(parse_variant(one.reference)),
             )
-            for one in study.crossings
+            for one in study.cross_setting_contrasts
         ),
         seeds=study.seeds,
         tasks={setting.name: setting.task.name for setting in study.settings},
@@ -168,7 +172,7 @@ def gather(study: Study, observations: Sequence[Observation]) -> Material:
     )
 
 
-def plan_tables(study: Study, observations: Sequence[Observation]) -> tuple[Plan, ...]:
+def specify_tables(study: Study, observations: Sequence[Observation]) -> tuple[TableSpec, ...]:
     """List the tables of a study: averages, then tasks, then settings."""
     by_task: dict[str, list[str]] = {}
     apart: dict[str, list[Setting]] = {}
@@ -178,11 +182,11 @@ def plan_tables(study: Study, observations: Sequence[Observation]) -> tuple[Plan
         else:
             apart.setdefault(setting.table, []).append(setting)
     tasks = [
-        _plan(study, observations, task, "task", (task,), tuple(settings))
+        _specify(study, observations, task, "task", (task,), tuple(settings))
         for task, settings in by_task.items()
     ]
     own = [
-        _plan(
+        _specify(
             study,
             observations,
             _apart_from(name, by_task),
@@ -193,7 +197,7 @@ def plan_tables(study: Study, observations: Sequence[Observation]) -> tuple[Plan
         for name, members in apart.items()
     ]
     settings = [
-        _plan(
+        _specify(
             study,
             observations,
             f"setting {name}" if name in by_task or name in apart else name,
@@ -208,17 +212,17 @@ def plan_tables(study: Study, observations: Sequence[Observation]) -> tuple[Plan
         if len(names) > 1
         for name in names
     ]
-    groups: dict[tuple[str, bool], list[Plan]] = {}
-    for plan in tasks:
-        groups.setdefault((plan.metric, plan.higher_is_better), []).append(plan)
+    groups: dict[tuple[str, bool], list[TableSpec]] = {}
+    for spec in tasks:
+        groups.setdefault((spec.metric, spec.higher_is_better), []).append(spec)
     averages = [
-        _plan(
+        _specify(
             study,
             observations,
-            "average of " + ", ".join(plan.name for plan in group),
+            "average of " + ", ".join(spec.name for spec in group),
             "average",
-            tuple(plan.name for plan in group),
-            tuple(name for plan in group for name in plan.settings),
+            tuple(spec.name for spec in group),
+            tuple(name for spec in group for name in spec.settings),
         )
         for (metric, _), group in groups.items()
         if metric and len(group) > 1
@@ -230,21 +234,21 @@ def _apart_from(name: str, tasks: Collection[str]) -> str:
     return f"table {name}" if name in tasks else name
 
 
-def _plan(
+def _specify(
     study: Study,
     observations: Sequence[Observation],
     name: str,
     kind: TableKind,
     tasks: tuple[str, ...],
     settings: tuple[str, ...],
-) -> Plan:
+) -> TableSpec:
     runs = [run for run in observations if run.row.metric and run.row.setting in settings]
     members = [setting for setting in study.settings if setting.name in settings]
     training = [setting.training for setting in members]
     thresholds = {one.solve_threshold for one in training}
     horizons = {one.steps for one in training}
     same = kind != "average" and len(thresholds) == 1 and len(horizons) == 1
-    return Plan(
+    return TableSpec(
         name=name,
         kind=kind,
         tasks=tasks,
