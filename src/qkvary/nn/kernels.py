@@ -70,9 +70,19 @@ class SoftmaxCore:
         plain = layout.is_plain_causal(causal=config.causal, window=config.variant.window)
         plain = plain and scores.pair_bias is None
         bias = None if plain else self._bias(scores)
-        return attend_sdpa(
-            query, key, value, bias=bias, plain_causal=plain, dropout=dropout, scale=scale
+        wider = key.shape[-1] - value.shape[-1]
+        mixed = F.scaled_dot_product_attention(
+            query,
+            key,
+            # Fused kernels want one width.
+            F.pad(value, (0, wider)) if wider else value,
+            attn_mask=bias,
+            dropout_p=dropout,
+            is_causal=plain,
+            scale=scale,
+            enable_gqa=query.shape[1] != key.shape[1],
         )
+        return mixed[..., : value.shape[-1]] if wider else mixed
 
     def weights(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
         """Return the attention probabilities."""
@@ -140,29 +150,3 @@ def mix_values(
         return weights @ value
     folded = weights.reshape(batch, kv_heads, heads // kv_heads * queries, keys)
     return (folded @ value).view(batch, heads, queries, value.shape[-1])
-
-
-def attend_sdpa(
-    query: Float[Tensor, "batch heads queries key_dim"],
-    key: Float[Tensor, "batch kv_heads keys key_dim"],
-    value: Float[Tensor, "batch kv_heads keys head_dim"],
-    *,
-    bias: Float[Tensor, "..."] | None,
-    plain_causal: bool,
-    dropout: float,
-    scale: float = 1.0,
-) -> Float[Tensor, "batch heads queries head_dim"]:
-    """``torch.nn.functional.scaled_dot_product_attention``, also for keys wider than values."""
-    wider = key.shape[-1] - value.shape[-1]
-    mixed = F.scaled_dot_product_attention(
-        query,
-        key,
-        # Fused kernels want one width.
-        F.pad(value, (0, wider)) if wider else value,
-        attn_mask=bias,
-        dropout_p=dropout,
-        is_causal=plain_causal,
-        scale=scale,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-    return mixed[..., : value.shape[-1]] if wider else mixed

@@ -60,13 +60,7 @@ class Rotary(ScoreTerm):
 
 
 class DiagonalNorm(ScoreTerm):
-    """The diagonal of K K^T is divided by its mean or norm over the tokens that a query sees.
-
-    Over all tokens this would leak the future, so causal layers use the running mean or norm. A
-    window bounds it too, so that nothing beyond the window is needed again.
-
-    Source: Kayyam et al. 2026, appendix A.2, figure 5.
-    """
+    """The diagonal of K K^T is divided by its mean or norm: :func:`normalise_diagonal`."""
 
     needs_products = True
 
