@@ -128,8 +128,9 @@ class Layout:
     ) -> Float[Tensor, "rows 1 queries keys"] | None:
         """Return what hides pairs in a softmax: zero, or so low that nothing is left of a pair.
 
-        ``None`` where every query sees every key. Half the lowest number of the type: a score cannot take the sum beyond it, and in single
-        precision is too small to change it. So rows without any visible key get no NaN.
+        ``None`` where every query sees every key. Half the lowest number of the type: a score
+        cannot take the sum beyond it, and in single precision is too small to change it. So rows
+        without any visible key get no NaN.
         """
         if torch.compiler.is_compiling():
             # The compiler finds what is equal itself, and a recomputed block must not take notes.
