@@ -14,7 +14,7 @@ from qkvary.arch.attention import AttentionConfig, Kernel, ValueRope
 from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.costs.cache import layer_cache_bytes
-from qkvary.nn import attention
+from qkvary.nn import kernels
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.decoding.decode import decode_attention
@@ -268,7 +268,7 @@ def test_kernels_for_decoding_are_asked_where_they_fit(monkeypatch: pytest.Monke
         asked.append(query.shape[2])
         return decode_attention(query, *rest, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(attention, "decode_attention", decode)
+    monkeypatch.setattr(kernels, "decode_attention", decode)
     x = random_input(71).float()
     for label, queries in (
         ("Q-K=V", [3, 1]),
