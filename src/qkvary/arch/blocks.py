@@ -29,7 +29,7 @@ class ProjectedAttention:
     """Attention whose queries, keys and values are projections of a layer input, or shared."""
 
     config: AttentionConfig
-    """What is shared, sizes, window and rotation."""
+    """Sharing, sizes, window and rotation."""
     norms: tuple[Norm, ...] = ()
     """Learned normalisations of the heads of queries and keys."""
     unbiased: tuple[Source, ...] = ()
@@ -39,9 +39,9 @@ class ProjectedAttention:
     reads_layer: int | None = None
     """The layer whose stored keys and values are read instead of own ones."""
     memory: Memory = "own"
-    """Whose tokens keys and values come from: the layer's own, or an encoder's output."""
+    """The tokens of keys and values: the layer's own, or an encoder's output."""
     storage: Storage = "needed"
-    """What its cache keeps of a token."""
+    """The entries that its cache stores per token."""
 
     def with_variant(self, variant: Variant) -> "ProjectedAttention":
         """The same layer sharing as ``variant`` says; window and positions stay the layer's own.
@@ -136,14 +136,14 @@ class LatentAttention:
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        """Of the latents."""
+        """Normalisations of the latents."""
         query = () if self.q_rank is None else (Norm(width=self.q_rank),)
         return (*query, Norm(width=self.kv_rank))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compressor:
-    """What summarises past tokens for compressed attention.
+    """The module that summarises past tokens for compressed attention.
 
     Source: DeepSeek-AI 2026, "DeepSeek-V4", section 2.3, as implemented in transformers 5.23.
     """
@@ -178,7 +178,7 @@ class Compressor:
         )
 
     def last_closing(self, tokens: int) -> int:
-        """The tokens after which the last of the summaries closed, 0 where none did."""
+        """Return the tokens after which the last of the summaries closed, 0 where none did."""
         return tokens - tokens % self.rate
 
 
@@ -204,7 +204,7 @@ class CompressedAttention:
     window: int
     """Tokens that are kept as they are."""
     compressor: Compressor | None = None
-    """What summarises the tokens beyond; ``None`` for a layer with a window only."""
+    """The module that summarises earlier tokens; ``None`` for a layer with a window only."""
     indexer: Compressor | None = None
     """The smaller compressor that picks summaries."""
     index_heads: int = 0
@@ -319,7 +319,7 @@ class Experts:
     active: int
     """Routed experts that a token passes through."""
     shared: FeedForward | None = None
-    """What every token passes through besides."""
+    """Other matrices that every token passes through."""
     router: Linear | None = None
     """The matrix that scores the experts; ``None`` where a table decides."""
     entries: int = 0
@@ -342,7 +342,7 @@ class Layer:
     """One block of a stack."""
 
     attention: AttentionLayer
-    """What mixes tokens."""
+    """The layer that mixes tokens."""
     feed_forward: tuple[FeedForward | Experts, ...]
     """What follows it; more than one where a dense network stands beside experts."""
     norms: tuple[Norm, ...]
@@ -365,12 +365,12 @@ def attention_width(attention: AttentionLayer) -> int:
 
 
 def decodes(attention: AttentionLayer) -> bool:
-    """Whether a token sees only itself and the past."""
+    """Return whether a token sees only itself and the past."""
     return not isinstance(attention, ProjectedAttention) or attention.config.causal
 
 
 def share_layer(layer: Layer, variant: Variant) -> Layer:
-    """The same block sharing as ``variant`` says, its cross attention likewise.
+    """Return the same block sharing as ``variant`` says, its cross attention likewise.
 
     Raises:
         ValueError: where the variant does not fit, or the layer has no projections to share.

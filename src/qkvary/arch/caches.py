@@ -1,4 +1,4 @@
-"""How a cache stores what it stores: choices of whoever decodes, not of the network."""
+"""Cache layouts, storage and decoding kernels: run-time choices, no part of the network."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -23,7 +23,7 @@ CacheScales = Literal["token", "channel"]
 block of tokens."""
 
 QUANTIZED_BITS: dict[CacheStorage, int] = {"int8": 8, "int4": 4, "int3": 3, "int2": 2}
-"""Of a code, by storage."""
+"""Bits of a code, by storage."""
 
 DecodeKernel = Literal[
     "layer", "auto", "sdpa", "folded", "matmul", "chunks", "compiled", "native", "triton"
@@ -35,12 +35,12 @@ this machine finds fastest, or one of those pinned."""
 @stored("CacheOptions")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
-    """What a cache keeps of a token, and where. Results do not depend on it, rounding apart."""
+    """The layout and storage of a cache. Results do not depend on it, except for rounding."""
 
     layout: CacheLayout = "sources"
-    """What is kept of a token."""
+    """The entries stored per token."""
     storage: CacheStorage = "growing"
-    """Where it is kept."""
+    """Their storage."""
     scales: CacheScales = "token"
     """Which codes share a scale in quantised storage."""
     group: int = 64
@@ -77,5 +77,5 @@ class CacheOptions:
 
     @property
     def bits(self) -> int | None:
-        """Of a code; ``None`` where entries are not rounded."""
+        """Bits of a code; ``None`` where entries are not rounded."""
         return QUANTIZED_BITS.get(self.storage)

@@ -27,9 +27,9 @@ class NamedVariant:
     label: str
     """Canonical."""
     origin: Origin
-    """Where it was first described; ``this project`` for what nobody wrote down."""
+    """The first description; ``this project`` where none is published."""
     remark: str = ""
-    """What is worth knowing beside the derived meaning."""
+    """A remark in addition to the derived meaning."""
 
     def __post_init__(self) -> None:
         if format_label(self.variant) != self.label:

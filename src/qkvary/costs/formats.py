@@ -30,7 +30,7 @@ _QUANTIZED = re.compile(
 
 
 class StoredRows(NamedTuple):
-    """What stands for the rows that are kept."""
+    """The stored form of the rows that are kept."""
 
     coded: int
     """Rows of codes, with their scales where each row has its own."""
@@ -42,12 +42,12 @@ class StoredRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """How a number is stored."""
+    """The format of a stored number."""
 
     name: str
-    """As it is spelled on the command line."""
+    """Its name on the command line."""
     bits: int
-    """Of a number itself."""
+    """Bits of a number itself."""
     group: int | None = None
     """Numbers that share a scale and a zero point; ``None`` where there are none."""
     block: int | None = None
@@ -56,7 +56,7 @@ class Format:
     residual: int = 0
     """Newest rows that are not quantised."""
     plain_bits: int = 16
-    """Of a number that is not quantised."""
+    """Bits of a number that is not quantised."""
 
     @property
     def is_lossy(self) -> bool:
@@ -74,13 +74,13 @@ class Format:
         return Format(name=f"{self.plain_bits} bits", bits=self.plain_bits)
 
     def last_closing(self, seen: int) -> int:
-        """How many rows were seen when the last block was quantised; 0 before the first."""
+        """Return how many rows were seen when the last block was quantised; 0 before the first."""
         block = self.block or 1
         closed = max(0, seen - self.residual) // block * block
         return closed + self.residual if closed else 0
 
     def divide(self, seen: int, kept: int) -> StoredRows:
-        """What stands for the last ``kept`` of ``seen`` rows."""
+        """Return how the last ``kept`` of ``seen`` rows are stored."""
         block = self.block or 1
         closed = max(0, seen - self.residual) // block * block
         coded = max(0, closed - (seen - kept))
@@ -88,7 +88,7 @@ class Format:
         return StoredRows(coded=coded, scales=shared, plain=kept - coded)
 
     def row_bytes(self, numbers: int) -> int:
-        """Bytes of a quantised row with the scales that are not shared with another row."""
+        """Return the bytes of a quantised row with the scales of its own."""
         scales = 0 if self.group is None else math.ceil(numbers / self.group) * SCALE_BYTES
         return math.ceil(numbers * self.bits / 8) + scales
 
@@ -152,7 +152,7 @@ def parse_format(text: str) -> Format:
 
 
 def cache_format(options: CacheOptions, dtype: Dtype) -> Format:
-    """How a cache with these options stores numbers that a network computes in ``dtype``.
+    """Return the format in which a cache with these options stores numbers of type ``dtype``.
 
     What is kept of a token is another matter, and so is memory allocated beforehand.
     """
@@ -166,7 +166,7 @@ def cache_format(options: CacheOptions, dtype: Dtype) -> Format:
 
 
 def format_options(options: CacheOptions) -> str:
-    """A quantised storage in a word: ``int4-b32-r16-rot``; what it is not, is not said."""
+    """Return a quantised storage as one word, such as ``int4-b32-r16-rot``."""
     if options.bits is None:
         return options.storage
     name = cache_format(options, "float16").name.removesuffix("-fp16")
@@ -201,7 +201,7 @@ def parse_options(text: str) -> CacheOptions:
 
 
 def dtype_bytes(dtype: Dtype) -> int:
-    """Bytes of one number.
+    """Return the bytes of one number.
 
     Raises:
         ValueError: for an unknown dtype.

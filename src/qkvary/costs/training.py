@@ -35,7 +35,7 @@ LOGIT_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPlan:
-    """How one model trains on one device."""
+    """The training of one model on one device."""
 
     tokens: int
     """Tokens of a sequence."""
@@ -118,7 +118,7 @@ def training_macs_per_token(
     pairs: Pairs = "visible",
     encoder_tokens: int | None = None,
 ) -> float:
-    """Products of a forward and a backward pass over one sequence, by its tokens.
+    """Return the products of a forward and a backward pass over one sequence, by its tokens.
 
     What the model asks for, whatever a machine does: pairs that a mask hides and blocks that are
     computed again do not count. The utilisation of a device (MFU) is therefore twice this, times
@@ -142,7 +142,7 @@ def activation_bytes(
     checkpointing: bool = False,
     encoder_tokens: int | None = None,
 ) -> int:
-    """Bytes that one sequence keeps for the backward pass, its logits included.
+    """Return the bytes that one sequence keeps for the backward pass, its logits included.
 
     Arguments as of :func:`plan_training`.
     """
@@ -191,7 +191,7 @@ def crossing_numbers(layer: Layer) -> int:
 
 
 def _attention_numbers(attention: AttentionLayer) -> int:
-    """What the softmax core reads and what the output projection does."""
+    """Return what the softmax core reads and what the output projection does."""
     if isinstance(attention, ProjectedAttention):
         return _projected_numbers(attention)
     if isinstance(attention, LatentAttention):

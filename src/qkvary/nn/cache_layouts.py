@@ -1,4 +1,4 @@
-"""What a cache keeps of a token, and how key and value are made of it when they are read.
+"""The entries of a cache for a token, and how key and value are made from them.
 
 A layout never changes results beyond rounding. Knows sources and rotations; does not know how
 entries are stored, or what the softmax does with key and value.
@@ -24,17 +24,17 @@ Roles = tuple[Tensor, Tensor]
 Projections = Mapping[Source, Projection]
 """The learned projections of a layer."""
 MakeRotation = Callable[[], Rotation | None]
-"""The rotation of all stored keys, made when it is asked for; none where nothing is rotated."""
+"""A function that makes the rotation of all stored keys; ``None`` for unrotated layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTokens:
-    """What a layer knows of the tokens of a call."""
+    """The new tokens of a call, as a layer sees them."""
 
     x: Tensor
     """Its input, [batch, tokens, d_model]."""
     sources: Parts
-    """What its roles read, cut into heads, before rotation."""
+    """The sources of its roles, cut into heads, before rotation."""
     rotation: Rotation | None
     """By the positions of the tokens; none where nothing is rotated."""
 
@@ -132,7 +132,7 @@ class InputCodec:
 
 
 def needs_slice(config: AttentionConfig) -> bool:
-    """Whether the softmax reads one tensor turned as key and as it is as value."""
+    """Return whether the softmax reads one tensor turned as key and as it is as value."""
     sharing = config.variant.sharing
     turned = config.variant.positions == "rotary"
     return turned and sharing.key == sharing.value and config.position.value_rope == "none"
@@ -150,7 +150,7 @@ def make_codec(
 
 
 def rotate_roles(config: AttentionConfig, sources: Parts, rotation: Rotation | None) -> Roles:
-    """Key and value as the softmax reads them, from their sources."""
+    """Return key and value as the softmax reads them, from their sources."""
     sharing = config.variant.sharing
     key, value = sources[sharing.key], sources[sharing.value]
     return (key, value) if rotation is None else rotation.rotate_roles(key, value)

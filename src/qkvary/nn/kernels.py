@@ -107,7 +107,7 @@ class SoftmaxCore:
         return bias if penalty is None else penalty if bias is None else bias + penalty
 
     def _can_decode(self, scores: Scores) -> bool:
-        """Whether a call is what kernels for decoding take: few queries, and plain scores."""
+        """Return whether kernels for decoding support a call: few queries and plain scores."""
         window, layout = self.config.variant.window, scores.layout
         # What a layer stores ends where its window does, for the first of the queries.
         near = window is None or layout.num_keys <= window
@@ -143,7 +143,7 @@ def mix_values(
     weights: Float[Tensor, "batch heads queries keys"],
     value: Float[Tensor, "batch kv_heads keys head_dim"],
 ) -> Float[Tensor, "batch heads queries head_dim"]:
-    """The weighted sums of the values of each query head's group."""
+    """Return the weighted sums of the values of each query head's group."""
     batch, heads, queries, keys = weights.shape
     kv_heads = value.shape[1]
     if heads == kv_heads:

@@ -1,4 +1,4 @@
-"""Where the tokens of one call stand: positions, padding, documents, and who may see whom.
+"""The layout of the tokens of one call: positions, padding, documents and visibility.
 
 Computed once per call and shared by all layers. Knows nothing about heads or scores.
 """
@@ -80,7 +80,7 @@ class Layout:
         return self.query_positions[:, :, None] - self.key_positions[:, None, :]
 
     def over(self, memory: Tensor, memory_mask: AttentionMask | None = None) -> "Layout":
-        """The same queries over the tokens of a memory, as cross attention sees them.
+        """Return the same queries over the tokens of a memory, as cross attention sees them.
 
         Args:
             memory: What keys and values are made of, [batch, tokens, d_model].
@@ -94,7 +94,7 @@ class Layout:
         )
 
     def end(self, num_keys: int) -> "Layout":
-        """The same call over its last ``num_keys`` keys, for layers that store no others.
+        """Return the same call over its last ``num_keys`` keys, for layers that store no others.
 
         Made once for all layers of one length; positions stay those of the whole sequence.
         """
@@ -114,7 +114,7 @@ class Layout:
         return self._ends[num_keys]
 
     def is_plain_causal(self, *, causal: bool, window: int | None) -> bool:
-        """Whether the mask is the full lower triangle, which kernels have built in."""
+        """Return whether the mask is the full lower triangle, which kernels have built in."""
         return (
             causal
             and (window is None or window >= self.num_keys)

@@ -40,11 +40,11 @@ class Projection(nn.Module):
         return self.project_up(self.project_down(x))
 
     def project_down(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch inner"]:
-        """The first half of a low-rank projection; of a full one, the input itself."""
+        """Return the first half of a low-rank projection; of a full one, the input itself."""
         return x if self.down is None else linear(x, self.down)
 
     def project_up(self, inner: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch width"]:
-        """The rest of the projection."""
+        """Return the rest of the projection."""
         return linear(inner, self.weight, self.bias)
 
     def initialize(

@@ -149,7 +149,7 @@ def _equal_heads(
 
 
 def _read_vocabulary(fields: Fields, *, tied: bool) -> tuple[int, bool]:
-    """The tokens, and whether the head is their table; ``tied`` where nothing is said."""
+    """Return the tokens, and whether the head is their table; ``tied`` where nothing is said."""
     return fields.size("vocab_size"), fields.flag("tie_word_embeddings", default=tied)
 
 
@@ -174,7 +174,7 @@ def _build(
     head_bias: bool = False,
     notes: tuple[str, ...] = (),
 ) -> Model:
-    """A stack of equal layers, and what stands around it in families without learned positions."""
+    """Return a model of equal layers, for families without learned positions."""
     d_model = attention_width(layer.attention)
     vocabulary, is_tied = _read_vocabulary(fields, tied=tied)
     return Model(

@@ -28,5 +28,5 @@ NANOGPT = "https://github.com/karpathy/nanoGPT/blob/master/model.py"
 
 
 def take_defaults(of: str, fields: Mapping[str, object]) -> PublishedConfig:
-    """A model that is the default of a configuration class."""
+    """Return a model that is the default of a configuration class."""
     return PublishedConfig(fields=fields, source=f"defaults of {of} in transformers 5.23.0")

@@ -22,7 +22,7 @@ def kept_folder() -> Path | None:
 
 
 def can_keep() -> bool:
-    """Whether the folder can be written, which is tried."""
+    """Return whether the folder can be written, by trying."""
     folder = kept_folder()
     if folder is None:
         return False

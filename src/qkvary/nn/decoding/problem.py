@@ -102,7 +102,7 @@ class Decoding:
         return self.query.shape[1] // self.key.shape[1] * self.query.shape[2]
 
     def folded_query(self) -> Float[Tensor, "batch kv_heads rows key_dim"]:
-        """The queries of all heads of a group as if they were one head's."""
+        """Return the queries of all heads of a group as if they were one head's."""
         batch, _, _, dim = self.query.shape
         return self.query.reshape(batch, self.key.shape[1], self.rows, dim)
 
@@ -127,7 +127,7 @@ class Decoding:
         return seen
 
     def folded_visible(self) -> Bool[Tensor, "batch_or_1 1 rows keys"] | None:
-        """The same for folded queries."""
+        """Return ``visible`` for folded queries."""
         seen = self.visible()
         if seen is None:
             return None
@@ -135,7 +135,7 @@ class Decoding:
         return seen.expand(-1, group, -1, -1).flatten(1, 2)[:, None]
 
     def plain(self) -> "Decoding":
-        """The same call over keys and values without codes and without rotation."""
+        """Return the same call over keys and values without codes and without rotation."""
         if self.key_scales is None and self.value_scales is None and self.rotation is None:
             return self
         dtype = self.query.dtype
@@ -155,7 +155,7 @@ class Decoding:
 
 
 def read_codes(stored: Stored, scales: Scales | None, dtype: torch.dtype) -> Stored:
-    """The numbers that codes stand for."""
+    """Return the numbers that codes stand for."""
     if scales is None:
         return stored
     groups = stored.unflatten(-1, (scales.shape[-1], -1)).to(torch.float32)
