@@ -75,7 +75,7 @@ class ScaleConfig:
 @stored("PositionConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionConfig:
-    """Sizes of the position terms that a variant may ask for."""
+    """Sizes of the position terms that a variant may have."""
 
     plus_features: int = 10
     """m, the channels of the 2D sinusoid of ``+``."""

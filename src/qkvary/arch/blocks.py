@@ -16,12 +16,12 @@ from qkvary.arch.variants import Variant
 Memory = Literal["own", "encoder"]
 
 Storage = Literal["needed", "both", "value and slice", "input", "input elsewhere", "latent", "keys"]
-"""What a cache keeps of a token: each source that key and value read, once (``needed``); rotated
+"""The entries of a cache per token: each source that key and value read, once (``needed``); rotated
 keys and values, also where they are one source (``both``, as engines do); the value and the rotated
 channels of the key; the layer input, or one that another layer keeps; what low-rank projections
 give inside, where that is narrower (``latent``); or keys, of which values are made."""
 INPUT_STORED: tuple[Storage, ...] = ("input", "input elsewhere")
-"""What is stored where keys and values are made of it in every step."""
+"""Storage from which keys and values are made again in every step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +266,7 @@ class CompressedAttention:
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        """Of the query's latent, the key, and the summaries."""
+        """Normalisations of the query's latent, the key, and the summaries."""
         own = (Norm(width=self.q_rank), Norm(width=self.head_dim))
         return (*own, *(Norm(width=part.width) for part in self.compressors))
 
@@ -344,7 +344,7 @@ class Layer:
     attention: AttentionLayer
     """The layer that mixes tokens."""
     feed_forward: tuple[FeedForward | Experts, ...]
-    """What follows it; more than one where a dense network stands beside experts."""
+    """The networks after it; more than one where a dense network is added to experts."""
     norms: tuple[Norm, ...]
     """Normalisations around them."""
     cross: ProjectedAttention | None = None

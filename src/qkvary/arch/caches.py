@@ -28,8 +28,8 @@ QUANTIZED_BITS: dict[CacheStorage, int] = {"int8": 8, "int4": 4, "int3": 3, "int
 DecodeKernel = Literal[
     "layer", "auto", "sdpa", "folded", "matmul", "chunks", "compiled", "native", "triton"
 ]
-"""What attends to what is stored: the layer as without a cache, the kernel that a short timing on
-this machine finds fastest, or one of those pinned."""
+"""The kernel that attends to stored entries: the layer's own, the one that a short timing on this
+machine finds fastest, or one of those pinned."""
 
 
 @stored("CacheOptions")
@@ -54,8 +54,8 @@ class CacheOptions:
     residual: int = 0
     """Newest tokens that quantised storage keeps as they are."""
     kernel: DecodeKernel = "layer"
-    """What attends when few tokens are new and no gradient is wanted. Anything but ``layer`` leaves
-    to others what the layer's own kernel does bit for bit as without a cache."""
+    """The kernel for few new tokens without gradients. Only ``layer`` computes, bit for bit, the
+    same as without a cache."""
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -83,7 +83,7 @@ def to_dict(config: Any) -> Any:
     """Turn a configuration into JSON-ready data; a variant becomes its label.
 
     Args:
-        config: A frozen dataclass, or any value that may stand in one.
+        config: A frozen dataclass, or any value that it may hold.
     """
     if isinstance(config, Variant):
         return format_label(config)

@@ -121,7 +121,7 @@ def map_layers(layers: Sequence[Layer], make: Callable[[Layer], Made]) -> list[M
 def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
     """Return each layer once, and in how many places it stands.
 
-    By identity: a configuration may ask for thousands of layers, and comparing them all by value
+    By identity: a configuration may have thousands of layers, and comparing them all by value
     would take longer than counting each.
     """
     numbers = [*map(id, layers)]
@@ -133,7 +133,7 @@ def as_model(network: Network, name: str = "network") -> Model:
     """Return a network of this package as a model, of which all costs are derived.
 
     Args:
-        network: Of a kind that stands in ``DESCRIPTIONS``.
+        network: Of a kind in ``DESCRIPTIONS``.
         name: What it is called in tables.
 
     Raises:

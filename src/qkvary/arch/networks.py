@@ -50,7 +50,7 @@ class BlockConfig:
 
     @property
     def has_final_norm(self) -> bool:
-        """Whether one more normalisation stands behind the last block."""
+        """Whether one more normalisation follows the last block."""
         return self.norm_placement != "post"
 
     @property

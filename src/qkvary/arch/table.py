@@ -69,7 +69,7 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("I-K=V/1", "this project", "parameters and cache of one shared head"),
     NamedVariant("Q[map]=K-V", "this project", "the dial between symmetric and free"),
     NamedVariant("Q[map]=K=V", "this project", "the dial with everything shared"),
-    NamedVariant("Q[map]=K=V/1", "this project", "one head, told apart by the maps"),
+    NamedVariant("Q[map]=K=V/1", "this project", "one head, distinguished by the maps"),
     NamedVariant("Q=K-I", "this project"),
     NamedVariant("Q=V-I", "this project"),
     NamedVariant("Q-I-I", "this project", "caches the layer input alone"),

@@ -73,7 +73,7 @@ def choose_candidates(
         model: Any model.
         labels: Variants in any spelling; if none, head sharing with and without K=V.
         all_sharings: Whether sharings that do not change the cache and more numbers of heads are
-            compared too, if none were asked for.
+            compared too, if none were requested.
 
     Raises:
         ValueError: for a label that cannot be read.

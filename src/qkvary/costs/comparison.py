@@ -28,7 +28,7 @@ class CostRow:
     prefill_macs: MacCount
     """MACs of a prompt as long as the context, logits for its last token, visible pairs only."""
     square_macs: MacCount
-    """Of a forward pass over the context with all logits and all pairs: the papers' convention."""
+    """MACs of a forward pass with all logits and all pairs: the papers' convention."""
     training_macs_per_token: float
     """Forward and backward, visible pairs only, over the tokens of the context."""
     cache_bytes_per_token: float | None

@@ -24,7 +24,7 @@ from qkvary.costs.parameters import (
 from qkvary.costs.replicas import device_read_bytes
 
 Bound = Literal["weights", "cache", "arithmetic"]
-"""What takes most of the time of a step: reading weights, reading the cache, or the products."""
+"""The largest part of a step's time: reading weights, reading the cache, or products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What can be saved with the weights that a model already has: the same function, fewer bytes.
+"""Exact savings with the weights that a model already has: the same function, fewer bytes.
 
 "Exact" means equal in exact arithmetic. What rounding does to it depends on the method and on the
 weights, which are not looked at here; each entry says what has to be checked.
@@ -37,7 +37,7 @@ Method = Literal[
 ]
 
 LOSSY_FORMATS = ("fp8", "int8", "int4")
-"""What a cache could be rounded to instead of storing less exactly."""
+"""Formats to which a cache could be rounded instead."""
 LONG = 2**16
 """Tokens at which two ways of storing are compared by default."""
 

@@ -13,13 +13,13 @@ from typing import Literal, NamedTuple, get_args
 from qkvary.arch.caches import QUANTIZED_BITS, CacheOptions, CacheStorage
 
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
-"""What is computed in."""
+"""Dtypes of computation."""
 
 DEFAULT_GROUP = 64
 """Numbers that share a scale, where none is given (the default of quantised caches in
 transformers, ``q_group_size``)."""
 SCALE_BYTES = 4
-"""Of a group: a scale of 32 bits, or a scale and a zero point of 16 bits each."""
+"""Bytes of a group's scale: 32 bits, or a scale and a zero point of 16 bits each."""
 
 MOST_SHARED = 2**20
 """The most numbers or rows that a format may name."""
@@ -116,13 +116,13 @@ FORMATS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4")
 
 
 SCALE = _PLAIN["fp32"]
-"""Of scales that rows share."""
+"""The format of scales that rows share."""
 
 
 def parse_format(text: str) -> Format:
     """Read a format: ``bf16``, ``fp8``, ``int8``, ``int4-g32`` (groups of 32), or torch's names.
 
-    More about quantised ones stands at the head of this file.
+    The module's docstring says more about quantised formats.
 
     Raises:
         ValueError: for anything else, with the choices.

@@ -81,7 +81,7 @@ def device_read_bytes(
 
 
 def device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
-    """Of ``size`` bytes of a layer's cache those on the device that holds most heads."""
+    """Return how many of ``size`` bytes are on the device with the most heads."""
     if not isinstance(attention, ProjectedAttention) or attention.storage in NEEDED_WHOLE:
         return size
     heads = max(attention.config.heads(source) for source in attention.config.variant.cached)

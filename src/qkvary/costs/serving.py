@@ -19,7 +19,7 @@ Fills = Literal["weights", "cache"]
 REPLICA_SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Devices that a replica may span."""
 MOST_TOKENS = 2**36
-"""Where a search for the longest context ends: beyond it memory is not what limits."""
+"""The end of a search for the longest context: beyond it memory is not the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +105,14 @@ class ServingPlan:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of a replica that is as full as the demand makes it, at the roofline."""
+        """Tokens a second of a replica with all its users, at the roofline."""
         if self.step is None or self.step_seconds is None:
             return None
         return self.step.batch / self.step_seconds
 
     @property
     def tokens_per_second_and_user(self) -> float | None:
-        """What one of its users sees."""
+        """Tokens a second of one of its users."""
         return None if self.step_seconds is None else 1 / self.step_seconds
 
 

@@ -30,7 +30,7 @@ STATE_BYTES: dict[Precision, int] = {"mixed": 16, "fp32": 16}
 """Per parameter. ``mixed``: 16-bit weights and gradients, 32-bit master weights and two AdamW
 moments (2 + 2 + 4 + 4 + 4). ``fp32``: weights, gradients and two moments (4 each)."""
 LOGIT_BYTES = 8
-"""Of one logit: its value and its gradient in 32 bits, where head and loss are not fused."""
+"""Bytes of one logit and its gradient in 32 bits, where head and loss are not fused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class TrainingPlan:
     macs_per_token: float
     """Forward and backward, visible pairs only."""
     tokens_per_second: float | None
-    """At the utilisation that was asked for."""
+    """Time at the requested utilisation."""
 
 
 def plan_training(
@@ -120,7 +120,7 @@ def training_macs_per_token(
 ) -> float:
     """Return the products of a forward and a backward pass over one sequence, by its tokens.
 
-    What the model asks for, whatever a machine does: pairs that a mask hides and blocks that are
+    The products that the model needs, whatever a machine does: hidden pairs and blocks that are
     computed again do not count. The utilisation of a device (MFU) is therefore twice this, times
     tokens per second, over the operations per second of its data sheet.
 

@@ -40,8 +40,8 @@ class Attention(nn.Module):
 
         Args:
             config: The layer.
-            seed: Of the first values; ``None`` leaves the parameters unset, for a network that
-                initialises all of its layers itself.
+            seed: Seed of the initial values; ``None`` leaves the parameters unset, for a network
+                that initialises all of its layers itself.
         """
         super().__init__()
         self.config = config

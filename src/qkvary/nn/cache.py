@@ -199,7 +199,7 @@ def blank_padding(
         new: Entries of new tokens.
         real: False where one is padding.
     """
-    # Not a product: what stands in padding may be infinite.
+    # Not a product: padding may hold infinities.
     hidden = ~real[:, None, :, None]
     return {name: entries.masked_fill(hidden, 0.0) for name, entries in new.items()}
 

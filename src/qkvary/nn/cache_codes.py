@@ -66,7 +66,7 @@ def quantize_blocks(entries: Entries, bits: int, block: int) -> tuple[Codes, Sca
 
 
 def dequantize_tokens(codes: Codes, scales: Scales, bits: int, group: int, out: Entries) -> Entries:
-    """Write what codes with a scale for each group of each token stand for into ``out``."""
+    """Decode codes with a scale for each group of each token into ``out``."""
     width = out.shape[3]
     # Codes first, then times the scales where they are: half the passes over memory of a product.
     out.copy_(unpack(codes, bits, width))
@@ -81,7 +81,7 @@ def dequantize_tokens(codes: Codes, scales: Scales, bits: int, group: int, out: 
 def dequantize_blocks(
     codes: Codes, scales: Scales, bits: int, runs: Sequence[int], out: Entries
 ) -> Entries:
-    """Write what codes with a scale for each channel of a run of tokens stand for into ``out``.
+    """Decode codes with a scale for each channel of a run of tokens into ``out``.
 
     Args:
         codes: Of all tokens.

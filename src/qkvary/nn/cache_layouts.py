@@ -87,7 +87,7 @@ class SourceCodec:
 
 @dataclass(frozen=True, slots=True)
 class RoleCodec:
-    """What the softmax reads: each tensor once, or key and value apart as engines store them."""
+    """What the softmax reads: each tensor once, or key and value separately, as engines do."""
 
     config: AttentionConfig
     is_split: bool

@@ -1,4 +1,4 @@
-"""Where a cache keeps the entries of its tokens: grown, or allocated beforehand.
+"""The storage of a cache's entries: grown, or allocated beforehand.
 
 Knows tokens and their order. Does not know what an entry is made of, nor what reads it.
 """

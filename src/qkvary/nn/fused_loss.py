@@ -191,7 +191,7 @@ class _Chunks:
 
     @property
     def gradients(self) -> _Gradients:
-        """Of features, weight and bias, in their types."""
+        """Return the gradients of features, weight and bias, in their types."""
         parts = (self._by_features, self._by_weight, self._by_bias)
         pairs = zip(parts, self._types, strict=True)
         features, weight, bias = (None if part is None else part.to(kind) for part, kind in pairs)

@@ -3,7 +3,7 @@
 It has two implementations that agree, explicit products and SDPA, and kernels of its own for
 decoding. All take fewer KV heads than query heads without copying keys. Which one is used follows
 from the configuration and the shapes (``choose_kernel``), so that a run does not depend on a
-measurement; a cache may ask for a kernel for decoding.
+measurement; a cache may request a kernel for decoding.
 """
 
 from typing import Literal
@@ -25,7 +25,7 @@ LONGEST_EXPLICIT = 512
 """Keys up to which a whole map of scores costs less than what the fused kernel lacks."""
 
 MOST_DECODED = 8
-"""New tokens up to which kernels for decoding are used, where a cache asks for them."""
+"""New tokens up to which kernels for decoding are used, where a cache requests them."""
 
 
 class SoftmaxCore:

@@ -103,7 +103,7 @@ def read_windows(fields: Fields, layers: int, window: int | None) -> tuple[int |
     """Return the window of each layer: one for all, or for those that ``layer_types`` marks.
 
     Raises:
-        ValueError: if ``layer_types`` does not fit, or asks for a window that is not there.
+        ValueError: if ``layer_types`` does not fit, or needs a window that is not given.
     """
     types = fields.words("layer_types", choices=LAYER_TYPES, length=layers)
     if types is None:

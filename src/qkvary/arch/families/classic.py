@@ -86,7 +86,7 @@ def _read_bloom(fields: Fields, name: str) -> Model:
     heads = _equal_heads(fields, ("n_embed", "hidden_size"), ("n_head", "num_attention_heads"))
     config = heads.attend(positions="alibi", bias=True, out_bias=True)
     layer = _build_layer(config, d_ff=4 * heads.d_model)
-    # The second norm stands behind the embedding.
+    # The second norm follows the embedding.
     return _build(fields, name, layer, tied=True, norms=2)
 
 

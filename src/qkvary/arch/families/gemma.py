@@ -326,7 +326,7 @@ def _build(
         norms: Normalisations around each layer.
         head_norms: Of queries, and of own keys.
         vocabulary: Tokens where the configuration does not say.
-        experts: What stands beside each feed-forward network.
+        experts: The experts of each layer, in addition to its feed-forward network.
         notes: What the reader of the figures must know.
     """
     d_model, d_ff = fields.size("hidden_size"), fields.size("intermediate_size")

@@ -1,4 +1,4 @@
-"""What is known of a published model's configuration, and the places where it stands.
+"""Configurations of published models, and where they were published.
 
 Only the fields that sizes follow from. A copy of a configuration file is a source where it names
 the model that it was copied from.

@@ -22,11 +22,11 @@ COMPILERS = ("g++", "clang++", "c++")
 TIMEOUT_SECONDS = 120.0
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-w")
 NATIVE = ("-march=native", "-mcpu=native", "")
-"""How compilers spell the processor that they run on; not all of them know both."""
+"""Options of compilers for the processor that they run on; not all of them know both."""
 
 
 class BuildError(RuntimeError):
-    """A compiler that is there does not build the source."""
+    """An existing compiler does not build the source."""
 
 
 @functools.cache
@@ -88,7 +88,7 @@ def _digest(path: Path) -> str:
 
 
 def load(sources: Sequence[Path]) -> ctypes.CDLL | None:
-    """Build and load; a failure is told once and is like a missing compiler.
+    """Build and load; a failure is reported once and is like a missing compiler.
 
     Where the library cannot be kept, it is built for this process alone.
     """

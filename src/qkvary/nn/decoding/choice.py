@@ -24,7 +24,7 @@ from qkvary.nn.decoding.kept import keep_text, kept_folder
 from qkvary.nn.decoding.problem import Decoding
 
 VARIABLE = "QKVARY_DECODE_KERNEL"
-"""Of the environment: pins a kernel, so that results do not depend on a measurement."""
+"""The environment variable that pins a kernel, so that results depend on no measurement."""
 
 FILE_NAME = "choices.json"
 FORMAT = 1
@@ -42,7 +42,7 @@ KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
 """By name."""
 
 LAYER = "layer"
-"""What an attention layer does without a cache, which is not here."""
+"""The name of the layer's own kernel, which is not among these."""
 
 Kind = tuple[object, ...]
 
@@ -89,7 +89,7 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
     """
     name = pinned(kernel)
     if name == LAYER:
-        # Whoever comes here has decided against it.
+        # The layer itself is not among these kernels.
         name = "auto"
     if name in folded.FORMS:
         return name
@@ -179,11 +179,11 @@ NAMES = (
     "turned",
     "padding",
 )
-"""Of the parts of a kind."""
+"""Names of the parts of a kind."""
 
 
 def describe(kind: Kind) -> str:
-    """Return a kind as it stands in the file."""
+    """Return a kind as the file names it."""
     parts = zip(NAMES, kind, strict=True)
     return ", ".join(f"{name} {str(part).removeprefix('torch.')}" for name, part in parts)
 
@@ -271,7 +271,7 @@ def _remember() -> None:
     folder = kept_folder()
     if folder is None:
         return
-    # Others may have written meanwhile; whoever comes last loses nothing but a timing.
+    # Other processes may have written meanwhile; what is overwritten is timed again.
     choices = {**_kept(folder), **_chosen}
     found = {"format": FORMAT, "machine": _machine(), "choices": choices}
     keep_text(FILE_NAME, json.dumps(found, indent=1, sort_keys=True) + "\n")

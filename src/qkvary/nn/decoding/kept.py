@@ -1,7 +1,7 @@
-"""What decoding keeps on a machine between runs: built kernels and which one was the fastest.
+"""Files that decoding keeps on a machine between runs: built kernels and the fastest ones.
 
 All of it can be made again, so that an error in reading or writing is as if nothing was there. The
-durable write path stands on a higher floor; here a rename is enough, since whoever reads checks.
+durable write path stands on a higher floor; here a rename is enough, since readers check.
 """
 
 import os

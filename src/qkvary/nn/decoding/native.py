@@ -60,7 +60,7 @@ class Stored(ctypes.Structure):
 
 
 class Call(ctypes.Structure):
-    """What is asked of the kernel for attention, field by field as in ``attention.cpp``."""
+    """The arguments of the kernel for attention, field by field as in ``attention.cpp``."""
 
     _fields_ = (
         ("query", _pointer),
@@ -217,7 +217,7 @@ def describe_rotation(call: Call, rotation: KeyRotation, tokens: int) -> list[Te
 
 
 def _turned(rotation: KeyRotation, tokens: int) -> tuple[list[Tensor], tuple[int, ...]]:
-    """Return the tables of a rotation, and what stands in a call."""
+    """Return the tables of a rotation, and the fields of a call."""
     width = math.ceil(rotation.dim / 2 / WIDEST_VECTOR) * WIDEST_VECTOR
     # Powers of two, so that a growing cache does not make a table for every length.
     periods = 1 << (-(-tokens // PERIOD) - 1).bit_length()

@@ -20,7 +20,7 @@ Scales = Float[Tensor, "_ _ _ _"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Decoding:
-    """What is attended to, by what."""
+    """The queries, keys and values of one call."""
 
     query: Float[Tensor, "batch heads queries key_dim"]
     """The new queries, rotated already where there is a rotation."""
@@ -33,13 +33,13 @@ class Decoding:
     start: int
     """Query i sees the first ``start + i + 1`` keys."""
     valid: Bool[Tensor, "batch keys"] | None = None
-    """False for keys that nobody sees."""
+    """False for hidden keys."""
     key_scales: Scales | None = None
     """Factors of the codes, for each token and each of equally wide groups of channels."""
     value_scales: Scales | None = None
     """The same for the value."""
     rotation: KeyRotation | None = None
-    """How keys that were stored un-rotated are turned when they are read; values are not."""
+    """The rotation of keys that were stored un-rotated; values are not rotated."""
 
     def __post_init__(self) -> None:
         key, value = self.key, self.value
@@ -114,7 +114,7 @@ class Decoding:
         return mixed.reshape(batch, heads, queries, mixed.shape[-1])
 
     def visible(self) -> Bool[Tensor, "rows 1 queries keys"] | None:
-        """Who sees whom; ``None`` if everybody sees everybody."""
+        """Return which keys each query sees; ``None`` if all queries see all keys."""
         queries, keys = self.query.shape[2], self.key.shape[2]
         seen: Tensor | None = None
         if self.start < keys - 1:
@@ -155,7 +155,7 @@ class Decoding:
 
 
 def read_codes(stored: Stored, scales: Scales | None, dtype: torch.dtype) -> Stored:
-    """Return the numbers that codes stand for."""
+    """Decode codes to numbers."""
     if scales is None:
         return stored
     groups = stored.unflatten(-1, (scales.shape[-1], -1)).to(torch.float32)

@@ -36,7 +36,7 @@ class KeyRotation:
 
 
 def angles(positions: Int[Tensor, "*rows"], rotation: KeyRotation) -> Float[Tensor, "*rows pairs"]:
-    """Of each pair of channels at each position, in float64."""
+    """Return the angle of each pair of channels at each position, in float64."""
     index = torch.arange(0, rotation.dim, 2, dtype=torch.float64, device=positions.device)
     return positions.double()[..., None] * rotation.base ** (-index / rotation.dim)
 

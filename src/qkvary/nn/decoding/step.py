@@ -34,9 +34,9 @@ ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
-"""Where torch keeps what is called with every module."""
+"""Attributes where torch keeps hooks of all modules."""
 OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "forward")
-"""Where a module keeps what is called with it, or instead of its class's own."""
+"""Attributes where a module keeps its own hooks, or its own ``forward``."""
 
 _int64, _pointer = ctypes.c_int64, ctypes.c_void_p
 
@@ -160,7 +160,7 @@ def library() -> ctypes.CDLL | None:
 class NativeStep:
     """The next token of every row through the network, of which everything is described once.
 
-    Holds on to the parameters as they are now; describe anew whoever moves or casts the network.
+    Holds on to the parameters as they are now; make a new one after moving or casting the network.
     """
 
     def __init__(self, model: LanguageModel, cache: KVCache) -> None:

@@ -48,7 +48,7 @@ class Cut:
     """Sizes of the pieces of a call."""
 
     tokens: int
-    """Keys that somebody sees."""
+    """Keys that some query sees."""
     tile: int
     """Keys that are read at a time."""
     runs: int
