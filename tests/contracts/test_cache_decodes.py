@@ -244,11 +244,11 @@ def test_a_window_bounds_what_is_kept_and_not_what_was_seen() -> None:
     layer, x = Attention(config), random_input(71).float()
     cache = LayerCache(config, max_tokens=6)
     layer(x[:, :5], cache=cache)
-    assert (cache.length, cache.kept, cache.nbytes) == (5, 3, BATCH * 3 * 20 * 4)
+    assert (cache.length, cache.num_stored, cache.nbytes) == (5, 3, BATCH * 3 * 20 * 4)
     layer(x[:, 5:6], cache=cache)
     with pytest.raises(ValueError, match="expected at most 6 tokens, got 7"):
         layer(x[:, 6:], cache=cache)
-    assert (cache.length, cache.kept) == (6, 3)
+    assert (cache.length, cache.num_stored) == (6, 3)
 
 
 @pytest.mark.parametrize("storage", ["growing", "preallocated"])
@@ -257,7 +257,7 @@ def test_a_token_that_sees_only_itself_leaves_nothing_behind(storage: CacheStora
     layer, x = Attention(config), random_input(71).float()
     cache = LayerCache(config, TOKENS, CacheOptions(storage=storage))
     layer(x[:, :3], cache=cache)
-    assert (cache.length, cache.kept, cache.nbytes) == (3, 0, 0)
+    assert (cache.length, cache.num_stored, cache.nbytes) == (3, 0, 0)
     with pytest.raises(ValueError, match=f"expected a batch of {BATCH} as stored, got 1"):
         layer(x[:1, 3:], cache=cache)
 

@@ -14,7 +14,7 @@ from qkvary.arch.attention import AttentionConfig, Kernel, ValueRope
 from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.costs.cache import layer_cache_bytes
-from qkvary.nn import attention
+from qkvary.nn import kernels
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.decoding.decode import decode_attention
@@ -186,7 +186,7 @@ def test_a_cropped_cache_goes_on_as_if_nothing_had_followed(
             cache.crop(first)
         return
     cache.crop(first)
-    assert (cache.length, cache.kept) == (first, first)
+    assert (cache.length, cache.num_stored) == (first, first)
     found = feed(layer, x, [first, TOKENS], cache)
     with torch.no_grad():
         assert distance(found, layer(x)[:, first:]) < GATE
@@ -224,7 +224,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     x[0, 3, 0] = float("nan")
     with pytest.raises(ValueError, match="expected finite entries in a quantised cache"):
         layer(x[:, 2:], cache=cache)
-    assert (cache.length, cache.kept) == (2, 2)
+    assert (cache.length, cache.num_stored) == (2, 2)
 
 
 def test_preallocated_memory_is_what_was_asked_for_and_no_more() -> None:
@@ -238,7 +238,7 @@ def test_preallocated_memory_is_what_was_asked_for_and_no_more() -> None:
     cache = LayerCache(windowed, 11, CacheOptions(storage="preallocated"))
     layer = Attention(windowed)
     feed(layer, random_input(71).float(), [0, 5, 6, TOKENS], cache)
-    assert (cache.kept, cache.nbytes) == (3, BATCH * 3 * 5 * 4)
+    assert (cache.num_stored, cache.nbytes) == (3, BATCH * 3 * 5 * 4)
 
 
 @variant_pairs(
@@ -268,7 +268,7 @@ def test_kernels_for_decoding_are_asked_where_they_fit(monkeypatch: pytest.Monke
         asked.append(query.shape[2])
         return decode_attention(query, *rest, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(attention, "decode_attention", decode)
+    monkeypatch.setattr(kernels, "decode_attention", decode)
     x = random_input(71).float()
     for label, queries in (
         ("Q-K=V", [3, 1]),

@@ -209,7 +209,7 @@ class Texts(RuleBasedStateMachine):
 
     def check(self) -> None:
         assert self.cache.length == self.length
-        assert [layer.kept for layer in self.cache.layers] == self.kept
+        assert [layer.num_stored for layer in self.cache.layers] == self.kept
         # What has no token yet has no rows: a buffer stays as it was allocated.
         if self.length:
             assert self.cache.nbytes == len(self.tokens) * self.count_bytes()

@@ -170,11 +170,11 @@ def test_a_crop_leaves_what_was_read_before(options: CacheOptions, left: int) ->
     before = cache.append(nothing)
     cache.crop(left)
     after = cache.append(nothing)
-    assert (cache.length, cache.kept) == (left, left)
+    assert (cache.length, cache.num_stored) == (left, left)
     for source in nothing:
         assert torch.equal(after[source], before[source][:, :, :left])
     feed(layer, -x[:, left:], [0, TOKENS - left], cache)
-    assert (cache.length, cache.kept) == (TOKENS, TOKENS)
+    assert (cache.length, cache.num_stored) == (TOKENS, TOKENS)
 
 
 def test_blocks_that_a_window_would_cut_are_refused() -> None:

@@ -1,6 +1,6 @@
 """One attention layer with its sizes: everything that modules, costs and caches are derived from.
 
-Does not know what stands around the layer (``arch.networks``).
+Does not know the blocks around the layer (``arch.networks``).
 """
 
 import math
@@ -25,7 +25,7 @@ PUBLISHED_IDENTITY_SCALE = 0.5
 @stored("Initialization")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialization:
-    """How weights are drawn.
+    """The initialisation of weights.
 
     ``torch`` is U(+-1/sqrt(fan_in)) for weights and biases, ``xavier`` is Xavier-uniform with zero
     biases, ``normal`` is N(0, std) with zero biases.
@@ -47,7 +47,7 @@ class Initialization:
             raise ValueError(f"expected a positive std, got {self.std} and {self.output_std}")
 
     def weight_std(self, fan_in: int, fan_out: int) -> float:
-        """The deviation of a weight of a ``fan_in -> fan_out`` map."""
+        """Return the deviation of a weight of a ``fan_in -> fan_out`` map."""
         if self.scheme == "normal":
             return self.std
         fan = fan_in if self.scheme == "torch" else (fan_in + fan_out) / 2
@@ -61,7 +61,7 @@ TORCH_INIT = Initialization()
 @stored("ScaleConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleConfig:
-    """What content scores are multiplied with."""
+    """The scale of content scores."""
 
     by: ScaleBy = "head"
     """1/sqrt(head_dim), or 1/sqrt(d_model) as in the character and vision code of paper 2."""
@@ -75,7 +75,7 @@ class ScaleConfig:
 @stored("PositionConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionConfig:
-    """Sizes of the position terms that a variant may ask for."""
+    """Sizes of the position terms that a variant may have."""
 
     plus_features: int = 10
     """m, the channels of the 2D sinusoid of ``+``."""
@@ -132,7 +132,7 @@ class AttentionConfig:
     num_heads: int
     """Query heads."""
     variant: Variant = QKV
-    """What is shared."""
+    """The sharing, heads and score terms."""
     head_dim: int | None = None
     """Channels of a head; ``None`` means ``d_model / num_heads``."""
     causal: bool = False
@@ -148,7 +148,7 @@ class AttentionConfig:
     position: PositionConfig = PositionConfig()
     """Sizes of position terms."""
     init: Initialization = TORCH_INIT
-    """How the projections are drawn."""
+    """Initialisation of the projections."""
     kernel: Kernel = "auto"
     """Which implementation of the softmax core; ``auto`` picks by shape, never by timing."""
 
@@ -208,7 +208,7 @@ class AttentionConfig:
 
     @property
     def value_rope(self) -> ValueRope:
-        """What rotary positions do to the value: something only where it reads the key's source."""
+        """The effect of rotation on the value, ``none`` unless it reads the key's source."""
         sharing = self.variant.sharing
         reads_key = self.variant.positions == "rotary" and sharing.value == sharing.key
         return self.position.value_rope if reads_key else "none"
@@ -247,13 +247,13 @@ class AttentionConfig:
 
     @property
     def score_scale(self) -> float:
-        """What q . k is multiplied with, the identity correction included, the temperature not."""
+        """The factor of q . k, with the identity correction and without the temperature."""
         base = 1.0 / math.sqrt(self.size_per_head if self.scale.by == "head" else self.d_model)
         return base * self.identity_correction
 
     @property
     def content_scale(self) -> float:
-        """What q . k is multiplied with where no learned term changes it."""
+        """The factor of q . k, temperature included, where no learned term changes it."""
         return self.score_scale / self.variant.temperature
 
     @property

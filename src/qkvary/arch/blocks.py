@@ -16,12 +16,12 @@ from qkvary.arch.variants import Variant
 Memory = Literal["own", "encoder"]
 
 Storage = Literal["needed", "both", "value and slice", "input", "input elsewhere", "latent", "keys"]
-"""What a cache keeps of a token: each source that key and value read, once (``needed``); rotated
+"""The entries of a cache per token: each source that key and value read, once (``needed``); rotated
 keys and values, also where they are one source (``both``, as engines do); the value and the rotated
 channels of the key; the layer input, or one that another layer keeps; what low-rank projections
 give inside, where that is narrower (``latent``); or keys, of which values are made."""
 INPUT_STORED: tuple[Storage, ...] = ("input", "input elsewhere")
-"""What is stored where keys and values are made of it in every step."""
+"""Storage from which keys and values are made again in every step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class ProjectedAttention:
     """Attention whose queries, keys and values are projections of a layer input, or shared."""
 
     config: AttentionConfig
-    """What is shared, sizes, window and rotation."""
+    """Sharing, sizes, window and rotation."""
     norms: tuple[Norm, ...] = ()
     """Learned normalisations of the heads of queries and keys."""
     unbiased: tuple[Source, ...] = ()
@@ -39,9 +39,9 @@ class ProjectedAttention:
     reads_layer: int | None = None
     """The layer whose stored keys and values are read instead of own ones."""
     memory: Memory = "own"
-    """Whose tokens keys and values come from: the layer's own, or an encoder's output."""
+    """The tokens of keys and values: the layer's own, or an encoder's output."""
     storage: Storage = "needed"
-    """What its cache keeps of a token."""
+    """The entries that its cache stores per token."""
 
     def with_variant(self, variant: Variant) -> "ProjectedAttention":
         """The same layer sharing as ``variant`` says; window and positions stay the layer's own.
@@ -136,14 +136,14 @@ class LatentAttention:
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        """Of the latents."""
+        """Normalisations of the latents."""
         query = () if self.q_rank is None else (Norm(width=self.q_rank),)
         return (*query, Norm(width=self.kv_rank))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compressor:
-    """What summarises past tokens for compressed attention.
+    """The module that summarises past tokens for compressed attention.
 
     Source: DeepSeek-AI 2026, "DeepSeek-V4", section 2.3, as implemented in transformers 5.23.
     """
@@ -178,7 +178,7 @@ class Compressor:
         )
 
     def last_closing(self, tokens: int) -> int:
-        """The tokens after which the last of the summaries closed, 0 where none did."""
+        """Return the tokens after which the last of the summaries closed, 0 where none did."""
         return tokens - tokens % self.rate
 
 
@@ -204,7 +204,7 @@ class CompressedAttention:
     window: int
     """Tokens that are kept as they are."""
     compressor: Compressor | None = None
-    """What summarises the tokens beyond; ``None`` for a layer with a window only."""
+    """The module that summarises earlier tokens; ``None`` for a layer with a window only."""
     indexer: Compressor | None = None
     """The smaller compressor that picks summaries."""
     index_heads: int = 0
@@ -266,7 +266,7 @@ class CompressedAttention:
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        """Of the query's latent, the key, and the summaries."""
+        """Normalisations of the query's latent, the key, and the summaries."""
         own = (Norm(width=self.q_rank), Norm(width=self.head_dim))
         return (*own, *(Norm(width=part.width) for part in self.compressors))
 
@@ -319,7 +319,7 @@ class Experts:
     active: int
     """Routed experts that a token passes through."""
     shared: FeedForward | None = None
-    """What every token passes through besides."""
+    """Other matrices that every token passes through."""
     router: Linear | None = None
     """The matrix that scores the experts; ``None`` where a table decides."""
     entries: int = 0
@@ -342,9 +342,9 @@ class Layer:
     """One block of a stack."""
 
     attention: AttentionLayer
-    """What mixes tokens."""
+    """The layer that mixes tokens."""
     feed_forward: tuple[FeedForward | Experts, ...]
-    """What follows it; more than one where a dense network stands beside experts."""
+    """The networks after it; more than one where a dense network is added to experts."""
     norms: tuple[Norm, ...]
     """Normalisations around them."""
     cross: ProjectedAttention | None = None
@@ -365,12 +365,12 @@ def attention_width(attention: AttentionLayer) -> int:
 
 
 def decodes(attention: AttentionLayer) -> bool:
-    """Whether a token sees only itself and the past."""
+    """Return whether a token sees only itself and the past."""
     return not isinstance(attention, ProjectedAttention) or attention.config.causal
 
 
 def share_layer(layer: Layer, variant: Variant) -> Layer:
-    """The same block sharing as ``variant`` says, its cross attention likewise.
+    """Return the same block sharing as ``variant`` says, its cross attention likewise.
 
     Raises:
         ValueError: where the variant does not fit, or the layer has no projections to share.

@@ -1,4 +1,4 @@
-"""How a cache stores what it stores: choices of whoever decodes, not of the network."""
+"""Cache layouts, storage and decoding kernels: run-time choices, no part of the network."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -23,24 +23,24 @@ CacheScales = Literal["token", "channel"]
 block of tokens."""
 
 QUANTIZED_BITS: dict[CacheStorage, int] = {"int8": 8, "int4": 4, "int3": 3, "int2": 2}
-"""Of a code, by storage."""
+"""Bits of a code, by storage."""
 
 DecodeKernel = Literal[
     "layer", "auto", "sdpa", "folded", "matmul", "chunks", "compiled", "native", "triton"
 ]
-"""What attends to what is stored: the layer as without a cache, the kernel that a short timing on
-this machine finds fastest, or one of those pinned."""
+"""The kernel that attends to stored entries: the layer's own, the one that a short timing on this
+machine finds fastest, or one of those pinned."""
 
 
 @stored("CacheOptions")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
-    """What a cache keeps of a token, and where. Results do not depend on it, rounding apart."""
+    """The layout and storage of a cache. Results do not depend on it, except for rounding."""
 
     layout: CacheLayout = "sources"
-    """What is kept of a token."""
+    """The entries stored per token."""
     storage: CacheStorage = "growing"
-    """Where it is kept."""
+    """Their storage."""
     scales: CacheScales = "token"
     """Which codes share a scale in quantised storage."""
     group: int = 64
@@ -54,8 +54,8 @@ class CacheOptions:
     residual: int = 0
     """Newest tokens that quantised storage keeps as they are."""
     kernel: DecodeKernel = "layer"
-    """What attends when few tokens are new and no gradient is wanted. Anything but ``layer`` leaves
-    to others what the layer's own kernel does bit for bit as without a cache."""
+    """The kernel for few new tokens without gradients. Only ``layer`` computes, bit for bit, the
+    same as without a cache."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -77,5 +77,5 @@ class CacheOptions:
 
     @property
     def bits(self) -> int | None:
-        """Of a code; ``None`` where entries are not rounded."""
+        """Bits of a code; ``None`` where entries are not rounded."""
         return QUANTIZED_BITS.get(self.storage)

@@ -59,7 +59,7 @@ def stored(kind: str) -> Callable[[type[T]], type[T]]:
 
 
 def stored_kind(cls: type[Any]) -> str:
-    """The kind under which values of a class are written.
+    """Return the kind under which values of a class are written.
 
     Raises:
         TypeError: if the class has none.
@@ -70,12 +70,12 @@ def stored_kind(cls: type[Any]) -> str:
 
 
 def stored_name(field: "dataclasses.Field[Any]") -> str:
-    """The name under which a field is written."""
+    """Return the name under which a field is written."""
     return str(field.metadata.get(_NAME, field.name))
 
 
 def always_written(field: "dataclasses.Field[Any]") -> bool:
-    """Whether a field is written even where it has its default."""
+    """Return whether a field is written even where it has its default."""
     return "added later" not in field.metadata
 
 
@@ -83,7 +83,7 @@ def to_dict(config: Any) -> Any:
     """Turn a configuration into JSON-ready data; a variant becomes its label.
 
     Args:
-        config: A frozen dataclass, or any value that may stand in one.
+        config: A frozen dataclass, or any value that it may hold.
     """
     if isinstance(config, Variant):
         return format_label(config)
@@ -128,7 +128,7 @@ def canonical_json(config: Any) -> str:
 
 
 def identity_json(config: Any) -> str:
-    """The canonical JSON without the fields that name nothing."""
+    """Return the canonical JSON without the fields that name nothing."""
     return _dump(_identify(config, to_dict(config)))
 
 
@@ -176,7 +176,7 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
 
 
 def _concrete(hint: Any, data: Any, where: str) -> type[Any]:
-    """The class itself, or of one that has no kind the subclass whose kind the data names."""
+    """Return the class, or if it has no kind, the subclass whose kind the data names."""
     if hint in _KINDS:
         return hint
     kinds = {kind: cls for cls, kind in _KINDS.items() if issubclass(cls, hint)}

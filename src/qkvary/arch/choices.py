@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 @functools.cache
 def field_hints(kind: type[Any]) -> dict[str, Any]:
-    """The resolved annotations of a dataclass, by field."""
+    """Return the resolved annotations of a dataclass, by field."""
     return get_type_hints(kind)
 
 

@@ -1,4 +1,4 @@
-"""What a variant means in words and in mathematics, derived from the value."""
+"""The meaning of a variant in words and in mathematics, derived from the value."""
 
 from qkvary.arch.sharing import IDENTITY, Role, Source
 from qkvary.arch.variants import Variant
@@ -13,7 +13,7 @@ _FORMS = {
 
 
 def describe(variant: Variant) -> str:
-    """What the variant means, in one sentence without a final period.
+    """Return what the variant means, in one sentence without a final period.
 
     Args:
         variant: Any variant.
@@ -41,7 +41,7 @@ def describe(variant: Variant) -> str:
 
 
 def write_equation(variant: Variant) -> str:
-    """The attention of one head as an equation, in plain text.
+    """Return the attention of one head as an equation, in plain text.
 
     Args:
         variant: Any variant.
@@ -62,7 +62,7 @@ def write_equation(variant: Variant) -> str:
 
 
 def name_cached(variant: Variant) -> str:
-    """What decoding stores per token, such as ``K and V``, ``K`` or ``x``."""
+    """Return what decoding stores per token, such as ``K and V``, ``K`` or ``x``."""
     return listed(["x" if source == IDENTITY else source.upper() for source in variant.cached])
 
 

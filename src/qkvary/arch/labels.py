@@ -41,7 +41,7 @@ _MARK = re.compile(r"\[([^\]]*)\]")
 
 
 def format_label(variant: Variant) -> str:
-    """The canonical label: the papers' name where there is one.
+    """Return the canonical label: the papers' name where there is one.
 
     Args:
         variant: Any variant.
@@ -58,7 +58,7 @@ def format_label(variant: Variant) -> str:
 
 
 def format_tuple(variant: Variant) -> str:
-    """The tuple spelling, such as ``q,k=v/4``."""
+    """Return the tuple spelling, such as ``q,k=v/4``."""
     heads = "" if variant.num_kv_heads is None else f"/{variant.num_kv_heads}"
     base = variant.sharing.format_tuple(_marks(variant))
     return base + heads + ("+" if variant.plus else "") + _format_options(variant)
@@ -99,7 +99,7 @@ def parse_variant(text: str) -> Variant:
 
 
 def suggest_labels(text: str, *, count: int = 3) -> tuple[str, ...]:
-    """The known labels nearest to ``text``, best first."""
+    """Return the known labels nearest to ``text``, best first."""
     # Where a label and a tuple differ in case only, the label comes last and wins.
     known = {label.upper(): label for label in reversed(_known_labels())}
     near = difflib.get_close_matches("".join(text.split()).upper(), known, n=count, cutoff=0.4)

@@ -36,7 +36,7 @@ class Model:
     """A model, whether or not it can be built here."""
 
     name: str
-    """What it is called in tables."""
+    """Its name in tables."""
     layers: tuple[Layer, ...]
     """The blocks; of a model with an encoder, the decoder's."""
     vocabulary: int
@@ -48,7 +48,7 @@ class Model:
     norms: tuple[Norm, ...] = ()
     """Normalisations outside the blocks."""
     head: tuple[Linear, ...] = ()
-    """What makes logits of features; a tied matrix where the embedding does."""
+    """The matrices from features to logits; tied where the embedding is used."""
     others: tuple[Linear, ...] = ()
     """Further matrices outside the blocks that every token passes through."""
     entries: int = 0
@@ -58,7 +58,7 @@ class Model:
     max_tokens: int | None = None
     """The longest context it was made for, where something limits it."""
     notes: tuple[str, ...] = ()
-    """What the reader of the figures must know, such as parts that are not counted."""
+    """Caveats for readers of the figures, such as parts that are not counted."""
 
     def __post_init__(self) -> None:
         check_sizes(self, vocabulary=self.vocabulary)
@@ -76,7 +76,7 @@ class Model:
         return all(decodes(layer.attention) for layer, _ in count_kinds(self.layers))
 
     def with_variant(self, variant: Variant) -> "Model":
-        """The same model with every attention layer sharing as ``variant`` says.
+        """Return the same model with every attention layer sharing as ``variant`` says.
 
         Windows, rotation and the reading of other layers stay. Cross attention shares likewise.
 
@@ -104,13 +104,13 @@ class Encoder:
     tokens: int | None = None
     """Tokens that it always sees, such as 1,500 of Whisper; ``None`` where the input decides."""
     stem: tuple[Linear, ...] = ()
-    """What makes tokens of the input, per token that leaves it."""
+    """The matrices from the input to tokens, per token that leaves them."""
     positions: tuple[Table, ...] = ()
     """Learned or stored absolute positions."""
 
 
 def map_layers(layers: Sequence[Layer], make: Callable[[Layer], Made]) -> list[Made]:
-    """What ``make`` makes of each layer, where one layer stands in many places made only once."""
+    """Apply ``make`` to each layer, once for a layer that occurs several times."""
     numbers = [*map(id, layers)]
     made = {
         number: make(layer) for number, layer in dict(zip(numbers, layers, strict=True)).items()
@@ -119,9 +119,9 @@ def map_layers(layers: Sequence[Layer], make: Callable[[Layer], Made]) -> list[M
 
 
 def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
-    """Each layer once, and in how many places it stands.
+    """Return each layer once, and in how many places it stands.
 
-    By identity: a configuration may ask for thousands of layers, and comparing them all by value
+    By identity: a configuration may have thousands of layers, and comparing them all by value
     would take longer than counting each.
     """
     numbers = [*map(id, layers)]
@@ -130,10 +130,10 @@ def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
 
 
 def as_model(network: Network, name: str = "network") -> Model:
-    """A network of this package as a model, of which all costs are derived.
+    """Return a network of this package as a model, of which all costs are derived.
 
     Args:
-        network: Of a kind that stands in ``DESCRIPTIONS``.
+        network: Of a kind in ``DESCRIPTIONS``.
         name: What it is called in tables.
 
     Raises:
@@ -146,7 +146,7 @@ def as_model(network: Network, name: str = "network") -> Model:
 
 
 def block_layers(network: Network) -> tuple[Layer, ...]:
-    """The blocks of a network without cross attention."""
+    """Return the blocks of a network without cross attention."""
     norm, block = block_norm(network), network.block
     feed_forward = FeedForward(
         d_model=network.d_model,
@@ -166,13 +166,13 @@ def block_layers(network: Network) -> tuple[Layer, ...]:
 
 
 def block_norm(network: Network) -> Norm:
-    """A normalisation of a network's blocks."""
+    """Return a normalisation of a network's blocks."""
     has_bias = network.block.norm == "layernorm" and network.block.bias
     return Norm(width=network.d_model, bias=has_bias)
 
 
 def final_norms(network: Network) -> tuple[Norm, ...]:
-    """The normalisation behind the last block, where there is one."""
+    """Return the normalisation behind the last block, where there is one."""
     return (block_norm(network),) if network.block.has_final_norm else ()
 
 

@@ -22,7 +22,7 @@ Positions = Literal["none", "learned", "sinusoidal"]
 @stored("BlockConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockConfig:
-    """What stands around an attention layer."""
+    """The parts of a block around its attention layer."""
 
     d_ff: int
     """Inner width of the feed-forward network."""
@@ -50,7 +50,7 @@ class BlockConfig:
 
     @property
     def has_final_norm(self) -> bool:
-        """Whether one more normalisation stands behind the last block."""
+        """Whether one more normalisation follows the last block."""
         return self.norm_placement != "post"
 
     @property
@@ -61,16 +61,16 @@ class BlockConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """What every network has: attention layers and what stands around them."""
+    """The fields of every network: attention layers and the blocks around them."""
 
     attention: AttentionConfig | tuple[AttentionConfig, ...]
     """One layer for all, or one per layer."""
     block: BlockConfig
-    """What stands around each."""
+    """The block around each."""
     num_layers: int
     """Blocks."""
     init: Initialization = TORCH_INIT
-    """How everything but the attention projections is drawn."""
+    """Initialisation of everything but the attention projections."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -98,7 +98,7 @@ class Network:
         return self.layers[0].d_model
 
     def with_variant(self, variant: Variant) -> Self:
-        """The same network with another attention variant in every layer."""
+        """Return the same network with another attention variant in every layer."""
         if isinstance(self.attention, tuple):
             layers = tuple(dataclasses.replace(layer, variant=variant) for layer in self.attention)
             return dataclasses.replace(self, attention=layers)

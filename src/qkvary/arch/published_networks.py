@@ -16,7 +16,7 @@ _GPT2_INIT = Initialization(scheme="normal", std=0.02)
 
 
 def gpt_300m(variant: Variant | str = "QKV") -> LanguageModelConfig:
-    """The language model of 300M parameters of "Do Transformers Need Three Projections?".
+    """Return the language model of 300M parameters of "Do Transformers Need Three Projections?".
 
     Source: its section 3.3 and its poster; biases everywhere, as in its public code and Table 5.
     """
@@ -24,7 +24,7 @@ def gpt_300m(variant: Variant | str = "QKV") -> LanguageModelConfig:
 
 
 def gpt_1200m(variant: Variant | str = "QKV") -> LanguageModelConfig:
-    """The language model of 1.2B parameters of the same paper.
+    """Return the language model of 1.2B parameters of the same paper.
 
     Source: its section 3.3, its Table 10 and its poster.
     """
@@ -39,7 +39,7 @@ def gpt_124m(
     scale: IdentityScale = "published",
     tied_head: bool = True,
 ) -> LanguageModelConfig:
-    """The GPT of 124M parameters of "[Key,Value] is probably all you need": nanoGPT without biases.
+    """Return the 124M GPT of "[Key,Value] is probably all you need": nanoGPT without biases.
 
     Args:
         variant: Its attention; ``I-K-V`` is the paper's identity query.
@@ -80,7 +80,7 @@ def modern_network(
     max_tokens: int,
     vocabulary: int = GPT2_VOCABULARY,
 ) -> LanguageModelConfig:
-    """A language model of today's blocks: rotary positions, RMSNorm, SwiGLU, no biases, tied head.
+    """Return a modern language model: rotary positions, RMSNorm, SwiGLU, no biases, tied head.
 
     The feed-forward width is 8/3 ``d_model``, to the next multiple of 32; output projections are
     drawn smaller by the root of twice the layers. Half of each head's channels rotate, so that a
@@ -111,7 +111,7 @@ def modern_network(
 
 
 def synthetic_encoder(variant: Variant | str = "QKV") -> EncoderConfig:
-    """The encoder of the synthetic experiments at d 64, 2 layers and 2 heads.
+    """Return the encoder of the synthetic experiments at d 64, 2 layers and 2 heads.
 
     Source: the public code of "Key-Value Transformer".
     """

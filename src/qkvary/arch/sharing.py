@@ -25,11 +25,11 @@ class Sharing:
     """
 
     query: Source
-    """What the query reads."""
+    """The source of the query."""
     key: Source
-    """What the key reads."""
+    """The source of the key."""
     value: Source
-    """What the value reads."""
+    """The source of the value."""
 
     def __post_init__(self) -> None:
         given = (self.query, self.key, self.value)
@@ -53,7 +53,7 @@ class Sharing:
 
     @property
     def cached(self) -> tuple[Source, ...]:
-        """What autoregressive decoding has to keep: the distinct sources of key and value."""
+        """The sources that autoregressive decoding has to keep: those of key and value."""
         return (self.key,) if self.key == self.value else (self.key, self.value)
 
     @property
@@ -62,11 +62,11 @@ class Sharing:
         return self.query == self.key
 
     def readers(self, source: Source) -> tuple[Role, ...]:
-        """The roles that read ``source``."""
+        """Return the roles that read ``source``."""
         return tuple(role for role in ROLES if self.roles[role] == source)
 
     def format_label(self, marks: dict[Source, str]) -> str:
-        """The papers' label, such as ``Q-K=V``; marks stand behind the first role of a source."""
+        """Return the papers' label, such as ``Q-K=V``; marks follow the first role of a source."""
         if self.query == self.value != self.key and self.query != IDENTITY:
             marked = f"-K{marks['k']}" if "k" in marks else ""
             rest = "-I" if self.key == IDENTITY else marked
@@ -82,7 +82,7 @@ class Sharing:
         return "QKV" if text == "Q-K-V" else text
 
     def format_tuple(self, marks: dict[Source, str]) -> str:
-        """The tuple spelling, such as ``q,k=v``: one group a source, ``x`` for the layer input."""
+        """Return the tuple form, such as ``q,k=v``: a group per source, ``x`` for the input."""
         groups: list[str] = []
         seen: set[Source] = set()
         for role, source in self.roles.items():

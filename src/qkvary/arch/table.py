@@ -27,9 +27,9 @@ class NamedVariant:
     label: str
     """Canonical."""
     origin: Origin
-    """Where it was first described; ``this project`` for what nobody wrote down."""
+    """The first description; ``this project`` where none is published."""
     remark: str = ""
-    """What is worth knowing beside the derived meaning."""
+    """A remark in addition to the derived meaning."""
 
     def __post_init__(self) -> None:
         if format_label(self.variant) != self.label:
@@ -69,7 +69,7 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("I-K=V/1", "this project", "parameters and cache of one shared head"),
     NamedVariant("Q[map]=K-V", "this project", "the dial between symmetric and free"),
     NamedVariant("Q[map]=K=V", "this project", "the dial with everything shared"),
-    NamedVariant("Q[map]=K=V/1", "this project", "one head, told apart by the maps"),
+    NamedVariant("Q[map]=K=V/1", "this project", "one head, distinguished by the maps"),
     NamedVariant("Q=K-I", "this project"),
     NamedVariant("Q=V-I", "this project"),
     NamedVariant("Q-I-I", "this project", "caches the layer input alone"),

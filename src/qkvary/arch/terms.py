@@ -35,7 +35,7 @@ class ScoreTerms:
 
 @dataclass(frozen=True, slots=True)
 class TermEntry:
-    """What a term is. In words and equations, ``{value}`` is the value of its field."""
+    """A score term. In words and equations, ``{value}`` is the value of its field."""
 
     name: str
     """The field of :class:`ScoreTerms` that switches it on, or one of the field's choices."""
@@ -51,14 +51,14 @@ class TermEntry:
     """Whether scores that are equal for (i, j) and (j, i) stay so."""
 
     def is_in(self, variant: ScoreTerms) -> bool:
-        """Whether a variant has the term."""
+        """Return whether a variant has the term."""
         value = getattr(variant, self.field)
         return value == self.name or (self.name == self.field and value != DEFAULTS[self.field])
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How labels write a field."""
+    """The form of a field in labels."""
 
     form: str
     """The option with its value, behind ``@``."""

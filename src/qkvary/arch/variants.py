@@ -36,7 +36,7 @@ class Rank:
             )
 
     def resolve(self, d_model: int) -> int:
-        """The inner width for a layer of ``d_model`` channels."""
+        """Return the inner width for a layer of ``d_model`` channels."""
         if not self.of_width:
             return self.size
         if d_model % self.size:
@@ -51,7 +51,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant(ScoreTerms):
-    """What separates one attention layer from another of the same size.
+    """The differences between attention layers of one size.
 
     Raises:
         ValueError: for a product without meaning, in one sentence that names the way out.
@@ -165,11 +165,11 @@ class Variant(ScoreTerms):
 
     @property
     def weight_decay_factor(self) -> float:
-        """What the weight decay is multiplied with, as the query-identity paper asks for."""
+        """The factor of the weight decay, from the query-identity paper."""
         return IDENTITY_WEIGHT_DECAY_FACTOR if "query" in self.identity_roles else 1.0
 
     def rank(self, source: Source) -> Rank | None:
-        """The rank of a learned projection."""
+        """Return the rank of a learned projection."""
         return {"k": self.k_rank, "v": self.v_rank}.get(source)
 
     def kv_heads(self, num_heads: int) -> int:

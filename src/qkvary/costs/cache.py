@@ -22,13 +22,13 @@ from qkvary.costs.macs import count_encoder_tokens, visible_keys
 
 
 def layer_cache_bytes_per_token(config: AttentionConfig, dtype: Dtype) -> int:
-    """Bytes that one causal layer keeps of one token."""
+    """Return the bytes that one causal layer keeps of one token."""
     channels = sum(config.width(source) for source in config.variant.cached)
     return channels * dtype_bytes(dtype)
 
 
 def cache_bytes_per_token(config: Network, dtype: Dtype = "float32") -> int | None:
-    """Bytes that all layers keep of one token while no window is full.
+    """Return the bytes that all layers keep of one token while no window is full.
 
     Args:
         config: An encoder or a language model.
@@ -47,7 +47,7 @@ def cache_bytes_per_token(config: Network, dtype: Dtype = "float32") -> int | No
 def cache_bytes_per_sequence(
     config: Network, *, length: int, dtype: Dtype = "float32"
 ) -> int | None:
-    """Bytes that all layers keep of a sequence of ``length`` tokens, windows respected."""
+    """Return the bytes that all layers keep of a sequence of ``length`` tokens."""
     dtype_bytes(dtype)
     model = as_model(config)
     return model_cache_bytes(model, context=length, stored_as=dtype) if model.is_causal else None
@@ -56,7 +56,7 @@ def cache_bytes_per_sequence(
 def layer_cache_bytes(
     attention: AttentionLayer, *, context: int, stored_as: Format | str, peak: bool = False
 ) -> int:
-    """Bytes that one layer keeps of one sequence after ``context`` tokens.
+    """Return the bytes that one layer keeps of one sequence after ``context`` tokens.
 
     A layer that reads another layer's keys and values keeps none. With ``peak``, the most that it
     kept on the way there, which differs for compressed attention, and for formats whose blocks of
@@ -90,7 +90,7 @@ def entries_bytes(
     kept: int,
     stored_as: Format | str,
 ) -> int:
-    """Bytes of the entries of the last ``kept`` of ``seen`` tokens, as they are stored then."""
+    """Return the bytes of the last ``kept`` of ``seen`` tokens, as they are stored then."""
     form = _format(stored_as)
     rows = form.divide(seen, kept)
     return (
@@ -101,7 +101,7 @@ def entries_bytes(
 
 
 def token_bytes(attention: ProjectedAttention | LatentAttention, stored_as: Format | str) -> int:
-    """Bytes of one token's entry, in a layer that keeps an entry of every token.
+    """Return the bytes of one token's entry, in a layer that keeps an entry of every token.
 
     Scales of quantised formats are counted per head, whose channels are quantised together; those
     that tokens share, and tokens that are kept as they are, are not (:func:`entries_bytes`).
@@ -134,7 +134,7 @@ def model_cache_bytes(
     stored_as: Format | str = "bf16",
     encoder_tokens: int | None = None,
 ) -> int:
-    """Bytes that all layers keep of one sequence after ``context`` tokens.
+    """Return the bytes that all layers keep of one sequence after ``context`` tokens.
 
     Args:
         model: Any model that decodes.
@@ -161,7 +161,7 @@ def layerwise_cache_bytes(
     encoder_tokens: int | None = None,
     peak: bool = False,
 ) -> Sequence[int]:
-    """What :func:`model_cache_bytes` sums: bytes of each layer, its cross attention included."""
+    """Return the bytes that :func:`model_cache_bytes` adds up, by layer."""
     if context < 0:
         raise ValueError(f"expected a context of at least 0 tokens, got {context}")
     form = _format(stored_as)
@@ -176,7 +176,7 @@ def layerwise_cache_bytes(
 
 
 def entry_bytes(model: Model, stored_as: Format | str = "bf16") -> float:
-    """Bytes that one token adds in all layers while no window is full.
+    """Return the bytes that one token adds in all layers while no window is full.
 
     Of compressed attention the entry itself and the token's part of its summaries, which need not
     be a whole number.
@@ -185,7 +185,7 @@ def entry_bytes(model: Model, stored_as: Format | str = "bf16") -> float:
 
 
 def growth_bytes(model: Model, *, context: int, stored_as: Format | str = "bf16") -> float:
-    """Bytes that a further token adds after ``context`` tokens, where full windows add nothing."""
+    """Return the bytes that one more token adds after ``context`` tokens."""
     form = _format(stored_as)
     return sum(
         map_layers(model.layers, lambda layer: _growth(layer.attention, form, context=context))
@@ -199,7 +199,7 @@ def read_bytes(
     stored_as: Format | str = "bf16",
     encoder_tokens: int | None = None,
 ) -> int:
-    """Bytes of the cache that one decoded token reads, each stored tensor once.
+    """Return the bytes of the cache that one decoded token reads, each stored tensor once.
 
     The new token is the last of ``context``; a layer that reads another layer's entries reads them
     again.
@@ -218,7 +218,7 @@ def read_bytes(
 
 
 def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Format | str) -> int:
-    """What :func:`read_bytes` sums, without cross attention."""
+    """Return what :func:`read_bytes` sums, without cross attention."""
     form = _format(stored_as)
     keys = visible_keys(attention, context)
     if not isinstance(attention, CompressedAttention):
@@ -232,14 +232,14 @@ def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Form
 
 
 def crossing_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
-    """Bytes that a layer keeps of the encoder's tokens; none without cross attention."""
+    """Return the bytes that a layer keeps of the encoder's tokens; none without cross attention."""
     if layer.cross is None or layer.cross.storage == "input elsewhere":
         return 0
     return entries_bytes(layer.cross, seen=encoder_tokens, kept=encoder_tokens, stored_as=stored_as)
 
 
 def crossing_read_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
-    """Bytes of the encoder's tokens that a layer reads, also where another layer keeps them."""
+    """Return the bytes of the encoder's tokens that a layer reads, whichever layer stores them."""
     if layer.cross is None:
         return 0
     return entries_bytes(layer.cross, seen=encoder_tokens, kept=encoder_tokens, stored_as=stored_as)

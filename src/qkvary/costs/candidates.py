@@ -30,11 +30,11 @@ class Candidate:
     is_original: bool
     """Whether it has the weights of the model as it was given."""
     saving: Method | None = None
-    """How it stores less with these weights, where it does."""
+    """The method by which it stores less with these weights, if any."""
 
     @property
     def name(self) -> str:
-        """What a row is called: the label, and what is stored where that is not as usual."""
+        """The name of a row: the label, and the storage where that is unusual."""
         return self.label if self.saving is None else f"{self.label}, {self.saving}"
 
 
@@ -43,9 +43,9 @@ class Candidates:
     """The rows of a comparison: the model as it was given, storing less, and other variants."""
 
     rows: tuple[Candidate, ...]
-    """What fits the model."""
+    """The variants that fit the model."""
     refused: tuple[str, ...]
-    """Why the variants that were asked for do not fit, a sentence each."""
+    """Reasons why requested variants do not fit, a sentence each."""
 
     @property
     def original(self) -> Candidate:
@@ -54,7 +54,7 @@ class Candidates:
 
 
 def own_label(model: Model) -> str:
-    """The label of a model's own variant, windows and positions left out."""
+    """Return the label of a model's own variant, windows and positions left out."""
     labels = {
         format_label(_bare(layer.attention.config.variant, layer.attention.config.num_heads))
         if isinstance(layer.attention, ProjectedAttention)
@@ -67,13 +67,13 @@ def own_label(model: Model) -> str:
 def choose_candidates(
     model: Model, labels: Sequence[str] = (), *, all_sharings: bool = False
 ) -> Candidates:
-    """The model as it is, and the variants asked for or those that are worth comparing.
+    """Return the model as it is, and the requested variants or those worth comparing.
 
     Args:
         model: Any model.
         labels: Variants in any spelling; if none, head sharing with and without K=V.
         all_sharings: Whether sharings that do not change the cache and more numbers of heads are
-            compared too, if none were asked for.
+            compared too, if none were requested.
 
     Raises:
         ValueError: for a label that cannot be read.
@@ -95,7 +95,7 @@ def choose_candidates(
 
 
 def _store_less(model: Model, label: str) -> Iterator[Candidate]:
-    """The same weights with every exact way to store less."""
+    """Yield the same weights with every exact way to store less."""
     for method in exact_methods(model):
         changed = apply_saving(model, method)
         if changed is not None and model.is_causal:
@@ -103,7 +103,7 @@ def _store_less(model: Model, label: str) -> Iterator[Candidate]:
 
 
 def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
-    """All heads and halves of what the model has, each with and without K=V."""
+    """Yield all heads and halves of what the model has, each with and without K=V."""
     layers = [layer.attention for layer, _ in count_kinds(model.layers)]
     if not all(isinstance(layer, ProjectedAttention) for layer in layers):
         return
@@ -132,6 +132,6 @@ def _head_counts(queries: int, own: int, *, many: bool) -> Iterator[int]:
 
 
 def _bare(variant: Variant, num_heads: int) -> Variant:
-    """The variant without window and positions, and without a number of heads that shares none."""
+    """Return the variant without window and positions; KV heads only where they are shared."""
     heads = None if variant.num_kv_heads == num_heads else variant.num_kv_heads
     return dataclasses.replace(variant, window=None, positions="none", num_kv_heads=heads)

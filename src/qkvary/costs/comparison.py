@@ -1,4 +1,4 @@
-"""What a model costs in each of its variants, side by side."""
+"""The costs of a model in each of its variants, side by side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,25 +18,25 @@ class CostRow:
     candidate: Candidate
     """The variant, and its model."""
     parameters: ParameterCount
-    """By part."""
+    """Parameters by part."""
     active_parameters: int
     """Those that one token meets."""
     weight_bytes: int
     """All parameters in the format of the weights."""
     decode_macs: MacCount
-    """Of one token that attends to the whole context."""
+    """MACs of one token that attends to the whole context."""
     prefill_macs: MacCount
-    """Of a prompt as long as the context, logits for its last token, visible pairs only."""
+    """MACs of a prompt as long as the context, logits for its last token, visible pairs only."""
     square_macs: MacCount
-    """Of a forward pass over the context with all logits and all pairs: the papers' convention."""
+    """MACs of a forward pass with all logits and all pairs: the papers' convention."""
     training_macs_per_token: float
     """Forward and backward, visible pairs only, over the tokens of the context."""
     cache_bytes_per_token: float | None
-    """What one token adds while no window is full."""
+    """Bytes that one token adds while no window is full."""
     cache_growth_bytes_per_token: float | None
-    """What a further token adds at the end of the context."""
+    """Bytes that one more token adds at the end of the context."""
     cache_bytes: int | None
-    """Of the whole batch at the full context."""
+    """Bytes of the whole batch at the full context."""
     step: DecodeStep | None
     """One decoded token for each sequence of the batch."""
 

@@ -24,7 +24,7 @@ from qkvary.costs.parameters import (
 from qkvary.costs.replicas import device_read_bytes
 
 Bound = Literal["weights", "cache", "arithmetic"]
-"""What takes most of the time of a step: reading weights, reading the cache, or the products."""
+"""The largest part of a step's time: reading weights, reading the cache, or products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,19 +55,19 @@ class DecodeStep:
         return 2 * self.macs / self.moved_bytes
 
     def seconds(self, device: Device, *, devices: int = 1) -> float | None:
-        """The roofline time on a device, or on those that share one copy of the model."""
+        """Return the roofline time on a device, or on those that share one copy of the model."""
         memory, arithmetic = self._times(device)
         if memory is None or arithmetic is None:
             return None
         return max(memory, arithmetic) / devices
 
     def tokens_per_second(self, device: Device, *, devices: int = 1) -> float | None:
-        """Tokens of all sequences a second, at the roofline."""
+        """Return the tokens of all sequences a second, at the roofline."""
         seconds = self.seconds(device, devices=devices)
         return None if seconds is None else self.batch / seconds
 
     def bound(self, device: Device) -> Bound | None:
-        """What takes most of the time."""
+        """Return what takes most of the time."""
         memory, arithmetic = self._times(device)
         if memory is None or arithmetic is None:
             return None
@@ -92,7 +92,7 @@ def decode_step(
     devices: int = 1,
     encoder_tokens: int | None = None,
 ) -> DecodeStep:
-    """What one decoding step moves and computes.
+    """Return what one decoding step moves and computes.
 
     Args:
         model: Any model that decodes.
@@ -129,12 +129,12 @@ def decode_step(
 
 
 def weight_bytes(model: Model, weights: Format) -> int:
-    """Bytes of all parameters, every one stored in the same format."""
+    """Return the bytes of all parameters, every one stored in the same format."""
     return weights.row_bytes(model_parameters(model).total)
 
 
 def read_weights(model: Model, *, batch: int) -> float:
-    """Parameters that a decoding step of ``batch`` tokens reads.
+    """Return the parameters that a decoding step of ``batch`` tokens reads.
 
     Embedding rows are looked up and not counted; a tied head is read as the matrix that it is. The
     encoder and the keys and values of its output are done with. Of experts, those are counted that
@@ -168,7 +168,7 @@ def _read_layer(layer: Layer, batch: int) -> float:
 
 
 def _read_crossing(cross: ProjectedAttention) -> int:
-    """Parameters of cross attention less those that only keys and values of the encoder need.
+    """Return the parameters of cross attention that decoder tokens pass through.
 
     Where the encoder's output or a latent is stored in their place, what is left to do of them is
     done in every step.

@@ -16,9 +16,9 @@ class Device:
     """One device."""
 
     name: str
-    """As it is typed."""
+    """The name on the command line."""
     title: str
-    """As its vendor calls it."""
+    """The vendor's name."""
     memory_bytes: int
     """Memory."""
     bandwidth_bytes_per_second: float | None = None
@@ -26,7 +26,7 @@ class Device:
     flops_per_second_16_bit: float | None = None
     """Peak rate of dense bf16 or fp16 matrix products with 32-bit sums; ``None`` if not known."""
     source: str = ""
-    """Where the figures are from."""
+    """The source of the figures."""
 
     def __post_init__(self) -> None:
         if self.memory_bytes < 1:
@@ -103,11 +103,11 @@ DEVICES: dict[str, Device] = {
         ),
     )
 }
-"""By the name that is typed."""
+"""Devices by the name on the command line."""
 
 
 def find_device(name: str) -> Device:
-    """The device of a name.
+    """Return the device of a name.
 
     Raises:
         ValueError: for an unknown one, with the nearest and all choices.

@@ -9,7 +9,7 @@ from qkvary.costs.parameters import network_parameters
 
 
 def match_parameters(network: Network, target: Network) -> Network:
-    """The network with the ``d_ff`` that brings its parameters nearest to those of the target.
+    """Return the network with the ``d_ff`` whose parameter count is nearest to the target.
 
     A channel of all feed-forward networks costs the same whichever it is, so that the width follows
     from two counts. Of two widths that are equally near, the smaller is taken.

@@ -1,4 +1,4 @@
-"""What can be saved with the weights that a model already has: the same function, fewer bytes.
+"""Exact savings with the weights that a model already has: the same function, fewer bytes.
 
 "Exact" means equal in exact arithmetic. What rounding does to it depends on the method and on the
 weights, which are not looked at here; each entry says what has to be checked.
@@ -37,9 +37,9 @@ Method = Literal[
 ]
 
 LOSSY_FORMATS = ("fp8", "int8", "int4")
-"""What a cache could be rounded to instead of storing less exactly."""
+"""Formats to which a cache could be rounded instead."""
 LONG = 2**16
-"""Tokens at which two ways of storing are compared where nobody said how many."""
+"""Tokens at which two ways of storing are compared by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,9 @@ class Saving:
     """One way to store less, and where it applies."""
 
     method: Method
-    """What is stored instead of keys and values."""
+    """The entries stored instead of keys and values."""
     certainty: Certainty
-    """What it changes."""
+    """The change."""
     layers: tuple[int, ...]
     """Layers that it applies to, from 0."""
     bytes_now: int
@@ -59,18 +59,18 @@ class Saving:
     model_bytes_now: int
     """Cache of one sequence in all layers, as it is stored now."""
     explanation: str
-    """Why it is exact."""
+    """The reason why it is exact."""
     price: str
-    """What it costs at run time, and what has to be checked."""
+    """Its cost at run time, and what has to be checked."""
 
     @property
     def share_of_layers(self) -> float:
-        """What is saved of the cache of those layers."""
+        """The share of those layers' cache that is saved."""
         return 1 - self.bytes_then / self.bytes_now
 
     @property
     def share_of_model(self) -> float:
-        """What is saved of the cache of all layers."""
+        """The share of all layers' cache that is saved."""
         return (self.bytes_now - self.bytes_then) / self.model_bytes_now
 
     @property
@@ -81,7 +81,7 @@ class Saving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingsReport:
-    """What can be saved in one model."""
+    """The exact savings of one model."""
 
     context: int
     """Tokens of the sequence."""
@@ -90,23 +90,23 @@ class SavingsReport:
     savings: tuple[Saving, ...]
     """The ways to store less, exact ones first."""
     already: tuple[str, ...]
-    """What the model saves by its construction already."""
+    """Savings that the model has by construction."""
     obstacles: tuple[str, ...]
-    """Why other layers have no exact saving."""
+    """Reasons why other layers have no exact saving."""
     lossy: tuple[tuple[str, int], ...]
     """Formats of fewer bits, each with the cache in it: another function, to be measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Text:
-    """What is said of a method."""
+    """The description of a method."""
 
     certainty: Certainty
-    """What the method changes."""
+    """The change."""
     explanation: str
-    """Why it is exact."""
+    """The reason why it is exact."""
     price: str
-    """What it costs at run time, and what has to be checked."""
+    """Its cost at run time, and what has to be checked."""
 
 
 _TEXTS: dict[Method, _Text] = {
@@ -165,7 +165,7 @@ def find_savings(
     encoder_tokens: int | None = None,
     peak: bool = False,
 ) -> SavingsReport:
-    """What can be saved with the weights as they are.
+    """Return what can be saved with the weights as they are.
 
     Args:
         model: Any model that decodes.
@@ -220,7 +220,7 @@ def find_savings(
 
 
 def exact_methods(model: Model) -> tuple[Method, ...]:
-    """The methods that are exact by construction and apply to some layer of a model."""
+    """Return the methods that are exact by construction and apply to some layer of a model."""
     return tuple(
         method
         for method, text in _TEXTS.items()
@@ -229,7 +229,7 @@ def exact_methods(model: Model) -> tuple[Method, ...]:
 
 
 def _saves(model: Model, changed: Model | None) -> bool:
-    """Whether a changed model keeps less of a long sequence."""
+    """Return whether a changed model keeps less of a long sequence."""
     if changed is None:
         return False
     now, then = (
@@ -239,7 +239,7 @@ def _saves(model: Model, changed: Model | None) -> bool:
 
 
 def apply_saving(model: Model, method: Method) -> Model | None:
-    """The same model storing less by one method wherever it applies, or ``None`` if nowhere."""
+    """Return the model with one method applied wherever possible, ``None`` if nowhere."""
     if method == "encoder output once":
         return _store_encoder_once(model)
     changed = map_layers(model.layers, lambda layer: _store_less(layer, method))
@@ -250,7 +250,7 @@ def apply_saving(model: Model, method: Method) -> Model | None:
 
 
 def _follow(layer: Layer, layers: Sequence[Layer]) -> Layer:
-    """A layer that reads another layer's entries finds them as that layer stores them."""
+    """Let a layer that reads another layer's entries find them as that layer stores them."""
     attention = layer.attention
     if not isinstance(attention, ProjectedAttention) or attention.reads_layer is None:
         return layer
@@ -272,7 +272,7 @@ def _store_less(layer: Layer, method: Method) -> Layer:
 
 
 def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
-    """What a layer stores by a method, or ``None`` where it does not apply."""
+    """Return what a layer stores by a method, or ``None`` where it does not apply."""
     config = attention.config
     variant = config.variant
     stored = sum(config.width(source) for source in variant.cached)
@@ -295,7 +295,7 @@ def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
 
 
 def _store_encoder_once(model: Model) -> Model | None:
-    """Every cross attention reads the encoder's output, which the first of them keeps."""
+    """Let every cross attention read the encoder's output, which the first of them keeps."""
     crossing = [index for index, layer in enumerate(model.layers) if layer.cross is not None]
     if not crossing:
         return None

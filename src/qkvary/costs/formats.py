@@ -13,13 +13,13 @@ from typing import Literal, NamedTuple, get_args
 from qkvary.arch.caches import QUANTIZED_BITS, CacheOptions, CacheStorage
 
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
-"""What is computed in."""
+"""Dtypes of computation."""
 
 DEFAULT_GROUP = 64
 """Numbers that share a scale, where none is given (the default of quantised caches in
 transformers, ``q_group_size``)."""
 SCALE_BYTES = 4
-"""Of a group: a scale of 32 bits, or a scale and a zero point of 16 bits each."""
+"""Bytes of a group's scale: 32 bits, or a scale and a zero point of 16 bits each."""
 
 MOST_SHARED = 2**20
 """The most numbers or rows that a format may name."""
@@ -30,7 +30,7 @@ _QUANTIZED = re.compile(
 
 
 class StoredRows(NamedTuple):
-    """What stands for the rows that are kept."""
+    """The stored form of the rows that are kept."""
 
     coded: int
     """Rows of codes, with their scales where each row has its own."""
@@ -42,12 +42,12 @@ class StoredRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """How a number is stored."""
+    """The format of a stored number."""
 
     name: str
-    """As it is spelled on the command line."""
+    """Its name on the command line."""
     bits: int
-    """Of a number itself."""
+    """Bits of a number itself."""
     group: int | None = None
     """Numbers that share a scale and a zero point; ``None`` where there are none."""
     block: int | None = None
@@ -56,7 +56,7 @@ class Format:
     residual: int = 0
     """Newest rows that are not quantised."""
     plain_bits: int = 16
-    """Of a number that is not quantised."""
+    """Bits of a number that is not quantised."""
 
     @property
     def is_lossy(self) -> bool:
@@ -74,13 +74,13 @@ class Format:
         return Format(name=f"{self.plain_bits} bits", bits=self.plain_bits)
 
     def last_closing(self, seen: int) -> int:
-        """How many rows were seen when the last block was quantised; 0 before the first."""
+        """Return how many rows were seen when the last block was quantised; 0 before the first."""
         block = self.block or 1
         closed = max(0, seen - self.residual) // block * block
         return closed + self.residual if closed else 0
 
     def divide(self, seen: int, kept: int) -> StoredRows:
-        """What stands for the last ``kept`` of ``seen`` rows."""
+        """Return how the last ``kept`` of ``seen`` rows are stored."""
         block = self.block or 1
         closed = max(0, seen - self.residual) // block * block
         coded = max(0, closed - (seen - kept))
@@ -88,7 +88,7 @@ class Format:
         return StoredRows(coded=coded, scales=shared, plain=kept - coded)
 
     def row_bytes(self, numbers: int) -> int:
-        """Bytes of a quantised row with the scales that are not shared with another row."""
+        """Return the bytes of a quantised row with the scales of its own."""
         scales = 0 if self.group is None else math.ceil(numbers / self.group) * SCALE_BYTES
         return math.ceil(numbers * self.bits / 8) + scales
 
@@ -116,13 +116,13 @@ FORMATS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4")
 
 
 SCALE = _PLAIN["fp32"]
-"""Of scales that rows share."""
+"""The format of scales that rows share."""
 
 
 def parse_format(text: str) -> Format:
     """Read a format: ``bf16``, ``fp8``, ``int8``, ``int4-g32`` (groups of 32), or torch's names.
 
-    More about quantised ones stands at the head of this file.
+    The module's docstring says more about quantised formats.
 
     Raises:
         ValueError: for anything else, with the choices.
@@ -152,7 +152,7 @@ def parse_format(text: str) -> Format:
 
 
 def cache_format(options: CacheOptions, dtype: Dtype) -> Format:
-    """How a cache with these options stores numbers that a network computes in ``dtype``.
+    """Return the format in which a cache with these options stores numbers of type ``dtype``.
 
     What is kept of a token is another matter, and so is memory allocated beforehand.
     """
@@ -166,7 +166,7 @@ def cache_format(options: CacheOptions, dtype: Dtype) -> Format:
 
 
 def format_options(options: CacheOptions) -> str:
-    """A quantised storage in a word: ``int4-b32-r16-rot``; what it is not, is not said."""
+    """Return a quantised storage as one word, such as ``int4-b32-r16-rot``."""
     if options.bits is None:
         return options.storage
     name = cache_format(options, "float16").name.removesuffix("-fp16")
@@ -201,7 +201,7 @@ def parse_options(text: str) -> CacheOptions:
 
 
 def dtype_bytes(dtype: Dtype) -> int:
-    """Bytes of one number.
+    """Return the bytes of one number.
 
     Raises:
         ValueError: for an unknown dtype.

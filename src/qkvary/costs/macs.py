@@ -47,7 +47,7 @@ class MacCount:
     feed_forward: int
     """The feed-forward networks of all layers, of experts the active ones."""
     head: int
-    """What makes logits of features."""
+    """The output head."""
     other: int = 0
     """Everything else: per-layer inputs, hyper-connections, an encoder's stem."""
 
@@ -62,7 +62,7 @@ class MacCount:
         return self.attention + self.feed_forward + self.head + self.other
 
     def to_dict(self) -> dict[str, int]:
-        """The parts and their total."""
+        """Return the parts and their total."""
         return {**asdict(self), "total": self.total}
 
 
@@ -93,25 +93,25 @@ def visible_summaries(attention: CompressedAttention, context: int) -> int:
 
 
 def projection_macs_per_token(config: AttentionConfig, source: Source) -> int:
-    """One token through the learned projection of one source."""
+    """Return the MACs of one token through the learned projection of one source."""
     width, rank = config.width(source), config.rank(source)
     return config.d_model * width if rank is None else rank * (config.d_model + width)
 
 
 def attention_projection_macs_per_token(config: AttentionConfig) -> int:
-    """One token through all projections of a layer, the output's and the query map included."""
+    """Return the MACs of one token through all projections of a layer and the query map."""
     stored = sum(projection_macs_per_token(config, source) for source in _stored(config))
     return stored + _query_and_output_macs(config)
 
 
 def score_macs(config: AttentionConfig, length: int, pairs: Pairs) -> int:
-    """Scores with their terms, and weighted values, of one layer over one sequence."""
+    """Return the MACs of the scores with their terms, and of the weighted values, of one layer."""
     count = length * length if pairs == "square" else visible_pairs(config, length)
     return _content_macs(config, count) + term_macs(config, length, count)
 
 
 def feed_forward_macs_per_token(part: FeedForward | Experts) -> int:
-    """One token through one feed-forward network, or through the experts that it is routed to."""
+    """Return the MACs of one token through one feed-forward network or its active experts."""
     if isinstance(part, FeedForward):
         return sum(linear.weights for linear in part.linears)
     routed = part.active * sum(linear.weights for linear in part.expert.linears)
@@ -119,7 +119,7 @@ def feed_forward_macs_per_token(part: FeedForward | Experts) -> int:
 
 
 def network_macs(config: Network, *, length: int, pairs: Pairs = "square") -> MacCount:
-    """Multiply-accumulates of the forward pass over one sequence.
+    """Return the MACs of the forward pass over one sequence.
 
     Args:
         config: An encoder or a language model.
@@ -141,7 +141,7 @@ def forward_macs(
     logits: Logits = "all",
     encoder_tokens: int | None = None,
 ) -> MacCount:
-    """Multiply-accumulates of one sequence: a forward pass of training, or the prefill of a prompt.
+    """Return the MACs of one sequence: a forward pass of training, or the prefill of a prompt.
 
     Args:
         model: Any model.
@@ -171,7 +171,7 @@ def forward_macs(
 
 
 def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None) -> MacCount:
-    """Multiply-accumulates of one decoded token, with everything before it in the cache.
+    """Return the MACs of one decoded token, with everything before it in the cache.
 
     The tokens of a sequence decoded one by one take as many as one causal forward pass over it,
     with two exceptions. The bias g(j) of ``+`` is not stored and made again for every key. Latent
@@ -195,7 +195,7 @@ def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None
 
 
 def count_encoder_tokens(model: Model, given: int | None, context: int) -> int:
-    """Tokens that the encoder sees: those the model fixes, those given, or the decoder's.
+    """Return the tokens of the encoder: those the model fixes, those given, or the decoder's.
 
     Raises:
         ValueError: for fewer than 1.
@@ -213,7 +213,7 @@ def _check(tokens: int) -> None:
 
 
 def _sum(layers: list[tuple[MacCount, int]], *, head: int, other: int) -> MacCount:
-    """All layers, each as often as it stands there, and what stands around them."""
+    """Add up all layers and everything around them."""
     return MacCount(
         projections=sum(count * layer.projections for layer, count in layers),
         scores=sum(count * layer.scores for layer, count in layers),
@@ -286,7 +286,7 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
 
 
 def _expansion_macs(attention: ProjectedAttention, keys: int, *, crossing: bool) -> int:
-    """What a step adds that makes keys and values of something smaller which is stored.
+    """Return the MACs of making keys and values from something smaller that is stored.
 
     Stored inputs are projected again, the new token's among them, or query and output absorb the
     projections and meet inputs of the layer's whole width, whichever takes fewer products and is
@@ -316,7 +316,7 @@ def _expansion_macs(attention: ProjectedAttention, keys: int, *, crossing: bool)
 def _up_projection_macs(
     attention: ProjectedAttention, source: Source, keys: int, *, crossing: bool
 ) -> int:
-    """What a step adds that makes one source of stored latents; none where it is stored itself."""
+    """Return the MACs of making one source from stored latents; 0 where it is stored itself."""
     config = attention.config
     inner = config.latent(source)
     if inner is None:
@@ -333,19 +333,19 @@ def _up_projection_macs(
 
 
 def _absorbed_macs(config: AttentionConfig, inner: int, keys: int) -> int:
-    """What a role adds whose projection from ``inner`` channels is left to query or output."""
+    """Return the MACs of a role whose projection query or output absorb."""
     heads, size = config.num_heads, config.size_per_head
     return heads * size * inner + keys * heads * (inner - size)
 
 
 def _absorbs_key(attention: ProjectedAttention) -> bool:
-    """Whether scores are products with what the key is projected from, and nothing between."""
+    """Return whether the query can absorb the projection of the key."""
     rules = term_costs(attention.config)
     return all(cost.absorbs_key for cost in rules) and not attention.norms
 
 
 def _stored_pair_macs(attention: LatentAttention | CompressedAttention) -> int:
-    """One query of every head against one stored entry, and that entry's part of the output."""
+    """Return the MACs of one query of every head with one stored entry, values included."""
     if isinstance(attention, LatentAttention):
         return attention.num_heads * (attention.stored_width + attention.kv_rank)
     return 2 * attention.num_heads * attention.head_dim
@@ -370,7 +370,7 @@ def _compressed_scores(attention: CompressedAttention, tokens: int, pairs: Pairs
 
 
 def _closed_summaries(rate: int, tokens: int, top: int | None) -> int:
-    """The sum over t = 1 ... tokens of ``min(t // rate, top)``."""
+    """Return the sum over t = 1 ... tokens of ``min(t // rate, top)``."""
     capped = 0 if top is None else max(0, tokens + 1 - rate * top)
     free = tokens - capped
     full, rest = divmod(free + 1, rate)
@@ -382,7 +382,7 @@ def _stored(config: AttentionConfig) -> tuple[Source, ...]:
 
 
 def _stored_macs(attention: ProjectedAttention) -> int:
-    """One token through the projections of what is stored; none where another layer's is read."""
+    """Return the MACs of one token through cached projections; 0 where it reads another layer."""
     if attention.reads_layer is not None:
         return 0
     config = attention.config
@@ -390,7 +390,7 @@ def _stored_macs(attention: ProjectedAttention) -> int:
 
 
 def _made_macs(attention: ProjectedAttention) -> int:
-    """One token through the projections of what is stored of it, as far as they are applied."""
+    """Return the MACs of one token through cached projections, as far as they are applied."""
     config = attention.config
     if attention.storage in INPUT_STORED or attention.reads_layer is not None:
         return 0
@@ -405,7 +405,7 @@ def _made_macs(attention: ProjectedAttention) -> int:
 
 
 def _query_and_output_macs(config: AttentionConfig) -> int:
-    """One token through the projections that nothing is stored of, and the query map."""
+    """Return the MACs of one token through projections that are not cached, and the query map."""
     stored = _stored(config)
     queries = sum(
         projection_macs_per_token(config, source)
@@ -418,7 +418,7 @@ def _query_and_output_macs(config: AttentionConfig) -> int:
 
 
 def _crossing_macs(config: AttentionConfig) -> int:
-    """One token of the decoder through cross attention, keys and values of the encoder left out.
+    """Return the MACs of a decoder's token through cross attention, without keys and values.
 
     A query that shares the key's projection multiplies it once more: its tokens are others.
     """

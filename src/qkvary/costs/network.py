@@ -13,12 +13,12 @@ from qkvary.costs.parameters import ParameterCount, network_parameters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What a network costs at one sequence length and in one dtype."""
+    """The costs of a network at one sequence length and in one dtype."""
 
     length: int
     """Tokens of the sequence that MACs and cache are counted for."""
     dtype: Dtype
-    """What the cache stores."""
+    """The dtype of the cache."""
     parameters: ParameterCount
     """Learned numbers by part."""
     square_macs: MacCount

@@ -25,7 +25,7 @@ from qkvary.costs.terms import term_costs
 
 
 class Size(NamedTuple):
-    """Numbers of a part, matrices and offsets apart."""
+    """The numbers of a part, matrices and biases counted separately."""
 
     weights: int
     """Entries of matrices, tables and gains."""
@@ -53,11 +53,11 @@ class ParameterCount:
     norms: int
     """Gains and biases of every normalisation, the one of the output included."""
     head: int
-    """What makes logits of features; nothing where it is the embedding."""
+    """The output head; 0 where it is the embedding."""
     other: int = 0
     """Everything else: per-layer inputs, hyper-connections, an encoder's stem."""
     biases: int
-    """How many of all these are biases."""
+    """The number of biases among all these."""
 
     @property
     def total(self) -> int:
@@ -71,24 +71,24 @@ class ParameterCount:
         return self.total - self.biases
 
     def to_dict(self) -> dict[str, int]:
-        """The parts, their total, and the same total as weights and biases."""
+        """Return the parts, their total, and the same total as weights and biases."""
         return {**asdict(self), "weights": self.weights, "total": self.total}
 
 
 def projection_parameters(config: AttentionConfig, source: Source) -> Size:
-    """The learned projection of one source; a low-rank one is two matrices and one bias."""
+    """Return the size of the projection of a source; a low-rank one is two matrices and a bias."""
     width, rank = config.width(source), config.rank(source)
     weights = config.d_model * width if rank is None else rank * (config.d_model + width)
     return Size(weights, width if config.bias else 0)
 
 
 def attention_parameters(config: AttentionConfig) -> Size:
-    """One attention layer with everything that its variant adds to it."""
+    """Return the size of one attention layer with everything that its variant adds."""
     return _projected(ProjectedAttention(config=config))
 
 
 def layer_attention_parameters(attention: AttentionLayer) -> Size:
-    """One attention layer of any kind, without its normalisations."""
+    """Return the size of one attention layer of any kind, without its normalisations."""
     if isinstance(attention, ProjectedAttention):
         return _projected(attention)
     entries = attention.entries if isinstance(attention, CompressedAttention) else 0
@@ -96,7 +96,7 @@ def layer_attention_parameters(attention: AttentionLayer) -> Size:
 
 
 def feed_forward_parameters(part: FeedForward | Experts) -> Size:
-    """One feed-forward network, or all experts of a mixture with what routes to them."""
+    """Return the size of one feed-forward network, or of all experts and their router."""
     if isinstance(part, FeedForward):
         return _count(part.linears)
     routed = _count(part.expert.linears)
@@ -105,7 +105,7 @@ def feed_forward_parameters(part: FeedForward | Experts) -> Size:
 
 
 def network_parameters(config: Network) -> ParameterCount:
-    """All parameters of a network by part.
+    """Return all parameters of a network by part.
 
     Args:
         config: An encoder or a language model.
@@ -114,7 +114,7 @@ def network_parameters(config: Network) -> ParameterCount:
 
 
 def model_parameters(model: Model) -> ParameterCount:
-    """All parameters of a model by part, an encoder's included."""
+    """Return all parameters of a model by part, an encoder's included."""
     kinds = count_kinds((*model.layers, *(model.encoder.layers if model.encoder else ())))
     parts = {
         "embedding": _count(model.tables),
@@ -150,7 +150,7 @@ def model_parameters(model: Model) -> ParameterCount:
 
 
 def active_parameters(model: Model) -> int:
-    """Parameters that one token meets: all but the experts that it is not routed to."""
+    """Return the parameters that one token meets: all but the experts that it is not routed to."""
     idle = 0
     every = (*model.layers, *(model.encoder.layers if model.encoder else ()))
     for layer, count in count_kinds(every):
@@ -161,7 +161,7 @@ def active_parameters(model: Model) -> int:
 
 
 def layer_norms(layer: Layer) -> tuple[Norm, ...]:
-    """Every learned normalisation of a block, those inside its attention included."""
+    """Return every learned normalisation of a block, those inside its attention included."""
     crossing = () if layer.cross is None else layer.cross.norms
     return (*layer.norms, *layer.attention.norms, *crossing)
 

@@ -19,7 +19,7 @@ from qkvary.costs.formats import Format
 from qkvary.costs.macs import count_encoder_tokens
 
 NEEDED_WHOLE = (*INPUT_STORED, "latent", "keys")
-"""What a layer may store of which no head needs only a part."""
+"""Storage of which every head needs the whole."""
 
 
 def device_cache_bytes(
@@ -30,7 +30,7 @@ def device_cache_bytes(
     devices: int,
     encoder_tokens: int | None = None,
 ) -> int:
-    """Bytes of one sequence's cache on the fullest device, the most on the way to ``context``.
+    """Return the peak bytes of one sequence's cache on the fullest device, up to ``context``.
 
     Args:
         model: Any model that decodes.
@@ -54,7 +54,7 @@ def kinds_cache_bytes(
     devices: int,
     encoder_tokens: int,
 ) -> int:
-    """What :func:`device_cache_bytes` says, of layers whose kinds are counted already."""
+    """Return :func:`device_cache_bytes` of layers whose kinds are counted already."""
     return sum(
         count * _kept_bytes(layer, context, encoder_tokens, stored_as, devices)
         for layer, count in kinds
@@ -69,7 +69,7 @@ def device_read_bytes(
     devices: int,
     encoder_tokens: int | None = None,
 ) -> int:
-    """Bytes of one sequence's cache that the fullest device reads for one token.
+    """Return the bytes of one sequence's cache that the fullest device reads for one token.
 
     For the arguments see :func:`device_cache_bytes`; the new token is the last of ``context``.
     """
@@ -81,7 +81,7 @@ def device_read_bytes(
 
 
 def device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
-    """Of ``size`` bytes of a layer's cache those on the device that holds most heads."""
+    """Return how many of ``size`` bytes are on the device with the most heads."""
     if not isinstance(attention, ProjectedAttention) or attention.storage in NEEDED_WHOLE:
         return size
     heads = max(attention.config.heads(source) for source in attention.config.variant.cached)

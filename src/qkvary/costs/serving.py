@@ -19,12 +19,12 @@ Fills = Literal["weights", "cache"]
 REPLICA_SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Devices that a replica may span."""
 MOST_TOKENS = 2**36
-"""Where a search for the longest context ends: beyond it memory is not what limits."""
+"""The end of a search for the longest context: beyond it memory is not the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What is to be served, on what."""
+    """The workload to serve, and the device."""
 
     device: Device
     """The device."""
@@ -33,11 +33,11 @@ class Demand:
     users: int
     """Users at once, a sequence each."""
     weights: Format
-    """How weights are stored."""
+    """The format of the weights."""
     reserve: float = 0.1
     """The share of memory that is left to activations, fragments and the engine."""
     price: float | None = None
-    """Of one device and month."""
+    """The price of one device per month."""
     encoder_tokens: int | None = None
     """Tokens of the encoder, where the model does not fix them."""
     count_weights: bool = True
@@ -66,10 +66,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPlan:
-    """How one model, with its cache in one format, meets a demand."""
+    """One model, with its cache in one format, at a demand."""
 
     cache: Format
-    """How the cache is stored."""
+    """The format of the cache."""
     weight_bytes: int
     """Weights of the whole model."""
     user_bytes: int
@@ -81,17 +81,17 @@ class ServingPlan:
     devices: int | None
     """Devices for all users."""
     price_per_month: float | None
-    """Of all devices."""
+    """The sum over all devices."""
     longest_context: int | None
     """Tokens of one user alone on one replica; ``None`` where memory sets no limit."""
     fills: Fills | None
-    """What takes most of a replica's memory at this demand; ``None`` where nothing fits."""
+    """The largest use of a replica's memory at this demand; ``None`` where nothing fits."""
     step: DecodeStep | None
     """One decoding step of a replica that is as full as the demand makes it."""
     step_seconds: float | None
     """Its roofline time; ``None`` where the device's rates are not known."""
     bound: Bound | None
-    """What takes most of that time."""
+    """The largest part of that time."""
 
     @property
     def fits(self) -> bool:
@@ -105,14 +105,14 @@ class ServingPlan:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of a replica that is as full as the demand makes it, at the roofline."""
+        """Tokens a second of a replica with all its users, at the roofline."""
         if self.step is None or self.step_seconds is None:
             return None
         return self.step.batch / self.step_seconds
 
     @property
     def tokens_per_second_and_user(self) -> float | None:
-        """What one of its users sees."""
+        """Tokens a second of one of its users."""
         return None if self.step_seconds is None else 1 / self.step_seconds
 
 
@@ -181,7 +181,7 @@ def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
 def _choose_replica(
     model: Model, demand: Demand, cache: Format, weights: int
 ) -> tuple[int, int] | None:
-    """The devices of a replica and the users that it holds."""
+    """Return the devices of a replica and the users that it holds."""
     best: tuple[int, int, int] | None = None
     for size in demand.replica_sizes:
         if best is not None and size >= best[0]:
@@ -218,7 +218,7 @@ def _user_bytes(model: Model, demand: Demand, cache: Format) -> int:
 def _longest_context(
     model: Model, demand: Demand, cache: Format, weights: int, size: int
 ) -> int | None:
-    """The most tokens whose cache fits beside the weights, by bisection; bytes grow with tokens."""
+    """Return the most tokens whose cache fits in memory with the weights, by bisection."""
     free = demand.usable_bytes - _divide_up(weights, size)
     kinds = count_kinds(model.layers)
 
@@ -244,5 +244,5 @@ def _longest_context(
 
 
 def _divide_up(amount: int, parts: int) -> int:
-    """The quotient rounded up, exact for numbers of any size."""
+    """Return the quotient rounded up, exact for numbers of any size."""
     return -(-amount // parts)

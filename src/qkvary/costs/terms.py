@@ -1,4 +1,4 @@
-"""What each score term costs: one rule per entry of ``arch.terms``, under the same name."""
+"""The costs of score terms: one rule per entry of ``arch.terms``, under the same name."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ def term_costs(config: AttentionConfig) -> Iterator[TermCost]:
 
 
 def term_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the multiply-accumulates of all terms of a layer."""
+    """Return the MACs of all terms of a layer."""
     return sum(cost.macs(config, keys, pairs) for cost in term_costs(config) if cost.macs)
 
 
@@ -35,7 +35,7 @@ def _plus_parameters(config: AttentionConfig) -> tuple[int, int]:
 
 
 def _plus_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """The key bias g(j): made once for a whole batch, then a channel more in the keys.
+    """Return the MACs of the key bias g(j), made once a batch, and of its channel in the keys.
 
     One channel, or one for each query head of a group that has a map of its own. A normalised
     diagonal stands between product and bias, which is then added elementwise.

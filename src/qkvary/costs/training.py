@@ -30,12 +30,12 @@ STATE_BYTES: dict[Precision, int] = {"mixed": 16, "fp32": 16}
 """Per parameter. ``mixed``: 16-bit weights and gradients, 32-bit master weights and two AdamW
 moments (2 + 2 + 4 + 4 + 4). ``fp32``: weights, gradients and two moments (4 each)."""
 LOGIT_BYTES = 8
-"""Of one logit: its value and its gradient in 32 bits, where head and loss are not fused."""
+"""Bytes of one logit and its gradient in 32 bits, where head and loss are not fused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPlan:
-    """How one model trains on one device."""
+    """The training of one model on one device."""
 
     tokens: int
     """Tokens of a sequence."""
@@ -52,7 +52,7 @@ class TrainingPlan:
     macs_per_token: float
     """Forward and backward, visible pairs only."""
     tokens_per_second: float | None
-    """At the utilisation that was asked for."""
+    """Time at the requested utilisation."""
 
 
 def plan_training(
@@ -118,9 +118,9 @@ def training_macs_per_token(
     pairs: Pairs = "visible",
     encoder_tokens: int | None = None,
 ) -> float:
-    """Products of a forward and a backward pass over one sequence, by its tokens.
+    """Return the products of a forward and a backward pass over one sequence, by its tokens.
 
-    What the model asks for, whatever a machine does: pairs that a mask hides and blocks that are
+    The products that the model needs, whatever a machine does: hidden pairs and blocks that are
     computed again do not count. The utilisation of a device (MFU) is therefore twice this, times
     tokens per second, over the operations per second of its data sheet.
 
@@ -142,7 +142,7 @@ def activation_bytes(
     checkpointing: bool = False,
     encoder_tokens: int | None = None,
 ) -> int:
-    """Bytes that one sequence keeps for the backward pass, its logits included.
+    """Return the bytes that one sequence keeps for the backward pass, its logits included.
 
     Arguments as of :func:`plan_training`.
     """
@@ -191,7 +191,7 @@ def crossing_numbers(layer: Layer) -> int:
 
 
 def _attention_numbers(attention: AttentionLayer) -> int:
-    """What the softmax core reads and what the output projection does."""
+    """Return what the softmax core reads and what the output projection does."""
     if isinstance(attention, ProjectedAttention):
         return _projected_numbers(attention)
     if isinstance(attention, LatentAttention):

@@ -40,8 +40,8 @@ class Attention(nn.Module):
 
         Args:
             config: The layer.
-            seed: Of the first values; ``None`` leaves the parameters unset, for a network that
-                initialises all of its layers itself.
+            seed: Seed of the initial values; ``None`` leaves the parameters unset, for a network
+                that initialises all of its layers itself.
         """
         super().__init__()
         self.config = config
@@ -191,7 +191,7 @@ class Attention(nn.Module):
         return self.core.weights(scores)
 
     def _read_memory(self, memory: Tensor, cached: int, layout: Layout) -> NewTokens:
-        """The tokens of a memory that are not in the cache: all of them in the first call."""
+        """Return the tokens of a memory that are not in the cache yet: all, or none."""
         if cached not in (0, memory.shape[1]):
             raise ValueError(
                 f"expected the memory of {cached} tokens that the cache holds, got one of "
@@ -205,7 +205,7 @@ class Attention(nn.Module):
     def _lay_over(
         self, memory: Tensor, layout: Layout | None, queries: int, mask: AttentionMask | None
     ) -> Layout:
-        """The layout of queries over a memory, checked."""
+        """Return the layout of queries over a memory, checked."""
         variant = self.config.variant
         if self.config.causal or variant.window is not None or variant.diagonal != "none":
             raise ValueError(

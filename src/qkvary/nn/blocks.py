@@ -50,7 +50,7 @@ class Block(nn.Module):
     def attention_input(
         self, x: Float[Tensor, "batch queries d_model"]
     ) -> Float[Tensor, "batch queries d_model"]:
-        """What the attention layer reads when the block reads ``x``."""
+        """Return what the attention layer reads when the block reads ``x``."""
         return self.attention_norm(x) if self.config.norm_placement == "pre" else x
 
     def _drop(self, x: Tensor) -> Tensor:

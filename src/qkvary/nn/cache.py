@@ -1,4 +1,4 @@
-"""What decoding keeps: for each layer what key and value need, and no more.
+"""The cache of decoding: for each layer what key and value need, and no more.
 
 The cache belongs to the caller. By default it stores the distinct sources before any rotation, so
 that what is stored does not depend on positions and one tensor serves both roles. Of a layer with a
@@ -24,7 +24,7 @@ DEFAULT_OPTIONS = CacheOptions()
 
 
 class LayerCache:
-    """What is stored of one layer: K alone where the value reads K.
+    """The cache of one layer: K alone where the value reads K.
 
     A layer with a window of w tokens keeps the last w - 1. Windows go by the order of the tokens,
     padding included, and not by the positions that a call may give them, so that what is dropped
@@ -52,7 +52,7 @@ class LayerCache:
         self.config = config
         self.options = options
         self.kernel = pinned(options.kernel)
-        """What attends; whoever owns the cache may change it between calls."""
+        """The kernel that attends; the owner of the cache may change it between calls."""
         self.max_tokens = max_tokens
         self._max_kept = None if window is None else window - 1
         self._length = 0
@@ -135,7 +135,7 @@ class LayerCache:
         return buffers
 
     def can_undo(self, tokens: int) -> bool:
-        """Whether so many tokens more could be cropped again, and nothing be lost by them."""
+        """Return whether appending so many tokens can be undone by cropping, without loss."""
         stays = self._max_kept is None or self._length + tokens <= self._max_kept
         return stays and not self.options.is_quantized
 
@@ -177,7 +177,7 @@ class LayerCache:
         self._length, self._rows = 0, None
 
     def reorder(self, rows: Tensor) -> None:
-        """Let row i become what row ``rows[i]`` was, as a beam search asks for.
+        """Let row i become what row ``rows[i]`` was, as a beam search needs.
 
         Args:
             rows: One row of the batch for each row wanted, whole numbers.
@@ -193,13 +193,13 @@ class LayerCache:
 def blank_padding(
     new: Parts, real: Bool[Tensor, "batch tokens"]
 ) -> dict[str, Float[Tensor, "batch _ tokens _"]]:
-    """Zeros in place of padding, which then has no part in a scale that it shares with tokens.
+    """Replace padding by zeros, so that it does not affect a scale that it shares with tokens.
 
     Args:
         new: Entries of new tokens.
         real: False where one is padding.
     """
-    # Not a product: what stands in padding may be infinite.
+    # Not a product: padding may hold infinities.
     hidden = ~real[:, None, :, None]
     return {name: entries.masked_fill(hidden, 0.0) for name, entries in new.items()}
 
@@ -265,7 +265,7 @@ class KVCache:
             layer.clear()
 
     def reorder(self, rows: Tensor) -> None:
-        """Let row i become what row ``rows[i]`` was, as a beam search asks for.
+        """Let row i become what row ``rows[i]`` was, as a beam search needs.
 
         Args:
             rows: One row of the batch for each row wanted, whole numbers.

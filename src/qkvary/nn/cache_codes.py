@@ -36,7 +36,7 @@ def check_finite(entries: Iterable[Entries]) -> None:
 
 
 def most_code(bits: int) -> int:
-    """The largest code of a symmetric scale."""
+    """Return the largest code of a symmetric scale."""
     return 2 ** (bits - 1) - 1
 
 
@@ -66,7 +66,7 @@ def quantize_blocks(entries: Entries, bits: int, block: int) -> tuple[Codes, Sca
 
 
 def dequantize_tokens(codes: Codes, scales: Scales, bits: int, group: int, out: Entries) -> Entries:
-    """Write what codes with a scale for each group of each token stand for into ``out``."""
+    """Decode codes with a scale for each group of each token into ``out``."""
     width = out.shape[3]
     # Codes first, then times the scales where they are: half the passes over memory of a product.
     out.copy_(unpack(codes, bits, width))
@@ -81,7 +81,7 @@ def dequantize_tokens(codes: Codes, scales: Scales, bits: int, group: int, out: 
 def dequantize_blocks(
     codes: Codes, scales: Scales, bits: int, runs: Sequence[int], out: Entries
 ) -> Entries:
-    """Write what codes with a scale for each channel of a run of tokens stand for into ``out``.
+    """Decode codes with a scale for each channel of a run of tokens into ``out``.
 
     Args:
         codes: Of all tokens.
@@ -114,7 +114,7 @@ def pack(codes: Int8[Tensor, "*rows width"], bits: int) -> UInt8[Tensor, "*rows 
 
 
 def unpack(codes: UInt8[Tensor, "*rows bytes"], bits: int, width: int) -> Int8[Tensor, "*rows _"]:
-    """The codes of rows that were packed."""
+    """Return the codes of rows that were packed."""
     if bits == 8:
         return codes.view(torch.int8)
     if 8 % bits == 0:
@@ -132,7 +132,7 @@ def unpack(codes: UInt8[Tensor, "*rows bytes"], bits: int, width: int) -> Int8[T
 
 @functools.lru_cache(maxsize=8)
 def _codes_of_bytes(bits: int, device: torch.device) -> Tensor:
-    """The codes in every byte, as one number of as many bytes as there are codes."""
+    """Return the codes of every byte, as one number with a byte for each code."""
     shifts = torch.arange(0, 8, bits)
     codes = (torch.arange(256)[:, None] >> shifts & 2**bits - 1) - 2 ** (bits - 1)
     joined = torch.int16 if bits == 4 else torch.int32
@@ -141,7 +141,7 @@ def _codes_of_bytes(bits: int, device: torch.device) -> Tensor:
 
 @functools.lru_cache(maxsize=32)
 def rotation(width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "_ _"]:
-    """The fixed rotation of entries before they are quantised: ``y = x R``, undone by ``y R^T``.
+    """Rotate entries before they are quantised, by a fixed ``y = x R``; undone by ``y R^T``.
 
     ``R = D (H (x) C) / sqrt(width)`` with width = 2^a m, m odd. ``H`` is Sylvester's Hadamard
     matrix of 2^a rows, ``H_ij = (-1)^(ones of i & j)``; ``C_jk = cos t + sin t`` with
@@ -170,7 +170,7 @@ def rotate(entries: Entries) -> Entries:
 
 
 def rotate_back(entries: Entries) -> Entries:
-    """What ``rotate`` was given, in the format of its result."""
+    """Undo ``rotate``."""
     return entries @ rotation(entries.shape[-1], entries.dtype, entries.device).mT
 
 

@@ -1,4 +1,4 @@
-"""What a cache keeps of a token, and how key and value are made of it when they are read.
+"""The entries of a cache for a token, and how key and value are made from them.
 
 A layout never changes results beyond rounding. Knows sources and rotations; does not know how
 entries are stored, or what the softmax does with key and value.
@@ -24,147 +24,115 @@ Roles = tuple[Tensor, Tensor]
 Projections = Mapping[Source, Projection]
 """The learned projections of a layer."""
 MakeRotation = Callable[[], Rotation | None]
-"""The rotation of all stored keys, made when it is asked for; none where nothing is rotated."""
+"""A function that makes the rotation of all stored keys; ``None`` for unrotated layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTokens:
-    """What a layer knows of the tokens of a call."""
+    """The new tokens of a call, as a layer sees them."""
 
     x: Tensor
     """Its input, [batch, tokens, d_model]."""
     sources: Parts
-    """What its roles read, cut into heads, before rotation."""
+    """The sources of its roles, cut into heads, before rotation."""
     rotation: Rotation | None
     """By the positions of the tokens; none where nothing is rotated."""
 
 
 @runtime_checkable
 class CacheLayoutCodec(Protocol):
-    """How entries are made of new tokens and read back."""
+    """Makes entries of new tokens and reads them back."""
 
     def write(self, new: NewTokens, /) -> Parts:
-        """Entries of new tokens, each [batch, heads, tokens, width]."""
+        """Return the entries of new tokens, each [batch, heads, tokens, width]."""
         ...
 
     def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
-        """Key, rotated where the layer rotates, and value of all stored tokens."""
+        """Return key, rotated where the layer rotates, and value of all stored tokens."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class SourcesCodec:
-    """Distinct sources before rotation (P1 of a K=V layer; exact in every dtype)."""
+class SourceCodec:
+    """Distinct sources before rotation (P1 of a K=V layer; exact in every dtype).
 
-    config: AttentionConfig
-
-    def write(self, new: NewTokens, /) -> Parts:
-        """The sources themselves."""
-        return {source: new.sources[source] for source in self.config.variant.cached}
-
-    def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
-        """Rotate the keys now."""
-        return rotate_roles(self.config, stored, make_rotation())
-
-
-@dataclass(frozen=True, slots=True)
-class RotatedCodec:
-    """What the softmax reads, each tensor once."""
-
-    config: AttentionConfig
-
-    def write(self, new: NewTokens, /) -> Parts:
-        """The rotated key, and the value where it is another tensor."""
-        key, value = rotate_roles(self.config, new.sources, new.rotation)
-        if needs_slice(self.config):
-            width = self.config.position.rotary_dim(self.config.size_per_head)
-            return {"value": value, "slice": key[..., -width:]}
-        return (
-            {"key": key} if len(self.config.variant.cached) == 1 else {"key": key, "value": value}
-        )
-
-    def read(self, stored: Parts, _: MakeRotation, /) -> Roles:
-        """Put the key together where it is stored in parts."""
-        if needs_slice(self.config):
-            value, turned = stored["value"], stored["slice"]
-            still = value[..., : value.shape[-1] - turned.shape[-1]]
-            return torch.cat((still, turned), dim=-1), value
-        return stored["key"], stored.get("value", stored["key"])
-
-
-@dataclass(frozen=True, slots=True)
-class SplitCodec:
-    """Key and value apart, whatever they read."""
-
-    config: AttentionConfig
-
-    def write(self, new: NewTokens, /) -> Parts:
-        """The rotated key and the value."""
-        key, value = rotate_roles(self.config, new.sources, new.rotation)
-        return {"key": key, "value": value}
-
-    def read(self, stored: Parts, _: MakeRotation, /) -> Roles:
-        """As they are."""
-        return stored["key"], stored["value"]
-
-
-@dataclass(frozen=True, slots=True)
-class InputCodec:
-    """The layer input, of which sources are made again whenever they are read."""
-
-    config: AttentionConfig
-    projections: Projections
-
-    def write(self, new: NewTokens, /) -> Parts:
-        """The input, as one head."""
-        return {IDENTITY: new.x[:, None]}
-
-    def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
-        """Project and rotate again."""
-        x = stored[IDENTITY].squeeze(1)
-        cached: tuple[Source, ...] = self.config.variant.cached
-        sources: Parts = {source: self._project(source, x) for source in cached}
-        return rotate_roles(self.config, sources, make_rotation())
-
-    def _project(self, source: Source, x: Tensor) -> Tensor:
-        flat = self.projections[source](x) if source in self.projections else x
-        return split_heads(flat, self.config.heads(source))
-
-
-@dataclass(frozen=True, slots=True)
-class LatentCodec:
-    """Of each low-rank source ``x A^T``, and ``B`` applied whenever it is read.
-
-    Not absorbed: query and output are left as they are, and key and value are made in every step.
+    With latents, a low-rank source is stored as ``x A^T``, and ``B`` is applied whenever it is
+    read. It is not absorbed: query and output stay as they are.
     """
 
     config: AttentionConfig
     projections: Projections
+    has_latents: bool
 
     def write(self, new: NewTokens, /) -> Parts:
-        """Latents as one head, other sources as they are."""
-        return {source: self._project_down(source, new) for source in self.config.variant.cached}
+        """Return the sources, latents as one head."""
+        return {
+            source: self.projections[source].project_down(new.x)[:, None]
+            if self._is_latent(source)
+            else new.sources[source]
+            for source in self.config.variant.cached
+        }
 
     def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
-        """Widen what is narrow and rotate."""
-        cached: tuple[Source, ...] = self.config.variant.cached
-        sources: Parts = {source: self._project_up(source, stored[source]) for source in cached}
+        """Expand latents and rotate the keys."""
+        sources = dict(stored)
+        for source in filter(self._is_latent, self.config.variant.cached):
+            flat = self.projections[source].project_up(stored[source].squeeze(1))
+            sources[source] = split_heads(flat, self.config.heads(source))
         return rotate_roles(self.config, sources, make_rotation())
 
-    def _project_down(self, source: Source, new: NewTokens) -> Tensor:
-        if self.config.latent(source) is None:
-            return new.sources[source]
-        return self.projections[source].project_down(new.x)[:, None]
+    def _is_latent(self, source: Source) -> bool:
+        return self.has_latents and self.config.latent(source) is not None
 
-    def _project_up(self, source: Source, entries: Tensor) -> Tensor:
-        if self.config.latent(source) is None:
-            return entries
-        flat = self.projections[source].project_up(entries.squeeze(1))
-        return split_heads(flat, self.config.heads(source))
+
+@dataclass(frozen=True, slots=True)
+class RoleCodec:
+    """What the softmax reads: each tensor once, or key and value separately, as engines do."""
+
+    config: AttentionConfig
+    is_split: bool
+
+    def write(self, new: NewTokens, /) -> Parts:
+        """Return the rotated key, and the value where it is another tensor."""
+        config = self.config
+        key, value = rotate_roles(config, new.sources, new.rotation)
+        if not self.is_split and needs_slice(config):
+            width = config.position.rotary_dim(config.size_per_head)
+            return {"value": value, "slice": key[..., -width:]}
+        is_shared = not self.is_split and len(config.variant.cached) == 1
+        return {"key": key} if is_shared else {"key": key, "value": value}
+
+    def read(self, stored: Parts, _: MakeRotation, /) -> Roles:
+        """Put the key together where it is stored in parts."""
+        if "slice" in stored:
+            value, rotated = stored["value"], stored["slice"]
+            still = value[..., : value.shape[-1] - rotated.shape[-1]]
+            return torch.cat((still, rotated), dim=-1), value
+        return stored["key"], stored.get("value", stored["key"])
+
+
+@dataclass(frozen=True, slots=True)
+class InputCodec:
+    """The layer input, from which sources are made again whenever they are read."""
+
+    config: AttentionConfig
+    projections: Projections
+
+    def write(self, new: NewTokens, /) -> Parts:
+        """Return the input, as one head."""
+        return {IDENTITY: new.x[:, None]}
+
+    def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
+        """Project and rotate again."""
+        x, sources = stored[IDENTITY].squeeze(1), dict[str, Tensor]()
+        for source in self.config.variant.cached:
+            flat = self.projections[source](x) if source in self.projections else x
+            sources[source] = split_heads(flat, self.config.heads(source))
+        return rotate_roles(self.config, sources, make_rotation())
 
 
 def needs_slice(config: AttentionConfig) -> bool:
-    """Whether the softmax reads one tensor turned as key and as it is as value."""
+    """Return whether the softmax reads one tensor turned as key and as it is as value."""
     sharing = config.variant.sharing
     turned = config.variant.positions == "rotary"
     return turned and sharing.key == sharing.value and config.position.value_rope == "none"
@@ -173,19 +141,16 @@ def needs_slice(config: AttentionConfig) -> bool:
 def make_codec(
     layout: CacheLayout, config: AttentionConfig, projections: Projections
 ) -> CacheLayoutCodec:
-    """How a layer writes and reads entries of a layout."""
-    if layout in ("input", "latent"):
-        return (InputCodec if layout == "input" else LatentCodec)(config, projections)
-    kinds: dict[str, Callable[[AttentionConfig], CacheLayoutCodec]] = {
-        "sources": SourcesCodec,
-        "rotated": RotatedCodec,
-        "split": SplitCodec,
-    }
-    return kinds[layout](config)
+    """Return how a layer writes and reads the entries of a layout."""
+    if layout == "input":
+        return InputCodec(config, projections)
+    if layout in ("sources", "latent"):
+        return SourceCodec(config, projections, has_latents=layout == "latent")
+    return RoleCodec(config, is_split=layout == "split")
 
 
 def rotate_roles(config: AttentionConfig, sources: Parts, rotation: Rotation | None) -> Roles:
-    """Key and value as the softmax reads them, from their sources."""
+    """Return key and value as the softmax reads them, from their sources."""
     sharing = config.variant.sharing
     key, value = sources[sharing.key], sources[sharing.value]
     return (key, value) if rotation is None else rotation.rotate_roles(key, value)

@@ -70,7 +70,7 @@ class TokenRing:
         self.num_tokens += count
 
     def read(self) -> Rows | None:
-        """All rows in order: a view where they lie side by side; ``None`` before the first."""
+        """Return all rows in order, a view where they are contiguous; ``None`` if empty."""
         if self._buffer is None:
             return None
         end = self._start + self.num_tokens
@@ -231,14 +231,14 @@ class QuantizedStore:
         return 0 if self._newest is None else self._newest.untyped_storage().nbytes()
 
     def _count_most(self, max_tokens: int | None, max_kept: int | None) -> int | None:
-        """The most codes at a time; ``None`` where nothing says how many."""
+        """Return the most codes at a time; ``None`` where nothing says how many."""
         if max_tokens is None:
             return None
         seen = max(0, max_tokens - self.residual) // self.block * self.block
         return seen if max_kept is None else min(seen, max(0, max_kept - self.residual))
 
     def _count_closing(self, waiting: int) -> int:
-        """How many of the tokens that are not quantised are to be."""
+        """Return how many of the unquantised tokens to quantise now."""
         end = max(0, self._seen - self.residual) // self.block * self.block
         return max(0, end - (self._seen - waiting))
 
@@ -264,7 +264,7 @@ class QuantizedStore:
         return codes, scales, [begun] * (begun > 0) + [self.block] * whole
 
     def _decode(self, codes: Codes, scales: Scales, runs: list[int], target: Entries) -> None:
-        """Write what codes stand for."""
+        """Decode codes into the buffer."""
         # Codes times scales have 24 bits: narrower formats are rounded to in the end.
         fits = target.dtype in (torch.float32, torch.float64) and not self.options.rotate
         wide = torch.promote_types(target.dtype, torch.float32)

@@ -1,4 +1,4 @@
-"""Where a cache keeps the entries of its tokens: grown, or allocated beforehand.
+"""The storage of a cache's entries: grown, or allocated beforehand.
 
 Knows tokens and their order. Does not know what an entry is made of, nor what reads it.
 """
@@ -132,7 +132,7 @@ class PreallocatedStore:
         return joined
 
     def claim(self, tokens: int) -> Joined:
-        """The buffer, in which the caller writes so many new tokens itself.
+        """Return the buffer, in which the caller writes so many new tokens itself.
 
         Raises:
             ValueError: if nothing was stored yet or the tokens do not fit.
@@ -156,7 +156,7 @@ class PreallocatedStore:
 def make_store(
     options: CacheOptions, *, max_tokens: int | None, max_kept: int | None
 ) -> TokenStore:
-    """The store that options ask for.
+    """Return the store that the options name.
 
     Args:
         options: How entries are stored.
@@ -178,11 +178,11 @@ def make_store(
 
 
 def _is_like(buffer: Tensor, new: Tensor) -> bool:
-    """Whether both have one form, the number of tokens apart."""
+    """Return whether both have one form, the number of tokens apart."""
     shapes = [(*tensor.shape[:2], tensor.shape[3]) for tensor in (buffer, new)]
     return shapes[0] == shapes[1] and (buffer.dtype, buffer.device) == (new.dtype, new.device)
 
 
 def _own(view: Tensor) -> Tensor:
-    """A copy that does not hold on to the memory of what a view leaves out."""
+    """Return a copy that does not hold on to the memory of what a view leaves out."""
     return view.clone(memory_format=torch.contiguous_format)

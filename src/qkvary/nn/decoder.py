@@ -33,7 +33,7 @@ class Decoder(Protocol):
         cache: KVCache | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens vocabulary"]:
-        """The logits of the next token at every token."""
+        """Return the logits of the next token at every token."""
         ...
 
     def features(
@@ -43,7 +43,7 @@ class Decoder(Protocol):
         cache: KVCache | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
-        """The last hidden states.
+        """Return the last hidden states.
 
         Args:
             tokens: Ids of the tokens after those in the cache.
@@ -59,11 +59,11 @@ class Decoder(Protocol):
     def token_losses(
         self, features: Float[Tensor, "tokens d_model"], targets: Int[Tensor, " tokens"]
     ) -> Float[Tensor, " tokens"]:
-        """The cross entropy of each target given its hidden state, in nats."""
+        """Return the cross entropy of each target given its hidden state, in nats."""
         ...
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The learned tensors, at least one."""
+        """Yield the learned tensors, at least one."""
         ...
 
 

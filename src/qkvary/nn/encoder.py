@@ -46,7 +46,7 @@ class Encoder(nn.Module):
         *,
         attention_mask: Bool[Tensor, "batch tokens"] | Int[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "batch tokens classes"]:
-        """The logits of every token.
+        """Return the logits of every token.
 
         Args:
             tokens: Token ids.
@@ -63,7 +63,7 @@ class Encoder(nn.Module):
         *,
         attention_mask: Bool[Tensor, "batch tokens"] | Int[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
-        """The last hidden states."""
+        """Return the last hidden states."""
         layout = self._layout(tokens, attention_mask)
         return self.stack(self._embed(tokens, layout), layout=layout)
 
@@ -77,7 +77,7 @@ class Encoder(nn.Module):
     def attention_maps(
         self, tokens: Int[Tensor, "batch tokens"]
     ) -> Float[Tensor, "batch layers heads tokens tokens"]:
-        """The attention probabilities of every layer, without dropout."""
+        """Return the attention probabilities of every layer, without dropout."""
         layout = self._layout(tokens, None)
         return self.stack.attention_maps(self._embed(tokens, layout), layout=layout)
 

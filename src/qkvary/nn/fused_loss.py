@@ -23,7 +23,7 @@ IGNORE_INDEX = -100
 CHUNK_LOGITS = {"cpu": 3 * 2**22}
 """Logits of one chunk by kind of device, as measured (docs/decisions/0011)."""
 CHUNK_LOGITS_ELSEWHERE = 2**27
-"""Where nothing was measured: half a gigabyte in float32, so that a GPU has enough to do."""
+"""The default for other devices: half a gigabyte in float32, so that a GPU has enough to do."""
 CHUNK_MULTIPLE = 64
 """Chunks are multiples of this many tokens, which matrix products like."""
 ROWS_TOGETHER = 8192
@@ -32,7 +32,7 @@ ROWS_TOGETHER = 8192
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Which gradients are computed beside the loss."""
+    """The gradients that are computed with the loss."""
 
     features: bool
     weight: bool
@@ -52,7 +52,7 @@ def linear_cross_entropy(
     ignored: int = IGNORE_INDEX,
     chunk_tokens: int | None = None,
 ) -> Float[Tensor, ""]:
-    """The sum over counted tokens of ``cross_entropy(features W^T + b, targets)``.
+    """Return the sum over counted tokens of ``cross_entropy(features W^T + b, targets)``.
 
     Gradients are computed with the loss, so that the backward pass only scales them; gradients of
     gradients are refused. Under autocast products are in its type and everything else in float32;
@@ -89,7 +89,7 @@ def linear_token_losses(
     ignored: int = IGNORE_INDEX,
     chunk_tokens: int | None = None,
 ) -> Float[Tensor, " tokens"]:
-    """The loss of every token, zero where it does not count; without gradients, for evaluations.
+    """Return the loss of every token, zero where it is ignored; without gradients.
 
     Arguments and errors as of :func:`linear_cross_entropy`.
     """
@@ -100,7 +100,7 @@ def linear_token_losses(
 
 
 def choose_chunk(tokens: int, vocabulary: int, device_type: str) -> int:
-    """Tokens of a chunk: as many as the device likes, and all chunks about equally long."""
+    """Return the tokens of a chunk: as many as suit the device, in chunks of about one length."""
     logits = CHUNK_LOGITS.get(device_type, CHUNK_LOGITS_ELSEWHERE)
     most = max(logits // vocabulary, CHUNK_MULTIPLE)
     if tokens <= most:
@@ -115,7 +115,7 @@ _Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 class _Loss(torch.autograd.Function):
-    """The sum of the losses, with gradients that are computed beside it."""
+    """The sum of the losses, with gradients that are computed in the same pass."""
 
     @staticmethod
     def forward(
@@ -191,14 +191,14 @@ class _Chunks:
 
     @property
     def gradients(self) -> _Gradients:
-        """Of features, weight and bias, in their types."""
+        """Return the gradients of features, weight and bias, in their types."""
         parts = (self._by_features, self._by_weight, self._by_bias)
         pairs = zip(parts, self._types, strict=True)
         features, weight, bias = (None if part is None else part.to(kind) for part, kind in pairs)
         return features, weight, bias
 
     def add(self, rows: slice, targets: Tensor, ignored: int) -> Tensor:
-        """The losses of one chunk; its gradients are added to those so far."""
+        """Return the losses of one chunk; its gradients are added to those so far."""
         features = self._features[rows]
         narrow = self._multiply(features)
         logits = self._widen(narrow)
@@ -226,7 +226,7 @@ class _Chunks:
         return losses
 
     def _multiply(self, features: Tensor) -> Tensor:
-        """The logits of a chunk; where those of the chunk before were, if the product allows it."""
+        """Return the logits of a chunk, in the memory of the previous one if possible."""
         if goes_to_onednn(features, self._weight, self._bias):
             return linear(features, self._weight, self._bias)
         if self._logits is None:
@@ -262,7 +262,7 @@ class _Chunks:
 
 
 def _choose_types(features: Tensor, weight: Tensor) -> tuple[torch.dtype, torch.dtype]:
-    """What products are computed in, and everything else."""
+    """Return the dtypes of products and of everything else."""
     product = features.dtype
     device = features.device.type
     if torch.is_autocast_enabled(device) and product != torch.float64:

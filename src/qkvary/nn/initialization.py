@@ -1,4 +1,4 @@
-"""How the modules inside a network get their first values: one rule per kind of module."""
+"""Initialisation of the modules inside a network: one rule per kind of module."""
 
 from torch import nn
 

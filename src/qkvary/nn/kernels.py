@@ -3,7 +3,7 @@
 It has two implementations that agree, explicit products and SDPA, and kernels of its own for
 decoding. All take fewer KV heads than query heads without copying keys. Which one is used follows
 from the configuration and the shapes (``choose_kernel``), so that a run does not depend on a
-measurement; a cache may ask for a kernel for decoding.
+measurement; a cache may request a kernel for decoding.
 """
 
 from typing import Literal
@@ -25,7 +25,7 @@ LONGEST_EXPLICIT = 512
 """Keys up to which a whole map of scores costs less than what the fused kernel lacks."""
 
 MOST_DECODED = 8
-"""New tokens up to which kernels for decoding are used, where a cache asks for them."""
+"""New tokens up to which kernels for decoding are used, where a cache requests them."""
 
 
 class SoftmaxCore:
@@ -70,9 +70,19 @@ class SoftmaxCore:
         plain = layout.is_plain_causal(causal=config.causal, window=config.variant.window)
         plain = plain and scores.pair_bias is None
         bias = None if plain else self._bias(scores)
-        return attend_sdpa(
-            query, key, value, bias=bias, plain_causal=plain, dropout=dropout, scale=scale
+        wider = key.shape[-1] - value.shape[-1]
+        mixed = F.scaled_dot_product_attention(
+            query,
+            key,
+            # Fused kernels want one width.
+            F.pad(value, (0, wider)) if wider else value,
+            attn_mask=bias,
+            dropout_p=dropout,
+            is_causal=plain,
+            scale=scale,
+            enable_gqa=query.shape[1] != key.shape[1],
         )
+        return mixed[..., : value.shape[-1]] if wider else mixed
 
     def weights(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
         """Return the attention probabilities."""
@@ -97,7 +107,7 @@ class SoftmaxCore:
         return bias if penalty is None else penalty if bias is None else bias + penalty
 
     def _can_decode(self, scores: Scores) -> bool:
-        """Whether a call is what kernels for decoding take: few queries, and plain scores."""
+        """Return whether kernels for decoding support a call: few queries and plain scores."""
         window, layout = self.config.variant.window, scores.layout
         # What a layer stores ends where its window does, for the first of the queries.
         near = window is None or layout.num_keys <= window
@@ -133,36 +143,10 @@ def mix_values(
     weights: Float[Tensor, "batch heads queries keys"],
     value: Float[Tensor, "batch kv_heads keys head_dim"],
 ) -> Float[Tensor, "batch heads queries head_dim"]:
-    """The weighted sums of the values of each query head's group."""
+    """Return the weighted sums of the values of each query head's group."""
     batch, heads, queries, keys = weights.shape
     kv_heads = value.shape[1]
     if heads == kv_heads:
         return weights @ value
     folded = weights.reshape(batch, kv_heads, heads // kv_heads * queries, keys)
     return (folded @ value).view(batch, heads, queries, value.shape[-1])
-
-
-def attend_sdpa(
-    query: Float[Tensor, "batch heads queries key_dim"],
-    key: Float[Tensor, "batch kv_heads keys key_dim"],
-    value: Float[Tensor, "batch kv_heads keys head_dim"],
-    *,
-    bias: Float[Tensor, "..."] | None,
-    plain_causal: bool,
-    dropout: float,
-    scale: float = 1.0,
-) -> Float[Tensor, "batch heads queries head_dim"]:
-    """``torch.nn.functional.scaled_dot_product_attention``, also for keys wider than values."""
-    wider = key.shape[-1] - value.shape[-1]
-    mixed = F.scaled_dot_product_attention(
-        query,
-        key,
-        # Fused kernels want one width.
-        F.pad(value, (0, wider)) if wider else value,
-        attn_mask=bias,
-        dropout_p=dropout,
-        is_causal=plain_causal,
-        scale=scale,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-    return mixed[..., : value.shape[-1]] if wider else mixed

@@ -79,7 +79,7 @@ class LanguageModel(nn.Module):
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
     ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
-        """The logits of the next token at every token, or the loss of given ones.
+        """Return the logits of the next token at every token, or the loss of given ones.
 
         Args:
             tokens: Ids of the tokens after those in the cache.
@@ -108,7 +108,7 @@ class LanguageModel(nn.Module):
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
-        """The last hidden states.
+        """Return the last hidden states.
 
         Args:
             tokens: Ids of the tokens after those in the cache.
@@ -146,7 +146,7 @@ class LanguageModel(nn.Module):
         *,
         chunk_tokens: int | None = None,
     ) -> Float[Tensor, ""]:
-        """The sum over counted tokens of the cross entropy of ``head(features)``, in nats.
+        """Return the sum over counted tokens of the cross entropy of ``head(features)``, in nats.
 
         Args:
             features: Hidden states.
@@ -164,7 +164,7 @@ class LanguageModel(nn.Module):
     def token_losses(
         self, features: Float[Tensor, "tokens d_model"], targets: Int[Tensor, " tokens"]
     ) -> Float[Tensor, " tokens"]:
-        """The cross entropy of each target given its hidden state, in nats."""
+        """Return the cross entropy of each target given its hidden state, in nats."""
         return linear_token_losses(features, self.output_weight, self.head_bias, targets)
 
     @property
@@ -175,7 +175,7 @@ class LanguageModel(nn.Module):
     def attention_maps(
         self, tokens: Int[Tensor, "batch tokens"]
     ) -> Float[Tensor, "batch layers heads tokens tokens"]:
-        """The attention probabilities of every layer, without dropout."""
+        """Return the attention probabilities of every layer, without dropout."""
         check_length(self.config, cached=0, new=tokens.shape[1])
         layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
         return self.stack.attention_maps(self._embed(tokens, layout), layout=layout)

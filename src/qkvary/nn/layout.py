@@ -1,4 +1,4 @@
-"""Where the tokens of one call stand: positions, padding, documents, and who may see whom.
+"""The layout of the tokens of one call: positions, padding, documents and visibility.
 
 Computed once per call and shared by all layers. Knows nothing about heads or scores.
 """
@@ -65,7 +65,6 @@ class Layout:
                 )
         self.key_positions = self._count_positions() if positions is None else positions
         self._query_positions = query_positions
-        self._blocked: dict[tuple[bool, int | None], Tensor | None] = {}
         self._penalties: dict[tuple[bool, int | None, torch.dtype], Tensor | None] = {}
         self._ends: dict[int, Layout] = {}
 
@@ -81,7 +80,7 @@ class Layout:
         return self.query_positions[:, :, None] - self.key_positions[:, None, :]
 
     def over(self, memory: Tensor, memory_mask: AttentionMask | None = None) -> "Layout":
-        """The same queries over the tokens of a memory, as cross attention sees them.
+        """Return the same queries over the tokens of a memory, as cross attention sees them.
 
         Args:
             memory: What keys and values are made of, [batch, tokens, d_model].
@@ -95,7 +94,7 @@ class Layout:
         )
 
     def end(self, num_keys: int) -> "Layout":
-        """The same call over its last ``num_keys`` keys, for layers that store no others.
+        """Return the same call over its last ``num_keys`` keys, for layers that store no others.
 
         Made once for all layers of one length; positions stay those of the whole sequence.
         """
@@ -115,7 +114,7 @@ class Layout:
         return self._ends[num_keys]
 
     def is_plain_causal(self, *, causal: bool, window: int | None) -> bool:
-        """Whether the mask is the full lower triangle, which kernels have built in."""
+        """Return whether the mask is the full lower triangle, which kernels have built in."""
         return (
             causal
             and (window is None or window >= self.num_keys)
@@ -124,27 +123,17 @@ class Layout:
             and self.document_ids is None
         )
 
-    def blocked(
-        self, *, causal: bool, window: int | None
-    ) -> Bool[Tensor, "batch 1 queries keys"] | None:
-        """Who may not see whom; ``None`` if everybody sees everybody."""
-        if torch.compiler.is_compiling():
-            # The compiler finds what is equal itself, and a recomputed block must not take notes.
-            return self._find_blocked(causal=causal, window=window)
-        key = (causal, window)
-        if key not in self._blocked:
-            self._blocked[key] = self._find_blocked(causal=causal, window=window)
-        return self._blocked[key]
-
     def penalty(
         self, *, causal: bool, window: int | None, dtype: torch.dtype
     ) -> Float[Tensor, "rows 1 queries keys"] | None:
-        """``blocked`` as a term of the scores: zero, or so low that nothing is left in a softmax.
+        """Return what hides pairs in a softmax: zero, or so low that nothing is left of a pair.
 
-        Half the lowest number of the type: a score cannot take the sum beyond it, and in single
-        precision is too small to change it. So rows without any visible key get no NaN.
+        ``None`` where every query sees every key. Half the lowest number of the type: a score
+        cannot take the sum beyond it, and in single precision is too small to change it. So rows
+        without any visible key get no NaN.
         """
         if torch.compiler.is_compiling():
+            # The compiler finds what is equal itself, and a recomputed block must not take notes.
             return self._find_penalty(causal=causal, window=window, dtype=dtype)
         key = (causal, window, dtype)
         if key not in self._penalties:
@@ -154,12 +143,12 @@ class Layout:
     def _find_penalty(
         self, *, causal: bool, window: int | None, dtype: torch.dtype
     ) -> Tensor | None:
-        blocked = self.blocked(causal=causal, window=window)
+        blocked = self._find_blocked(causal=causal, window=window)
         return None if blocked is None else blocked.to(dtype) * (torch.finfo(dtype).min / 2)
 
     def _find_blocked(self, *, causal: bool, window: int | None) -> Tensor | None:
-        nobody = self.attention_mask is None and self.document_ids is None
-        if nobody and not causal and (window is None or window >= self.num_keys):
+        uniform = self.attention_mask is None and self.document_ids is None
+        if uniform and not causal and (window is None or window >= self.num_keys):
             return None
         keys = torch.arange(self.num_keys, device=self.device)
         queries = keys[self.num_keys - self.num_queries :, None]

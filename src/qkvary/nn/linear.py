@@ -53,7 +53,7 @@ def linear(
 
 
 def goes_to_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Whether :func:`linear` of these leaves torch's usual way."""
+    """Return whether :func:`linear` uses oneDNN for these tensors."""
     parts = (x, weight) if bias is None else (x, weight, bias)
     return (
         all(type(part) in _PLAIN for part in parts)
@@ -125,5 +125,5 @@ if _PRODUCT is not None:
 
     @register_flop_formula(_PRODUCT)
     def _count(x: torch.Size, weight: torch.Size, *_: Any, **__: Any) -> int:
-        """What torch's counter of operations says of such a product."""
+        """Return the operations that torch's counter reports for such a product."""
         return 2 * x.numel() * weight[0]

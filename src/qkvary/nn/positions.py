@@ -16,7 +16,7 @@ from qkvary.arch.attention import AttentionConfig
 def sinusoid(
     positions: Int[Tensor, "batch tokens"], width: int, dtype: torch.dtype
 ) -> Float[Tensor, "batch tokens width"]:
-    """The Transformer's sinusoidal positions, sine and cosine interleaved, base 10,000."""
+    """Return the Transformer's sinusoidal positions, sine and cosine interleaved, base 10,000."""
     return interleave_sinusoids(positions, 2 * math.ceil(width / 2))[..., :width].to(dtype)
 
 

@@ -40,11 +40,11 @@ class Projection(nn.Module):
         return self.project_up(self.project_down(x))
 
     def project_down(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch inner"]:
-        """The first half of a low-rank projection; of a full one, the input itself."""
+        """Return the first half of a low-rank projection; of a full one, the input itself."""
         return x if self.down is None else linear(x, self.down)
 
     def project_up(self, inner: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch width"]:
-        """The rest of the projection."""
+        """Return the rest of the projection."""
         return linear(inner, self.weight, self.bias)
 
     def initialize(
@@ -93,14 +93,7 @@ def make_sources(
     projections: Mapping[Source, Projection],
     config: AttentionConfig,
 ) -> dict[str, Float[Tensor, "batch heads tokens head_dim"]]:
-    """Return the sources of these names, cut into heads.
-
-    Args:
-        x: The input of a layer.
-        names: The sources to make.
-        projections: Those that the layer has, in the order q, k, v.
-        config: The layer.
-    """
+    """Return the sources of these names, cut into heads."""
     learned: list[Source] = [source for source in projections if source in names]
     outputs = project_together(x, [projections[source] for source in learned])
     flat: dict[Source, Tensor] = dict(zip(learned, outputs, strict=True))
@@ -115,14 +108,7 @@ def make_query(
     maps: Float[Tensor, "heads head_dim head_dim"] | None,
     config: AttentionConfig,
 ) -> Float[Tensor, "batch heads tokens head_dim"]:
-    """Return the query of every head from the source that it reads.
-
-    Args:
-        x: The input of the layer.
-        source: The query's source.
-        maps: The map of each head, where the query has one.
-        config: The layer.
-    """
+    """Return the query of every head from the source that it reads, or from that and ``x``."""
     form = config.variant.query_form
     if form == "plain":
         return source

@@ -27,11 +27,11 @@ class Scores:
     gain: Float[Tensor, "sets 1 1"] | None = None
     """A learned factor of the products."""
     key_bias: Float[Tensor, "rows keys sets"] | None = None
-    """What is added for a key, whatever the query."""
+    """A bias per key."""
     pair_bias: Float[Tensor, "rows heads queries keys"] | None = None
-    """What is added for a pair of query and key."""
+    """A bias per pair of query and key."""
     temperature: float = 1.0
-    """What everything is divided by."""
+    """The divisor of everything."""
 
     def fold(self) -> tuple[Tensor, Tensor, float]:
         """Return query, key and scale whose products are the scores without the pair bias."""
@@ -64,7 +64,7 @@ def content_scores(
     query: Float[Tensor, "batch heads queries head_dim"],
     key: Float[Tensor, "batch kv_heads keys head_dim"],
 ) -> Float[Tensor, "batch heads queries keys"]:
-    """The products q . k of each query head with the key head of its group."""
+    """Return the products q . k of each query head with the key head of its group."""
     batch, heads, queries, _ = query.shape
     kv_heads, keys = key.shape[1], key.shape[2]
     if heads == kv_heads:

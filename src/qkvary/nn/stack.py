@@ -52,7 +52,7 @@ class Stack(nn.Module):
     def attention_maps(
         self, x: Float[Tensor, "batch tokens d_model"], *, layout: Layout
     ) -> Float[Tensor, "batch layers heads tokens tokens"]:
-        """The attention probabilities of every layer."""
+        """Return the attention probabilities of every layer."""
         maps: list[Tensor] = []
         for block in self.blocks:
             maps.append(block.attention.weights(block.attention_input(x), layout))
@@ -61,7 +61,7 @@ class Stack(nn.Module):
 
 
 def make_position_embedding(config: TokenNetwork, positions: Positions) -> nn.Parameter | None:
-    """The table of learned positions, where there is one."""
+    """Return the table of learned positions, where there is one."""
     if positions != "learned":
         return None
     return nn.Parameter(torch.empty(config.max_tokens, config.d_model))

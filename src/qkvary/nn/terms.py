@@ -60,13 +60,7 @@ class Rotary(ScoreTerm):
 
 
 class DiagonalNorm(ScoreTerm):
-    """The diagonal of K K^T is divided by its mean or norm over the tokens that a query sees.
-
-    Over all tokens this would leak the future, so causal layers use the running mean or norm. A
-    window bounds it too, so that nothing beyond the window is needed again.
-
-    Source: Kayyam et al. 2026, appendix A.2, figure 5.
-    """
+    """The diagonal of K K^T is divided by its mean or norm: :func:`normalise_diagonal`."""
 
     needs_products = True
 
@@ -120,7 +114,7 @@ class PlusBias(ScoreTerm):
         return replace(scores, gain=gain, key_bias=self.key_bias(scores.layout.key_positions))
 
     def key_bias(self, key_positions: Int[Tensor, "rows keys"]) -> Float[Tensor, "rows keys sets"]:
-        """The bias g(j) of every key."""
+        """Return the bias g(j) of every key."""
         width = self.weight.shape[1] - self.row_features
         features = interleave_sinusoids(key_positions, self.row_features)[..., :width]
         # The published bias b shifts a whole row: it is kept as a parameter, and adding it here
@@ -238,7 +232,7 @@ def _find_members(
     documents: Int[Tensor, "batch keys"] | None,
     config: AttentionConfig,
 ) -> Float[Tensor, "rows 1 keys keys"] | None:
-    """Ones for the tokens of each token's document and window, ``None`` where these are all."""
+    """Return ones for the tokens in each token's document and window, ``None`` if all are."""
     window, keys = config.variant.window, squares.shape[-1]
     members: Tensor | None = None
     if documents is not None:
@@ -256,7 +250,7 @@ def _sum_diagonal(
     *,
     causal: bool,
 ) -> Float[Tensor, "batch heads sums"]:
-    """The sum over each token's members, causal layers: so far."""
+    """Return the sum over each token's members, causal layers: so far."""
     if members is None:
         return terms.cumsum(dim=-1) if causal else terms.sum(dim=-1, keepdim=True)
     return (terms[..., None, :] * (members.tril() if causal else members)).sum(dim=-1)

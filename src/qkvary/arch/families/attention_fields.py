@@ -1,4 +1,4 @@
-"""How configurations spell heads, windows and rotation, and the attention layer made of them.
+"""Heads, windows and rotation of configurations, and the attention layer made of them.
 
 What most families have in common; what only one has stands with that family.
 """
@@ -45,7 +45,7 @@ class Heads:
         bias: bool = False,
         out_bias: bool = False,
     ) -> AttentionConfig:
-        """A causal layer of these sizes with separate queries, keys and values.
+        """Return a causal layer of these sizes with separate queries, keys and values.
 
         Args:
             window: Tokens that a query sees, itself included; ``None`` for all.
@@ -100,10 +100,10 @@ def read_rotation(
 
 
 def read_windows(fields: Fields, layers: int, window: int | None) -> tuple[int | None, ...]:
-    """The window of each layer: the one given for all, or for those that ``layer_types`` marks.
+    """Return the window of each layer: one for all, or for those that ``layer_types`` marks.
 
     Raises:
-        ValueError: if ``layer_types`` does not fit, or asks for a window that is not there.
+        ValueError: if ``layer_types`` does not fit, or needs a window that is not given.
     """
     types = fields.words("layer_types", choices=LAYER_TYPES, length=layers)
     if types is None:
@@ -114,7 +114,7 @@ def read_windows(fields: Fields, layers: int, window: int | None) -> tuple[int |
 
 
 def build_each(kinds: Sequence[Kind], build: Callable[[Kind], Made]) -> tuple[Made, ...]:
-    """One value per entry of ``kinds``, each distinct kind built once.
+    """Return one value per entry of ``kinds``, each distinct kind built once.
 
     Raises:
         ValueError: for more kinds than can be meant.

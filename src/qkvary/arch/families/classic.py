@@ -86,7 +86,7 @@ def _read_bloom(fields: Fields, name: str) -> Model:
     heads = _equal_heads(fields, ("n_embed", "hidden_size"), ("n_head", "num_attention_heads"))
     config = heads.attend(positions="alibi", bias=True, out_bias=True)
     layer = _build_layer(config, d_ff=4 * heads.d_model)
-    # The second norm stands behind the embedding.
+    # The second norm follows the embedding.
     return _build(fields, name, layer, tied=True, norms=2)
 
 
@@ -149,7 +149,7 @@ def _equal_heads(
 
 
 def _read_vocabulary(fields: Fields, *, tied: bool) -> tuple[int, bool]:
-    """The tokens, and whether the head is their table; ``tied`` where nothing is said."""
+    """Return the tokens, and whether the head is their table; ``tied`` where nothing is said."""
     return fields.size("vocab_size"), fields.flag("tie_word_embeddings", default=tied)
 
 
@@ -174,7 +174,7 @@ def _build(
     head_bias: bool = False,
     notes: tuple[str, ...] = (),
 ) -> Model:
-    """A stack of equal layers, and what stands around it in families without learned positions."""
+    """Return a model of equal layers, for families without learned positions."""
     d_model = attention_width(layer.attention)
     vocabulary, is_tied = _read_vocabulary(fields, tied=tied)
     return Model(

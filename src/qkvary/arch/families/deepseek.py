@@ -32,7 +32,7 @@ NETWORK_TYPES = ("hash_moe", "moe")
 RATES = {SPARSE: 4, HEAVY: 128}
 """Tokens per summary where a configuration does not say."""
 TYPE_OF_RATIO = {0: WINDOWED, 4: SPARSE, 128: HEAVY}
-"""How published files spell the type of a layer."""
+"""The types of layers as published files write them."""
 HASH_LAYERS = 3
 """Layers whose experts a table chooses, where a configuration does not say."""
 STREAMS = 4
@@ -191,7 +191,7 @@ def _read_layer_types(fields: Fields, layers: int) -> Sequence[str]:
 
 
 def _cut(fields: Fields, name: str, layers: int, choices: Sequence[str]) -> tuple[str, ...]:
-    """The first entries of a list of words, of which there may be more than layers."""
+    """Return the first entries of a list of words, of which there may be more than layers."""
     found = fields.items(name) or ()
     if len(found) < layers:
         raise fields.refuse(name, f"at least {layers} entries")
@@ -200,7 +200,7 @@ def _cut(fields: Fields, name: str, layers: int, choices: Sequence[str]) -> tupl
 
 
 def _read_network_types(fields: Fields, layers: int) -> int:
-    """How many layers have a table that chooses experts."""
+    """Return how many layers have a table that chooses experts."""
     if fields.has("mlp_layer_types"):
         return _cut(fields, "mlp_layer_types", layers, NETWORK_TYPES).count(NETWORK_TYPES[0])
     return min(layers, fields.count("num_hash_layers", default=HASH_LAYERS))

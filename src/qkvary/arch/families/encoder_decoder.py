@@ -14,7 +14,7 @@ from qkvary.arch.models import Encoder, Model
 from qkvary.arch.parts import Linear, Norm, Table
 
 T5_BUCKETS = 32
-"""Distances that T5 tells apart where a configuration does not say."""
+"""Distances that T5 distinguishes where a configuration does not say."""
 KERNEL = 3
 """Frames that a convolution of Whisper's stem sees."""
 PLAIN_FORWARDS = ("relu", "gelu", "gelu_new", "silu", "swish", "tanh")
@@ -124,7 +124,7 @@ def _read_whisper(fields: Fields, name: str) -> Model:
 
 
 def _read_stem(fields: Fields) -> tuple[Linear, ...]:
-    """Two convolutions, of which the second takes two frames to one token."""
+    """Return two convolutions, the second of which makes one token of two frames."""
     d_model, bins = fields.size("d_model"), fields.size("num_mel_bins")
     frame = Linear(inputs=KERNEL * bins, outputs=d_model, bias=True)
     # The token's other frame passes through the same matrix.

@@ -1,4 +1,4 @@
-"""What a family of published models is: a name, and how its configuration becomes a model."""
+"""A family of published models: a name, and a function from configuration to model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ class Family:
     """One entry of the table of families."""
 
     model_type: str
-    """What ``model_type`` says in a configuration of the family."""
+    """The ``model_type`` of its configurations."""
     title: str
-    """What people call it."""
+    """Its usual name."""
     read: Reader
-    """How its configuration becomes a model."""
+    """The function that makes a model of a configuration."""
     text_section: str | None = None
-    """Where a model of several modalities keeps the configuration of its language model."""
+    """The key of the language model's configuration in a multimodal model."""

@@ -1,6 +1,6 @@
 """The fields of a configuration file, read one by one, each checked as it is read.
 
-A configuration comes from somebody else: every value may be missing, of a wrong type, or absurd.
+A configuration is untrusted input: every value may be missing, of a wrong type, or absurd.
 """
 
 import math
@@ -38,15 +38,15 @@ class Fields:
         self.family = family
 
     def has(self, *names: str) -> bool:
-        """Whether one of the names is present and not null."""
+        """Return whether one of the names is present and not null."""
         return any(self.content.get(name) is not None for name in names)
 
     def mentions(self, name: str) -> bool:
-        """Whether the name is present, be it as null: where leaving it out means something else."""
+        """Return whether the name is present, even as null, which may mean something else."""
         return name in self.content
 
     def size(self, *names: str, default: int | None = None) -> int:
-        """A positive whole number.
+        """Return a positive whole number.
 
         Raises:
             ValueError: if it is missing without a default, or is not a size.
@@ -59,7 +59,7 @@ class Fields:
         raise self._missing(names)
 
     def optional_size(self, *names: str) -> int | None:
-        """A positive whole number, or ``None`` where it is absent."""
+        """Return a positive whole number, or ``None`` where it is absent."""
         value = self._find(names)
         if value is None:
             return None
@@ -70,7 +70,7 @@ class Fields:
         return value
 
     def count(self, *names: str, default: int = 0) -> int:
-        """A whole number that may be zero."""
+        """Return a whole number that may be zero."""
         value = self._find(names)
         if value is None:
             return default
@@ -79,7 +79,7 @@ class Fields:
         return value
 
     def layers(self, *names: str) -> int:
-        """A number of layers.
+        """Return a number of layers.
 
         Raises:
             ValueError: if it is missing or implausible.
@@ -90,7 +90,7 @@ class Fields:
         return found
 
     def flag(self, *names: str, default: bool) -> bool:
-        """A yes or no."""
+        """Return a yes or no."""
         value = self._find(names)
         if value is None:
             return default
@@ -99,7 +99,7 @@ class Fields:
         return value
 
     def number(self, *names: str, default: float) -> float:
-        """A finite number."""
+        """Return a finite number."""
         value = self._find(names)
         if value is None:
             return default
@@ -108,7 +108,7 @@ class Fields:
         return float(value)
 
     def text(self, *names: str, default: str) -> str:
-        """A word."""
+        """Return a word."""
         value = self._find(names)
         if value is None:
             return default
@@ -117,7 +117,7 @@ class Fields:
         return value
 
     def items(self, *names: str) -> tuple[object, ...] | None:
-        """A list, or ``None`` where it is absent."""
+        """Return a list, or ``None`` where it is absent."""
         value = self._find(names)
         if value is None:
             return None
@@ -129,7 +129,7 @@ class Fields:
         return found
 
     def words(self, *names: str, choices: Sequence[str], length: int) -> tuple[str, ...] | None:
-        """A list of ``length`` words out of ``choices``, or ``None`` where it is absent."""
+        """Return a list of ``length`` words out of ``choices``, or ``None`` where it is absent."""
         found = self.items(*names)
         if found is None:
             return None
@@ -141,7 +141,7 @@ class Fields:
         return tuple(str(item) for item in found)
 
     def section(self, *names: str) -> "Fields | None":
-        """A nested configuration, or ``None`` where it is absent."""
+        """Return a nested configuration, or ``None`` where it is absent."""
         value = self._find(names)
         if value is None:
             return None
@@ -150,7 +150,7 @@ class Fields:
         return Fields(cast("Mapping[str, object]", value), self.family)
 
     def refuse(self, name: str, expected: str) -> ValueError:
-        """The error of a field whose value does not fit the others."""
+        """Return the error of a field whose value does not fit the others."""
         return self._wrong((name,), expected, self.content.get(name))
 
     def _find(self, names: Sequence[str]) -> object:

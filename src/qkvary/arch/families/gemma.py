@@ -44,7 +44,7 @@ PER_LAYER_WIDTH = 256
 GLOBAL_ROTATED = 0.25
 """The share of rotated channels in Gemma 4's global layers, where nothing is said."""
 BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
-"""Of the rotary frequencies of Gemma 3 and 4, where nothing is said."""
+"""Bases of the rotary frequencies of Gemma 3 and 4, by default."""
 
 _EQUAL_NOTE = (
     "keys and values of global layers follow from one tensor; counted as engines store them, apart"
@@ -53,14 +53,14 @@ _EQUAL_NOTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """What separates one attention layer of a stack from another."""
+    """The differences between the attention layers of a stack."""
 
     heads: Heads
     """Sizes."""
     window: int | None
     """Tokens that a query sees; ``None`` for a global layer."""
     rotation: PositionConfig
-    """How keys are rotated."""
+    """The rotation of keys."""
     equal: bool = False
     """Whether keys and values read one projection."""
     reads_layer: int | None = None
@@ -200,7 +200,7 @@ def _read_gemma4_rotation(fields: Fields, kind: str) -> PositionConfig:
 def _read_heads_of_layers(
     fields: Fields, types: Sequence[str], *, equal: bool
 ) -> tuple[Heads, ...]:
-    """The heads of each layer: those of ``per_layer_config``, or of global layers, or of all."""
+    """Return the heads of each layer, from ``per_layer_config`` or by kind of layer."""
     usual = _read_heads(fields, usual=True)
     overrides = fields.section("per_layer_config")
     if overrides is not None:
@@ -237,7 +237,7 @@ def _override_heads(
 
 
 def _find_sources(fields: Fields, types: Sequence[str]) -> tuple[int | None, ...]:
-    """What each of the last ``num_kv_shared_layers`` reads: the last layer before of its type."""
+    """Return which layer each of the last ``num_kv_shared_layers`` reads: the last of its type."""
     own = len(types) - fields.count("num_kv_shared_layers")
     latest = {kind: index for index, kind in enumerate(types[: max(0, own)])}
     if set(latest) != set(types):
@@ -276,7 +276,7 @@ def _build_gemma4(
 
 
 def _add_inputs(fields: Fields, model: Model, width: int) -> Model:
-    """The model with a second embedding of each token, a part of which enters every layer."""
+    """Return the model with a second embedding per token, a part of which enters every layer."""
     rows = fields.size("vocab_size_per_layer_input", default=GEMMA4_VOCABULARY)
     d_model, total = model.d_model, len(model.layers) * width
     into, out = Linear(inputs=d_model, outputs=width), Linear(inputs=width, outputs=d_model)
@@ -317,7 +317,7 @@ def _build(
     experts: Experts | None = None,
     notes: tuple[str, ...] = (),
 ) -> Model:
-    """The model with these layers.
+    """Return the model with these layers.
 
     Args:
         fields: The configuration.
@@ -326,7 +326,7 @@ def _build(
         norms: Normalisations around each layer.
         head_norms: Of queries, and of own keys.
         vocabulary: Tokens where the configuration does not say.
-        experts: What stands beside each feed-forward network.
+        experts: The experts of each layer, in addition to its feed-forward network.
         notes: What the reader of the figures must know.
     """
     d_model, d_ff = fields.size("hidden_size"), fields.size("intermediate_size")

@@ -14,7 +14,7 @@ from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
 ROTARY_BASE = 10_000.0
-"""Of the rotary frequencies, where a configuration does not say."""
+"""Base of the rotary frequencies, where a configuration does not say."""
 MIXTRAL_BASE = 1_000_000.0
 """Likewise for Mixtral."""
 QWEN_WINDOW = 4096
@@ -29,7 +29,7 @@ QWEN3_HEAD_DIM = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attention:
-    """What the families do differently in their attention layers."""
+    """The differences between the families' attention layers."""
 
     heads: Heads
     """Sizes."""
@@ -197,7 +197,7 @@ def _build(
     *networks: FeedForward | Experts,
     base: float = ROTARY_BASE,
 ) -> Model:
-    """The model with these layers; one network is that of all."""
+    """Return the model with these layers; one network is that of all."""
     d_model, rotation = attention.heads.d_model, read_rotation(fields, base=base)
     norm = Norm(width=d_model)
 

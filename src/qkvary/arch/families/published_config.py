@@ -1,4 +1,4 @@
-"""What is known of a published model's configuration, and the places where it stands.
+"""Configurations of published models, and where they were published.
 
 Only the fields that sizes follow from. A copy of a configuration file is a source where it names
 the model that it was copied from.
@@ -28,5 +28,5 @@ NANOGPT = "https://github.com/karpathy/nanoGPT/blob/master/model.py"
 
 
 def take_defaults(of: str, fields: Mapping[str, object]) -> PublishedConfig:
-    """A model that is the default of a configuration class."""
+    """Return a model that is the default of a configuration class."""
     return PublishedConfig(fields=fields, source=f"defaults of {of} in transformers 5.23.0")

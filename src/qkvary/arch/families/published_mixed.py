@@ -91,7 +91,7 @@ def _gemma_4(
 def _t5(
     source: str, layers: int, width: int, inner: int, heads: int, **others: object
 ) -> PublishedConfig:
-    """The later T5, gated and with a head of its own."""
+    """Return the later T5, gated and with a head of its own."""
     fields = {
         "model_type": "t5",
         "vocab_size": 32128,

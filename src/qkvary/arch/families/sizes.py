@@ -14,21 +14,21 @@ PAPER_NETWORKS: dict[str, Callable[[], LanguageModelConfig]] = {
     "300M": gpt_300m,
     "1.2B": gpt_1200m,
 }
-"""What the papers trained, by the names that they use."""
+"""The papers' networks, by the names that they use."""
 
 
 def name_sizes() -> tuple[str, ...]:
-    """All names, the papers' own networks first."""
+    """Return all names, the papers' own networks first."""
     return (*PAPER_NETWORKS, *PUBLISHED_CONFIGS)
 
 
 def has_size(name: str) -> bool:
-    """Whether a size of that name is known, in capitals or not."""
+    """Return whether a size of that name is known, in capitals or not."""
     return _find(name) is not None
 
 
 def load_size(name: str) -> Model:
-    """The model of a name.
+    """Return the model of a name.
 
     Args:
         name: For example ``300M`` or ``llama-3.1-8b``, in capitals or not.
@@ -49,7 +49,7 @@ def load_size(name: str) -> Model:
 
 
 def suggest_sizes(name: str) -> Sequence[str]:
-    """The known names nearest to one, best first."""
+    """Return the known names nearest to one, best first."""
     spelled = {known.casefold(): known for known in name_sizes()}
     near = difflib.get_close_matches(name[:60].casefold(), spelled, n=3, cutoff=0.7)
     return [spelled[match] for match in near]

@@ -17,7 +17,7 @@ FAMILIES: dict[str, Family] = {
 """Every family that can be read, by ``model_type``."""
 
 TEXT_SECTION = "text_config"
-"""Where models of several modalities keep their language model, unless their family says else."""
+"""Keys of the language model in multimodal models, unless their family says otherwise."""
 
 LLAMA_SIZES = (
     ("hidden_size", "n_embd", "d_model"),
@@ -57,7 +57,7 @@ def _find(model_type: object) -> Family | None:
 
 
 def _text_part(config: Mapping[str, object], family: Family | None) -> Fields | None:
-    """The configuration of the language model inside one of several modalities."""
+    """Return the configuration of the language model inside one of several modalities."""
     section = TEXT_SECTION if family is None else family.text_section
     if section is None:
         return None

@@ -22,16 +22,16 @@ COMPILERS = ("g++", "clang++", "c++")
 TIMEOUT_SECONDS = 120.0
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-w")
 NATIVE = ("-march=native", "-mcpu=native", "")
-"""How compilers spell the processor that they run on; not all of them know both."""
+"""Options of compilers for the processor that they run on; not all of them know both."""
 
 
 class BuildError(RuntimeError):
-    """A compiler that is there does not build the source."""
+    """An existing compiler does not build the source."""
 
 
 @functools.cache
 def find_compiler() -> str | None:
-    """The C++ compiler: ``$CXX`` where that is one, or the first that is found."""
+    """Return the C++ compiler: ``$CXX`` where that is one, or the first that is found."""
     for name in (os.environ.get("CXX", ""), *COMPILERS):
         found = shutil.which(name) if name else None
         if found is not None:
@@ -62,13 +62,13 @@ def build(sources: Sequence[Path]) -> Path | None:
 
 
 def will_build(sources: Sequence[Path]) -> bool:
-    """Whether ``load`` would have to compile, which takes a while."""
+    """Return whether ``load`` would have to compile, which takes a while."""
     path = _path(sources)
     return find_compiler() is not None and (path is None or not _is_whole(path))
 
 
 def _path(sources: Sequence[Path]) -> Path | None:
-    """Where the library is or will be; ``None`` where there can be none."""
+    """Return where the library is or will be; ``None`` where there can be none."""
     compiler, folder = find_compiler(), kept_folder()
     if compiler is None or folder is None:
         return None
@@ -76,7 +76,7 @@ def _path(sources: Sequence[Path]) -> Path | None:
 
 
 def _seal(library: Path) -> Path:
-    """The file that says what a library is made of: to load half of one would end the process."""
+    """Return the file with a library's digest, since loading half of one would end the process."""
     return library.with_name(f"{library.name}.sha256")
 
 
@@ -92,7 +92,7 @@ def _digest(path: Path) -> str:
 
 
 def load(sources: Sequence[Path]) -> ctypes.CDLL | None:
-    """Build and load; a failure is told once and is like a missing compiler.
+    """Build and load; a failure is reported once and is like a missing compiler.
 
     Where the library cannot be kept, it is built for this process alone.
     """

@@ -24,7 +24,7 @@ from qkvary.nn.decoding.kept import keep_text, kept_folder
 from qkvary.nn.decoding.problem import Decoding
 
 VARIABLE = "QKVARY_DECODE_KERNEL"
-"""Of the environment: pins a kernel, so that results do not depend on a measurement."""
+"""The environment variable that pins a kernel, so that results depend on no measurement."""
 
 FILE_NAME = "choices.json"
 FORMAT = 1
@@ -42,7 +42,7 @@ KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
 """By name."""
 
 LAYER = "layer"
-"""What an attention layer does without a cache, which is not here."""
+"""The name of the layer's own kernel, which is not among these."""
 
 Kind = tuple[object, ...]
 
@@ -52,7 +52,7 @@ _read: set[Path] = set()
 
 
 def chosen() -> dict[str, str]:
-    """The kernel of every kind of call that this process timed or found timed."""
+    """Return the kernel of every kind of call that this process timed or found timed."""
     return dict(_chosen)
 
 
@@ -64,7 +64,7 @@ def forget() -> None:
 
 
 def available(problem: Decoding) -> list[str]:
-    """The kernels that take a call on this machine."""
+    """Return the kernels that support a call on this machine."""
     return [name for name in KERNELS if _supports(name, problem)]
 
 
@@ -77,7 +77,7 @@ def _supports(name: str, problem: Decoding) -> bool:
 
 
 def choose(problem: Decoding, kernel: str = "auto") -> str:
-    """The name of the kernel for a call.
+    """Return the name of the kernel for a call.
 
     Args:
         problem: The call.
@@ -89,7 +89,7 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
     """
     name = pinned(kernel)
     if name == LAYER:
-        # Whoever comes here has decided against it.
+        # The layer itself is not among these kernels.
         name = "auto"
     if name in folded.FORMS:
         return name
@@ -102,7 +102,7 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
 
 
 def pinned(kernel: str) -> str:
-    """The name that is meant: where ``auto`` is given, the environment may say another.
+    """Return the name that is meant: where ``auto`` is given, the environment may say another.
 
     Raises:
         ValueError: for an unknown name.
@@ -116,7 +116,7 @@ def pinned(kernel: str) -> str:
 
 
 def choose_once(kind: str, names: Sequence[str], measure: Callable[[], str]) -> str:
-    """What was chosen for a kind of call on this machine, or is chosen now and kept.
+    """Return what was chosen for a kind of call on this machine, or is chosen now and kept.
 
     Args:
         kind: Describes the call.
@@ -141,7 +141,7 @@ def _choose_once(problem: Decoding, kind: str) -> str:
 
 
 def kind_of(problem: Decoding) -> Kind:
-    """What calls of one kind have in common; lengths, batches and queries by powers of two."""
+    """Return the kind of a call; lengths, batches and queries count by powers of two."""
     batch, heads, queries, dim = problem.query.shape
     kv_heads, keys = problem.key.shape[1:3]
     rotation = problem.rotation
@@ -179,11 +179,11 @@ NAMES = (
     "turned",
     "padding",
 )
-"""Of the parts of a kind."""
+"""Names of the parts of a kind."""
 
 
 def describe(kind: Kind) -> str:
-    """A kind as it stands in the file."""
+    """Return a kind as the file names it."""
     parts = zip(NAMES, kind, strict=True)
     return ", ".join(f"{name} {str(part).removeprefix('torch.')}" for name, part in parts)
 
@@ -203,7 +203,7 @@ def fastest(problem: Decoding, names: list[str]) -> str:
 
 
 def _starts(problem: Decoding, name: str) -> bool:
-    """Whether a kernel gets through a first call, which may compile and is not timed."""
+    """Return whether a kernel completes a first call, which may compile and is not timed."""
     try:
         KERNELS[name](problem)
     except RuntimeError as error:
@@ -271,7 +271,7 @@ def _remember() -> None:
     folder = kept_folder()
     if folder is None:
         return
-    # Others may have written meanwhile; whoever comes last loses nothing but a timing.
+    # Other processes may have written meanwhile; what is overwritten is timed again.
     choices = {**_kept(folder), **_chosen}
     found = {"format": FORMAT, "machine": _machine(), "choices": choices}
     keep_text(FILE_NAME, json.dumps(found, indent=1, sort_keys=True) + "\n")

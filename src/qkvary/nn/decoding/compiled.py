@@ -15,11 +15,11 @@ from qkvary.nn.decoding.build import find_compiler
 from qkvary.nn.decoding.problem import Decoding
 
 MOST_ROWS = 16
-"""Rows to a KV head beyond which nobody wants the products as sums."""
+"""Rows to a KV head beyond which products as sums are too slow."""
 
 
 def can_compile(problem: Decoding) -> bool:
-    """Whether the form takes this call, here."""
+    """Return whether the compiled kernel supports this call on this machine."""
     on_cpu = problem.key.device.type == "cpu"
     return on_cpu and problem.rows <= MOST_ROWS and find_compiler() is not None
 
@@ -41,7 +41,7 @@ def _reductions() -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
 
 
 def reduce_products(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
-    """What is compiled."""
+    """Compute what is compiled."""
     wide = torch.promote_types(query.dtype, torch.float32)
     scores = (query[:, :, :, None].to(wide) * key[:, :, None].to(wide)).sum(dim=-1)
     weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)

@@ -30,7 +30,7 @@ def decode_attention(
         key: All keys stored, the new ones included: floats, or int8 codes with scales.
         value: All values stored; the key itself, or a view of the same place, is read once.
         scale: Factor of the products.
-        valid: False for keys that nobody sees, such as padding.
+        valid: False for hidden keys, such as padding.
         start: Query i sees the first ``start + i + 1`` keys; by default the queries are the last.
         kernel: ``auto``, or a name of ``choice.KERNELS`` to pin it.
         key_scales: Factors of the codes of the key, [batch, kv_heads, keys, groups of channels].

@@ -21,7 +21,7 @@ CHUNK = 2048
 
 
 def attend_sdpa(problem: Decoding) -> Mixed:
-    """The fused kernel as it is, with its own way to share KV heads."""
+    """Attend with the fused kernel and its own way to share KV heads."""
     problem = problem.plain()
     visible = problem.visible()
     mixed = _fused(problem.query, problem, visible, is_grouped=True)
@@ -29,7 +29,7 @@ def attend_sdpa(problem: Decoding) -> Mixed:
 
 
 def attend_folded(problem: Decoding) -> Mixed:
-    """The fused kernel over folded queries."""
+    """Attend with the fused kernel over folded queries."""
     problem = problem.plain()
     visible = problem.folded_visible()
     mixed = _fused(problem.folded_query(), problem, visible, is_grouped=False)
@@ -37,7 +37,7 @@ def attend_folded(problem: Decoding) -> Mixed:
 
 
 def attend_matmul(problem: Decoding) -> Mixed:
-    """Two products with a whole map of scores between them."""
+    """Attend with two products and a whole map of scores between them."""
     problem = problem.plain()
     visible = problem.folded_visible()
     scores = _scores(problem.folded_query() * problem.scale, problem.key, visible)
@@ -46,7 +46,7 @@ def attend_matmul(problem: Decoding) -> Mixed:
 
 
 def attend_chunks(problem: Decoding) -> Mixed:
-    """Two products for each KV head and each chunk of keys, merged by the sums of their weights.
+    """Attend with two products for each KV head and chunk of keys, merged by their weights' sums.
 
     One matrix at a time takes another way through some libraries than a batch of them.
     """
@@ -115,7 +115,7 @@ def _scores(query: Tensor, key: Tensor, visible: Tensor | None) -> Tensor:
 
 
 def _blank(mixed: Tensor, visible: Tensor | None) -> Tensor:
-    """Zeros for queries that see nothing."""
+    """Replace the output of queries that see nothing by zeros."""
     if visible is None:
         return mixed
     return torch.where(visible.any(dim=-1, keepdim=True), mixed, 0.0)

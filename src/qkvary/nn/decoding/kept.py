@@ -1,7 +1,7 @@
-"""What decoding keeps on a machine between runs: built kernels and which one was the fastest.
+"""Files that decoding keeps on a machine between runs: built kernels and the fastest ones.
 
 All of it can be made again, so that an error in reading or writing is as if nothing was there. The
-durable write path stands on a higher floor; here a rename is enough, since whoever reads checks.
+durable write path stands on a higher floor; here a rename is enough, since readers check.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ def kept_folder() -> Path | None:
 
 
 def can_keep() -> bool:
-    """Whether the folder can be written, which is tried."""
+    """Return whether the folder can be written, by trying."""
     folder = kept_folder()
     if folder is None:
         return False

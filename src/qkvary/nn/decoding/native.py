@@ -60,7 +60,7 @@ class Stored(ctypes.Structure):
 
 
 class Call(ctypes.Structure):
-    """What is asked of the kernel for attention, field by field as in ``attention.cpp``."""
+    """The arguments of the kernel for attention, field by field as in ``attention.cpp``."""
 
     _fields_ = (
         ("query", _pointer),
@@ -91,7 +91,7 @@ class Call(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The kernel, built at the first call on a machine; ``None`` where that cannot be."""
+    """Return the kernel, built at the first call on a machine; ``None`` where that cannot be."""
     loaded = load(SOURCES)
     if loaded is None:
         return None
@@ -106,7 +106,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def notice() -> str | None:
-    """What to say before the first use, where that has to build the kernels and takes a while."""
+    """Return a notice for the first use, if that has to build the kernels, which takes a while."""
     if library.cache_info().currsize or not build.will_build(SOURCES):
         return None
     if can_keep():
@@ -116,7 +116,7 @@ def notice() -> str | None:
 
 
 def supports(problem: Decoding) -> bool:
-    """Whether the kernel reads these tensors, wherever it can be built."""
+    """Return whether the kernel reads these tensors, wherever it can be built."""
     query, key, value = problem.query, problem.key, problem.value
     return (
         query.is_cpu
@@ -157,7 +157,7 @@ def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value
 
 
 def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, list[Tensor]]:
-    """The call as the library takes it, and what it points to besides.
+    """Return the call as the library takes it, and what it points to besides.
 
     Packed at once: after a pass over the cache nothing of Python is in the processor's caches, and
     a field at a time takes as long as a tenth of the pass.
@@ -217,7 +217,7 @@ def describe_rotation(call: Call, rotation: KeyRotation, tokens: int) -> list[Te
 
 
 def _turned(rotation: KeyRotation, tokens: int) -> tuple[list[Tensor], tuple[int, ...]]:
-    """The tables of a rotation, and what stands in a call."""
+    """Return the tables of a rotation, and the fields of a call."""
     width = math.ceil(rotation.dim / 2 / WIDEST_VECTOR) * WIDEST_VECTOR
     # Powers of two, so that a growing cache does not make a table for every length.
     periods = 1 << (-(-tokens // PERIOD) - 1).bit_length()
@@ -235,7 +235,7 @@ def point(stored: Stored, entries: Tensor) -> None:
 
 
 def _store(stored: Tensor, scales: Tensor | None, kept: list[Tensor]) -> tuple[int, ...]:
-    """The fields of a stored tensor; a copy that has to be made is kept."""
+    """Return the fields of a stored tensor; a copy that has to be made is kept."""
     strides = stored.stride()
     if strides[3] != 1:
         stored = stored.contiguous()
@@ -252,7 +252,7 @@ def _store(stored: Tensor, scales: Tensor | None, kept: list[Tensor]) -> tuple[i
 
 
 def _format_of(structure: type[ctypes.Structure]) -> str:
-    """The fields of a structure as ``struct`` spells them."""
+    """Return the fields of a structure as ``struct`` spells them."""
     spelled: dict[object, str] = {_pointer: "P", _int64: "q", ctypes.c_double: "d"}
     kinds = (field[1] for field in structure._fields_)
     return "".join(

@@ -20,7 +20,7 @@ Scales = Float[Tensor, "_ _ _ _"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Decoding:
-    """What is attended to, by what."""
+    """The queries, keys and values of one call."""
 
     query: Float[Tensor, "batch heads queries key_dim"]
     """The new queries, rotated already where there is a rotation."""
@@ -33,13 +33,13 @@ class Decoding:
     start: int
     """Query i sees the first ``start + i + 1`` keys."""
     valid: Bool[Tensor, "batch keys"] | None = None
-    """False for keys that nobody sees."""
+    """False for hidden keys."""
     key_scales: Scales | None = None
     """Factors of the codes, for each token and each of equally wide groups of channels."""
     value_scales: Scales | None = None
     """The same for the value."""
     rotation: KeyRotation | None = None
-    """How keys that were stored un-rotated are turned when they are read; values are not."""
+    """The rotation of keys that were stored un-rotated; values are not rotated."""
 
     def __post_init__(self) -> None:
         key, value = self.key, self.value
@@ -102,7 +102,7 @@ class Decoding:
         return self.query.shape[1] // self.key.shape[1] * self.query.shape[2]
 
     def folded_query(self) -> Float[Tensor, "batch kv_heads rows key_dim"]:
-        """The queries of all heads of a group as if they were one head's."""
+        """Return the queries of all heads of a group as if they were one head's."""
         batch, _, _, dim = self.query.shape
         return self.query.reshape(batch, self.key.shape[1], self.rows, dim)
 
@@ -114,7 +114,7 @@ class Decoding:
         return mixed.reshape(batch, heads, queries, mixed.shape[-1])
 
     def visible(self) -> Bool[Tensor, "rows 1 queries keys"] | None:
-        """Who sees whom; ``None`` if everybody sees everybody."""
+        """Return which keys each query sees; ``None`` if all queries see all keys."""
         queries, keys = self.query.shape[2], self.key.shape[2]
         seen: Tensor | None = None
         if self.start < keys - 1:
@@ -127,7 +127,7 @@ class Decoding:
         return seen
 
     def folded_visible(self) -> Bool[Tensor, "batch_or_1 1 rows keys"] | None:
-        """The same for folded queries."""
+        """Return ``visible`` for folded queries."""
         seen = self.visible()
         if seen is None:
             return None
@@ -135,7 +135,7 @@ class Decoding:
         return seen.expand(-1, group, -1, -1).flatten(1, 2)[:, None]
 
     def plain(self) -> "Decoding":
-        """The same call over keys and values without codes and without rotation."""
+        """Return the same call over keys and values without codes and without rotation."""
         if self.key_scales is None and self.value_scales is None and self.rotation is None:
             return self
         dtype = self.query.dtype
@@ -155,7 +155,7 @@ class Decoding:
 
 
 def read_codes(stored: Stored, scales: Scales | None, dtype: torch.dtype) -> Stored:
-    """The numbers that codes stand for."""
+    """Decode codes to numbers."""
     if scales is None:
         return stored
     groups = stored.unflatten(-1, (scales.shape[-1], -1)).to(torch.float32)

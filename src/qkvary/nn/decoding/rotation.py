@@ -36,7 +36,7 @@ class KeyRotation:
 
 
 def angles(positions: Int[Tensor, "*rows"], rotation: KeyRotation) -> Float[Tensor, "*rows pairs"]:
-    """Of each pair of channels at each position, in float64."""
+    """Return the angle of each pair of channels at each position, in float64."""
     index = torch.arange(0, rotation.dim, 2, dtype=torch.float64, device=positions.device)
     return positions.double()[..., None] * rotation.base ** (-index / rotation.dim)
 
@@ -71,13 +71,13 @@ def _rotate(heads: Tensor, turns: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=16)
 def near_table(dim: int, base: float, width: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the positions of a period, each row filled with zeros to ``width``."""
+    """Return cosines and sines of the positions of a period, padded with zeros to ``width``."""
     return _table(torch.arange(PERIOD), KeyRotation(dim=dim, base=base), width)
 
 
 @functools.lru_cache(maxsize=16)
 def far_table(dim: int, base: float, width: int, periods: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the positions at which periods begin."""
+    """Return cosines and sines of the positions at which periods begin."""
     return _table(torch.arange(periods) * PERIOD, KeyRotation(dim=dim, base=base), width)
 
 

@@ -34,9 +34,9 @@ ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
-"""Where torch keeps what is called with every module."""
+"""Attributes where torch keeps hooks of all modules."""
 OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "forward")
-"""Where a module keeps what is called with it, or instead of its class's own."""
+"""Attributes where a module keeps its own hooks, or its own ``forward``."""
 
 _int64, _pointer = ctypes.c_int64, ctypes.c_void_p
 
@@ -106,7 +106,7 @@ class _Step(ctypes.Structure):
 
 
 def supports(model: LanguageModel, cache: KVCache) -> bool:
-    """Whether a step of this network over this cache can be one call on this machine."""
+    """Return whether a step of this network over this cache can be one call on this machine."""
     weight = model.embedding
     parameters = list(model.parameters())
     return (
@@ -121,7 +121,7 @@ def supports(model: LanguageModel, cache: KVCache) -> bool:
 
 
 def _is_watched(model: nn.Module) -> bool:
-    """Whether somebody waits for calls of modules, which one call of a library would skip."""
+    """Return whether hooks wait for calls of modules, which one library call would skip."""
     # Torch has no function that tells.
     return any(vars(module).get(name) for name in GLOBAL_HOOKS) or any(
         vars(part).get(name) for part in model.modules() for name in OWN_HOOKS
@@ -149,7 +149,7 @@ def _supports_layer(cache: LayerCache) -> bool:
 
 
 def library() -> ctypes.CDLL | None:
-    """The native library, if it is there and has the structures of this file."""
+    """Return the native library, if it exists and has the structures of this file."""
     loaded = native.library()
     if loaded is None:
         return None
@@ -160,7 +160,7 @@ def library() -> ctypes.CDLL | None:
 class NativeStep:
     """The next token of every row through the network, of which everything is described once.
 
-    Holds on to the parameters as they are now; describe anew whoever moves or casts the network.
+    Holds on to the parameters as they are now; make a new one after moving or casting the network.
     """
 
     def __init__(self, model: LanguageModel, cache: KVCache) -> None:
@@ -200,7 +200,7 @@ class NativeStep:
     def __call__(
         self, tokens: Int[Tensor, " rows"], attention_mask: AttentionMask | None
     ) -> Float[Tensor, "rows vocabulary"]:
-        """The logits behind one new token a row; what was computed of it is stored.
+        """Return the logits behind one new token a row; what was computed of it is stored.
 
         Args:
             tokens: The new tokens.
@@ -323,7 +323,7 @@ class NativeStep:
         )
 
     def _positions(self) -> int | None:
-        """The table that is added to the embedded tokens."""
+        """Return the table that is added to the embedded tokens."""
         model = self.model
         if model.position_embedding is not None:
             return self._at(model.position_embedding)
@@ -334,7 +334,7 @@ class NativeStep:
         return self._at(table[0].contiguous())
 
     def _rotation(self, config: AttentionConfig) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of all positions, made once for all layers that turn alike."""
+        """Return cosines and sines of all positions, made once for all layers that turn alike."""
         key = self._turn(config)
         if key not in self._turns:
             table = Rotation(torch.arange(self._max_tokens)[None], config, torch.float32)
@@ -352,7 +352,7 @@ class NativeStep:
 
 
 def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
-    """A mask as the library reads it, one byte a token; nothing is checked behind here."""
+    """Return a mask as the library reads it, one byte a token; nothing is checked behind here."""
     if mask is None:
         return None
     if mask.shape != (rows, tokens):
@@ -362,7 +362,7 @@ def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
 
 
 def _part_names(cache: LayerCache) -> tuple[str, str]:
-    """What a layout calls the entries that key and value are read from."""
+    """Return what a layout calls the entries that key and value are read from."""
     sharing = cache.config.variant.sharing
     if cache.options.layout == "sources":
         return sharing.key, sharing.value

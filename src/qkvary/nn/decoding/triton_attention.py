@@ -48,7 +48,7 @@ class Cut:
     """Sizes of the pieces of a call."""
 
     tokens: int
-    """Keys that somebody sees."""
+    """Keys that some query sees."""
     tile: int
     """Keys that are read at a time."""
     runs: int
@@ -62,12 +62,12 @@ class Cut:
 
 
 def is_interpreted() -> bool:
-    """Whether the kernels run in Triton's interpreter, for tests, and take their time."""
+    """Return whether the kernels run in Triton's interpreter, for tests, and take their time."""
     return kernels is not None and kernels.INTERPRETED
 
 
 def supports(problem: Decoding) -> bool:
-    """Whether the kernels read these tensors: on a GPU, or anywhere where they are interpreted."""
+    """Return whether the kernels support these tensors, on a GPU or in the interpreter."""
     if kernels is None or problem.query.dtype not in TYPES:
         return False
     stored = ((problem.key, problem.key_scales), (problem.value, problem.value_scales))
@@ -94,7 +94,7 @@ def attend_triton(problem: Decoding) -> Float[Tensor, "batch heads queries value
 
 
 def cut(problem: Decoding) -> Cut:
-    """What suits a call on its device."""
+    """Return what suits a call on its device."""
     batch, groups, keys, _ = problem.key.shape
     bytes_of_row, room = _bytes_of_row(problem), _room(problem)
     most = room // bytes_of_row
@@ -186,7 +186,7 @@ def _describe(numbers: Tensor, scales: Tensor | None) -> object:
 
 
 def _turning(problem: Decoding, pieces: Cut) -> object | None:
-    """The tables of a rotation, as long as the next power of two of tiles."""
+    """Return the tables of a rotation, as long as the next power of two of tiles."""
     rotation, dim = problem.rotation, problem.key.shape[3]
     if rotation is None:
         return None
@@ -202,7 +202,7 @@ def _turning(problem: Decoding, pieces: Cut) -> object | None:
 def _table(
     turned: int, base: float, dim: int, count: int, step: int, device: torch.device
 ) -> Float[Tensor, "positions 2 width"]:
-    """Cosines and sines of every ``step``-th position; channels that do not turn have 1 and 0."""
+    """Return cosines and sines of every ``step``-th position; 1 and 0 for unrotated channels."""
     positions = torch.arange(count, device=device) * step
     turns = angles(positions, KeyRotation(dim=turned, base=base)).repeat(1, 2)
     table = torch.zeros(count, 2, _fill(dim), device=device)
@@ -220,5 +220,5 @@ def _processors(device: torch.device) -> int:
 
 
 def _fill(number: int) -> int:
-    """The next power of two that matrix units take."""
+    """Return the next power of two that matrix units take."""
     return max(LEAST, 1 << (number - 1).bit_length())

@@ -76,7 +76,7 @@ class Valid(NamedTuple):
 @triton.jit
 @no_type_check
 def read_tile(stored, batch, group, first, tokens, TILE: tl.constexpr):
-    """The numbers of the tokens from ``first`` on, [TILE, width]; zeros beyond what is there."""
+    """The numbers of the tokens from ``first`` on, [TILE, width]; zeros beyond the last."""
     index, channel = tl.arange(0, TILE)[:, None], tl.arange(0, stored.width)[None, :]
     is_there = first + index < tokens
     strides = stored.strides
@@ -176,7 +176,7 @@ def attend_run(
         rows: Queries of the first head that reads a KV head, of the second, and so on.
         queries: Of each head; number i sees the first ``start + i + 1`` keys.
         start: See there.
-        tokens: Keys that are there.
+        tokens: Number of keys.
         ROWS: Of a program.
         TILE: Keys read at a time.
         PRODUCTS: Type of the factors of both products; sums are float32.
@@ -218,7 +218,7 @@ def attend_run(
         mixed = mixed * kept[:, None]
         mixed = tl.dot(weights.to(PRODUCTS), values, mixed, input_precision="ieee")
         most = highest
-    # Whoever sees something gives the highest score the weight 1.
+    # A row that sees some key gives its highest score the weight 1.
     total = tl.maximum(total, 1.0)
     part = row * runs + run
     channel = tl.arange(0, mixture.width)[None, :]
