@@ -1,5 +1,7 @@
 """Building and running the tiny models of ``transformers_cases``, and weighing their caches."""
 
+import functools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,9 +34,15 @@ def read(family: str, config: Config) -> Model:
 def build(family: str, config: Config) -> nn.Module:
     """The model that transformers builds, with random weights; of several modalities, the text's.
 
-    The grouped kernel for experts asks for sizes that no test should have: it is not taken.
+    Each is built once, and belongs to all tests. The grouped kernel for experts asks for sizes that
+    no test should have: it is not taken.
     """
-    made = make_config(family, config)
+    return _build(family, json.dumps(config))
+
+
+@functools.cache
+def _build(family: str, config: str) -> nn.Module:
+    made = make_config(family, json.loads(config))
     if FAMILIES[family].text_section:
         made = made.get_text_config()
     kinds = (
