@@ -9,11 +9,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from qkvary.arch.families.table import FAMILIES, read_model
 from qkvary.arch.models import Model
+from tests.contracts.flops import FlopCounter
 from tests.contracts.transformers_cases import Config
 
 PROMPT = 9
@@ -123,7 +123,7 @@ def allocated_bytes(cache: Any) -> int:
 
 def multiplied(decoder: "Decoder", tokens: int) -> int:
     """Multiply-accumulates that torch counts while these tokens are fed."""
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+    with FlopCounter() as counter, sdpa_kernel(SDPBackend.MATH):
         decoder.feed(tokens)
-    assert counter.get_total_flops() % 2 == 0
-    return counter.get_total_flops() // 2
+    assert counter.total % 2 == 0
+    return counter.total // 2
