@@ -8,7 +8,7 @@ import contextlib
 import fcntl
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 
@@ -37,7 +37,7 @@ def can_keep() -> bool:
 
 
 @contextlib.contextmanager
-def one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> Generator[None]:
     """Wait for other processes that are in here for the same folder, where it can be locked."""
     folder, descriptor = kept_folder(), None
     try:
