@@ -92,8 +92,9 @@ Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage again, but not among what was imported."""
+    """Look for garbage again, but neither often nor among what was imported."""
     gc.freeze()
+    gc.set_threshold(50_000)
     gc.enable()
 
 

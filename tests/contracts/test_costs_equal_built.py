@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from qkvary.arch.attention import Kernel, PositionConfig
 from qkvary.arch.models import as_model
@@ -21,6 +20,7 @@ from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
+from tests.contracts.flops import FlopCounter
 from tests.contracts.variant_cases import (
     DECISIVE,
     LABELS,
@@ -66,10 +66,10 @@ def assert_parts_equal(network: nn.Module, expected: ParameterCount) -> None:
 
 def count_macs(network: nn.Module) -> int:
     """Half of the floating-point operations that torch counts in one forward pass."""
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with FlopCounter() as counter, torch.no_grad():
         network(TOKENS)
-    assert counter.get_total_flops() % 2 == 0
-    return counter.get_total_flops() // 2
+    assert counter.total % 2 == 0
+    return counter.total // 2
 
 
 @variant_pairs("label", LABELS)
@@ -87,11 +87,11 @@ def test_language_models(label: str) -> None:
 @variant_pairs("label", LABELS)
 def test_training_steps(label: str) -> None:
     model = LanguageModel(make_language_model_config(label))
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounter() as counter:
         model(TOKENS, targets=TOKENS).backward()
     tokens = TOKENS.shape[1]
     macs = training_macs_per_token(as_model(model.config), tokens=tokens, pairs="square")
-    found, expected = counter.get_total_flops(), round(2 * macs * tokens)
+    found, expected = counter.total, round(2 * macs * tokens)
     # The sinusoids of "+" are constants, of which no gradient is asked.
     assert 0.995 * expected < found < expected if "+" in label else found == expected
 
@@ -101,10 +101,10 @@ def test_decoded_tokens(label: str) -> None:
     config = make_language_model_config(label)
     model, cache = LanguageModel(config), KVCache(config.layers)
     for index in range(TOKENS.shape[1]):
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
+        with FlopCounter() as counter, torch.no_grad():
             model(TOKENS[:, index : index + 1], cache=cache)
         macs = decode_macs(as_model(config), context=index + 1)
-        assert counter.get_total_flops() == 2 * macs.total
+        assert counter.total == 2 * macs.total
 
 
 @variant_pairs("label", LABELS)
@@ -123,10 +123,10 @@ def test_layers_without_biases_and_with_a_map_per_head(label: str) -> None:
     config = make_config(label, causal=False, bias=False, out_bias=False, position=position)
     layer = Attention(config)
     expected = attention_parameters(config)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with FlopCounter() as counter, torch.no_grad():
         layer(torch.zeros(1, 7, config.d_model))
     macs = 7 * attention_projection_macs_per_token(config) + score_macs(config, 7, "square")
-    assert counter.get_total_flops() == 2 * macs
+    assert counter.total == 2 * macs
     assert sum(parameter.numel() for parameter in layer.parameters()) == expected.total
 
 

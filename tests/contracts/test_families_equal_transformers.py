@@ -4,6 +4,8 @@ Parameters are counted once each; buffers are none. What a cache holds is the by
 what it allocates the bytes of the storages that they lie in.
 """
 
+from copy import deepcopy
+
 import pytest
 import torch
 import transformers
@@ -202,7 +204,7 @@ def test_deepseek_v4_at_many_lengths(
 
     The layer with a window only is stored twice, the others hold their one tensor once.
     """
-    decoder = Decoder(build("deepseek_v4", COMPRESSED).to(dtype))
+    decoder = Decoder(deepcopy(build("deepseek_v4", COMPRESSED)).to(dtype))
     model, tokens = read("deepseek_v4", COMPRESSED), 0
     for chunk in chunks:
         decoder.feed(chunk)

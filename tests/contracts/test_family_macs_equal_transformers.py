@@ -43,17 +43,10 @@ def extra_products(attention: AttentionLayer, context: int) -> int:
 
 
 @pytest.mark.parametrize(("family", "config"), ALL)
-def test_a_prompt(family: str, config: Config) -> None:
-    found = multiplied(Decoder(build(family, config)), PROMPT)
-    model = read(family, config)
-    macs = forward_macs(model, tokens=PROMPT, pairs="square", encoder_tokens=ENCODER_TOKENS)
-    assert found == macs.total
-
-
-@pytest.mark.parametrize(("family", "config"), ALL)
-def test_every_token_after_it(family: str, config: Config) -> None:
+def test_a_prompt_and_every_token_after_it(family: str, config: Config) -> None:
     model, decoder = read(family, config), Decoder(build(family, config))
-    decoder.feed(PROMPT)
+    macs = forward_macs(model, tokens=PROMPT, pairs="square", encoder_tokens=ENCODER_TOKENS)
+    assert multiplied(decoder, PROMPT) == macs.total
     for context in range(PROMPT + 1, PROMPT + STEPS + 1):
         counted = decode_macs(model, context=context, encoder_tokens=ENCODER_TOKENS)
         extra = sum(extra_products(layer.attention, context) for layer in model.layers)

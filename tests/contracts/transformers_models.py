@@ -1,5 +1,7 @@
 """Building and running the tiny models of ``transformers_cases``, and weighing their caches."""
 
+import functools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,11 +9,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from qkvary.arch.families.table import FAMILIES, read_model
 from qkvary.arch.models import Model
+from tests.contracts.flops import FlopCounter
 from tests.contracts.transformers_cases import Config
 
 PROMPT = 9
@@ -32,9 +34,15 @@ def read(family: str, config: Config) -> Model:
 def build(family: str, config: Config) -> nn.Module:
     """The model that transformers builds, with random weights; of several modalities, the text's.
 
-    The grouped kernel for experts asks for sizes that no test should have: it is not taken.
+    Each is built once, and belongs to all tests. The grouped kernel for experts asks for sizes that
+    no test should have: it is not taken.
     """
-    made = make_config(family, config)
+    return _build(family, json.dumps(config))
+
+
+@functools.cache
+def _build(family: str, config: str) -> nn.Module:
+    made = make_config(family, json.loads(config))
     if FAMILIES[family].text_section:
         made = made.get_text_config()
     kinds = (
@@ -115,7 +123,7 @@ def allocated_bytes(cache: Any) -> int:
 
 def multiplied(decoder: "Decoder", tokens: int) -> int:
     """Multiply-accumulates that torch counts while these tokens are fed."""
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+    with FlopCounter() as counter, sdpa_kernel(SDPBackend.MATH):
         decoder.feed(tokens)
-    assert counter.get_total_flops() % 2 == 0
-    return counter.get_total_flops() // 2
+    assert counter.total % 2 == 0
+    return counter.total // 2

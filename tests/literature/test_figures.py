@@ -8,19 +8,12 @@ import pytest
 
 from qkvary.arch.labels import format_label, parse_variant
 from qkvary.literature.figures import (
-    PublishedFigure,
     decode_table,
     find_published,
     load_published,
     published_names,
     published_quality,
 )
-
-FIGURES = [
-    pytest.param(name, figure, id=f"{name}:{figure.row}:{figure.column}")
-    for name in published_names()
-    for figure in load_published(name).figures
-]
 
 
 @pytest.mark.parametrize("name", published_names())
@@ -47,10 +40,11 @@ def test_every_table_of_the_papers_is_there() -> None:
     assert {"query-identity-table-2", "poster-downstream", "poster-measured"} <= names
 
 
-@pytest.mark.parametrize(("name", "figure"), FIGURES)
-def test_every_figure_is_printed_somehow(name: str, figure: PublishedFigure) -> None:
-    assert figure.printed, name
-    assert figure.std is None or figure.value is not None
+@pytest.mark.parametrize("name", published_names())
+def test_every_figure_is_printed_somehow(name: str) -> None:
+    for figure in load_published(name).figures:
+        assert figure.printed, figure
+        assert figure.std is None or figure.value is not None, figure
 
 
 def test_a_table_is_found_by_its_name_or_its_end() -> None:

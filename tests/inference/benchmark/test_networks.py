@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 from typing import get_args
 
 import pytest
@@ -21,6 +22,7 @@ from qkvary.inference.benchmark.networks import (
 )
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
+from tests.pairwise import pairwise
 
 SIZES = Sizes(d_model=24, num_layers=3, num_heads=4, vocabulary=29)
 LABELS = ("QKV", "Q-K=V", "MQA", "Q-MQA", "QKV@rotary", "Q-K=V@rotary", "Q-GQA-2@rotary")
@@ -38,9 +40,10 @@ def test_transformers_can_express_the_network(label: str) -> None:
     assert kind == ("llama" if "rotary" in label else "gpt2")
 
 
-@pytest.mark.parametrize("label", LABELS)
-@pytest.mark.parametrize("layout", get_args(CacheLayout))
-@pytest.mark.parametrize("storage", get_args(CacheStorage))
+@pairwise(
+    "label, layout, storage",
+    itertools.product(LABELS, get_args(CacheLayout), get_args(CacheStorage)),
+)
 def test_formula_is_what_a_cache_holds(
     label: str, layout: CacheLayout, storage: CacheStorage
 ) -> None:
