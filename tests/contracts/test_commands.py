@@ -145,6 +145,15 @@ def test_bad_input_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFix
     assert "Traceback" not in printed.err
 
 
+@pytest.fixture
+def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The study of ``places`` has all pictures; to draw them takes longer than all else."""
+    for command in ("study", "train"):
+        monkeypatch.setattr(f"qkvary.cli.{command}.FORMATS", ("html", "csv"))
+    monkeypatch.setattr("qkvary.studies.running.utilization.SIDE_ON_CPU", 64)
+
+
+@pytest.mark.usefixtures("few_pictures")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_works_for_people(
     name: str, places: dict[str, str], capsys: pytest.CaptureFixture[str]
@@ -153,6 +162,7 @@ def test_command_works_for_people(
     assert capsys.readouterr().out.strip()
 
 
+@pytest.mark.usefixtures("few_pictures")
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - WITHOUT_FIGURES))
 def test_json_is_one_document_and_nothing_else(
     name: str, places: dict[str, str], capsys: pytest.CaptureFixture[str]

@@ -134,7 +134,9 @@ def killed_sweep(root: Path, seeds: range, generator: random.Random, step_second
         runner = start_runner(root, seeds, step_seconds=step_seconds)
         # What is killed: nothing, the runner, or one of its workers (twice as often).
         deadline = time.monotonic() + generator.uniform(0.3, 2.0)
-        while runner.poll() is None and kills < 12 and time.monotonic() < deadline + 5:
+        while runner.poll() is None and kills < 12:
+            if kills and time.monotonic() > deadline + 5:
+                break
             time.sleep(0.02)
             waiting = len(starts(root)) < begun if kills == 0 else time.monotonic() < deadline
             if waiting:
