@@ -147,7 +147,7 @@ def test_trainings_of_a_long_name_have_folders_of_their_own(tmp_path: Path) -> N
 
 def test_no_training(tmp_path: Path) -> None:
     store = Store(tmp_path / "none")
-    with pytest.raises(UsageError, match="got 'train x on y'; it has none: `qkvary train` makes"):
+    with pytest.raises(UsageError, match="got 'train x on y'; it has none: run `qkvary train`"):
         find_training(store, "train x on y")
     assert list_trainings(store) == ()
     assert not store.path.exists()
