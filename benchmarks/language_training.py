@@ -36,7 +36,7 @@ from qkvary.training.config import OptimizerConfig
 from qkvary.training.optimizers import make_optimizer
 from timing.apart import Apart, clock_of, serve
 from timing.interleaved import Effort, Ratio, Timing, print_case, read_quick, take_turns
-from timing.memory import measure_apart, tell_peak
+from timing.memory import measure_in_subprocess, tell_peak
 
 NAME = "language_training"
 FULL = Effort(rounds=25, turn_seconds=0.3)
@@ -311,7 +311,7 @@ def compare(timing: Timing, sizes: Sizes) -> None:
 
 def compare_memory(sizes: Sizes, others: Sequence[str]) -> None:
     """Print how much memory ours takes of what the others take."""
-    found = {name: measure_apart([MEMORY, name, *sizes.told]) for name in ("QKV", *others)}
+    found = {name: measure_in_subprocess([MEMORY, name, *sizes.told]) for name in ("QKV", *others)}
     for other in others:
         ratio = found["QKV"].most / found[other].most
         print_case(

@@ -14,8 +14,8 @@ from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.inference.benchmark.measuring import (
     answer_with_cache,
     answer_without_cache,
+    default_options,
     draw_prompts,
-    usual_options,
 )
 from qkvary.inference.benchmark.stock_generation import StockModel
 from qkvary.nn.language_model import LanguageModel
@@ -49,7 +49,7 @@ def measure(label: str, effort: Effort, new_tokens: int) -> None:
     """Print all lines of a variant."""
     model = make_network(label)
     prompts = draw_prompts(512, batch=1, length=PROMPT, seed=SEED)
-    options = usual_options(model)
+    options = default_options(model)
     steps = range(new_tokens)
     known = answer_with_cache(model, prompts, new_tokens, options=options).tokens
     alternatives = {

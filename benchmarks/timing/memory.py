@@ -22,8 +22,8 @@ from pathlib import Path
 from qkvary.inference.benchmark.peak_memory import ALLOCATOR
 
 _STATUS = Path("/proc/self/status")
-_MARKS = Path("/proc/self/clear_refs")
-_SET_BACK = "5"
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Peak:
         return self.most - self.before
 
 
-def measure_apart(arguments: Sequence[str]) -> Peak:
+def measure_in_subprocess(arguments: Sequence[str]) -> Peak:
     """Call the running benchmark again, which answers with ``tell_peak``.
 
     Args:
@@ -64,7 +64,7 @@ def tell_peak(work: Callable[[], object]) -> None:
     """Do the work and print its peak, for the process that asked."""
     if _STATUS.exists():
         with suppress(OSError):
-            _MARKS.write_text(_SET_BACK)
+            _CLEAR_REFS.write_text(_RESET_PEAK)
     before, start = _read("VmRSS:"), time.process_time()
     work()
     peak = Peak(before=before, most=_read("VmHWM:"), seconds=time.process_time() - start)

@@ -184,7 +184,10 @@ def test_a_text_cannot_command_the_terminal(
         (["own", ""], "expected a prompt, got none"),
         (["own", "xyz"], "expected characters out of the 13 of this model, got 'x'"),
         (["own", "a" * 18], "expected a prompt of at most 17 tokens, got 18"),
-        (["own", "a", "--tokens", "18"], "expected at most 17 new tokens behind 1 of 17, got 18"),
+        (
+            ["own", "a", "--tokens", "18"],
+            "17 new tokens after a prompt of 1 (limit 17), got 18",
+        ),
         (["own", "a", "--tokens", "many"], "expected a whole number such as 1024"),
         (["own", "a", "--tokens", "-1"], "expected a whole number such as 1024"),
         (["own", "a", "--temperature", "nan"], "expected temperature from 0 and finite, got nan"),
@@ -197,7 +200,10 @@ def test_a_text_cannot_command_the_terminal(
         (["own", "a", "--seed", "-1"], "expected a whole number of at least 0 for seed, got -1"),
         (["own", "a", "--stop", ""], "expected stop strings of 1 to 1024 characters, got 0"),
         (["own", "a", "--beams", "0"], "expected at least 1 beam, got 0"),
-        (["own", "a", "--beams", "2", "--top-k", "3"], "expected a greedy request without penalty"),
+        (
+            ["own", "a", "--beams", "2", "--top-k", "3"],
+            "expected a greedy request without",
+        ),
         (["own", "a", "--beams", "2", "--deterministic-batch"], "without --beams, got both"),
         (["own", "a", "", "b"], "expected a prompt, got none"),
         (["own", "a", "b" * 18], "expected a prompt of at most 17 tokens, got 18"),

@@ -1,4 +1,4 @@
-"""Small networks to decode with, whose logits are so far apart that a greedy text is decided."""
+"""Small networks whose logits are far enough apart that greedy text is unambiguous."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A model that says what it is told, token by token, for tests of what is made of the tokens."""
+"""A model that gives scripted tokens, for tests of decoding."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace

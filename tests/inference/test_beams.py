@@ -1,4 +1,4 @@
-"""Beam search finds what a search of all continuations finds, if it is wide enough."""
+"""A wide enough beam search finds what an exhaustive search finds."""
 
 import dataclasses
 import itertools
@@ -148,13 +148,16 @@ def test_no_tokens_are_one_empty_answer() -> None:
         ({"beams": 0}, "expected at least 1 beam, got 0"),
         ({"length_penalty": 1e308}, "expected a length penalty from -16 to 16, got 1e[+]308"),
         ({"length_penalty": math.nan}, "expected a length penalty from -16 to 16, got nan"),
-        ({"sampling": Sampling(temperature=1.0)}, "expected a greedy request without penalty"),
+        (
+            {"sampling": Sampling(temperature=1.0)},
+            "expected a greedy request without",
+        ),
         ({"sampling": Sampling(repetition_penalty=1.1)}, "expected a greedy request without"),
         ({"stop": ("a",)}, "expected a tokenizer for stop strings, got none"),
         ({"prompt": (9,)}, "expected tokens from 0 to 3, got 9"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options: dict[str, object], message: str) -> None:
+def test_invalid_arguments_are_rejected(options: dict[str, object], message: str) -> None:
     own = {name: options.pop(name) for name in ("beams", "length_penalty") if name in options}
     request = Request(**{"prompt": (1,), "max_new_tokens": 3, **options})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=message):
@@ -163,7 +166,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, object], message: str
         search(make_model("QKV").train(), Request(prompt=(1,), max_new_tokens=3), beams=2)
 
 
-def test_bytes_of_a_beam_are_put_together_before_they_are_decoded() -> None:
+def test_bytes_of_a_beam_are_joined_before_decoding() -> None:
     model = make_model("QKV", vocabulary=256)
     request = Request(prompt=(1,), max_new_tokens=3)
     for beam in search(model, request, beams=3, tokenizer=ByteTokenizer()):

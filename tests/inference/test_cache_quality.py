@@ -1,4 +1,4 @@
-"""What rounding the cache costs: the measure itself, and the gates on trained networks."""
+"""The cost of quantizing the cache: the measurement, and the gates on trained networks."""
 
 import dataclasses
 import math
@@ -99,7 +99,7 @@ def test_bits_of_every_layer_are_those_of_the_formula(spelled: str, label: str) 
     assert found.bits_per_number == pytest.approx(8 * sum(expected) / 11 / numbers)
 
 
-def test_without_rounding_nothing_is_lost() -> None:
+def test_an_exact_cache_loses_nothing() -> None:
     model, windows = toy()
     found = QualityMeter(model, windows).measure(CacheOptions())
     assert found.p99_kl < 1e-13
@@ -118,7 +118,7 @@ def test_a_text_becomes_windows_that_follow_each_other() -> None:
     assert encode_documents(tokenizer, "ab<|endoftext|> ba \n<|endoftext|>") == [0, 1, 1, 0]
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
+def test_invalid_texts_are_rejected() -> None:
     model, windows = toy()
     with pytest.raises(ValueError, match="expected a model in evaluation mode"):
         QualityMeter(model.train(), windows)
@@ -135,7 +135,7 @@ def test_one_window_says_nothing_about_drift() -> None:
 
 @pytest.mark.parametrize("name", ["shakespeare_char_mha", "stories260K"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_int8_by_channel_keeps_what_real_networks_say(
+def test_int8_by_channel_meets_the_gate_on_published_networks(
     kind: str, name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """K and V apart, on held-out text; the promise is for trained networks, not for stand-ins."""
@@ -146,9 +146,9 @@ def test_int8_by_channel_keeps_what_real_networks_say(
     longest = min(network.config.max_tokens, (len(tokens) - 1) // 2)
     contexts = sorted({min(128, longest), min(512, longest), longest})
     block = 32 if kind == "published" else 4
-    ways = [parse_options(way) for way in (f"int8-b{block}", f"int4-b{block}", "int4-g32")]
+    caches = [parse_options(way) for way in (f"int8-b{block}", f"int4-b{block}", "int4-g32")]
     rows = list(
-        measure_text(network, tokens, ways, contexts=contexts, most_tokens=TOKENS_OF_A_GATE)
+        measure_text(network, tokens, caches, contexts=contexts, most_tokens=TOKENS_OF_A_GATE)
     )
     for start in range(0, len(rows), 3):
         eight, four, by_token = rows[start : start + 3]
@@ -214,7 +214,7 @@ def measure(trained: tuple[LanguageModel, list[int]], spelled: str, **more: obje
 
 
 @pytest.mark.parametrize("spelled", ["int8-g64", "int8-b16", "int8-g64-rot", "int8-b16-rot"])
-def test_int8_keeps_what_a_trained_network_says_of_one_tensor(
+def test_int8_meets_the_gate_on_a_trained_network_with_shared_key_and_value(
     trained: tuple[LanguageModel, list[int]], spelled: str
 ) -> None:
     quality = measure(trained, spelled)

@@ -74,7 +74,7 @@ SAMPLINGS = st.builds(
 
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
-    """Any request that fits the small models beside any other: prompts and answers up to 8."""
+    """Any request that fits the small models, in any batch: prompts and answers up to 8."""
     token = st.integers(0, VOCABULARY - 1)
     return Request(
         prompt=tuple(draw(st.lists(token, min_size=1, max_size=8))),
@@ -180,7 +180,7 @@ def test_text_comes_in_whole_characters_and_ends_before_stop_strings() -> None:
     assert [event.token for event in events if event.request == 3] == [120, 0xC3, 0x9C]
 
 
-def test_bytes_that_are_no_text_are_replaced_once_that_is_sure() -> None:
+def test_invalid_bytes_are_replaced_once_certain() -> None:
     script = [0x61, 0xC3, 0x28, 0xE2, 0x82]
     asked = [Request(prompt=(1,), max_new_tokens=5)]
     model = Scripted([script])
@@ -215,7 +215,7 @@ def test_without_a_tokenizer_there_are_tokens_only() -> None:
 )
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["stories260K", "shakespeare_char_mha"])
-def test_published_models_write_their_references(
+def test_published_models_continue_as_recorded(
     name: str, kind: str, storage: str, layout: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = find_model(name, kind, tmp_path_factory)
@@ -236,7 +236,7 @@ def test_published_models_write_their_references(
 
 
 @pytest.mark.parametrize(("length", "new"), [(17, 1), (17, 0), (1, 17), (16, 2)], ids=str)
-def test_a_text_may_fill_every_place(length: int, new: int) -> None:
+def test_a_text_may_fill_every_position(length: int, new: int) -> None:
     model = make_model("QKV")
     request = Request(prompt=tuple(n % 13 for n in range(length)), max_new_tokens=new)
     (answer,) = complete(model, [request])
@@ -244,7 +244,7 @@ def test_a_text_may_fill_every_place(length: int, new: int) -> None:
     assert answer.finish == "length"
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_computed() -> None:
+def test_requests_that_do_not_fit_are_rejected_before_computing() -> None:
     long = Request(prompt=(1,) * 10, max_new_tokens=1)
     many = Request(prompt=(1,), max_new_tokens=15)
     with pytest.raises(ValueError, match="expected requests that fit one batch of 17 tokens"):
@@ -253,7 +253,10 @@ def test_what_does_not_fit_is_refused_before_anything_is_computed() -> None:
     for request, message in (
         (Request(prompt=(13,), max_new_tokens=1), "expected tokens from 0 to 12, got 13"),
         (Request(prompt=(1,) * 18, max_new_tokens=0), "expected a prompt of at most 17 tokens"),
-        (Request(prompt=(1,) * 9, max_new_tokens=10), "expected at most 9 new tokens behind 9"),
+        (
+            Request(prompt=(1,) * 9, max_new_tokens=10),
+            "expected at most 9 new tokens after a prompt of 9",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             stream(MODEL, [request])
@@ -273,7 +276,7 @@ def test_logits_that_are_not_finite_end_the_text(value: float) -> None:
         next(events)
 
 
-def test_whoever_drops_the_stream_leaves_nothing_behind() -> None:
+def test_a_dropped_stream_leaves_no_state() -> None:
     caches: list[weakref.ref[KVCache]] = []
 
     def new_cache(max_tokens: int) -> KVCache:
@@ -291,7 +294,7 @@ def test_whoever_drops_the_stream_leaves_nothing_behind() -> None:
     assert [cache() for cache in caches] == [None]
 
 
-def test_the_global_generator_is_neither_used_nor_moved() -> None:
+def test_the_global_generator_is_unchanged() -> None:
     request = Request(prompt=(1,), max_new_tokens=9, sampling=Sampling(temperature=2.0), seed=3)
     before = torch.random.get_rng_state()
     first = complete(MODEL, [request])
@@ -302,7 +305,7 @@ def test_the_global_generator_is_neither_used_nor_moved() -> None:
     assert complete(MODEL, [other]) != first
 
 
-def test_rows_of_a_padded_table_are_never_said() -> None:
+def test_padding_rows_of_the_vocabulary_are_never_chosen() -> None:
     model = make_model("QKV")
     with torch.no_grad():
         # They would win at every step if they could.

@@ -1,4 +1,4 @@
-"""The two published checkpoints say what they must through every layout and every kernel."""
+"""The two published checkpoints give their recorded texts with every layout and kernel."""
 
 import pytest
 import torch

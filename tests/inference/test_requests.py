@@ -1,4 +1,4 @@
-"""Requests refuse what has no meaning, and batches are cut so that they fit."""
+"""Invalid requests are rejected, and batches fit the network."""
 
 import math
 
@@ -29,7 +29,7 @@ from qkvary.inference.requests import Event, Request, Sampling, collect, group_r
         ({"repetition_penalty": math.inf}, "expected repetition_penalty from 0 and finite"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(fields: dict[str, float], message: str) -> None:
+def test_invalid_settings_are_rejected(fields: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match="expected") as caught:
         Sampling(**fields)  # type: ignore[arg-type]
     assert message in str(caught.value)
@@ -52,7 +52,7 @@ def test_settings_that_make_no_sense_are_refused(fields: dict[str, float], messa
         ({"stop": ("a",) * 65}, "expected at most 64 stop strings, got 65"),
     ],
 )
-def test_requests_that_make_no_sense_are_refused(fields: dict[str, object], message: str) -> None:
+def test_invalid_requests_are_rejected(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match="expected") as caught:
         Request(**{"prompt": (1,), "max_new_tokens": 3, **fields})  # type: ignore[arg-type]
     assert message in str(caught.value)
@@ -63,8 +63,8 @@ def test_requests_that_make_no_sense_are_refused(fields: dict[str, object], mess
     [
         ((0, 13), 1, "expected tokens from 0 to 12, got 13"),
         ((1,) * 8, 0, "expected a prompt of at most 7 tokens, got 8"),
-        ((1,) * 7, 2, "expected at most 1 new tokens behind 7 of 7, got 2"),
-        ((1,), 8, "expected at most 7 new tokens behind 1 of 7, got 8"),
+        ((1,) * 7, 2, "expected at most 1 new tokens after a prompt of 7 (limit 7), got 2"),
+        ((1,), 8, "expected at most 7 new tokens after a prompt of 1 (limit 7), got 8"),
     ],
 )
 def test_a_request_must_fit_the_network(prompt: tuple[int, ...], new: int, message: str) -> None:
@@ -92,7 +92,7 @@ ANYTHING = st.one_of(
         st.sampled_from(["temperature", "top_k", "top_p", "min_p", "repetition_penalty"]), ANYTHING
     ),
 )
-def test_anything_at_all_is_a_request_or_a_sentence(
+def test_any_input_gives_a_request_or_a_value_error(
     fields: dict[str, object], choices: dict[str, object]
 ) -> None:
     for value in (fields.get("prompt"), fields.get("stop"), fields.get("stop_tokens")):
@@ -107,7 +107,7 @@ def test_anything_at_all_is_a_request_or_a_sentence(
 
 
 @pytest.mark.parametrize(("length", "new"), [(7, 1), (7, 0), (1, 7), (3, 5), (1, 0)])
-def test_the_last_new_token_needs_no_place(length: int, new: int) -> None:
+def test_the_last_new_token_needs_no_position(length: int, new: int) -> None:
     Request(prompt=(1,) * length, max_new_tokens=new).check(vocabulary=13, max_tokens=7)
 
 
@@ -137,5 +137,5 @@ def test_events_become_an_answer_once_they_end() -> None:
     assert (answer.tokens, answer.text, answer.finish) == ((5,), "ab", "end")
     assert answer.logprobs == (-0.5,)
     for events in ([], [one]):
-        with pytest.raises(ValueError, match="expected events up to the end of a text"):
+        with pytest.raises(ValueError, match="expected events that end a text"):
             collect(events)

@@ -110,7 +110,7 @@ def test_draws_have_the_frequencies_of_the_softmax(settings: dict[str, float]) -
     assert found.pvalue > 1e-6
 
 
-def test_numbers_of_a_request_are_its_own_and_follow_one_another() -> None:
+def test_every_request_has_its_own_random_stream() -> None:
     sampler = Sampler([request(seed=3, temperature=1.0)], 7)
     alone = [int(sampler.choose(LOGITS[None])) for _ in range(40)]
     others = [request(seed=9, temperature=2.0, top_k=2), request(seed=3, temperature=1.0)]
@@ -129,7 +129,7 @@ def test_a_temperature_near_zero_is_the_most_probable(row: list[float], seed: in
         assert int(sampler.choose(logits)) == row.index(max(row))
 
 
-def test_a_draw_never_leaves_what_was_kept() -> None:
+def test_a_draw_only_takes_kept_tokens() -> None:
     logits = torch.tensor([[-math.inf, 0.0, 1.0, -math.inf], [3.0, 0.0, 1.0, -math.inf]])
     for uniform in (0.0, 0.5, 1 - 2**-53):
         tokens = draw(logits.double(), column([uniform, uniform])).tolist()
@@ -147,13 +147,13 @@ def test_tokens_that_occurred_are_penalised_the_prompt_included() -> None:
 
 @pytest.mark.parametrize("penalty", [1e-310, 1e308])
 @pytest.mark.parametrize("temperature", [0.0, 1e-300, 1.0])
-def test_penalties_beyond_reason_still_choose_a_token(penalty: float, temperature: float) -> None:
+def test_extreme_penalties_still_choose_a_token(penalty: float, temperature: float) -> None:
     one = request(prompt=tuple(range(7)), repetition_penalty=penalty, temperature=temperature)
     for logits in (LOGITS, -LOGITS.abs() - 1, LOGITS.abs() + 1):
         assert 0 <= int(Sampler([one], 7).choose(logits[None] * 100)) < 7
 
 
-def test_rows_without_filters_are_left_alone_beside_rows_with_them() -> None:
+def test_rows_without_filters_are_unchanged_by_other_rows() -> None:
     rows = [
         request(seed=1, temperature=1.0),
         request(seed=1, temperature=1.0, top_p=1e-6),

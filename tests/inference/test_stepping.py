@@ -1,4 +1,4 @@
-"""What takes a step is pinned, or the fastest found, and no choice changes what is generated."""
+"""A step is pinned or the fastest; the choice never changes the generated tokens."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,25 +72,25 @@ def make(label: str = "Q-K=V") -> LanguageModel:
 
 
 def clock(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[str], float]) -> None:
-    """Let forms take given seconds by the name of the form that runs."""
+    """Let functions take given seconds by the name of the function that runs."""
     now = 0.0
-    forms: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {}
+    functions: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {}
     genuine = Stepper.__init__
 
     def wrap(name: str) -> Callable[[Tensor, Tensor | None], Tensor]:
-        form = forms[name]
+        function = functions[name]
 
         def run(tokens: Tensor, mask: Tensor | None) -> Tensor:
             nonlocal now
             now += seconds(name)
-            return form(tokens, mask)
+            return function(tokens, mask)
 
         return run
 
     def start(self: Stepper, model: LanguageModel, cache: KVCache) -> None:
         genuine(self, model, cache)
-        forms.update(self._forms)
-        self._forms = {name: wrap(name) for name in self._forms}
+        functions.update(self._functions)
+        self._functions = {name: wrap(name) for name in self._functions}
 
     monkeypatch.setattr(Stepper, "__init__", start)
     monkeypatch.setattr(stepping.time, "perf_counter", lambda: now)
@@ -109,7 +109,7 @@ def take_steps(kernel: DecodeKernel, count: int, *, prompt: int = 11) -> tuple[S
 
 @pytest.mark.parametrize("best", ["step", "layer", "attention"])
 @pytest.mark.usefixtures("pretended")
-def test_the_fastest_is_taken_and_kept(best: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_is_chosen_and_kept(best: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, lambda name: 1.0 if name == best else 2.0)
     take, _ = take_steps("auto", 2)
     assert take.chosen == {64: best}
@@ -138,15 +138,15 @@ def test_a_pinned_kernel_is_not_timed(pretended: type[PretendedStep]) -> None:
         ("native", "step"),
     ]
     expected = take_steps("layer", 5)[1]
-    for kernel, form in pinned:
+    for kernel, function in pinned:
         take, found = take_steps(kernel, 5)
-        assert take.chosen == {64: form}
+        assert take.chosen == {64: function}
         assert torch.allclose(found, expected, atol=1e-5)
     assert pretended.calls == 5
     assert choice.chosen() == {}
 
 
-def test_the_environment_pins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_pins_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(choice.VARIABLE, "layer")
     take, _ = take_steps("auto", 2)
     assert take.chosen == {64: "layer"}
@@ -155,7 +155,7 @@ def test_the_environment_pins(monkeypatch: pytest.MonkeyPatch) -> None:
         take_steps("auto", 1)
 
 
-def test_a_machine_without_compiler_goes_through_the_layers(
+def test_without_a_compiler_steps_run_the_layers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(native_step, "takes", lambda *_: False)
@@ -165,7 +165,7 @@ def test_a_machine_without_compiler_goes_through_the_layers(
 
 
 @pytest.mark.parametrize(("label", "storage"), [("QKV@w4", "preallocated"), ("QKV", "int8")])
-def test_what_cannot_be_undone_is_not_timed(label: str, storage: CacheStorage) -> None:
+def test_steps_that_cannot_be_undone_are_not_timed(label: str, storage: CacheStorage) -> None:
     model = make(label)
     options = CacheOptions(storage=storage, kernel="auto")
     cache = KVCache(model.config.layers, max_tokens=LONGEST, options=options)

@@ -1,4 +1,4 @@
-"""Pieces of text put together are the whole text, however it was cut."""
+"""Concatenated parts of a text are the whole text, however it was split."""
 
 import itertools
 
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkvary.data.tokenizers import ByteTokenizer, PieceTokenizer
-from qkvary.inference.streaming import TextStream, find_stop, spell
+from qkvary.inference.streaming import TextStream, detokenize, find_stop
 
 TEXTS = st.text(alphabet="ab c\né€😀👨‍👩‍👧あ́", max_size=30)
 STOPS = st.lists(st.text(alphabet="ab é😀", min_size=1, max_size=4), max_size=3)
@@ -29,7 +29,7 @@ def naive_stop(text: str, stop: list[str]) -> int | None:
 
 @settings(max_examples=400)
 @given(data=st.one_of(TEXTS.map(str.encode), st.binary(max_size=30)), places=CUTS)
-def test_any_bytes_in_any_pieces_are_the_text_in_one(data: bytes, places: list[int]) -> None:
+def test_any_split_of_bytes_gives_the_same_text(data: bytes, places: list[int]) -> None:
     stream = TextStream()
     pieces = [stream.feed(part) for part in cut(data, places)] + [stream.finish()]
     assert "".join(pieces) == data.decode("utf-8", "replace")
@@ -37,7 +37,7 @@ def test_any_bytes_in_any_pieces_are_the_text_in_one(data: bytes, places: list[i
 
 @settings(max_examples=400)
 @given(text=TEXTS, places=CUTS)
-def test_no_character_is_shown_before_it_is_whole(text: str, places: list[int]) -> None:
+def test_only_whole_characters_are_shown(text: str, places: list[int]) -> None:
     stream = TextStream()
     shown = "".join(stream.feed(part) for part in cut(text.encode(), places))
     assert "\ufffd" not in shown
@@ -46,7 +46,7 @@ def test_no_character_is_shown_before_it_is_whole(text: str, places: list[int]) 
 
 @settings(max_examples=800)
 @given(text=TEXTS, stop=STOPS, places=CUTS)
-def test_stop_strings_do_not_depend_on_the_cuts(
+def test_stop_strings_do_not_depend_on_token_borders(
     text: str, stop: list[str], places: list[int]
 ) -> None:
     end = naive_stop(text, stop)
@@ -64,7 +64,7 @@ def test_stop_strings_do_not_depend_on_the_cuts(
     assert find_stop(text, stop) == end
 
 
-def test_only_what_may_be_taken_back_is_held() -> None:
+def test_only_possible_stop_strings_are_held_back() -> None:
     stream = TextStream(("STOP", "abc"))
     assert stream.feed(b"x ab") == "x "
     assert stream.feed(b"!") == "ab!"
@@ -74,19 +74,19 @@ def test_only_what_may_be_taken_back_is_held() -> None:
     assert stream.finish() == "ab"
 
 
-def test_a_stopped_stream_says_nothing_more() -> None:
+def test_a_stopped_stream_adds_no_text() -> None:
     stream = TextStream(("b",))
     assert stream.feed(b"abc") == "a"
     assert stream.stopped
     assert stream.feed(b"more") == stream.finish() == ""
 
 
-def test_texts_are_spelled_from_their_tokens() -> None:
-    assert spell(ByteTokenizer(), list("né".encode())) == "né"
-    assert spell(ByteTokenizer(), []) == ""
-    assert spell(ByteTokenizer(), [0xC3]) == "\ufffd"
+def test_tokens_are_detokenized() -> None:
+    assert detokenize(ByteTokenizer(), list("né".encode())) == "né"
+    assert detokenize(ByteTokenizer(), []) == ""
+    assert detokenize(ByteTokenizer(), [0xC3]) == "\ufffd"
     letters = [f"<0x{byte:02X}>".encode() for byte in range(256)]
     pieces = PieceTokenizer([b"", b"", b"", *letters, b" a"], [0.0] * 260)
-    assert spell(pieces, [259, 259], after=1) == "a a"
-    assert spell(pieces, [1, 259, 259]) == "a a"
-    assert spell(pieces, [259], after=7) == " a"
+    assert detokenize(pieces, [259, 259], after=1) == "a a"
+    assert detokenize(pieces, [1, 259, 259]) == "a a"
+    assert detokenize(pieces, [259], after=7) == " a"

@@ -19,7 +19,7 @@ from qkvary.text.numbers import MISSING
 from qkvary.text.units import parse_count
 
 if TYPE_CHECKING:
-    from qkvary.inference.cache_quality import Measured
+    from qkvary.inference.cache_quality import CacheMeasurement
 
 USUAL_CONTEXTS = (128, 512)
 """Tokens of a window, as far as the network goes, beside the longest that it sees."""
@@ -70,14 +70,16 @@ def command(
     """
     from qkvary.inference.cache_quality import measure_text
 
-    ways = [dataclasses.replace(parse_options(part), layout=layout) for part in storage.split(",")]
+    caches = [
+        dataclasses.replace(parse_options(part), layout=layout) for part in storage.split(",")
+    ]
     network, tokenizer = load_checkpoint(checkpoint)
     if tokenizer is None:
         raise UsageError(f"expected a checkpoint with a tokenizer, got {checkpoint} without one")
     encoded = encode_documents(tokenizer, _read(text))
     contexts = _choose_contexts(context, network.config.max_tokens)
     rows = list(
-        measure_text(network, encoded, ways, contexts=contexts, most_tokens=parse_count(tokens))
+        measure_text(network, encoded, caches, contexts=contexts, most_tokens=parse_count(tokens))
     )
     if json_output:
         print_json(
@@ -108,7 +110,7 @@ def _read(path: Path) -> str:
         ) from None
 
 
-def describe(row: "Measured") -> dict[str, Any]:
+def describe(row: "CacheMeasurement") -> dict[str, Any]:
     """All figures of a storage by their names."""
     quality = row.quality
     return {
@@ -126,7 +128,7 @@ def _choose_contexts(text: str | None, longest: int) -> list[int]:
     return [parse_count(part) for part in text.split(",")]
 
 
-def _print(rows: "Sequence[Measured]") -> None:
+def _print(rows: "Sequence[CacheMeasurement]") -> None:
     columns = (
         ("storage", "left"),
         ("context", "right"),
@@ -148,7 +150,7 @@ def _print(rows: "Sequence[Measured]") -> None:
     )
 
 
-def _cells(row: "Measured") -> tuple[str, ...]:
+def _cells(row: "CacheMeasurement") -> tuple[str, ...]:
     quality, options = row.quality, row.options
     return (
         format_options(options),

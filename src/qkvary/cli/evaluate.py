@@ -21,7 +21,7 @@ from qkvary.text.units import parse_count
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
-    from qkvary.inference.evaluation.answers import Share, TaskScore
+    from qkvary.inference.evaluation.answers import Accuracy, TaskScore
     from qkvary.inference.evaluation.contamination import TrainingText
     from qkvary.inference.evaluation.perplexity import PaperScore, TextScore
     from qkvary.inference.evaluation.texts import Text
@@ -242,8 +242,8 @@ def _read(loaded: "LoadedModel", reading: Reading, running: Running) -> dict[str
     longest = lengthen(network, context)
     lengthen(network, max(lengths, default=1))
     text = _load_text(loaded, reading)
-    with _watch("reading") as tell:
-        score = score_text(longest, text, protocol, tell=tell)
+    with _watch("reading") as on_progress:
+        score = score_text(longest, text, protocol, on_progress=on_progress)
     found: dict[str, Any] = {
         "data": [str(path) for path in reading.data],
         "protocol": protocol,
@@ -251,14 +251,18 @@ def _read(loaded: "LoadedModel", reading: Reading, running: Running) -> dict[str
         "text": describe_text(score),
     }
     if reading.paper and text.separator is not None:
-        with _watch("reading as the papers did") as tell:
+        with _watch("reading as the papers did") as on_progress:
             paper = score_as_papers(
-                longest, text, context=context, batch_size=running.batch_size, tell=tell
+                longest,
+                text,
+                context=context,
+                batch_size=running.batch_size,
+                on_progress=on_progress,
             )
         found["paper"] = describe_paper(paper)
     if lengths:
-        with _watch("reading at several lengths") as tell:
-            rows = score_lengths(network, text, lengths, protocol, tell=tell)
+        with _watch("reading at several lengths") as on_progress:
+            rows = score_lengths(network, text, lengths, protocol, on_progress=on_progress)
         found["lengths"] = [
             {
                 "length": row.length,
@@ -329,12 +333,12 @@ def _ask(
 ) -> dict[str, Any]:
     """Everything that is asked."""
     from qkvary.inference.evaluation.answers import average
-    from qkvary.inference.evaluation.harness import ask, lm_eval_version
+    from qkvary.inference.evaluation.harness import evaluate_tasks, lm_eval_version
 
     if loaded.tokenizer is None:
         raise UsageError("expected a checkpoint with a tokenizer, got one without")
     folder = _find_task_data(asking)
-    scores = ask(
+    scores = evaluate_tasks(
         loaded.network,
         loaded.tokenizer,
         names,
@@ -388,7 +392,7 @@ def describe_task(score: "TaskScore") -> dict[str, Any]:
     }
 
 
-def describe_share(share: "Share | None") -> dict[str, Any] | None:
+def describe_share(share: "Accuracy | None") -> dict[str, Any] | None:
     """A share with its distance from guessing."""
     return None if share is None else {**dataclasses.asdict(share), "distance": share.distance}
 
@@ -397,8 +401,8 @@ def _watched(against: "TrainingText") -> Callable[[Sequence[str]], Sequence[bool
     """Finds questions in a text, and says how far it is."""
 
     def find(questions: Sequence[str]) -> Sequence[bool]:
-        with _watch("reading what was trained on", "tokens") as tell:
-            return against.find(questions, tell=tell)
+        with _watch("reading what was trained on", "tokens") as on_progress:
+            return against.find(questions, on_progress=on_progress)
 
     return find
 

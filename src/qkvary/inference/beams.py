@@ -1,4 +1,4 @@
-"""Beam search: the continuations of highest total probability, several at a time.
+"""Beam search: keep the most probable continuations while decoding.
 
 The beams are the rows of one cache, which is put in order after every step.
 """
@@ -13,17 +13,17 @@ from qkvary.inference.decoding import (
     DEFAULT_CHUNK,
     CacheMaker,
     check_finite,
-    count_spoken,
     make_cache,
     prefill,
+    usable_vocabulary,
 )
 from qkvary.inference.requests import Finish, Request
 from qkvary.inference.stepping import Stepper
-from qkvary.inference.streaming import find_stop, spell
+from qkvary.inference.streaming import detokenize, find_stop
 from qkvary.nn.decoder import Decoder, device_of
 
-MOST_PENALTY = 16
-"""Power of a length up to which a score is a number, whatever the length."""
+MAX_LENGTH_PENALTY = 16
+"""The largest absolute exponent, so that scores stay finite at every length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +31,15 @@ class Beam:
     """One continuation."""
 
     tokens: tuple[int, ...]
-    """New tokens, without the stop token."""
+    """The new tokens, without the stop token."""
     logprob: float
-    """Sum of the log-probabilities of its tokens, the stop token's included, in nats."""
+    """The sum of the log-probabilities of the tokens, including the stop token, in nats."""
     score: float
-    """``logprob`` over the number of these tokens to the power of the length penalty."""
+    """``logprob`` divided by the number of these tokens raised to the length penalty."""
     text: str
-    """Its text, without the stop string and what is behind it."""
+    """The text before the stop string."""
     finish: Finish
-    """Why it ends."""
+    """The reason why the text ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +58,29 @@ def search(
     chunk: int = DEFAULT_CHUNK,
     new_cache: CacheMaker | None = None,
 ) -> list[Beam]:
-    """The best continuations that ``beams`` of them at a time find, best first.
+    """Return the ``beams`` best continuations, best first.
 
-    Ends when no beam can become better than those that have ended.
+    Stops when no live beam can overtake the finished ones.
 
     Args:
-        model: In evaluation mode.
-        request: What is asked, greedy: beams draw no random numbers.
-        beams: Continuations that are kept.
-        length_penalty: Power of the length that a total is divided by; 0 compares totals.
-        tokenizer: For text and stop strings.
-        chunk: Tokens of the prompt that pass the network at once.
-        new_cache: Makes the cache; by default as ``decoding.stream``.
+        model: The network, in evaluation mode.
+        request: A greedy request: beams draw no random numbers.
+        beams: Beams to keep.
+        length_penalty: The exponent of the length by which a total is divided; 0 compares totals.
+        tokenizer: Decodes text and stop strings.
+        chunk: Prompt tokens per forward pass.
+        new_cache: Makes the cache; the default is that of ``decoding.stream``.
 
     Raises:
-        ValueError: if the request does not fit, or asks for sampling or a penalty, or the power is
-            beyond reason.
+        ValueError: if the request does not fit the network, samples or has a repetition penalty, or
+            if ``length_penalty`` is out of range.
         DivergedError: if the network gives logits that are not finite.
     """
     _check(model, request, beams, length_penalty, tokenizer)
-    hunt = _Hunt(request, beams, length_penalty, tokenizer)
-    spoken = count_spoken(model, tokenizer)
+    beam_search = _BeamSearch(request, beams, length_penalty, tokenizer)
+    spoken = usable_vocabulary(model, tokenizer)
     if request.max_new_tokens == 0:
-        return [hunt.end(_Live((), 0.0), "length", 1)]
+        return [beam_search.end(_Live((), 0.0), "length", 1)]
     device = device_of(model)
     with torch.inference_mode():
         limit = len(request.prompt) + request.max_new_tokens - 1
@@ -91,18 +91,20 @@ def search(
         live = [_Live((), 0.0)]
         for number in range(request.max_new_tokens):
             check_finite(logits, number)
-            grown = hunt.grow(live, torch.log_softmax(logits.double(), dim=-1)[:, :spoken].cpu())
+            grown = beam_search.grow(
+                live, torch.log_softmax(logits.double(), dim=-1)[:, :spoken].cpu()
+            )
             live = [beam for _, beam in grown]
-            if number + 1 == request.max_new_tokens or hunt.is_over(live):
+            if number + 1 == request.max_new_tokens or beam_search.is_over(live):
                 break
             cache.reorder(torch.tensor([parent for parent, _ in grown], device=device))
             tokens = torch.tensor([beam.tokens[-1] for beam in live], device=device)
             logits = step(tokens)
-    return hunt.best(live)
+    return beam_search.best(live)
 
 
-class _Hunt:
-    """What has been found, and the rules by which it is compared."""
+class _BeamSearch:
+    """The finished beams and the rules that compare beams."""
 
     def __init__(
         self, request: Request, beams: int, length_penalty: float, tokenizer: Tokenizer | None
@@ -112,10 +114,10 @@ class _Hunt:
         self.ended: list[Beam] = []
 
     def grow(self, live: Sequence[_Live], logprobs: torch.Tensor) -> list[tuple[int, _Live]]:
-        """Continue every beam by every token and keep the best, each with its parent."""
+        """Extend every beam by every token; return the best extensions, each with its parent."""
         vocabulary = logprobs.shape[-1]
         totals = logprobs + torch.tensor([[beam.logprob] for beam in live], dtype=torch.float64)
-        # So many that enough remain if all stop tokens are among them.
+        # Enough candidates remain even if every stop token is among them.
         most = min(totals.numel(), self.beams * (1 + len(set(self.request.stop_tokens))))
         order = totals.flatten().argsort(descending=True, stable=True)[:most].tolist()
         grown: list[tuple[int, _Live]] = []
@@ -136,8 +138,8 @@ class _Hunt:
         return grown
 
     def end(self, beam: _Live, finish: Finish, length: int) -> Beam:
-        """A beam that goes no further."""
-        text = self._spell(beam.tokens)
+        """Return a finished beam."""
+        text = self._detokenize(beam.tokens)
         cut = find_stop(text, self.request.stop)
         return Beam(
             tokens=beam.tokens,
@@ -148,19 +150,19 @@ class _Hunt:
         )
 
     def is_over(self, live: Sequence[_Live]) -> bool:
-        """Whether nothing that still grows can come among the best."""
+        """Return whether no live beam can still be among the best."""
         if not live:
             return True
         best = sorted((beam.score for beam in self.ended), reverse=True)[: self.beams]
         if len(best) < self.beams:
             return False
-        # A total only falls; divided by a power of the length it is highest at one of the ends.
+        # A total only falls, so its score is highest at the shortest or the longest length.
         lengths = (len(live[0].tokens) + 1, self.request.max_new_tokens)
         hope = max(self._score(beam.logprob, length) for beam in live for length in lengths)
         return hope <= best[-1]
 
     def best(self, live: Sequence[_Live]) -> list[Beam]:
-        """The best of all, those that were cut off by the number of tokens included."""
+        """Return the best beams, including those cut off by the token limit."""
         most = self.request.max_new_tokens
         cut = [self.end(beam, "length", most) for beam in live if len(beam.tokens) == most]
         found = sorted([*self.ended, *cut], key=lambda beam: -beam.score)
@@ -171,12 +173,12 @@ class _Hunt:
 
     def _is_stopped(self, beam: _Live) -> bool:
         stop = self.request.stop
-        return bool(stop) and find_stop(self._spell(beam.tokens), stop) is not None
+        return bool(stop) and find_stop(self._detokenize(beam.tokens), stop) is not None
 
-    def _spell(self, tokens: Sequence[int]) -> str:
+    def _detokenize(self, tokens: Sequence[int]) -> str:
         if self.tokenizer is None:
             return ""
-        return spell(self.tokenizer, tokens, after=self.request.prompt[-1])
+        return detokenize(self.tokenizer, tokens, after=self.request.prompt[-1])
 
 
 def _check(
@@ -188,17 +190,17 @@ def _check(
 ) -> None:
     if beams < 1:
         raise ValueError(f"expected at least 1 beam, got {beams}")
-    if not abs(length_penalty) <= MOST_PENALTY:
+    if not abs(length_penalty) <= MAX_LENGTH_PENALTY:
         raise ValueError(
-            f"expected a length penalty from -{MOST_PENALTY} to {MOST_PENALTY}, got "
+            f"expected a length penalty from -{MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}, got "
             f"{length_penalty}"
         )
     if model.training:
         raise ValueError("expected a model in evaluation mode, got one that is training")
     if not request.sampling.is_greedy or request.sampling.repetition_penalty != 1:
         raise ValueError(
-            "expected a greedy request without penalty for beams, got one that samples or "
-            "penalises; choices: beams, or a temperature"
+            "expected a greedy request without repetition penalty for beams, got one that samples "
+            "or penalises; choices: beams, or a temperature"
         )
     if request.stop and tokenizer is None:
         raise ValueError("expected a tokenizer for stop strings, got none")

@@ -1,7 +1,4 @@
-"""What rounding the cache costs: a text decoded token by token, beside the same without rounding.
-
-Knows networks, caches and tokens. Does not know studies, files or what is printed.
-"""
+"""The cost of quantizing the cache: a text decoded with a quantized and with an exact cache."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,74 +15,74 @@ from qkvary.nn.cache import KVCache
 from qkvary.nn.decoder import Decoder, device_of
 
 ROWS_AT_ONCE = 32
-"""Windows that are decoded together."""
+"""Windows per batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityGate:
-    """What a storage has to reach on held-out text."""
+    """The limits that a quantized cache must meet on held-out text."""
 
     median_kl: float
-    """Nats, at most."""
+    """The maximum, in nats."""
     p99_kl: float
-    """Nats, at most."""
+    """The maximum, in nats."""
     perplexity_change: float
-    """At most, as a share."""
+    """The maximum, as a fraction."""
     top1: float
-    """At least."""
+    """The minimum."""
 
 
 INT8_GATE = QualityGate(median_kl=1e-3, p99_kl=1e-2, perplexity_change=0.002, top1=0.99)
-"""Of codes of 8 bits, for a trained network."""
+"""The limits for 8-bit codes and a trained network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheQuality:
-    """What one storage costs on one text."""
+    """The cost of one cache on one text."""
 
     windows: int
-    """Pieces of the text, each decoded from an empty cache."""
+    """The number of windows, each decoded from an empty cache."""
     context: int
-    """Tokens of each."""
+    """Tokens per window."""
     median_kl: float
-    """Of the divergences ``sum p log(p / p')`` of all positions, in nats; p without rounding."""
+    """The median over positions of ``sum p log(p / p')``, in nats; p is exact."""
     p99_kl: float
-    """Their 99th percentile."""
+    """The 99th percentile."""
     mean_kl: float
-    """Their mean."""
+    """The mean."""
     loss: float
     """Nats per token."""
     plain_loss: float
-    """The same without rounding."""
+    """Nats per token with the exact cache."""
     top1: float
-    """Share of positions at which the most probable token is the same."""
+    """The share of positions with the same most probable token."""
     kl_slope: float
-    """Change of the divergence over 1,000 positions, by least squares in the later half of each
-    window, where first blocks are closed and keys are many; the mean."""
+    """The mean change of the divergence per 1,000 positions, by least squares over the later half
+    of each window, where the first blocks are quantized and keys are many."""
     kl_slope_error: float
-    """Its standard error over windows; nothing is known of a single window."""
+    """The standard error over windows; infinite for a single window."""
     bits_per_token: tuple[float, ...]
-    """Bits that each layer holds of a token at the end of a window, scales included."""
+    """Bits per token and layer at the end of a window, including scales."""
     bits_per_number: float
-    """The same of one number, all layers together."""
+    """Bits per stored number over all layers."""
 
     @property
     def perplexity_change(self) -> float:
-        """How much higher the perplexity is than without rounding, as a share."""
+        """The relative increase of the perplexity over the exact cache."""
         return math.expm1(self.loss - self.plain_loss)
 
     @property
     def drifts(self) -> bool:
-        """Whether the divergence rises with the position by more than twice its standard error."""
+        """Whether the divergence grows with the position by more than twice the standard error."""
         return self.kl_slope > 2 * self.kl_slope_error
 
     @property
     def meets_int8_gate(self) -> bool:
-        """Whether codes of 8 bits would do what they promise."""
+        """Whether the limits for 8-bit codes are met."""
         return self.meets(INT8_GATE)
 
     def meets(self, gate: QualityGate) -> bool:
-        """Whether all that a gate asks is reached."""
+        """Return whether all limits of a gate are met."""
         return (
             self.median_kl <= gate.median_kl
             and self.p99_kl <= gate.p99_kl
@@ -95,55 +92,55 @@ class CacheQuality:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """A storage and what it costs."""
+class CacheMeasurement:
+    """A cache and its cost."""
 
     options: CacheOptions
-    """The storage."""
+    """The cache."""
     quality: CacheQuality
-    """What it costs."""
+    """The cost."""
 
 
 def measure_text(
     model: Decoder,
     tokens: Sequence[int],
-    ways: Sequence[CacheOptions],
+    caches: Sequence[CacheOptions],
     *,
     contexts: Sequence[int],
     most_tokens: int,
-) -> Iterator[Measured]:
-    """Measure storages on the first tokens of a text, for each length of window.
+) -> Iterator[CacheMeasurement]:
+    """Measure caches on the beginning of a text, for each window length.
 
     Args:
-        model: In evaluation mode.
-        tokens: Of the text.
-        ways: The storages.
-        contexts: Tokens of a window.
-        most_tokens: Tokens that are decoded at most with each, at least one window.
+        model: The network, in evaluation mode.
+        tokens: The text.
+        caches: The caches to compare.
+        contexts: Tokens per window.
+        most_tokens: The maximum number of tokens to decode per cache; at least one window.
 
     Raises:
-        ValueError: if a window is longer than the text or the network, or a block does not fit a
-            window of the network; before anything is measured.
+        ValueError: before any measurement, if a window is longer than the text or the network, or
+            a block does not fit a window of the network.
     """
     cut = [
         cut_windows(tokens, context=context, most=max(1, most_tokens // max(1, context)))
         for context in contexts
     ]
-    for context, options in product(contexts, ways):
+    for context, options in product(contexts, caches):
         KVCache(model.config.layers, max_tokens=context, options=options)
     for windows in cut:
         _check_length(model, windows)
     for windows in cut:
         meter = QualityMeter(model, windows)
-        for options in ways:
-            yield Measured(options=options, quality=meter.measure(options))
+        for options in caches:
+            yield CacheMeasurement(options=options, quality=meter.measure(options))
 
 
 def cut_windows(tokens: Sequence[int], *, context: int, most: int) -> Int[Tensor, "windows _"]:
-    """The first windows of ``context`` tokens that do not overlap, each with the token behind it.
+    """Return up to ``most`` adjacent windows of ``context`` tokens, each with the next token.
 
     Raises:
-        ValueError: if the text is shorter than one, or they have no tokens.
+        ValueError: if the text is shorter than one window, or a window has no tokens.
     """
     if context < 1:
         raise ValueError(f"expected windows of at least 1 token, got {context}")
@@ -163,17 +160,17 @@ def _check_length(model: Decoder, windows: Tensor) -> None:
 
 
 class QualityMeter:
-    """Measures storages of one network on one text; what is without rounding is computed once."""
+    """Measures caches of one network on one text; the exact predictions are computed once."""
 
     def __init__(self, model: Decoder, windows: Int[Tensor, "windows _"]) -> None:
-        """Decode without rounding.
+        """Compute the exact predictions.
 
         Args:
-            model: In evaluation mode.
-            windows: Tokens, the last of each a target only.
+            model: The network, in evaluation mode.
+            windows: Tokens; the last of each window is only a target.
 
         Raises:
-            ValueError: if the network is training or shorter than a window.
+            ValueError: if the network is in training mode or shorter than a window.
         """
         if model.training:
             raise ValueError("expected a model in evaluation mode, got one that is training")
@@ -184,10 +181,10 @@ class QualityMeter:
             self._plain = [_log_probabilities(model(part[:, :-1])) for part in self._parts]
 
     def measure(self, options: CacheOptions) -> CacheQuality:
-        """Decode the text with a cache and compare.
+        """Decode the text with a cache and compare the predictions.
 
         Raises:
-            ValueError: if the network cannot have such a cache.
+            ValueError: if the network does not support the cache.
         """
         compared = [
             self._compare(tokens, plain, options)
@@ -216,12 +213,12 @@ class QualityMeter:
 
     @property
     def plain_loss(self) -> float:
-        """Nats per token without rounding."""
+        """Nats per token with the exact cache."""
         targets = torch.cat([part[:, 1:].flatten() for part in self._parts])
         return F.nll_loss(torch.cat([part.flatten(0, 1) for part in self._plain]), targets).item()
 
     @torch.inference_mode()
-    def _compare(self, tokens: Tensor, plain: Tensor, options: CacheOptions) -> "_Compared":
+    def _compare(self, tokens: Tensor, plain: Tensor, options: CacheOptions) -> "_Comparison":
         context = tokens.shape[1] - 1
         cache = KVCache(self._model.config.layers, max_tokens=context, options=options)
         steps: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -233,11 +230,11 @@ class QualityMeter:
             steps.append((divergence, loss, expected.argmax(dim=-1) == found.argmax(dim=-1)))
         divergence, loss, agrees = (torch.stack(part, dim=1) for part in zip(*steps, strict=True))
         held = [layer.nbytes for layer in cache.layers]
-        return _Compared(divergence=divergence, loss=loss, agrees=agrees, held=held)
+        return _Comparison(divergence=divergence, loss=loss, agrees=agrees, held=held)
 
     @torch.inference_mode()
     def _numbers_per_token(self, options: CacheOptions) -> float:
-        """Numbers that all layers keep of a token."""
+        """Return the number of values that all layers store per token."""
         plain = CacheOptions(layout=options.layout)
         cache = KVCache(self._model.config.layers, options=plain)
         self._model(self._parts[0][:1, :1], cache=cache)
@@ -245,14 +242,14 @@ class QualityMeter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Compared:
-    """Some windows, decoded with a cache."""
+class _Comparison:
+    """Windows decoded with a cache."""
 
     divergence: Float[Tensor, "windows context"]
     loss: Float[Tensor, "windows context"]
     agrees: Bool[Tensor, "windows context"]
     held: list[int]
-    """Bytes of each layer in the end."""
+    """Bytes per layer at the end."""
 
 
 def _log_probabilities(logits: Tensor) -> Float[Tensor, "..."]:
@@ -261,13 +258,13 @@ def _log_probabilities(logits: Tensor) -> Float[Tensor, "..."]:
 
 
 def _quantile(values: Tensor, share: float) -> float:
-    """The smallest value that so many are not above."""
+    """Return the smallest value that is at least as large as this share of the values."""
     rank = max(1, math.ceil(share * values.numel()))
     return values.flatten().kthvalue(rank).values.item()
 
 
 def _fit_slope(kl: Float[Tensor, "windows context"]) -> tuple[float, float]:
-    """The mean slope of the windows' least-squares lines over late positions, and its error."""
+    """Return the mean least-squares slope over late positions, and its standard error."""
     late = kl[:, kl.shape[1] // 2 :]
     windows, positions = late.shape
     if positions < 2:

@@ -1,8 +1,8 @@
-"""Prefill and steps: requests in, tokens and text out, one cache for a batch.
+"""Batched decoding with one cache: requests in, tokens and text out.
 
-Prompts of different lengths are padded on the left, so that the newest token of every row stands in
-the same column. Rows that have ended go on as padding until they are half of the batch, and leave
-it then. Everything lives in the iterator: whoever drops it leaves nothing behind.
+Prompts are padded on the left, so that the newest tokens share a column. A finished row continues
+as padding until half of the batch is finished; then the finished rows are dropped. All state lives
+in the iterator.
 """
 
 import dataclasses
@@ -32,11 +32,11 @@ from qkvary.nn.decoder import Decoder, device_of
 from qkvary.storage.errors import DivergedError
 
 CacheMaker = Callable[[int], KVCache]
-"""Makes the empty cache of a batch, given the tokens that it will see at most."""
+"""Makes the empty cache of a batch from the maximum number of tokens it will hold."""
 DEFAULT_CHUNK = 512
-"""Tokens of the prompt that pass the network at once."""
+"""Prompt tokens per forward pass."""
 PADDING = 0
-"""Stands where a row has no token; nothing sees it."""
+"""The masked token of padded positions."""
 
 
 def stream(
@@ -48,27 +48,26 @@ def stream(
     new_cache: CacheMaker | None = None,
     deterministic_batch: bool = False,
 ) -> Iterator[Event]:
-    """Answer requests as one batch, token by token.
+    """Decode requests as one batch, token by token.
 
     Args:
-        model: In evaluation mode.
-        requests: What is asked.
-        tokenizer: For text and stop strings; without one there are tokens only.
-        chunk: Tokens of the prompts that pass the network at once.
-        new_cache: Makes the cache; by default one that stores what the sharing needs, in a buffer
-            as long as the longest answer.
-        deterministic_batch: Compute every row by itself, with a cache of its own, so that no bit of
-            an answer depends on what else is asked. Takes as long as one request after the other.
+        model: The network, in evaluation mode.
+        requests: The requests.
+        tokenizer: Decodes text and stop strings; without one, events hold tokens only.
+        chunk: Prompt tokens per forward pass.
+        new_cache: Makes the cache; by default ``make_cache`` for the longest answer.
+        deterministic_batch: Decode every row alone with its own cache, so that no bit of an answer
+            depends on the rest of the batch. As slow as one request after another.
 
     Raises:
-        ValueError: if a request does not fit the network, all of them do not fit one batch, or
-            there are stop strings but no tokenizer.
+        ValueError: if a request does not fit the network, the requests do not fit one batch, or
+            stop strings come without a tokenizer.
         DivergedError: if the network gives logits that are not finite.
     """
     _check(model, requests, tokenizer, chunk)
     if not deterministic_batch:
         return _decode(model, requests, tokenizer, chunk, new_cache)
-    return _take_turns([_decode(model, [one], tokenizer, chunk, new_cache) for one in requests])
+    return _interleave([_decode(model, [one], tokenizer, chunk, new_cache) for one in requests])
 
 
 def complete(
@@ -81,7 +80,7 @@ def complete(
     batch_size: int = 16,
     deterministic_batch: bool = False,
 ) -> list[Completion]:
-    """Answer requests, as many at once as fit, and return whole answers in their order.
+    """Decode requests in batches and return whole answers in the order of the requests.
 
     Args:
         model: As ``stream``.
@@ -89,7 +88,7 @@ def complete(
         tokenizer: As ``stream``.
         chunk: As ``stream``.
         new_cache: As ``stream``.
-        batch_size: Requests at once at most.
+        batch_size: The maximum number of requests in a batch.
         deterministic_batch: As ``stream``.
 
     Raises:
@@ -123,20 +122,20 @@ def generate(
     stop_tokens: Collection[int] = (),
     new_cache: CacheMaker | None = None,
 ) -> list[tuple[int, ...]]:
-    """Continue prompts greedily as one batch; what a run hands to its task.
+    """Continue prompts greedily as one batch.
 
     Args:
-        model: As ``stream``, or the wrapper that trains it.
-        prompts: Tokens, at least one each.
-        max_new_tokens: Tokens of an answer at most.
-        stop_tokens: Tokens that end an answer and are left out of it.
+        model: As ``stream``, or its training wrapper.
+        prompts: Token sequences of at least one token.
+        max_new_tokens: The maximum length of an answer.
+        stop_tokens: Tokens that end an answer and are not part of it.
         new_cache: As ``stream``.
 
     Raises:
         ValueError: as ``stream``.
         DivergedError: as ``stream``.
     """
-    # What wraps a network for training, DDP for one, has its forward alone.
+    # A training wrapper such as DDP only has ``forward``.
     network = getattr(model, "module", model)
     answers: list[list[int]] = [[] for _ in prompts]
     requests = [
@@ -157,15 +156,15 @@ def make_cache(
     storage: CacheStorage = "preallocated",
     kernel: DecodeKernel = "auto",
 ) -> KVCache:
-    """A cache of what the sharing needs, allocated once for all tokens that it will see.
+    """Make a cache that stores what the sharing needs, allocated once.
 
     Args:
         model: The network.
-        max_tokens: Tokens that it will see at most.
-        layout: What is kept of a token. By default keys as the softmax reads them, unless that
-            takes more bytes than to turn them when they are read.
-        storage: Where it is kept.
-        kernel: What takes steps.
+        max_tokens: The maximum number of tokens.
+        layout: The tensors to store; by default rotated keys, or unrotated ones where these take
+            fewer bytes.
+        storage: How the tensors are allocated.
+        kernel: The kernel that computes decoding steps.
     """
     layers = model.config.layers
     if layout is None:
@@ -182,25 +181,25 @@ def prefill(
     attention_mask: Bool[Tensor, "rows tokens"] | None = None,
     chunk: int = DEFAULT_CHUNK,
 ) -> Float[Tensor, "rows vocabulary"]:
-    """Pass prompts through the network chunk by chunk and return the logits behind them.
+    """Run prompts through the network in chunks and return the logits of the last tokens.
 
     Args:
-        model: In evaluation mode.
-        tokens: The prompts; the last column is the last token of every row.
-        cache: Takes what decoding needs.
-        attention_mask: True for real tokens, over what the cache has seen and these; what stands
-            behind them is not looked at.
-        chunk: Tokens at once.
+        model: The network, in evaluation mode.
+        tokens: The prompts; the last column holds the last token of every row.
+        cache: Filled with the prompts.
+        attention_mask: True for real tokens, over the cached and the new tokens; further columns
+            are ignored.
+        chunk: Tokens per forward pass.
     """
     *first, last = tokens.split(chunk, dim=1)
     for part in first:
-        model.features(part, cache=cache, attention_mask=_so_far(attention_mask, part, cache))
-    mask = _so_far(attention_mask, last, cache)
+        model.features(part, cache=cache, attention_mask=_crop_mask(attention_mask, part, cache))
+    mask = _crop_mask(attention_mask, last, cache)
     return model.head(model.features(last, cache=cache, attention_mask=mask)[:, -1])
 
 
 def check_finite(logits: Float[Tensor, "rows vocabulary"], number: int) -> None:
-    """Refuse logits from which no token can be chosen.
+    """Reject logits that are not finite.
 
     Raises:
         DivergedError: if one of them is not finite.
@@ -209,15 +208,15 @@ def check_finite(logits: Float[Tensor, "rows vocabulary"], number: int) -> None:
         raise DivergedError(f"the model gave logits that are not finite at step {number}")
 
 
-def count_spoken(model: Decoder, tokenizer: Tokenizer | None) -> int:
-    """Tokens that may be said: a table that is padded has more rows than there are tokens."""
+def usable_vocabulary(model: Decoder, tokenizer: Tokenizer | None) -> int:
+    """Return the number of tokens that may be chosen: a padded table has more rows than tokens."""
     return model.config.vocabulary if tokenizer is None else tokenizer.vocabulary
 
 
 def pad_left(
     prompts: Sequence[Sequence[int]], device: torch.device
 ) -> tuple[Int[Tensor, "rows tokens"], Bool[Tensor, "rows tokens"] | None]:
-    """Prompts as one tensor, and which of it is real; ``None`` where all of it is."""
+    """Return prompts as one tensor, and a mask of the real tokens, or ``None`` without padding."""
     width = max(map(len, prompts))
     rows = [[PADDING] * (width - len(prompt)) + list(prompt) for prompt in prompts]
     tokens = torch.tensor(rows, dtype=torch.long, device=device)
@@ -227,14 +226,14 @@ def pad_left(
     return tokens, torch.arange(width, device=device) >= (width - lengths)[:, None]
 
 
-def _so_far(mask: Tensor | None, new: Tensor, cache: KVCache) -> Tensor | None:
-    """What a mask says about the tokens that the cache has seen and the new ones."""
+def _crop_mask(mask: Tensor | None, new: Tensor, cache: KVCache) -> Tensor | None:
+    """Return the part of a mask that covers the cached and the new tokens."""
     return None if mask is None else mask[:, : cache.length + new.shape[1]]
 
 
 @dataclass(slots=True)
 class _Row:
-    """One request while it is answered."""
+    """One request during decoding."""
 
     index: int
     request: Request
@@ -245,7 +244,7 @@ class _Row:
     finish: Finish | None = None
 
     def take(self, token: int, logprob: float | None) -> Event:
-        """Add a token and say what it adds."""
+        """Add a token and return its event."""
         if token in self.request.stop_tokens:
             self.finish = "end"
             return self.event(None, None, self.text.finish())
@@ -282,13 +281,13 @@ def _check(
     limits = {"max_tokens": config.max_tokens, "batch_size": max(1, len(requests))}
     if len(group_requests(requests, **limits)) > 1:
         raise ValueError(
-            f"expected requests that fit one batch of {config.max_tokens} tokens, got prompts and "
-            "answers that together are longer; answer them in several batches"
+            f"expected requests that fit one batch of {config.max_tokens} tokens, got longer "
+            "prompts and answers; decode them in several batches"
         )
 
 
-def _take_turns(streams: Sequence[Iterator[Event]]) -> Iterator[Event]:
-    """One event of every stream, then the next of each; a stream's number is its request's."""
+def _interleave(streams: Sequence[Iterator[Event]]) -> Iterator[Event]:
+    """Yield one event of every stream in turn; the index of a stream is that of its request."""
     live = dict(enumerate(streams))
     while live:
         for index, events in list(live.items()):
@@ -326,7 +325,7 @@ def _decode(
     device = device_of(model)
     asked = [row.request for row in rows]
     longest = max(request.max_new_tokens for request in asked)
-    spoken = count_spoken(model, tokenizer)
+    spoken = usable_vocabulary(model, tokenizer)
     sampler = Sampler(asked, spoken, device)
     limit = max(len(request.prompt) for request in asked) + longest - 1
     cache = make_cache(model, limit) if new_cache is None else new_cache(limit)
@@ -338,7 +337,7 @@ def _decode(
         logits = prefill(model, prompts, cache=cache, attention_mask=mask, chunk=chunk)
         step = Stepper(model, cache)
     for number in range(longest):
-        # Entered anew for every step: between them the caller's code runs.
+        # Entered at every step: the caller's code runs between steps.
         with torch.inference_mode():
             check_finite(logits, number)
             tokens = sampler.choose(logits[:, :spoken])
@@ -352,11 +351,11 @@ def _decode(
             return
         with torch.inference_mode():
             if 2 * len(live) <= len(rows):
-                # Not sooner: what the cache holds of the others is copied.
+                # Not earlier, because reordering copies the cache of the remaining rows.
                 rows = [rows[place] for place in live]
                 kept = torch.tensor(live, device=device)
                 tokens, mask = tokens[kept], None if mask is None else mask[kept]
                 cache.reorder(kept)
                 sampler.keep(kept)
-            seen = _so_far(mask, tokens[:, None], cache)
+            seen = _crop_mask(mask, tokens[:, None], cache)
             logits = step(tokens, seen)

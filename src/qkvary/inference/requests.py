@@ -1,4 +1,4 @@
-"""What is asked of a language model and what it answers, as values. Torch-free."""
+"""Requests to a language model and its answers, as values. Torch-free."""
 
 import math
 from collections.abc import Sequence
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 Finish = Literal["length", "stop", "end"]
-"""Why a text ends: as many tokens as were asked for, a stop string, or a stop token."""
-MOST_SEEDS = 2**63
-LONGEST_STOP = 1024
-MOST_STOPS = 64
+"""The reason why a text ends: the token limit, a stop string, or a stop token."""
+MAX_SEEDS = 2**63
+MAX_STOP_LENGTH = 1024
+MAX_STOPS = 64
 
 
 def _check_number(name: str, value: float, *, low: float, high: float) -> None:
@@ -29,20 +29,22 @@ def _check_whole(name: str, value: int, *, low: int, high: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How the next token is chosen, in this order: penalty, temperature, top-k, top-p, min-p."""
+    """Settings of sampling, applied in this order: penalty, temperature, top-k, top-p, min-p."""
 
     temperature: float = 0.0
-    """Logits are divided by it; 0 takes the most probable token."""
+    """The divisor of the logits; 0 takes the most probable token."""
     top_k: int | None = None
-    """Keep the k most probable tokens; of equal ones those with the lower number."""
+    """Keep the k most probable tokens; of equal ones, those with the lowest indices."""
     top_p: float | None = None
-    """Keep the most probable tokens, as few as hold this share of the probability together."""
+    """Keep the fewest most probable tokens that together hold this share of the probability."""
     min_p: float | None = None
-    """Keep tokens that have at least this share of the probability of the most probable one."""
+    """Keep tokens that have at least this share of the highest probability."""
     repetition_penalty: float = 1.0
-    """Divide positive logits of tokens that occurred, prompt included, and multiply negative ones.
+    """Divide positive logits of tokens that occurred, including the prompt, and multiply negative
+    ones.
 
-    Source: Keskar et al. 2019, CTRL."""
+    Source: Keskar et al. 2019, CTRL.
+    """
 
     def __post_init__(self) -> None:
         _check_number("temperature", self.temperature, low=0.0, high=math.inf)
@@ -59,7 +61,7 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether no random number is drawn."""
+        """Whether the most probable token is always taken."""
         return self.temperature == 0
 
 
@@ -68,22 +70,22 @@ GREEDY = Sampling()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One text to be continued; its answer depends on nothing else in its batch."""
+    """One text to continue; the answer does not depend on the rest of the batch."""
 
     prompt: tuple[int, ...]
-    """Tokens to start from, at least one."""
+    """The tokens to start from, at least one."""
     max_new_tokens: int
-    """Tokens to add at most."""
+    """The maximum number of new tokens."""
     sampling: Sampling = GREEDY
-    """How they are chosen."""
+    """The settings of sampling."""
     stop: tuple[str, ...] = ()
-    """End before the first of these in the new text, however tokens cut it."""
+    """Stop strings: the new text ends before the first of them, across token borders too."""
     stop_tokens: tuple[int, ...] = ()
-    """End before the first of these tokens."""
+    """Stop tokens: the text ends before the first of them."""
     seed: int = 0
-    """Of this request's own random numbers."""
+    """The seed of this request's random numbers."""
     logprobs: bool = False
-    """Say of every new token its log-probability under the model, before penalty and filters."""
+    """Whether events hold the log-probability of each new token, before penalty and filters."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -91,27 +93,27 @@ class Request:
         for token in (*self.prompt, *self.stop_tokens):
             _check_whole("a token", token, low=0, high=2**40)
         _check_whole("max_new_tokens", self.max_new_tokens, low=0, high=2**40)
-        _check_whole("seed", self.seed, low=0, high=MOST_SEEDS - 1)
-        if len(self.stop) > MOST_STOPS:
-            raise ValueError(f"expected at most {MOST_STOPS} stop strings, got {len(self.stop)}")
+        _check_whole("seed", self.seed, low=0, high=MAX_SEEDS - 1)
+        if len(self.stop) > MAX_STOPS:
+            raise ValueError(f"expected at most {MAX_STOPS} stop strings, got {len(self.stop)}")
         for text in self.stop:
             if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ValueError(f"expected stop strings, got {text!r}")  # noqa: TRY004  one kind
-            if not 1 <= len(text) <= LONGEST_STOP:
+            if not 1 <= len(text) <= MAX_STOP_LENGTH:
                 raise ValueError(
-                    f"expected stop strings of 1 to {LONGEST_STOP} characters, got {len(text)}"
+                    f"expected stop strings of 1 to {MAX_STOP_LENGTH} characters, got {len(text)}"
                 )
 
     def check(self, vocabulary: int, max_tokens: int) -> None:
-        """Refuse what a network of these sizes cannot do.
+        """Check that a network of these sizes can decode the request.
 
         Raises:
-            ValueError: for tokens that it does not know, or more of them than it has places for.
+            ValueError: if a token is not in the vocabulary, or the sequence is too long.
         """
         strange = [token for token in self.prompt if token >= vocabulary]
         if strange:
             raise ValueError(f"expected tokens from 0 to {vocabulary - 1}, got {strange[0]}")
-        # The last new token is never read, so that it needs no place.
+        # The last new token is never read, so that it needs no position.
         room = max_tokens + 1 - len(self.prompt)
         if room < 1:
             raise ValueError(
@@ -119,25 +121,25 @@ class Request:
             )
         if self.max_new_tokens > room:
             raise ValueError(
-                f"expected at most {room} new tokens behind {len(self.prompt)} of {max_tokens}, "
-                f"got {self.max_new_tokens}"
+                f"expected at most {room} new tokens after a prompt of {len(self.prompt)} (limit "
+                f"{max_tokens}), got {self.max_new_tokens}"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What one step adds to one request."""
+    """The result of one step for one request."""
 
     request: int
-    """Which: its place among the requests."""
+    """The index of the request."""
     token: int | None
-    """The new token; ``None`` where a stop token ended the text, or none was asked for."""
+    """The new token; ``None`` if a stop token ended the text, or no token was requested."""
     logprob: float | None
-    """Its log-probability, where the request asks for it."""
+    """The log-probability of the token, if requested."""
     text: str
-    """What can be shown now: whole characters that no stop string can take back."""
+    """The text that can be shown now: whole characters that no stop string can remove."""
     finish: Finish | None
-    """Why the text ends here, if it does."""
+    """The reason why the text ends with this event, if it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,24 +147,24 @@ class Completion:
     """The whole answer to a request."""
 
     tokens: tuple[int, ...]
-    """New tokens, without the stop token."""
+    """The new tokens, without the stop token."""
     text: str
-    """Their text, without the stop string and what is behind it."""
+    """The text before the stop string."""
     logprobs: tuple[float, ...] | None
-    """Of every new token, where the request asks for it."""
+    """The log-probability of every new token, if requested."""
     finish: Finish
-    """Why it ends."""
+    """The reason why the text ends."""
 
 
 def collect(events: Sequence[Event]) -> Completion:
-    """Put the events of one request together.
+    """Join the events of one request.
 
     Raises:
-        ValueError: if they do not end.
+        ValueError: if the last event does not end the text.
     """
     finish = events[-1].finish if events else None
     if finish is None:
-        raise ValueError("expected events up to the end of a text, got some before it")
+        raise ValueError("expected events that end a text, got an unfinished text")
     steps = [event for event in events if event.token is not None]
     known = [event.logprob for event in steps if event.logprob is not None]
     return Completion(
@@ -174,12 +176,12 @@ def collect(events: Sequence[Event]) -> Completion:
 
 
 def group_requests(requests: Sequence[Request], *, max_tokens: int, batch_size: int) -> list[range]:
-    """Cut requests into batches that fit: a batch is as wide as its longest prompt and answer.
+    """Split requests into batches that fit: a batch is as wide as its longest prompt and answer.
 
     Args:
-        requests: In the order in which they are answered.
-        max_tokens: The longest sequence of the network.
-        batch_size: Requests in a batch at most.
+        requests: The requests, in order.
+        max_tokens: The maximum sequence length of the network.
+        batch_size: The maximum number of requests in a batch.
     """
     _check_whole("batch_size", batch_size, low=1, high=2**40)
     groups: list[range] = []

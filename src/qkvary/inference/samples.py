@@ -1,4 +1,4 @@
-"""What a network says when it is asked, for watching how it learns."""
+"""Samples of text that show how a network learns."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ SAMPLE_TOKENS = 64
 SAMPLING = Sampling(temperature=0.8, top_k=40)
 
 
-class Sampler:
-    """Lets a network continue one and the same prompt whenever it is called."""
+class TextSampler:
+    """Continues the same prompt at every call."""
 
     def __init__(
         self, tokenizer: Tokenizer, prompt: str = "", *, most: int | None = None, seed: int = 0
     ) -> None:
-        """Turn the prompt into tokens.
+        """Encode the prompt.
 
         Args:
-            tokenizer: Of the network's tokens.
-            prompt: What to continue; a new document where it is empty.
-            most: Tokens that the network reads.
-            seed: Of the random numbers, which are its own.
+            tokenizer: The tokenizer of the network.
+            prompt: The text to continue; empty for a new document.
+            most: The maximum length of the prompt.
+            seed: The seed of the sampler's own random numbers.
 
         Raises:
-            ValueError: if the prompt cannot be said in the tokenizer's tokens, or is too long.
+            ValueError: if the prompt cannot be encoded or is too long.
         """
         tokens = tuple(tokenizer.encode(prompt)) if prompt else ()
         if not tokens and tokenizer.separator is not None:
             tokens = (tokenizer.separator,)
         if not tokens:
-            raise ValueError("expected a prompt, got none; no token begins a document here")
+            raise ValueError("expected a prompt, got none; the tokenizer has no separator")
         if most is not None and len(tokens) > most:
             raise ValueError(
                 f"expected a prompt of at most the {most:,} tokens of a row, got {len(tokens):,}"
@@ -43,7 +43,7 @@ class Sampler:
         self._tokens = tokens
 
     def __call__(self, network: nn.Module) -> str:
-        """The prompt and what the network makes of it."""
+        """Return the prompt with the network's continuation."""
         if not isinstance(network, Decoder):
             raise TypeError(f"expected a network that decodes, got {type(network).__name__}")
         room = network.config.max_tokens + 1 - len(self._tokens)
@@ -54,7 +54,7 @@ class Sampler:
             stop_tokens=self._tokenizer.ends,
             seed=self._seed,
         )
-        # The layers compute it, as nothing is worth a timing here.
+        # Kernels are not worth timing for so few tokens.
         answers = complete(
             network,
             [request],

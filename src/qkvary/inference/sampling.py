@@ -1,7 +1,7 @@
-"""From logits to tokens: penalty, temperature, filters, and a draw per request.
+"""From logits to tokens: penalty, temperature, filters, and one draw per request.
 
-Every row has settings and random numbers of its own: one uniform number a token, so that what a
-request gets does not depend on its neighbours, nor on the device. Computed in float64.
+Every row has its own settings and one uniform number per token, so that an answer depends neither
+on the rest of the batch nor on the device. Computed in float64.
 """
 
 import math
@@ -18,53 +18,53 @@ PerRow = Float[Tensor, "rows 1"]
 
 
 def penalise(logits: Logits, occurred: Bool[Tensor, "rows vocabulary"], penalty: PerRow) -> Logits:
-    """Make tokens that occurred less probable: positive logits divided, negative multiplied.
+    """Lower the logits of tokens that occurred: divide positive ones and multiply negative ones.
 
-    What would be infinite is the largest number there is.
+    Infinite results become the largest finite number.
     """
     changed = torch.where(logits > 0, logits / penalty, logits * penalty).nan_to_num()
     return torch.where(occurred, changed, logits)
 
 
 def divide_by_temperature(logits: Logits, temperature: PerRow) -> Logits:
-    """Logits over a positive temperature, the largest moved to 0, so that nothing overflows."""
+    """Shift the largest logit to 0, so that nothing overflows, and divide by the temperature."""
     return (logits - logits.amax(dim=-1, keepdim=True)) / temperature
 
 
 def keep_top_k(logits: Logits, count: Int[Tensor, "rows 1"]) -> Logits:
-    """Keep exactly ``count`` tokens of the highest logits; of equal ones the lower numbers."""
+    """Keep exactly ``count`` tokens with the highest logits; of equal ones, the lowest indices."""
     order = logits.argsort(dim=-1, descending=True, stable=True)
     places = torch.arange(logits.shape[-1], device=logits.device).expand_as(order)
     return _keep(logits, order, places < count)
 
 
 def keep_top_p(logits: Logits, share: PerRow) -> Logits:
-    """Keep the most probable tokens, as few as hold ``share`` of the probability; at least one."""
+    """Keep the fewest most probable tokens that hold ``share`` of the probability; at least one."""
     order = logits.argsort(dim=-1, descending=True, stable=True)
     mass = torch.softmax(logits.gather(-1, order), dim=-1).cumsum(dim=-1)
-    # What the tokens before hold; not "mass - probability", which rounds.
+    # Not "mass - probability", which rounds.
     before = torch.cat((torch.zeros_like(mass[:, :1]), mass[:, :-1]), dim=-1)
     return _keep(logits, order, before < share)
 
 
 def keep_min_p(logits: Logits, share: PerRow) -> Logits:
-    """Keep tokens with at least ``share`` of the probability of the most probable one."""
+    """Keep tokens with at least ``share`` of the highest probability."""
     probabilities = torch.softmax(logits, dim=-1)
     low = probabilities < share * probabilities.amax(dim=-1, keepdim=True)
     return logits.masked_fill(low, -math.inf)
 
 
 def draw(logits: Logits, uniform: PerRow) -> Int[Tensor, " rows"]:
-    """The token where the cumulated probability passes a uniform number in [0, 1)."""
+    """Return the token at which the cumulative probability passes a uniform number in [0, 1)."""
     mass = torch.softmax(logits, dim=-1).cumsum(dim=-1)
     total = mass[:, -1:]
-    # Rounded up to the total, a number would point behind the last token.
+    # Rounded up to the total, a number would point past the last token.
     target = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(mass, target, right=True)[:, 0]
 
 
 class Sampler:
-    """The choices of a batch: one request a row."""
+    """Chooses the next tokens of a batch, one request per row."""
 
     def __init__(
         self, requests: Sequence[Request], vocabulary: int, device: torch.device | None = None
@@ -72,9 +72,9 @@ class Sampler:
         """Prepare settings and random numbers.
 
         Args:
-            requests: One for each row.
-            vocabulary: Tokens to choose from.
-            device: Where logits are.
+            requests: One request per row.
+            vocabulary: The number of tokens to choose from.
+            device: The device of the logits.
         """
         settings = [request.sampling for request in requests]
         self._generators = [
@@ -86,7 +86,7 @@ class Sampler:
         self._all_greedy = all(one.is_greedy for one in settings)
         self._temperature = self._column([one.temperature or 1.0 for one in settings])
         self._top_k = self._optional([one.top_k for one in settings], vocabulary, torch.int64)
-        # More than all of the probability: rounding must not drop the last token of such a row.
+        # Above 1, so that rounding does not drop the last token of a row without top-p.
         self._top_p = self._optional([_below_one(one.top_p) for one in settings], 2.0)
         self._min_p = self._optional([one.min_p or None for one in settings], 0.0)
         penalties = [one.repetition_penalty for one in settings]
@@ -99,10 +99,10 @@ class Sampler:
             self._occurred = self._occurred.to(device)
 
     def keep(self, rows: Int[Tensor, " rows"]) -> None:
-        """Go on with some of the rows, which keep their settings and random numbers.
+        """Keep some of the rows with their settings and random numbers.
 
         Args:
-            rows: Their places, in their new order.
+            rows: Indices of the rows, in their new order.
         """
         self._generators = [self._generators[row] for row in rows.tolist()]
         self._greedy, self._temperature = self._greedy[rows], self._temperature[rows]
@@ -116,7 +116,7 @@ class Sampler:
         self._occurred = some(self._occurred)
 
     def choose(self, logits: Logits) -> Int[Tensor, " rows"]:
-        """The next token of every row."""
+        """Return the next token of every row."""
         if self._penalty is None and self._all_greedy:
             return logits.argmax(dim=-1)
         logits = logits.double()
@@ -152,14 +152,14 @@ class Sampler:
         neutral: float,
         dtype: torch.dtype = torch.float64,
     ) -> Tensor | None:
-        """A column of settings, or ``None`` where no row asks for any."""
+        """Return a column of settings, or ``None`` if no row sets any."""
         if all(value is None for value in values):
             return None
         return self._column([neutral if value is None else value for value in values], dtype)
 
 
 def log_probabilities(logits: Logits, tokens: Int[Tensor, " rows"]) -> list[float]:
-    """The log-probability of one token in each row, in nats."""
+    """Return the log-probability of one token per row, in nats."""
     every = torch.log_softmax(logits.double(), dim=-1)
     return every.gather(-1, tokens[:, None])[:, 0].tolist()
 

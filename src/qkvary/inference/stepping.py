@@ -1,7 +1,7 @@
-"""How a network takes one more token: as a whole call of the native library, or layer by layer.
+"""Decoding steps: one call of the native library, or layer by layer.
 
-What is fastest depends on the machine, the network and the length of what is stored. Where the
-owner of the cache leaves it open, it is timed whenever the length passes a power of two, and kept.
+The fastest implementation depends on the machine, the network and the length of the cache. With the
+kernel ``auto`` it is timed whenever the length passes a power of two, and kept.
 """
 
 import time
@@ -18,47 +18,47 @@ from qkvary.nn.decoding.choice import choose_once
 from qkvary.nn.language_model import LanguageModel
 
 ROUNDS = 6
-"""Of which the quickest counts: what else the machine does makes steps slower, never faster."""
+"""Timings per implementation; the fastest counts, because other load only slows a step down."""
 LEAST_TIMED = 64
-"""Tokens stored up to which one choice holds."""
+"""The cache length up to which one choice holds."""
 
-Form = Callable[[Tensor, Tensor | None], Tensor]
+StepFunction = Callable[[Tensor, Tensor | None], Tensor]
 
 
 class Stepper:
-    """Takes one token a row through a network and its cache.
+    """Runs one token per row through a network and its cache.
 
-    ``native`` is one call where the network and the cache are plain enough, ``layer`` runs the
-    layers as without a cache, and the others run them with a kernel for decoding. ``auto`` is the
-    fastest of these.
+    ``native`` is one native call for a network and a cache that support it, ``layer`` runs the
+    layers as without a cache, other kernels run them with that kernel. ``auto`` is the fastest of
+    these.
     """
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
-        """Find what takes the network and its cache.
+        """Find the implementations that support the network and its cache.
 
         Args:
-            model: In evaluation mode.
-            cache: Has seen the prompts; its options name the kernel.
+            model: The network, in evaluation mode.
+            cache: A cache after prefill; its options name the kernel.
         """
         self.model, self.cache = model, cache
         kernel = cache.layers[0].kernel
-        self._forms: dict[str, Form] = {}
+        self._functions: dict[str, StepFunction] = {}
         if (
             kernel in ("auto", "native")
             and isinstance(model, LanguageModel)
             and native_step.supports(model, cache)
         ):
-            self._forms["step"] = native_step.NativeStep(model, cache)
+            self._functions["step"] = native_step.NativeStep(model, cache)
         if kernel == "auto":
-            self._forms["layer"] = self._through_layers("layer")
-            self._forms["attention"] = self._through_layers("auto")
-        elif not self._forms:
-            self._forms[kernel] = self._through_layers(kernel)
+            self._functions["layer"] = self._through_layers("layer")
+            self._functions["attention"] = self._through_layers("auto")
+        elif not self._functions:
+            self._functions[kernel] = self._through_layers(kernel)
         self._chosen: dict[int, str] = {}
 
     @property
     def chosen(self) -> dict[int, str]:
-        """What answered, by the largest number of stored tokens that it answers for."""
+        """The chosen implementations, by the largest cache length for which each holds."""
         return dict(self._chosen)
 
     def __call__(
@@ -66,18 +66,18 @@ class Stepper:
         tokens: Int[Tensor, " rows"],
         attention_mask: Bool[Tensor, "rows tokens"] | None = None,
     ) -> Float[Tensor, "rows vocabulary"]:
-        """The logits behind one new token a row, which the cache has seen then.
+        """Return the logits after one new token per row, and add the tokens to the cache.
 
         Args:
             tokens: The new tokens.
-            attention_mask: False for padding, over the tokens seen and the new ones.
+            attention_mask: False for padding, over the cached and the new tokens.
         """
         most = max(LEAST_TIMED, 1 << self.cache.length.bit_length())
         if most not in self._chosen:
             self._chosen[most] = self._choose(most, tokens, attention_mask)
-        return self._forms[self._chosen[most]](tokens, attention_mask)
+        return self._functions[self._chosen[most]](tokens, attention_mask)
 
-    def _through_layers(self, kernel: str) -> Form:
+    def _through_layers(self, kernel: str) -> StepFunction:
         def step(tokens: Tensor, mask: Tensor | None) -> Tensor:
             for layer in self.cache.layers:
                 layer.kernel = kernel
@@ -86,25 +86,25 @@ class Stepper:
         return step
 
     def _choose(self, most: int, tokens: Tensor, mask: Tensor | None) -> str:
-        if len(self._forms) == 1:
-            return next(iter(self._forms))
+        if len(self._functions) == 1:
+            return next(iter(self._functions))
         if not all(layer.can_undo(1) for layer in self.cache.layers):
-            # Nothing could be timed without losing what the cache holds.
-            return next(iter(self._forms))
+            # A timed step could not be undone.
+            return next(iter(self._functions))
         kind = f"step, {self._describe()}, rows {tokens.shape[0]}, tokens {most}"
-        return choose_once(kind, tuple(self._forms), lambda: self._time(tokens, mask))
+        return choose_once(kind, tuple(self._functions), lambda: self._time(tokens, mask))
 
     def _time(self, tokens: Tensor, mask: Tensor | None) -> str:
-        """The form with the shortest step; the cache is afterwards what it was."""
-        length, best = self.cache.length, dict.fromkeys(self._forms, float("inf"))
+        """Return the name of the fastest implementation; the cache is unchanged afterwards."""
+        length, best = self.cache.length, dict.fromkeys(self._functions, float("inf"))
         for turn in range(ROUNDS + 1):
-            for name, form in self._forms.items():
+            for name, step in self._functions.items():
                 start = time.perf_counter()
-                form(tokens, mask)
+                step(tokens, mask)
                 taken = time.perf_counter() - start
                 self.cache.crop(length)
                 if turn:
-                    # A first call may build, time kernels and allocate.
+                    # The first call may compile, time kernels and allocate.
                     best[name] = min(best[name], taken)
         return min(best, key=lambda name: best[name])
 

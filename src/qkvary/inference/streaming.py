@@ -1,7 +1,4 @@
-"""Text as it comes: bytes become characters once they are whole, and stop strings are held back.
-
-Torch-free. Knows no tokens.
-"""
+"""Incremental text: whole characters only, with possible stop strings held back. Torch-free."""
 
 import codecs
 from collections.abc import Sequence
@@ -10,17 +7,17 @@ from qkvary.data.tokenizers import Tokenizer
 
 
 class TextStream:
-    """The text of one request, piece by piece.
+    """The text of one request, built token by token.
 
-    All pieces together are the whole text: bytes that are no UTF-8 become the replacement
-    character, as they would in one go, and nothing is shown that a stop string takes back.
+    The concatenated parts equal the whole text: invalid UTF-8 becomes the replacement character,
+    and no shown text is later removed by a stop string.
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
-        """Start empty.
+        """Start an empty text.
 
         Args:
-            stop: The text ends before the first of these.
+            stop: Stop strings.
         """
         self.stopped = False
         self._stop = tuple(stop)
@@ -28,11 +25,11 @@ class TextStream:
         self._held = ""
 
     def feed(self, data: bytes) -> str:
-        """Take the bytes of a token and return what can be shown now."""
+        """Add the bytes of a token and return the text that can be shown now."""
         return self._release(self._decoder.decode(data))
 
     def finish(self) -> str:
-        """Return what was held back; nothing more will come."""
+        """Return the text held back at the end."""
         text = self._release(self._decoder.decode(b"", final=True))
         rest, self._held = self._held, ""
         return text + rest
@@ -51,22 +48,22 @@ class TextStream:
 
 
 def find_stop(text: str, stop: Sequence[str]) -> int | None:
-    """Where a text ends by its stop strings; ``None`` where none of them is in it.
+    """Return where the first stop string begins, or ``None``.
 
-    Of several the one that is complete first counts, and of these the longest, so that it does not
-    matter how the text was cut.
+    The stop string that is complete first counts, and the longest of these, so that the result does
+    not depend on token borders.
     """
     found = [(text.find(one), len(one)) for one in stop]
     ends = [(start + length, start) for start, length in found if start >= 0]
     return min(ends)[1] if ends else None
 
 
-def spell(tokenizer: Tokenizer, tokens: Sequence[int], *, after: int | None = None) -> str:
-    """The text of some tokens.
+def detokenize(tokenizer: Tokenizer, tokens: Sequence[int], *, after: int | None = None) -> str:
+    """Return the text of tokens.
 
     Args:
-        tokenizer: What they are tokens of.
-        tokens: Any.
+        tokenizer: The tokenizer.
+        tokens: The tokens.
         after: The token before the first.
     """
     before = [after, *tokens][: len(tokens)]
@@ -75,7 +72,7 @@ def spell(tokenizer: Tokenizer, tokens: Sequence[int], *, after: int | None = No
 
 
 def _longest_start(text: str, stop: Sequence[str]) -> int:
-    """How many of the last characters may be the start of a stop string."""
+    """Return how many of the last characters may begin a stop string."""
     longest = max((len(one) - 1 for one in stop), default=0)
     for length in range(min(longest, len(text)), 0, -1):
         if any(one.startswith(text[len(text) - length :]) for one in stop if len(one) > length):

@@ -5,15 +5,15 @@ from collections.abc import Iterable, Iterator
 from qkvary.arch.caches import CacheOptions
 from qkvary.costs.formats import format_options
 from qkvary.inference.benchmark.comparisons import (
-    Beside,
     MemoryGap,
+    PublishedComparison,
     Speed,
     compare_memory,
-    name_place,
-    place_of,
+    compare_with_poster,
+    describe_workload,
     read_speeds,
-    stand_beside_poster,
-    wall_counts,
+    uses_wall_clock,
+    workload_of,
 )
 from qkvary.inference.benchmark.medians import Median, median_with_interval
 from qkvary.inference.benchmark.networks import name_variant
@@ -34,9 +34,9 @@ _MIB = 2**20
 def speed_tables(record: DecodeRecord) -> tuple[Table, ...]:
     """One table for each context, batch and dtype."""
     speeds = read_speeds(record)
-    places = dict.fromkeys(place_of(speed.row.case) for speed in speeds)
+    places = dict.fromkeys(workload_of(speed.row.case) for speed in speeds)
     return tuple(
-        _speed_table(record, [one for one in speeds if place_of(one.row.case) == place], number)
+        _speed_table(record, [one for one in speeds if workload_of(one.row.case) == place], number)
         for number, place in enumerate(places, start=1)
     )
 
@@ -66,7 +66,7 @@ def memory_table(record: DecodeRecord) -> Table:
                 f"Peak ({source}): what the answer added to the process that had loaded the "
                 "network and decoded a few tokens; beside it: the peak above the cache; in all: "
                 "peak and weights. Prompts passed in chunks of "
-                f"{record.question.effort.memory_chunk} tokens, in transformers too. Networks of "
+                f"{record.question.settings.memory_chunk} tokens, in transformers too. Networks of "
                 "one size in transformers were measured once."
             ),
         ),
@@ -98,7 +98,7 @@ def gap_table(record: DecodeRecord) -> Table:
 
 def poster_table(record: DecodeRecord) -> Table | None:
     """The published changes of Q-K=V against QKV beside ours, where both were measured."""
-    found = stand_beside_poster(record)
+    found = compare_with_poster(record)
     if not found:
         return None
     return Table(
@@ -127,7 +127,7 @@ def describe_networks(record: DecodeRecord) -> str:
     network = question.networks[0]
     variants = names.listed([name_variant(one) for one in question.networks])
     weights = (
-        f"random weights (seed {question.effort.seed})"
+        f"random weights (seed {question.settings.seed})"
         if question.checkpoint is None
         else f"the weights of {question.checkpoint}"
     )
@@ -140,16 +140,16 @@ def describe_networks(record: DecodeRecord) -> str:
 
 def describe_facts(record: DecodeRecord) -> list[tuple[str, str]]:
     """What was asked, in a few words each."""
-    question, effort = record.question, record.question.effort
+    question, settings = record.question, record.question.settings
     stream = median_with_interval(record.stream_bytes_per_second)
     return [
         ("contexts", ", ".join(units.tokens(one) for one in question.contexts)),
         ("answers at once", ", ".join(map(str, question.batches))),
         ("number formats", ", ".join(question.dtypes)),
-        ("new tokens", numbers.whole(effort.new_tokens)),
-        ("rounds", numbers.whole(effort.rounds)),
-        ("threads", numbers.whole(effort.threads)),
-        ("device", effort.device),
+        ("new tokens", numbers.whole(settings.new_tokens)),
+        ("rounds", numbers.whole(settings.rounds)),
+        ("threads", numbers.whole(settings.threads)),
+        ("device", settings.device),
         ("stream, GB/s", numbers.real(stream.value / 1e9)),
     ]
 
@@ -190,15 +190,15 @@ def only_cache(rows: Iterable[SpeedRow | MemoryRow]) -> CacheOptions | None:
 
 
 def _speed_table(record: DecodeRecord, speeds: list[Speed], number: int) -> Table:
-    clock = "the clock on the wall" if wall_counts(record) else "the time of the processor"
-    effort, case = record.question.effort, speeds[0].row.case
-    prompt = names.count(case.context - effort.new_tokens, "token")
-    partly = [one.row for one in speeds if one.row.timed_steps < effort.new_tokens]
+    clock = "the clock on the wall" if uses_wall_clock(record) else "the time of the processor"
+    settings, case = record.question.settings, speeds[0].row.case
+    prompt = names.count(case.context - settings.new_tokens, "token")
+    partly = [one.row for one in speeds if one.row.timed_steps < settings.new_tokens]
     notes = [
         (
-            f"{names.count(effort.new_tokens, 'new token')} behind a prompt of {prompt}. Medians "
-            f"of {names.count(effort.rounds, 'round')} in which all take turns, with intervals "
-            + ("that hold at least 95 %." if effort.rounds > 5 else "from least to most.")
+            f"{names.count(settings.new_tokens, 'new token')} behind a prompt of {prompt}. Medians "
+            f"of {names.count(settings.rounds, 'round')} in which all take turns, with intervals "
+            + ("that hold at least 95 %." if settings.rounds > 5 else "from least to most.")
             + " TTFT, TPOT and tokens/s go by the clock on the wall, ratios within a round by "
             f"{clock}. CPU tokens/s: by the time of the processor."
         ),
@@ -213,12 +213,12 @@ def _speed_table(record: DecodeRecord, speeds: list[Speed], number: int) -> Tabl
         notes.insert(0, f"Cache: {name_cache(shared)}; formula and allocation at the end.")
     if partly:
         notes.append(
-            f"Prefix again: {partly[0].timed_steps} of the {effort.new_tokens} tokens were timed, "
-            "the others interpolated."
+            f"Prefix again: {partly[0].timed_steps} of the {settings.new_tokens} tokens were "
+            "timed, the others interpolated."
         )
     return Table(
         key=f"speed-{number}",
-        title=f"Speed: {name_place(case)}",
+        title=f"Speed: {describe_workload(case)}",
         columns=(
             Column(key="variant", title="variant", numeric=False),
             Column(key="runner", title="answers", numeric=False),
@@ -311,7 +311,7 @@ def _gap_row(gap: MemoryGap) -> tuple[Cell, ...]:
     )
 
 
-def _poster_rows(beside: Beside) -> Iterator[tuple[Cell, ...]]:
+def _poster_rows(beside: PublishedComparison) -> Iterator[tuple[Cell, ...]]:
     low, high = beside.published
     yield (
         named(beside.quantity),

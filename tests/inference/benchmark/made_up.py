@@ -1,4 +1,4 @@
-"""A measurement of decoding whose figures are round, so that what follows can be told by heart."""
+"""A made-up decode benchmark with round figures, so that results are easy to check."""
 
 import dataclasses
 
@@ -9,8 +9,8 @@ from qkvary.inference.benchmark.records import (
     DecodeCase,
     DecodeQuestion,
     DecodeRecord,
-    Effort,
     Fact,
+    MeasurementSettings,
     MemoryRow,
     Runner,
     SpeedRow,
@@ -30,7 +30,7 @@ FASTER = {"QKV": 1.0, "Q-K=V": 1.25, "MQA": 2.0}
 """Of the cache, against QKV's."""
 ROTATED = CacheOptions(layout="rotated", storage="preallocated", kernel="auto")
 MOMENTARY = 3 * 2**20
-"""What an answer takes beside its cache."""
+"""What an answer takes besides its cache."""
 
 
 def make_record(*, stock: bool = True, memory: bool = True, rounds: int = ROUNDS) -> DecodeRecord:
@@ -44,7 +44,7 @@ def make_record(*, stock: bool = True, memory: bool = True, rounds: int = ROUNDS
         dtypes=("float32",),
         caches=(CacheChoice(),),
         stock=runners,
-        effort=Effort(
+        settings=MeasurementSettings(
             new_tokens=TOKENS,
             rounds=rounds,
             prefix_steps=TOKENS,
@@ -79,7 +79,7 @@ def make_case(label: str, context: int = CONTEXT) -> DecodeCase:
 
 
 def make_speed(label: str, runner: Runner, rounds: int) -> SpeedRow:
-    """Every other round takes a tenth longer, for everybody."""
+    """Every other round takes a tenth longer for all runners."""
     whole = SECONDS[runner] / (FASTER[label] if runner == "cache" else 1.0)
     pace = [1.0 + 0.1 * (turn % 2) for turn in range(rounds)]
     own = runner == "cache"

@@ -4,13 +4,13 @@ import pytest
 
 from qkvary.inference.benchmark.comparisons import (
     compare_memory,
+    compare_with_poster,
+    describe_workload,
     find_memory,
     find_row,
     is_reference,
-    name_place,
     read_speeds,
-    stand_beside_poster,
-    wall_counts,
+    uses_wall_clock,
 )
 from qkvary.inference.benchmark.records import DecodeRecord
 from tests.inference.benchmark.made_up import (
@@ -29,9 +29,11 @@ from tests.inference.benchmark.made_up import (
 MIB = 2**20
 
 
-def change_effort(record: DecodeRecord, **changes: object) -> DecodeRecord:
-    effort = dataclasses.replace(record.question.effort, **changes)
-    return dataclasses.replace(record, question=dataclasses.replace(record.question, effort=effort))
+def change_settings(record: DecodeRecord, **changes: object) -> DecodeRecord:
+    settings = dataclasses.replace(record.question.settings, **changes)
+    return dataclasses.replace(
+        record, question=dataclasses.replace(record.question, settings=settings)
+    )
 
 
 def test_rates_follow_from_times() -> None:
@@ -64,19 +66,19 @@ def test_ratios_are_taken_within_rounds_and_belong_to_the_cache() -> None:
             assert [ratio.value, ratio.low, ratio.high] == pytest.approx([wanted] * 3)
 
 
-def test_time_of_the_processor_counts_unless_work_is_shared() -> None:
+def test_ratios_use_cpu_time_unless_work_is_parallel() -> None:
     record = make_record()
     row = record.speed[0]
     slow = dataclasses.replace(row.times, cpu_seconds=tuple(2 * one for one in row.times.seconds))
     rows = (dataclasses.replace(row, times=slow), *record.speed[1:])
     record = dataclasses.replace(record, speed=rows)
-    assert not wall_counts(record)
+    assert not uses_wall_clock(record)
     alone = read_speeds(record)[0].over_prefix
-    shared = read_speeds(change_effort(record, threads=2))[0].over_prefix
+    shared = read_speeds(change_settings(record, threads=2))[0].over_prefix
     assert alone is not None
     assert shared is not None
     assert shared.value == pytest.approx(2 * alone.value)
-    assert wall_counts(change_effort(record, device="cuda"))
+    assert uses_wall_clock(change_settings(record, device="cuda"))
 
 
 def test_without_transformers_there_is_nothing_to_compare_with() -> None:
@@ -134,28 +136,28 @@ def test_the_reference_case_is_one() -> None:
     assert is_reference(record, case)
     assert not is_reference(record, dataclasses.replace(case, batch=2))
     assert not is_reference(record, make_case("QKV", 512))
-    assert not is_reference(change_effort(record, threads=2), case)
-    assert not is_reference(change_effort(record, new_tokens=100), case)
+    assert not is_reference(change_settings(record, threads=2), case)
+    assert not is_reference(change_settings(record, new_tokens=100), case)
 
 
-def test_ours_stands_beside_the_poster() -> None:
-    memory, speed = stand_beside_poster(make_record())
+def test_measured_changes_are_compared_with_the_poster() -> None:
+    memory, speed = compare_with_poster(make_record())
     assert memory.published == (-6.5, -6.9)
     assert speed.published == (4.4, 5.3)
     assert [place for place, _ in memory.here] == [
-        name_place(make_case("Q-K=V", context)) for context in (CONTEXT, LONG)
+        describe_workload(make_case("Q-K=V", context)) for context in (CONTEXT, LONG)
     ]
     weights, long = 12 * MIB, formula_bytes("QKV", "rotated", LONG)
     wanted = (weights + MOMENTARY + long // 2) / (weights + MOMENTARY + long) - 1
     assert memory.here[1][1].value == pytest.approx(100 * wanted)
     ((where, change),) = speed.here
-    assert where == name_place(make_case("Q-K=V"))
+    assert where == describe_workload(make_case("Q-K=V"))
     assert change.value == pytest.approx(25.0)
 
 
 def test_the_projection_that_is_gone_saves_more_than_the_poster_measured() -> None:
     """22 layers of 2048 x 2048 and a bias, of 1,214 M parameters, before anything is cached."""
-    memory, speed = stand_beside_poster(make_record())
+    memory, speed = compare_with_poster(make_record())
     gone = 22 * (2048 * 2048 + 2048)
     place, change = memory.model[0]
     assert place == "no context"
@@ -167,12 +169,12 @@ def test_the_projection_that_is_gone_saves_more_than_the_poster_measured() -> No
     )
 
 
-def test_other_variants_have_no_place_beside_the_poster() -> None:
+def test_other_variants_are_not_compared_with_the_poster() -> None:
     record = make_record()
     rows = tuple(row for row in record.speed if row.case.variant != "QKV")
     kept = tuple(row for row in record.memory if row.case.variant != "QKV")
-    assert stand_beside_poster(dataclasses.replace(record, speed=rows, memory=kept)) == ()
+    assert compare_with_poster(dataclasses.replace(record, speed=rows, memory=kept)) == ()
 
 
-def test_variants_are_all_there() -> None:
+def test_every_variant_makes_a_network() -> None:
     assert {speed.row.case.variant for speed in read_speeds(make_record())} == set(VARIANTS)

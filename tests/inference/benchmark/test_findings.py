@@ -37,34 +37,34 @@ def test_answers_come_from_the_figures() -> None:
     assert answers[2].startswith("Times as fast as transformers (its static cache)")
     assert "goal" not in answers[2]
     assert answers[3] == (
-        "Q-K=V at 4,096 tokens: keeping what is needed instead of K and V lowers the peak by 16.0 "
-        "MiB, by the formula 16.0 (+0.00 %, within 2 %)."
+        "Q-K=V at 4,096 tokens: storing only what is needed instead of K and V lowers the peak by "
+        "16.0 MiB; the formula gives 16.0 (+0.00 %, within 2 %)."
     )
     assert answers[4].startswith("Peaks of the other variants differ from QKV's as their caches do")
     assert "the poster says -6.5 to -6.9 % (1.2B on an A100)" in answers[5]
     assert answers[5].endswith(
-        "In the poster's network the projection that is gone makes -7.6 % by itself, before "
-        "anything is cached, which is more than was measured."
+        "In the poster's network, removing the projection alone gives -7.6 %, before anything is "
+        "cached, which is more than was measured."
     )
     assert "ours +25.0 % at 1 answer of 256 tokens, float32" in answers[6]
 
 
-def test_a_goal_that_only_some_reach_is_told_for_each() -> None:
+def test_a_goal_that_only_some_meet_is_judged_for_each() -> None:
     answers = find_answers(slower(make_record(), "QKV", 2.0))
     assert answers[0].endswith("; the goal of 9: QKV missed, Q-K=V met, MQA met.")
 
 
 def test_other_cases_have_no_goal() -> None:
     record = make_record()
-    effort = dataclasses.replace(record.question.effort, threads=2)
+    settings = dataclasses.replace(record.question.settings, threads=2)
     shared = dataclasses.replace(
-        record, question=dataclasses.replace(record.question, effort=effort)
+        record, question=dataclasses.replace(record.question, settings=settings)
     )
     assert "goal" not in find_answers(shared)[0]
-    assert "Ratios go by the clock on the wall, since the work is shared." in find_caveats(shared)
+    assert any(caveat.startswith("Ratios use wall-clock time") for caveat in find_caveats(shared))
 
 
-def test_a_peak_that_misses_its_formula_is_told() -> None:
+def test_a_peak_that_misses_its_formula_is_reported() -> None:
     record = make_record()
     rows = tuple(
         dataclasses.replace(row, peak_bytes=row.peak_bytes - 2 * MIB)
@@ -73,7 +73,7 @@ def test_a_peak_that_misses_its_formula_is_told() -> None:
         for row in record.memory
     )
     answers = find_answers(dataclasses.replace(record, memory=rows))
-    assert "by the formula 16.0 (-12.50 %, not within 2 %)" in answers[3]
+    assert "the formula gives 16.0 (-12.50 %, not within 2 %)" in answers[3]
 
 
 @pytest.mark.parametrize(
@@ -89,20 +89,20 @@ def test_a_goal_is_judged_by_the_whole_interval(found: Median, said: str) -> Non
     assert judge(found, 2.0) == said
 
 
-def test_caveats_say_what_is_equal_and_what_is_not() -> None:
+def test_caveats_report_equal_and_different_tokens() -> None:
     record = make_record()
-    assert "In float32 everybody gave the same tokens in every case." in find_caveats(record)
+    assert "In float32 all runners gave the same tokens in every case." in find_caveats(record)
     row = dataclasses.replace(record.speed[2], equal_tokens=17)
     other = dataclasses.replace(record, speed=(*record.speed[:2], row, *record.speed[3:]))
     said = " ".join(find_caveats(other))
-    assert "everybody" not in said
+    assert "all runners" not in said
     assert (
-        "In float32 1 of 12 answers leave the cache's after some tokens, the first (QKV, "
+        "In float32 1 of 12 answers differ from the cache's after some tokens, the first (QKV, "
         "transformers, 256 tokens) after 17 of 240: rounding decides"
     ) in said
 
 
-def test_caveats_hold_what_is_missing() -> None:
+def test_caveats_include_the_notes() -> None:
     record = dataclasses.replace(make_record(stock=False, memory=False), notes=("No peer.",))
     caveats = find_caveats(record)
     assert caveats[-1] == "No peer."
@@ -114,7 +114,7 @@ def test_caveats_hold_what_is_missing() -> None:
     assert not any("weights are random" in caveat for caveat in find_caveats(stored))
 
 
-def test_several_caches_are_told_apart() -> None:
+def test_several_caches_are_distinguished() -> None:
     record = make_record()
     question = dataclasses.replace(record.question, caches=record.question.caches * 2)
     answers = find_answers(dataclasses.replace(record, question=question))

@@ -1,4 +1,4 @@
-"""What is measured and by whom; how long it takes is nobody's business here."""
+"""The cases, runners and records of the benchmark; no test asserts a time."""
 
 import dataclasses
 import itertools
@@ -11,12 +11,12 @@ from qkvary.arch.caches import CacheOptions
 from qkvary.checkpoints.models import save_model
 from qkvary.inference.benchmark import measurements
 from qkvary.inference.benchmark.measurements import (
+    MEMORY_PROCESSES,
     MEMORY_TOKENS,
-    MEMORY_TURNS,
     NEEDS_TRANSFORMERS,
     measure,
 )
-from qkvary.inference.benchmark.measuring import MemoryStream, usual_options
+from qkvary.inference.benchmark.measuring import MemoryStream, default_options
 from qkvary.inference.benchmark.networks import Sizes, cache_formula_bytes, make_network
 from qkvary.inference.benchmark.peak_memory import MemoryJob, MemoryReading, measure_here
 from qkvary.inference.benchmark.records import (
@@ -24,7 +24,7 @@ from qkvary.inference.benchmark.records import (
     CacheChoice,
     DecodeQuestion,
     DecodeRecord,
-    Effort,
+    MeasurementSettings,
     from_json,
     to_json,
 )
@@ -32,7 +32,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import ResourceError, UsageError
 
 SIZES = Sizes(d_model=24, num_layers=2, num_heads=3, vocabulary=29)
-EFFORT = Effort(
+SETTINGS = MeasurementSettings(
     new_tokens=7,
     rounds=2,
     prefix_steps=7,
@@ -48,7 +48,7 @@ READING = MemoryReading(
 
 
 def ask(*labels: str, **changes: object) -> DecodeQuestion:
-    effort = changes.pop("effort", {})
+    settings = changes.pop("settings", {})
     question = DecodeQuestion(
         networks=tuple(make_network(label, SIZES) for label in labels),
         checkpoint=None,
@@ -57,7 +57,7 @@ def ask(*labels: str, **changes: object) -> DecodeQuestion:
         dtypes=("float32",),
         caches=(CacheChoice(),),
         stock=STOCK_RUNNERS,
-        effort=dataclasses.replace(EFFORT, **effort),  # type: ignore[arg-type]
+        settings=dataclasses.replace(SETTINGS, **settings),  # type: ignore[arg-type]
     )
     return dataclasses.replace(question, **changes)  # type: ignore[arg-type]
 
@@ -71,13 +71,13 @@ def short_stream(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answer(question: DecodeQuestion) -> DecodeRecord:
-    return measure(question, command="typed", tell=lambda _: None)
+    return measure(question, command="typed", log=lambda _: None)
 
 
-def test_everybody_answers_every_case_in_every_round() -> None:
-    told: list[str] = []
+def test_all_runners_answer_every_case_in_every_round() -> None:
+    lines: list[str] = []
     question = ask("QKV", "Q-MQA", contexts=(16, 19), batches=(1, 2))
-    record = measure(question, command="typed", tell=told.append)
+    record = measure(question, command="typed", log=lines.append)
     assert len(record.speed) == 2 * 2 * 2 * 4
     for row in record.speed:
         times = row.times
@@ -86,7 +86,7 @@ def test_everybody_answers_every_case_in_every_round() -> None:
         assert row.equal_tokens == row.timed_steps == 7
         assert row.cache_bytes == row.cache_formula_bytes
     assert len(record.stream_bytes_per_second) == 4 * 2
-    assert [text.partition(":")[0] for text in told] == [
+    assert [text.partition(":")[0] for text in lines] == [
         f"speed at {context} tokens, batch {batch}, float32"
         for context in (16, 19)
         for batch in (1, 2)
@@ -100,7 +100,7 @@ def test_rows_say_what_was_stored_and_read() -> None:
     rows = {row.runner: row for row in record.speed}
     ours, stock = rows["cache"], rows["transformers"]
     network = dataclasses.replace(make_network("Q-K=V", SIZES), max_tokens=16)
-    assert ours.cache == usual_options(LanguageModel(network))
+    assert ours.cache == default_options(LanguageModel(network))
     assert ours.cache_bytes == 2 * 24 * 4 * 15
     assert stock.cache_bytes == 2 * ours.cache_bytes
     assert rows["prefix"].cache_bytes == 0
@@ -110,7 +110,7 @@ def test_rows_say_what_was_stored_and_read() -> None:
     assert stock.notes[0] == "as gpt2"
 
 
-def test_caches_are_measured_beside_each_other() -> None:
+def test_several_caches_are_measured_together() -> None:
     choices = (
         CacheChoice(),
         CacheChoice(layout="split", kernel="folded"),
@@ -139,7 +139,7 @@ def test_long_contexts_are_interpolated(monkeypatch: pytest.MonkeyPatch) -> None
     assert (row.timed_steps, row.equal_tokens) == (3, 3)
 
 
-def test_without_transformers_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_transformers_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurements, "is_installed", lambda _: False)
     record = answer(ask("QKV"))
     assert record.notes == (NEEDS_TRANSFORMERS,)
@@ -149,11 +149,13 @@ def test_without_transformers_one_line_says_so(monkeypatch: pytest.MonkeyPatch) 
     assert silent.notes == ()
 
 
-def test_what_transformers_cannot_express_has_no_peer() -> None:
+def test_networks_that_transformers_cannot_express_are_noted() -> None:
     record = answer(ask("(Q=K-V)+"))
     assert {row.runner for row in record.speed} == {"cache", "prefix"}
     (note,) = record.notes
-    assert note.startswith("(Q=K-V)+ has no peer in transformers: expected a network that GPT-2")
+    assert note.startswith(
+        "(Q=K-V)+ has no equivalent in transformers: expected a network that GPT-2"
+    )
 
 
 def test_every_dtype_is_computed_in() -> None:
@@ -171,9 +173,9 @@ def test_memory_is_measured_of_every_case_and_of_a_long_one(
         jobs.append(job)
         return READING
 
-    monkeypatch.setattr(measurements, "measure_apart", read)
-    effort = {"memory_context": 64, "new_tokens": 7}
-    record = answer(ask("QKV", "Q-K=V", effort=effort))
+    monkeypatch.setattr(measurements, "measure_in_subprocess", read)
+    settings = {"memory_context": 64, "new_tokens": 7}
+    record = answer(ask("QKV", "Q-K=V", settings=settings))
     found = [
         (row.case.variant, row.case.context, row.runner, row.cache and row.cache.layout)
         for row in record.memory
@@ -191,8 +193,8 @@ def test_memory_is_measured_of_every_case_and_of_a_long_one(
         ("Q-K=V", 64, "cache", own),
         ("Q-K=V", 64, "cache", "split"),
     ]
-    assert all(job == jobs[index - index % MEMORY_TURNS] for index, job in enumerate(jobs))
-    for job, row in zip(jobs[::MEMORY_TURNS], record.memory, strict=True):
+    assert all(job == jobs[index - index % MEMORY_PROCESSES] for index, job in enumerate(jobs))
+    for job, row in zip(jobs[::MEMORY_PROCESSES], record.memory, strict=True):
         assert job.cache == row.cache
         assert job.prompt_tokens + job.new_tokens == row.case.context
         assert job.network.config.max_tokens == row.case.context
@@ -209,41 +211,43 @@ def test_memory_is_measured_of_every_case_and_of_a_long_one(
             )
 
 
-def test_the_least_of_some_processes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_minimum_of_several_processes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     more = itertools.cycle((5, 0, 3))
 
     def read(_job: MemoryJob) -> MemoryReading:
         return dataclasses.replace(READING, peak_bytes=READING.peak_bytes + next(more))
 
-    monkeypatch.setattr(measurements, "measure_apart", read)
-    record = answer(ask("QKV", stock=(), effort={"memory_context": 0}))
+    monkeypatch.setattr(measurements, "measure_in_subprocess", read)
+    record = answer(ask("QKV", stock=(), settings={"memory_context": 0}))
     assert [row.answer_bytes for row in record.memory] == [700]
 
 
 def test_no_long_context_and_no_memory_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurements, "measure_apart", lambda _: READING)
-    only = answer(ask("Q-K=V", stock=(), effort={"memory_context": 0}))
+    monkeypatch.setattr(measurements, "measure_in_subprocess", lambda _: READING)
+    only = answer(ask("Q-K=V", stock=(), settings={"memory_context": 0}))
     assert [row.case.context for row in only.memory] == [16]
     assert answer(ask("Q-K=V", stock=())).memory == ()
 
 
-def test_a_process_that_dies_takes_no_other_row_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_loses_no_other_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(job: MemoryJob) -> MemoryReading:
         if job.prompt_tokens > 32:
             raise ResourceError("the process that measures memory ended with code -9")
         return READING
 
-    monkeypatch.setattr(measurements, "measure_apart", read)
-    record = answer(ask("QKV", stock=(), effort={"memory_context": 64}))
+    monkeypatch.setattr(measurements, "measure_in_subprocess", read)
+    record = answer(ask("QKV", stock=(), settings={"memory_context": 64}))
     assert [row.case.context for row in record.memory] == [16]
     (note,) = record.notes
-    assert note.startswith("No memory of QKV, 1 answer of 64 tokens, float32: the process that")
+    assert note.startswith(
+        "No memory measurement of QKV, 1 answer of 64 tokens, float32: the process that"
+    )
     assert note.endswith("ended with code -9.")
 
 
-def test_peaks_come_from_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurements, "MEMORY_TURNS", 1)
-    record = answer(ask("Q-K=V", stock=(), effort={"memory_context": 0}))
+def test_peaks_come_from_fresh_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurements, "MEMORY_PROCESSES", 1)
+    record = answer(ask("Q-K=V", stock=(), settings={"memory_context": 0}))
     (row,) = record.memory
     assert row.cache_bytes == row.cache_formula_bytes == record.speed[0].cache_bytes
     assert row.weight_bytes == 4 * record.speed[0].parameters
@@ -258,7 +262,7 @@ def test_a_checkpoint_is_measured_as_it_is(tmp_path: Path, monkeypatch: pytest.M
         "QKV",
         networks=(config,),
         checkpoint=str(tmp_path / "model"),
-        effort={"memory_context": 0},
+        settings={"memory_context": 0},
         stock=(),
     )
     record = answer(question)
@@ -275,12 +279,12 @@ def test_environment_and_threads() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_a_missing_device_is_rejected() -> None:
     with pytest.raises(UsageError, match="expected a device"):
-        answer(ask("QKV", effort={"device": "cuda:99"}))
+        answer(ask("QKV", settings={"device": "cuda:99"}))
 
 
-def test_what_a_timing_chose_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_chosen_by_timing_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     record = answer(ask("QKV", "Q-MQA", stock=()))
     size = record.speed[0].parameters
     step = f"step, device cpu, parameters {size}, threads 1, rows 1, tokens 64"

@@ -9,8 +9,8 @@ from qkvary.inference.benchmark.measuring import (
     answer_without_cache,
     choose_steps,
     count_equal,
+    default_options,
     draw_prompts,
-    usual_options,
 )
 from qkvary.inference.decoding import complete
 from qkvary.inference.requests import Request
@@ -35,7 +35,7 @@ def test_prompts_are_drawn_anew_for_every_row_and_alike_for_a_seed() -> None:
     assert all(0 <= token < VOCABULARY for row in one for token in row)
 
 
-def test_the_answer_is_that_of_decoding_and_the_cache_is_what_it_says() -> None:
+def test_answers_and_cache_sizes_equal_those_of_decoding() -> None:
     model = make_network("Q-K=V")
     prompts = draw_prompts(VOCABULARY, batch=2, length=7, seed=0)
     answer = answer_with_cache(model, prompts, NEW, options=PREALLOCATED)
@@ -97,11 +97,11 @@ def test_memory_is_read_at_some_rate() -> None:
     assert MemoryStream("cpu", 2**20).measure() > 0
 
 
-def test_the_usual_cache_is_that_of_decoding() -> None:
-    assert usual_options(make_network("MQA")).storage == "preallocated"
+def test_the_default_cache_is_that_of_decoding() -> None:
+    assert default_options(make_network("MQA")).storage == "preallocated"
 
 
-def test_threads_and_gradients_are_left_alone() -> None:
+def test_threads_and_gradients_are_restored() -> None:
     model = make_network("QKV")
     prompts = draw_prompts(VOCABULARY, batch=1, length=3, seed=0)
     threads = torch.get_num_threads()

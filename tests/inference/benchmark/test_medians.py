@@ -18,7 +18,7 @@ def test_median_is_in_the_middle_of_its_interval() -> None:
 
 
 @pytest.mark.parametrize("count", range(1, 40))
-def test_interval_holds_its_level_and_no_narrower_one_does(count: int) -> None:
+def test_interval_is_the_narrowest_with_its_level(count: int) -> None:
     found = median_with_interval([float(number) for number in range(count)])
     cut = int(found.low)
     assert found.high == count - 1 - cut
@@ -37,7 +37,7 @@ def test_more_rounds_give_narrower_intervals() -> None:
     assert all(after < before for before, after in pairwise(widths))
 
 
-def test_ratio_is_taken_round_by_round() -> None:
+def test_ratios_are_taken_within_rounds() -> None:
     """A round in which both are slower says the same of them."""
     assert median_ratio([1.0, 10.0, 2.0], [3.0, 30.0, 6.0]) == Median(3.0, 3.0, 3.0)
 

@@ -1,4 +1,4 @@
-"""Memory falls by what the formula says: measured in fresh processes."""
+"""Memory falls by what the formula predicts, measured in fresh processes."""
 
 import dataclasses
 
@@ -13,8 +13,8 @@ from qkvary.inference.benchmark.peak_memory import (
     MemoryJob,
     MemoryReading,
     NetworkSource,
-    measure_apart,
     measure_here,
+    measure_in_subprocess,
 )
 from qkvary.storage.errors import ResourceError
 from tests.inference.decoding_networks import make_config
@@ -42,7 +42,7 @@ def read_layout(layout: CacheLayout, *, context: int, batch: int, chunk: int) ->
     )
     options = CacheOptions(layout=layout, storage="preallocated", kernel="auto")
     sizes = {"batch": batch, "prompt_tokens": context - 8, "new_tokens": 8, "chunk": chunk}
-    return measure_apart(make_job(config, options, **sizes))
+    return measure_in_subprocess(make_job(config, options, **sizes))
 
 
 def check_gap(*, context: int, batch: int, chunk: int) -> None:
@@ -66,12 +66,12 @@ def test_one_tensor_for_both_roles_lowers_the_peak_of_a_long_context_by_its_byte
 
 
 @pytest.mark.parametrize("label", ["QKV", "Q-K=V"])
-def test_a_process_of_its_own_says_what_this_one_would(label: str) -> None:
+def test_a_fresh_process_reads_the_same_as_this_one(label: str) -> None:
     """All but the marks, which belong to a process."""
     job = make_job(make_config(label), CacheOptions(storage="preallocated"))
     parameters = sum(part.numel() for part in job.network.load().parameters())
     tensors = 2 if label == "QKV" else 1
-    for reading in (measure_here(job), *([measure_apart(job)] if label == "QKV" else [])):
+    for reading in (measure_here(job), *([measure_in_subprocess(job)] if label == "QKV" else [])):
         assert reading.weight_bytes == 4 * parameters
         assert reading.cache_bytes == tensors * 3 * 20 * 4 * 13
         assert reading.source == "VmHWM"
@@ -92,12 +92,12 @@ def test_transformers_is_measured_by_itself() -> None:
     assert more == 4 * 3 * (20 * 20 + 20)
 
 
-def test_a_process_that_dies_is_told_with_its_last_words() -> None:
+def test_a_dead_process_is_reported_with_its_last_line() -> None:
     job = make_job(make_config("QKV"), CacheOptions(), prompt_tokens=60, new_tokens=60)
-    with pytest.raises(ResourceError, match="ended with code 1 and said: ValueError: expected"):
-        measure_apart(job)
+    with pytest.raises(ResourceError, match="ended with code 1: ValueError: expected"):
+        measure_in_subprocess(job)
 
 
-def test_threads_are_those_that_are_asked_for() -> None:
+def test_threads_are_those_requested() -> None:
     measure_here(make_job(make_config("QKV"), CacheOptions(), threads=1))
     assert torch.get_num_threads() == 1

@@ -42,6 +42,6 @@ def test_chunks_of_a_prompt_change_nothing() -> None:
     assert stock.answer(prompts, NEW, chunk=4).tokens == stock.answer(prompts, NEW).tokens
 
 
-def test_what_cannot_be_expressed_is_refused() -> None:
+def test_inexpressible_networks_are_rejected() -> None:
     with pytest.raises(ValueError, match="expected a network that GPT-2 can express"):
         StockModel(make_network("(Q=K-V)+"))

@@ -1,4 +1,4 @@
-"""Networks of bytes, small enough that a test asks them many questions."""
+"""Byte-level networks, small enough for tests that ask many questions."""
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant

@@ -1,4 +1,4 @@
-"""Standard errors, chance levels and distances, beside what they are made of."""
+"""Standard errors, chance levels and distances, recomputed from their parts."""
 
 import dataclasses
 import math
@@ -6,10 +6,10 @@ import statistics
 
 import pytest
 
-from qkvary.inference.evaluation.answers import FIVE, Share, TaskScore, average, measure_share
+from qkvary.inference.evaluation.answers import FIVE, Accuracy, TaskScore, average, measure_accuracy
 
 
-def make_score(task: str, share: Share, normalised: Share | None = None) -> TaskScore:
+def make_score(task: str, share: Accuracy, normalised: Accuracy | None = None) -> TaskScore:
     return TaskScore(
         task=task,
         documents=4,
@@ -27,7 +27,7 @@ def make_score(task: str, share: Share, normalised: Share | None = None) -> Task
 def test_a_share_has_its_error_and_chance() -> None:
     right = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]
     choices = [4, 4, 3, 5, 4, 4, 2]
-    found = measure_share(right, choices)
+    found = measure_accuracy(right, choices)
     assert found.value == pytest.approx(5 / 7)
     assert found.error == pytest.approx(statistics.stdev(right) / math.sqrt(7), rel=1e-12)
     assert found.chance == pytest.approx(statistics.mean(1 / one for one in choices), rel=1e-12)
@@ -35,13 +35,13 @@ def test_a_share_has_its_error_and_chance() -> None:
 
 
 def test_a_distance_needs_an_error_and_a_chance() -> None:
-    assert measure_share([1.0, 0.0]).distance is None
-    assert measure_share([1.0, 1.0], [2, 2]).distance is None
-    alone = measure_share([1.0], [2])
+    assert measure_accuracy([1.0, 0.0]).distance is None
+    assert measure_accuracy([1.0, 1.0], [2, 2]).distance is None
+    alone = measure_accuracy([1.0], [2])
     assert math.isnan(alone.error)
     assert alone.distance is None
     with pytest.raises(ValueError, match="expected answers, got none"):
-        measure_share([])
+        measure_accuracy([])
 
 
 def test_the_mean_of_five_has_the_chance_of_five() -> None:
@@ -49,12 +49,14 @@ def test_the_mean_of_five_has_the_chance_of_five() -> None:
     scores = {
         name: make_score(
             name,
-            Share(value=0.3 + 0.1 * place, error=0.01 * (place + 1), chance=chances.get(name, 0.5)),
+            Accuracy(
+                value=0.3 + 0.1 * place, error=0.01 * (place + 1), chance=chances.get(name, 0.5)
+            ),
         )
         for place, name in enumerate(FIVE)
     }
-    scores["lambada"] = make_score("lambada", Share(value=0.9, error=0.1, chance=None))
-    normalised = Share(value=0.9, error=0.02, chance=0.25)
+    scores["lambada"] = make_score("lambada", Accuracy(value=0.9, error=0.1, chance=None))
+    normalised = Accuracy(value=0.9, error=0.02, chance=0.25)
     scores["arc_easy"] = dataclasses.replace(scores["arc_easy"], normalised=normalised)
     found = average(scores)
     assert found is not None

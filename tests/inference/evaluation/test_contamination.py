@@ -87,7 +87,7 @@ SENTENCES = st.lists(
     words=st.sampled_from([1, 5, 10_000]),
     is_cut=st.booleans(),
 )
-def test_what_is_found_is_what_a_plain_search_finds(
+def test_matches_equal_those_of_a_plain_search(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     documents: list[str],
@@ -106,7 +106,7 @@ def test_what_is_found_is_what_a_plain_search_finds(
 
 
 @pytest.mark.parametrize("name", ["bytes", "characters", "pieces", *KINDS])
-def test_a_planted_question_is_found_whatever_the_tokens_are(tmp_path: Path, name: str) -> None:
+def test_a_planted_question_is_found_with_any_tokenizer(tmp_path: Path, name: str) -> None:
     train = ["Nothing here.", f"A story. {LONG.upper()} The end.", "One two three, four five."] * 3
     tokenizer: Tokenizer = {
         "bytes": lambda: BYTES,
@@ -166,7 +166,7 @@ def test_spelling_does_not_matter(tmp_path: Path, text: str, asked: str) -> None
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5])
-def test_letters_of_several_bytes_may_be_cut(
+def test_multibyte_letters_may_be_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     monkeypatch.setattr(contamination, "_BLOCK", block)
@@ -174,7 +174,7 @@ def test_letters_of_several_bytes_may_be_cut(
     assert find(data, ["naïve 東京 été", "naïve", "na", "été b"]) == [True, True, False, False]
 
 
-def test_bytes_that_are_no_text_separate_words(tmp_path: Path) -> None:
+def test_invalid_bytes_separate_words(tmp_path: Path) -> None:
     data = made(tmp_path, ["one two", "three"])
     path = tmp_path / "train-00000.bin"
     tokens = np.fromfile(path, dtype="<u2")
@@ -248,15 +248,15 @@ def test_memory_does_not_grow_with_the_text(
     assert peaks[1] - peaks[0] < 4 * 8 * 950
 
 
-def test_how_far_it_is_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contamination, "_BLOCK", 10)
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     data = made(tmp_path, ["twelve lettr", "seven l"])
-    TrainingText(data).find(["x"], tell=lambda done, total: told.append((done, total)))
-    assert told == [(10, 21), (20, 21), (21, 21)]
+    TrainingText(data).find(["x"], on_progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(10, 21), (20, 21), (21, 21)]
 
 
 @given(st.text(max_size=40))
-def test_words_are_those_of_the_plain_way(text: str) -> None:
+def test_words_equal_those_of_a_plain_split(text: str) -> None:
     assert split_words(text) == plain_words(text).split()
     assert split_words(unicodedata.normalize("NFD", text)) == split_words(text)

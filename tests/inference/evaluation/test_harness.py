@@ -1,4 +1,4 @@
-"""lm-eval asks our networks: its prompts, its scores, on local files; nothing is looked up."""
+"""lm-eval asks our networks its own prompts on local files, offline."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,7 +14,12 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.inference.evaluation.answers import FIVE
-from qkvary.inference.evaluation.harness import NetworkLM, ask, make_task, question_text
+from qkvary.inference.evaluation.harness import (
+    NetworkLM,
+    configure_task,
+    evaluate_tasks,
+    question_text,
+)
 from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
@@ -82,7 +87,7 @@ def stock_task(name: str) -> Any:
 
 @pytest.mark.parametrize("name", LOCAL_TASKS)
 def test_questions_are_those_of_lm_eval_on_the_fields_of_the_hub(folder: Path, name: str) -> None:
-    ours, stock = make_task(name, folder, fewshot=0).task, stock_task(name)
+    ours, stock = configure_task(name, folder, fewshot=0).task, stock_task(name)
     assert len(ours.eval_docs) == len(stock.eval_docs)
     for mine, other in zip(ours.eval_docs, stock.eval_docs, strict=True):
         asked = [
@@ -108,7 +113,7 @@ OWN_WORDS = {
 def test_a_question_is_never_its_own_example(folder: Path, name: str) -> None:
     """With as many examples as there are others, each of them is there, and it itself once."""
     others = len(FILES[LOCAL_TASKS[name].evaluated]) - 1
-    task = make_task(name, folder, fewshot=others).task
+    task = configure_task(name, folder, fewshot=others).task
     documents, words = list(task.eval_docs), OWN_WORDS[name]
     for _ in range(5):
         for document in documents:
@@ -120,7 +125,7 @@ def test_a_question_is_never_its_own_example(folder: Path, name: str) -> None:
 
 
 def test_examples_come_from_the_other_file(folder: Path) -> None:
-    task = make_task("arc_challenge", folder, fewshot=5).task
+    task = configure_task("arc_challenge", folder, fewshot=5).task
     prompt = task.fewshot_context(task.eval_docs[0], 5)
     assert prompt.count("Question:") == 6
     assert prompt.count("\n\n") == 5
@@ -131,10 +136,12 @@ def test_examples_come_from_the_other_file(folder: Path) -> None:
 def test_answers_are_those_of_the_network(folder: Path, label: str) -> None:
     """Every figure again, from plain log-probabilities of the same requests."""
     model, tokenizer = network(label), ByteTokenizer()
-    found = ask(model, tokenizer, [*FIVE, "lambada"], folder=folder, fewshot=1, batch_size=3)
+    found = evaluate_tasks(
+        model, tokenizer, [*FIVE, "lambada"], folder=folder, fewshot=1, batch_size=3
+    )
     assert list(found) == [*FIVE, "lambada"]
     for name, score in found.items():
-        task = make_task(name, folder, fewshot=1).task
+        task = configure_task(name, folder, fewshot=1).task
         task.build_all_requests(limit=None)
         answers: dict[int, list[float]] = {}
         lost = 0
@@ -168,7 +175,7 @@ def test_answers_are_those_of_the_network(folder: Path, label: str) -> None:
 
 
 def test_the_first_questions_are_asked(folder: Path) -> None:
-    found = ask(network(), ByteTokenizer(), ["piqa"], folder=folder, fewshot=0, limit=2)
+    found = evaluate_tasks(network(), ByteTokenizer(), ["piqa"], folder=folder, fewshot=0, limit=2)
     assert found["piqa"].documents == 2
     assert found["piqa"].shots_from is None
 
@@ -186,18 +193,16 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("name", LOCAL_TASKS)
-def test_a_question_stands_with_its_right_answer_and_without_labels(
-    folder: Path, name: str
-) -> None:
-    task = make_task(name, folder, fewshot=0).task
+def test_question_text_has_the_answer_and_no_labels(folder: Path, name: str) -> None:
+    task = configure_task(name, folder, fewshot=0).task
     assert question_text(task, task.eval_docs[0]) == QUESTIONS[name]
 
 
-def test_questions_that_were_trained_on_are_left_out(folder: Path) -> None:
+def test_contaminated_questions_are_left_out(folder: Path) -> None:
     """Each answer by itself: of what is right among the first so many, the last."""
     model, names = network(), ["piqa", "hellaswag", "lambada"]
     first = [
-        ask(model, ByteTokenizer(), names, folder=folder, fewshot=0, limit=count)
+        evaluate_tasks(model, ByteTokenizer(), names, folder=folder, fewshot=0, limit=count)
         for count in (1, 2, 3)
     ]
     asked: list[str] = []
@@ -206,7 +211,9 @@ def test_questions_that_were_trained_on_are_left_out(folder: Path) -> None:
         asked.extend(questions)
         return [False, True, False, True, True, True, False, True]
 
-    found = ask(model, ByteTokenizer(), names, folder=folder, fewshot=0, find_shared=find_shared)
+    found = evaluate_tasks(
+        model, ByteTokenizer(), names, folder=folder, fewshot=0, find_shared=find_shared
+    )
     assert [asked[0], asked[3], asked[6]] == [QUESTIONS[name] for name in names]
     assert len(asked) == 8
     for name, kept in {"piqa": [0, 2], "hellaswag": [], "lambada": [0]}.items():
@@ -231,7 +238,7 @@ def test_questions_that_were_trained_on_are_left_out(folder: Path) -> None:
             assert share.chance == (0.5 if name == "piqa" else None)
 
 
-def test_only_what_is_asked_is_looked_for(folder: Path) -> None:
+def test_only_the_selected_questions_are_searched_for(folder: Path) -> None:
     asked: list[str] = []
 
     def find_shared(questions: Sequence[str]) -> list[bool]:
@@ -239,11 +246,14 @@ def test_only_what_is_asked_is_looked_for(folder: Path) -> None:
         return [True for _ in questions]
 
     options: dict[str, Any] = {"folder": folder, "fewshot": 0, "limit": 2}
-    found = ask(network(), ByteTokenizer(), ["piqa"], find_shared=find_shared, **options)
+    found = evaluate_tasks(network(), ByteTokenizer(), ["piqa"], find_shared=find_shared, **options)
     assert len(asked) == 2
     assert found["piqa"].contamination
     assert found["piqa"].contamination.shared == 2
-    assert ask(network(), ByteTokenizer(), ["piqa"], **options)["piqa"].contamination is None
+    assert (
+        evaluate_tasks(network(), ByteTokenizer(), ["piqa"], **options)["piqa"].contamination
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -255,36 +265,36 @@ def test_only_what_is_asked_is_looked_for(folder: Path) -> None:
         (["arc_easy"], -1, r"expected 0 to 6 solved examples for arc_easy"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(
+def test_invalid_tasks_are_rejected(
     folder: Path, names: list[str], fewshot: int | None, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        ask(network(), ByteTokenizer(), names, folder=folder, fewshot=fewshot)
+        evaluate_tasks(network(), ByteTokenizer(), names, folder=folder, fewshot=fewshot)
 
 
 def test_a_few_characters_are_not_enough(folder: Path) -> None:
     with pytest.raises(UsageError, match="expected a tokenizer for any text, got one of 3 charac"):
-        ask(network(), CharacterTokenizer("abc"), ["piqa"], folder=folder)
+        evaluate_tasks(network(), CharacterTokenizer("abc"), ["piqa"], folder=folder)
 
 
 def test_answers_longer_than_the_network_are_refused(folder: Path) -> None:
     model = byte_network("QKV@rotary", max_tokens=9).eval()
     with pytest.raises(UsageError, match="expected answers of 1 to 9 tokens for this network"):
-        ask(model, ByteTokenizer(), ["piqa"], folder=folder, fewshot=0)
+        evaluate_tasks(model, ByteTokenizer(), ["piqa"], folder=folder, fewshot=0)
 
 
-def test_what_just_fits_is_not_cut() -> None:
+def test_prompts_that_just_fit_are_not_truncated() -> None:
     lm = NetworkLM(byte_network("QKV@rotary", max_tokens=9).eval(), ByteTokenizer(), batch_size=2)
     fits, lost = (("", ""), [1] * 7, [2, 3, 4]), (("", ""), [1] * 8, [2, 3, 4])
     lm._loglikelihood_tokens([fits, fits], disable_tqdm=True)
-    assert lm.cut_share == 0.0
+    assert lm.truncated_share == 0.0
     lm._loglikelihood_tokens([fits, lost, fits, fits], disable_tqdm=True)
-    assert lm.cut_share == 0.25
+    assert lm.truncated_share == 0.25
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("somebody opened a connection")
+        raise AssertionError("a test opened a connection")
 
     monkeypatch.setattr("socket.socket.connect", refuse)

@@ -1,4 +1,4 @@
-"""Every component of what was evaluated changes what it is called (S11)."""
+"""Every component of an evaluated network changes its identity."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ def make(**changes: object) -> LanguageModel:
     return LanguageModel(config, seed=5)
 
 
-def test_every_component_changes_it() -> None:
+def test_every_component_changes_the_identity() -> None:
     plain = identify(make(), ByteTokenizer())
     assert plain == identify(make(), ByteTokenizer())
     nudged = make()

@@ -1,4 +1,4 @@
-"""Beyond the length that a network was made for: the limit is lifted, the function stays."""
+"""Length extrapolation: the limit is raised, the function stays."""
 
 import dataclasses
 import math
@@ -42,7 +42,7 @@ def text() -> Text:
 
 
 @pytest.mark.parametrize(("label", "positions"), FREE)
-def test_a_lifted_limit_is_a_network_that_was_made_so(label: str, positions: str) -> None:
+def test_a_lengthened_network_equals_one_built_so(label: str, positions: str) -> None:
     model, longer = toy(label, positions), toy(label, positions, max_tokens=64)
     lifted = lengthen(model, 64)
     tokens = torch.randint(256, (2, 64), generator=torch.Generator().manual_seed(1))
@@ -56,10 +56,10 @@ def test_a_lifted_limit_is_a_network_that_was_made_so(label: str, positions: str
         model(tokens)
 
 
-def test_learned_positions_have_an_end() -> None:
+def test_learned_positions_are_limited() -> None:
     model = toy("QKV", "learned")
     assert lengthen(model, 17) is model
-    with pytest.raises(UsageError, match="expected at most 17 tokens, got 18: this network learn"):
+    with pytest.raises(UsageError, match="expected at most 17 tokens, got 18: this network has"):
         lengthen(model, 18)
     with pytest.raises(UsageError, match="expected at most 17 tokens, got 34"):
         score_lengths(model, text(), [17, 34], PROTOCOL)
@@ -99,7 +99,7 @@ def test_buckets_are_means_of_positions(monkeypatch: pytest.MonkeyPatch) -> None
     assert row.buckets[1].tokens == len(found)
 
 
-def test_a_network_with_windows_carries_on() -> None:
+def test_a_network_with_windows_extrapolates() -> None:
     """What sees 5 tokens does not mind how many there are, once it has them."""
     model = toy("QKV@rotary@w3", "none")
     short, long = score_lengths(model, text(), [17, 102], PROTOCOL)

@@ -1,4 +1,4 @@
-"""Local copies become the fields that lm-eval reads; what is damaged is named."""
+"""Local copies become the fields that lm-eval reads; damage is reported."""
 
 import json
 import os
@@ -82,14 +82,14 @@ def test_damage_is_named_with_its_line(tmp_path: Path, name: str, row: dict[str,
     path = folder / LOCAL_TASKS[name].evaluated
     path.write_text(path.read_text("utf-8") + json.dumps(row) + "\n", "utf-8")
     line = len(FILES[path.name]) + 1
-    with pytest.raises(DamagedError, match=rf"{path.name}:{line} is no question of this task"):
+    with pytest.raises(DamagedError, match=rf"{path.name}:{line} is not a question of this task"):
         read_rows(name, folder)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "3", '"text"', "null"])
 def test_lines_that_are_no_objects_are_damage(tmp_path: Path, content: str) -> None:
     (tmp_path / "piqa_validation.jsonl").write_text(content + "\n", "utf-8")
-    with pytest.raises(DamagedError, match=r"piqa_validation\.jsonl:1 is no question"):
+    with pytest.raises(DamagedError, match=r"piqa_validation\.jsonl:1 is not a question"):
         read_rows("piqa", tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Perplexities: per token, per byte, as the papers counted; equal to what else computes them."""
+"""Perplexities per token, per byte and by the papers' protocol, checked independently."""
 
 import dataclasses
 import itertools
@@ -39,18 +39,18 @@ from tests.tasks.tiny_networks import tiny_network, tiny_set, tiny_task
 SIDE_BY_SIDE = Protocol(context=7, stride=7, batch_size=3)
 
 
-def make_task(**fields: Any) -> LanguageTask:
+def configure_task(**fields: Any) -> LanguageTask:
     config = tiny_task("language", length=7)
     assert isinstance(config, LanguageTaskConfig)
     return LanguageTask(dataclasses.replace(config, **fields))
 
 
 def make_model() -> LanguageModel:
-    return make_task().build(tiny_network("language"), 3).double().eval()
+    return configure_task().build(tiny_network("language"), 3).double().eval()
 
 
 def test_a_packed_evaluation_is_the_joined_one() -> None:
-    expected = make_task().evaluate(make_model(), "validation")
+    expected = configure_task().evaluate(make_model(), "validation")
     _, text = open_split(tiny_set().path, "validation")
     found = score_text(make_model(), text, dataclasses.replace(SIDE_BY_SIDE, joined=True))
     assert found.loss == pytest.approx(expected["loss"], rel=1e-12)
@@ -84,7 +84,7 @@ def test_training_and_evaluation_count_the_same_bytes(
 
 
 def test_the_papers_protocol_is_that_of_training() -> None:
-    expected = make_task().evaluate(make_model(), "test")
+    expected = configure_task().evaluate(make_model(), "test")
     _, text = open_split(tiny_set().path, "test")
     found = score_as_papers(make_model(), text, context=7, batch_size=3)
     assert found.loss == pytest.approx(expected["paper_loss"], rel=1e-12)
@@ -175,12 +175,12 @@ def test_one_stretch_has_no_error() -> None:
     assert math.isnan(score_text(make_model(), text, SIDE_BY_SIDE).loss_error)
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
+def test_invalid_texts_are_rejected() -> None:
     text = make_text(CharacterTokenizer("abc"), ["abcabc"])
-    with pytest.raises(ValueError, match="expected a separator to fill rows up with"):
+    with pytest.raises(ValueError, match="expected a separator for padding"):
         score_as_papers(make_model(), text, context=3)
     alone = make_text(CharacterTokenizer("abc"), ["a"])
-    with pytest.raises(ValueError, match="expected a text with a token to be predicted"):
+    with pytest.raises(ValueError, match="expected a text with a token to predict"):
         score_text(make_model(), alone, SIDE_BY_SIDE)
 
 

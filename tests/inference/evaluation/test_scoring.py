@@ -77,7 +77,7 @@ def test_shards_change_rounding_only(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", GATES, ids=str)
 @pytest.mark.parametrize("label", ["Q-K=V@w3", "QKV@rotary@w3", "I-K-V@alibi@w3"])
-def test_the_stride_changes_rounding_only_where_the_rest_is_not_seen(
+def test_the_stride_changes_rounding_only_within_the_visible_window(
     label: str, dtype: torch.dtype
 ) -> None:
     """Two layers with windows of 3 see 5 tokens: from strides up to 7 every target has them."""
@@ -91,7 +91,7 @@ def test_the_stride_changes_rounding_only_where_the_rest_is_not_seen(
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_no_network_sees_what_rows_are_filled_up_with(label: str) -> None:
+def test_padding_is_not_visible(label: str) -> None:
     model = toy(label)
     np.testing.assert_allclose(
         score(model, 4, batch_size=100), score(model, 4, batch_size=1), rtol=1e-10
@@ -109,20 +109,22 @@ def test_rows_are_windows_of_one_length() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_somebody_hears_how_far_it_is() -> None:
-    heard: list[tuple[int, int]] = []
+def test_progress_is_reported() -> None:
+    calls: list[tuple[int, int]] = []
     windows = cut(SPANS, context=CONTEXT, stride=CONTEXT)
-    score_windows(toy(), tokens(), windows, batch_size=3, tell=lambda *now: heard.append(now))
-    assert heard == [(3, 8), (6, 8), (8, 8)]
+    score_windows(
+        toy(), tokens(), windows, batch_size=3, on_progress=lambda *now: calls.append(now)
+    )
+    assert calls == [(3, 8), (6, 8), (8, 8)]
 
 
-def test_what_cannot_be_scored_is_refused() -> None:
+def test_tokens_that_cannot_be_scored_are_rejected() -> None:
     model, text = toy(), tokens()
     with pytest.raises(ValueError, match="expected a model in evaluation mode"):
         score_rows(toy().train(), text[None, :9], batch_size=1)
     with pytest.raises(ValueError, match="expected windows of at most 17 tokens, got 18"):
         score_rows(model, text[None, :19], batch_size=1)
-    with pytest.raises(ValueError, match=r"expected tokens below 13, .* got 13: the text was made"):
+    with pytest.raises(ValueError, match=r"expected tokens below 13, .* got 13: the text was enc"):
         score_rows(model, np.array([[1, 13]]), batch_size=1)
 
 

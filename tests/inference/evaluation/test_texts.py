@@ -1,4 +1,4 @@
-"""Documents as tokens: what is counted as a byte, and which tokens are marks."""
+"""Documents as tokens: byte counts and marks."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def test_the_bytes_of_all_tokens_are_those_of_the_text(tokenizer: Tokenizer) -> 
         assert text.count_bytes(chosen) == len(document.encode())
 
 
-def test_documents_are_begun_or_ended_but_not_both() -> None:
+def test_documents_get_a_beginning_or_a_separator() -> None:
     begun = make_text(pieces(), TEXTS)
     assert begun.tokens[begun.starts[:-1]].tolist() == [1, 1, 1]
     assert int(begun.is_mark().sum()) == 3
@@ -55,7 +55,7 @@ def test_documents_are_begun_or_ended_but_not_both() -> None:
     assert not make_text(ByteTokenizer(), TEXTS).is_mark().any()
 
 
-def test_a_mark_has_no_bytes_whatever_it_is_spelled_as() -> None:
+def test_a_mark_has_no_bytes() -> None:
     class Spelled(ByteTokenizer):
         def piece(self, token: int, *, after: int | None = None) -> bytes:
             return b"</s>" if token == self.separator else super().piece(token, after=after)
@@ -79,14 +79,14 @@ def test_a_text_is_cut_behind_any_token(count: int) -> None:
     assert (np.diff(part.starts) > 0).all()
 
 
-def test_what_cannot_be_encoded_is_named() -> None:
+def test_text_that_cannot_be_encoded_is_reported() -> None:
     with pytest.raises(UsageError, match=r"document 2 cannot be encoded: .*'x'"):
         make_text(CharacterTokenizer("ab"), ["ab", "xa"])
-    with pytest.raises(UsageError, match="expected a text, got nothing in it"):
+    with pytest.raises(UsageError, match="expected a text, got an empty one"):
         make_text(ByteTokenizer(), [])
 
 
-def test_a_prepared_set_is_what_was_prepared() -> None:
+def test_a_prepared_set_gives_the_documents_back() -> None:
     tokenizer, text = open_split(tiny_set().path, "validation")
     assert text.documents == sum(map(bool, VALIDATION))
     assert text.separator == tokenizer.separator

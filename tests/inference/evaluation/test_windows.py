@@ -1,11 +1,11 @@
-"""Every token of a document but its first is scored once, with the context that was promised."""
+"""Every token of a document but its first is scored once, with enough context."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.inference.evaluation.windows import Windows, batch, cut, keep_whole
+from qkvary.inference.evaluation.windows import Windows, batch, cut, trim_to_windows
 
 DOCUMENTS = st.lists(st.integers(0, 40), min_size=0, max_size=7)
 
@@ -25,7 +25,7 @@ def targets_of(windows: Windows) -> list[tuple[int, int]]:
 
 
 @given(lengths=DOCUMENTS, context=st.integers(1, 12), ahead=st.integers(0, 11))
-def test_every_token_is_scored_once_with_enough_before_it(
+def test_every_token_is_scored_once_with_enough_context(
     lengths: list[int], context: int, ahead: int
 ) -> None:
     stride = 1 + ahead % context
@@ -55,13 +55,13 @@ def test_batches_hold_every_window_once_and_like_ones_together(
 
 @given(lengths=DOCUMENTS, length=st.integers(1, 12))
 def test_whole_windows_are_kept(lengths: list[int], length: int) -> None:
-    kept = keep_whole(spans_of(lengths), length=length)
+    kept = trim_to_windows(spans_of(lengths), length=length)
     windows = cut(kept, context=length, stride=length)
     assert set(windows.lengths.tolist()) <= {length}
     assert len(windows) == sum(max(0, one - 1) // length for one in lengths)
 
 
 @pytest.mark.parametrize("stride", [0, 8, -1])
-def test_strides_that_leave_tokens_out_are_refused(stride: int) -> None:
+def test_strides_that_skip_tokens_are_rejected(stride: int) -> None:
     with pytest.raises(ValueError, match="expected a stride from 1 to the context of 7"):
         cut(spans_of([9]), context=7, stride=stride)

@@ -1,1 +1,1 @@
-"""The decode benchmark: what is measured, how, and what follows from it."""
+"""The decode benchmark: cases, measurements, and the conclusions drawn from them."""

@@ -1,7 +1,6 @@
-"""What follows from a measurement of decoding: rates, ratios, and memory against its formula.
+"""Rates, ratios and memory gaps derived from a decode benchmark. Never imports torch.
 
-Ratios are taken within a round, so that a machine that gets slower makes both slower. Never imports
-torch.
+Ratios are taken within a round, so that a slower machine slows both sides.
 """
 
 from __future__ import annotations
@@ -25,126 +24,127 @@ from qkvary.literature.figures import BASELINE, load_published
 from qkvary.text.names import count
 
 POSTER = "poster-measured"
-"""The published table that ours stands beside."""
+"""The published table to compare with."""
 POSTER_VARIANT = "Q-K=V"
 POSTER_FORMAT = "bf16"
 LEAST_OVER_PREFIX, LEAST_OVER_TRANSFORMERS = 9.0, 2.0
-"""Times as fast as others that this project means to be on its reference case."""
+"""The project's goals for the speedup over other runners on the reference case."""
 MOST_OFF_FORMULA = 0.02
-"""Share of a difference of caches by which measured peaks may miss it."""
+"""The largest relative error of a measured difference of peaks."""
 REFERENCE = {"d_model": 256, "num_layers": 4, "num_heads": 4, "vocabulary": 512}
-"""Sizes of the networks of the reference case, with a prompt of 16 and 240 new tokens."""
+"""The network sizes of the reference case, with a prompt of 16 and 240 new tokens."""
 REFERENCE_TOKENS = (256, 240)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """One runner on one case."""
+    """The speed of one runner on one case."""
 
     row: SpeedRow
-    """What was measured."""
+    """The measurement."""
     first_seconds: Median
-    """TTFT."""
+    """TTFT, the time to the first token."""
     token_seconds: Median
-    """TPOT: seconds of each further token."""
+    """TPOT, the time per further token."""
     tokens_per_second: Median
-    """Of all answers of the batch, prompt included."""
+    """The throughput of the whole batch, including prefill."""
     cpu_tokens_per_second: Median
-    """The same by the time of the processor."""
+    """The throughput by CPU time."""
     read_bytes_per_second: Median | None
-    """Weights and cache over the time of a step."""
+    """Bytes of weights and cache read per second of a step."""
     share_of_stream: float | None
-    """Of what reading memory in a row reached in the same run."""
+    """The share of the bandwidth of a sequential read in the same run."""
     over_prefix: Median | None
-    """How many times faster than running the prefix again."""
+    """The speedup over running the whole prefix again."""
     over_stock: tuple[tuple[Runner, Median], ...]
-    """How many times faster than transformers."""
+    """The speedups over transformers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryGap:
-    """Two peaks, and what the cost model says that lies between them."""
+    """Two memory peaks and the difference that the cost model predicts."""
 
     more: MemoryRow
-    """The one that keeps more."""
+    """The peak with the larger cache."""
     less: MemoryRow
-    """The one that keeps less."""
+    """The peak with the smaller cache."""
     formula_bytes: int
-    """Between their caches."""
+    """The difference of the caches by the cost model."""
 
     @property
     def measured_bytes(self) -> int:
-        """Between their peaks."""
+        """The difference of the peaks."""
         return self.more.answer_bytes - self.less.answer_bytes
 
     @property
     def error(self) -> float:
-        """By how much the measured difference misses the formula, as a share of it."""
+        """The relative error of the measured difference."""
         return self.measured_bytes / self.formula_bytes - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """One published change, and what was measured here."""
+class PublishedComparison:
+    """A published change compared with the measured ones."""
 
     quantity: str
-    """What changes."""
+    """The quantity that changes."""
     published: tuple[float, float]
-    """Ends of the published range, in percent."""
+    """The ends of the published range, in percent."""
     here: tuple[tuple[str, Median], ...]
-    """Where, and the change in percent."""
+    """Measured workloads and changes in percent."""
     model: tuple[tuple[str, float], ...]
-    """What the cost model says of the published network, in percent, and where."""
+    """Workloads and the changes of the published network by the cost model, in percent."""
 
 
-def wall_counts(record: DecodeRecord) -> bool:
-    """Whether ratios go by the clock on the wall: several threads or a device share the work."""
-    effort = record.question.effort
-    return effort.threads > 1 or effort.device != "cpu"
+def uses_wall_clock(record: DecodeRecord) -> bool:
+    """Return whether ratios use wall-clock time: with several threads or a device."""
+    settings = record.question.settings
+    return settings.threads > 1 or settings.device != "cpu"
 
 
-def whole_seconds(record: DecodeRecord, row: SpeedRow) -> Sequence[float]:
-    """The times that ratios are taken of."""
-    return row.times.seconds if wall_counts(record) else row.times.cpu_seconds
+def compared_seconds(record: DecodeRecord, row: SpeedRow) -> Sequence[float]:
+    """Return the times from which ratios are taken."""
+    return row.times.seconds if uses_wall_clock(record) else row.times.cpu_seconds
 
 
 def read_speeds(record: DecodeRecord) -> tuple[Speed, ...]:
-    """Every row with what follows from it."""
+    """Return the derived speeds of every row."""
     return tuple(_read_speed(record, row) for row in record.speed)
 
 
-def place_of(case: DecodeCase) -> tuple[int, int, str]:
-    """What cases that are measured together have in common: context, batch and dtype."""
+def workload_of(case: DecodeCase) -> tuple[int, int, str]:
+    """Return the context, batch and dtype, which cases measured together share."""
     return case.context, case.batch, case.dtype
 
 
-def name_place(case: DecodeCase) -> str:
-    """Those in words."""
+def describe_workload(case: DecodeCase) -> str:
+    """Return the workload in words."""
     return f"{count(case.batch, 'answer')} of {case.context:,} tokens, {case.dtype}"
 
 
 def find_row(record: DecodeRecord, case: DecodeCase, runner: Runner) -> SpeedRow | None:
-    """The first row of a runner on a case."""
+    """Return the first row of a runner on a case."""
     rows = (row for row in record.speed if row.case == case and row.runner == runner)
     return next(rows, None)
 
 
 def find_memory(record: DecodeRecord, case: DecodeCase) -> MemoryRow | None:
-    """The peak of this project with its first cache."""
+    """Return the peak of this project's first cache on a case."""
     rows = (row for row in record.memory if row.case == case and row.runner == "cache")
     return next(rows, None)
 
 
 def is_long(record: DecodeRecord, row: MemoryRow) -> bool:
-    """Whether a row is of the context whose peaks are compared."""
+    """Return whether a row has the context at which peaks are compared."""
     contexts = {one.case.context for one in record.memory}
-    return row.case.context == (record.question.effort.memory_context or max(contexts))
+    return row.case.context == (record.question.settings.memory_context or max(contexts))
 
 
 def compare_memory(record: DecodeRecord) -> tuple[MemoryGap, ...]:
-    """Peaks of this project that differ by what their caches keep, at the long context.
+    """Compare peaks of this project's caches at the long context.
 
-    Key and value apart against what is needed, and every variant against the first.
+    Separate keys and values are compared with what the sharing needs, and every variant with the
+    first.
     """
     rows = [row for row in record.memory if row.runner == "cache" and is_long(record, row)]
     usual = [row for row in rows if row is find_memory(record, row.case)]
@@ -159,7 +159,7 @@ def compare_memory(record: DecodeRecord) -> tuple[MemoryGap, ...]:
 
 
 def is_reference(record: DecodeRecord, case: DecodeCase) -> bool:
-    """Whether a case is the one that the goals of speed are about."""
+    """Return whether the speed goals apply to a case."""
     question = record.question
     sizes = [
         {name: getattr(network, name) for name in ("d_model", "num_layers", "vocabulary")}
@@ -169,16 +169,16 @@ def is_reference(record: DecodeRecord, case: DecodeCase) -> bool:
     return (
         question.checkpoint is None
         and all(size == REFERENCE for size in sizes)
-        and (case.context, question.effort.new_tokens) == REFERENCE_TOKENS
+        and (case.context, question.settings.new_tokens) == REFERENCE_TOKENS
         and (case.batch, case.dtype) == (1, "float32")
-        and not wall_counts(record)
+        and not uses_wall_clock(record)
     )
 
 
-def stand_beside_poster(record: DecodeRecord) -> tuple[Beside, ...]:
-    """The poster's two changes of Q-K=V against QKV, ours, and the cost model's of its network.
+def compare_with_poster(record: DecodeRecord) -> tuple[PublishedComparison, ...]:
+    """Compare the poster's changes of Q-K=V against QKV with ours and the cost model's.
 
-    Nothing where the two variants were not measured beside each other.
+    Empty if the two variants were not measured together.
     """
     memories, speeds = tuple(_memory_changes(record)), tuple(_speed_changes(record))
     if not speeds:
@@ -191,13 +191,13 @@ def stand_beside_poster(record: DecodeRecord) -> tuple[Beside, ...]:
 
     memory, speed = table.rows
     return (
-        Beside(
+        PublishedComparison(
             quantity="peak memory",
             published=published(memory),
             here=memories,
             model=tuple(_model_changes(memory=True)),
         ),
-        Beside(
+        PublishedComparison(
             quantity="tokens per second",
             published=published(speed),
             here=speeds,
@@ -208,7 +208,7 @@ def stand_beside_poster(record: DecodeRecord) -> tuple[Beside, ...]:
 
 def _read_speed(record: DecodeRecord, row: SpeedRow) -> Speed:
     times, case = row.times, row.case
-    tokens = record.question.effort.new_tokens
+    tokens = record.question.settings.new_tokens
     steps = [
         (whole - first) / (tokens - 1)
         for whole, first in zip(times.seconds, times.first_seconds, strict=True)
@@ -223,7 +223,7 @@ def _read_speed(record: DecodeRecord, row: SpeedRow) -> Speed:
         for runner in record.question.stock
         if ours and (other := find_row(record, case, runner)) is not None
     ]
-    seconds = whole_seconds(record, row)
+    seconds = compared_seconds(record, row)
     return Speed(
         row=row,
         first_seconds=median_with_interval(times.first_seconds),
@@ -233,10 +233,11 @@ def _read_speed(record: DecodeRecord, row: SpeedRow) -> Speed:
         read_bytes_per_second=bandwidth,
         share_of_stream=None if bandwidth is None else bandwidth.value / stream,
         over_prefix=(
-            median_ratio(seconds, whole_seconds(record, prefix)) if ours and prefix else None
+            median_ratio(seconds, compared_seconds(record, prefix)) if ours and prefix else None
         ),
         over_stock=tuple(
-            (runner, median_ratio(seconds, whole_seconds(record, other))) for runner, other in stock
+            (runner, median_ratio(seconds, compared_seconds(record, other)))
+            for runner, other in stock
         ),
     )
 
@@ -250,7 +251,7 @@ def _layout(row: MemoryRow) -> str | None:
 
 
 def _gap(more: MemoryRow, less: MemoryRow) -> Iterator[MemoryGap]:
-    """One gap, turned so that it is positive; none where the formula says nothing."""
+    """Yield the positive difference of two peaks, if the formula gives one."""
     if more.cache_formula_bytes is None or less.cache_formula_bytes is None:
         return
     between = more.cache_formula_bytes - less.cache_formula_bytes
@@ -261,13 +262,13 @@ def _gap(more: MemoryRow, less: MemoryRow) -> Iterator[MemoryGap]:
 
 
 def _memory_changes(record: DecodeRecord) -> Iterator[tuple[str, Median]]:
-    """Of weights and answer together, as an allocator of a device counts."""
+    """Yield the changes of weights and answer together, which a device's allocator counts."""
     for row in record.memory:
         base = find_memory(record, _as_baseline(row.case))
         mine = row.case.variant == POSTER_VARIANT and row is find_memory(record, row.case)
         if mine and base is not None:
             change = 100 * (row.total_bytes / base.total_bytes - 1)
-            yield name_place(row.case), Median(change, change, change)
+            yield describe_workload(row.case), Median(change, change, change)
 
 
 def _speed_changes(record: DecodeRecord) -> Iterator[tuple[str, Median]]:
@@ -275,9 +276,9 @@ def _speed_changes(record: DecodeRecord) -> Iterator[tuple[str, Median]]:
         base = find_row(record, _as_baseline(row.case), "cache")
         mine = row.case.variant == POSTER_VARIANT and row is find_row(record, row.case, "cache")
         if mine and base is not None:
-            ratio = median_ratio(whole_seconds(record, row), whole_seconds(record, base))
+            ratio = median_ratio(compared_seconds(record, row), compared_seconds(record, base))
             ends = (ratio.value, ratio.low, ratio.high)
-            yield name_place(row.case), Median(*(100 * (end - 1) for end in ends))
+            yield describe_workload(row.case), Median(*(100 * (end - 1) for end in ends))
 
 
 def _as_baseline(case: DecodeCase) -> DecodeCase:
@@ -285,7 +286,7 @@ def _as_baseline(case: DecodeCase) -> DecodeCase:
 
 
 def _model_changes(*, memory: bool) -> Iterator[tuple[str, float]]:
-    """Of the poster's network of 1.2B: its bytes, or the tokens that they allow a second."""
+    """Yield the changes of bytes, or of the tokens per second they allow, for the poster."""
     form = parse_format(POSTER_FORMAT)
     for batch, context in ((1, 1), (1, 2048), (16, 2048)):
         held: list[float] = []

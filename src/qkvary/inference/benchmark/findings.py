@@ -1,4 +1,4 @@
-"""What a measurement of decoding says, in sentences that are derived from its figures.
+"""The conclusions of a decode benchmark, in sentences. Never imports torch.
 
 Never imports torch.
 """
@@ -14,12 +14,12 @@ from qkvary.inference.benchmark.comparisons import (
     MOST_OFF_FORMULA,
     Speed,
     compare_memory,
+    compare_with_poster,
+    describe_workload,
     is_reference,
-    name_place,
-    place_of,
     read_speeds,
-    stand_beside_poster,
-    wall_counts,
+    uses_wall_clock,
+    workload_of,
 )
 from qkvary.inference.benchmark.medians import Median
 from qkvary.inference.benchmark.records import STOCK_RUNNERS, DecodeCase, DecodeRecord
@@ -29,39 +29,36 @@ _MIB = 2**20
 
 
 def find_answers(record: DecodeRecord) -> tuple[str, ...]:
-    """What was found, the most important first."""
+    """Return the conclusions, the most important first."""
     return (*_speed_answers(record), *_memory_answers(record), *_poster_answers(record))
 
 
 def find_caveats(record: DecodeRecord) -> tuple[str, ...]:
-    """What must be known before it is believed."""
-    effort, question = record.question.effort, record.question
+    """Return the limitations of the measurement."""
+    settings, question = record.question.settings, record.question
     caveats = [
         (
-            f"One machine, {count(effort.threads, 'thread')}, device {effort.device}. "
-            f"Medians of {count(effort.rounds, 'round')}: what another day or processor would "
-            "change is not in their intervals."
+            f"One machine, {count(settings.threads, 'thread')}, device {settings.device}. "
+            f"Medians of {count(settings.rounds, 'round')}; their intervals do not cover another "
+            "day or processor."
         ),
         *_equality(record),
     ]
     if question.checkpoint is None:
-        caveats.append(
-            "The weights are random: speed and memory do not depend on them, texts would."
-        )
-    if wall_counts(record):
-        caveats.append("Ratios go by the clock on the wall, since the work is shared.")
+        caveats.append("The weights are random; this affects neither speed nor memory.")
+    if uses_wall_clock(record):
+        caveats.append("Ratios use wall-clock time, since several threads or a device work.")
     if record.memory and record.memory[0].source == "VmHWM":
         caveats.append(
-            "Peaks are high-water marks of resident memory, the least of three processes. At the "
-            "peak the newest chunk of the prompt is not stored in every layer yet, so that a "
-            "difference of peaks comes out smaller than that of the caches by up to that chunk's "
-            "share."
+            "Peaks are high-water marks of resident memory, the minimum of three processes. At the "
+            "peak not every layer has stored the newest chunk of the prompt, so that peaks may "
+            "differ less than the caches, by up to that chunk's share."
         )
     return (*caveats, *record.notes)
 
 
 def judge(found: Median, goal: float) -> str:
-    """Whether a goal is met, by the whole interval."""
+    """Return whether the whole interval meets a goal."""
     if found.low >= goal:
         return "met"
     return "missed" if found.high < goal else "undecided"
@@ -70,8 +67,8 @@ def judge(found: Median, goal: float) -> str:
 def _speed_answers(record: DecodeRecord) -> Iterator[str]:
     speeds = [one for one in read_speeds(record) if one.row.runner == "cache"]
     for case in _places(speeds):
-        here = [one for one in speeds if place_of(one.row.case) == place_of(case)]
-        where = name_place(case)
+        here = [one for one in speeds if workload_of(one.row.case) == workload_of(case)]
+        where = describe_workload(case)
         over = [(_name(record, one), one.over_prefix) for one in here if one.over_prefix]
         if over:
             goal = LEAST_OVER_PREFIX if is_reference(record, case) else None
@@ -105,9 +102,9 @@ def _memory_answers(record: DecodeRecord) -> Iterator[str]:
         if same and gap.less.cache is not None:
             verdict = "within" if abs(gap.error) <= MOST_OFF_FORMULA else "not within"
             yield (
-                f"{gap.less.case.variant} at {gap.less.case.context:,} tokens: keeping what is "
-                f"needed instead of K and V lowers the peak by {gap.measured_bytes / _MIB:.1f} "
-                f"MiB, by the formula {gap.formula_bytes / _MIB:.1f} ({100 * gap.error:+.2f} %, "
+                f"{gap.less.case.variant} at {gap.less.case.context:,} tokens: storing only what "
+                f"is needed instead of K and V lowers the peak by {gap.measured_bytes / _MIB:.1f} "
+                f"MiB; the formula gives {gap.formula_bytes / _MIB:.1f} ({100 * gap.error:+.2f} %, "
                 f"{verdict} {100 * MOST_OFF_FORMULA:.0f} %)."
             )
     others = [gap for gap in gaps if gap.more.case != gap.less.case]
@@ -121,46 +118,46 @@ def _memory_answers(record: DecodeRecord) -> Iterator[str]:
 
 
 def _poster_answers(record: DecodeRecord) -> Iterator[str]:
-    for beside in stand_beside_poster(record):
-        low, high = beside.published
-        if not beside.here:
+    for comparison in compare_with_poster(record):
+        low, high = comparison.published
+        if not comparison.here:
             continue
-        ours = "; ".join(f"{change.value:+.1f} % at {where}" for where, change in beside.here)
-        _, without = beside.model[0]
+        ours = "; ".join(f"{change.value:+.1f} % at {where}" for where, change in comparison.here)
+        _, without = comparison.model[0]
         more = abs(without) > max(abs(low), abs(high))
         yield (
-            f"Q-K=V against QKV, {beside.quantity}: the poster says {low:+.1f} to {high:+.1f} % "
-            f"(1.2B on an A100), ours {ours}. In the poster's network the projection that is gone "
-            f"makes {without:+.1f} % by itself, before anything is cached"
+            f"Q-K=V against QKV, {comparison.quantity}: the poster says {low:+.1f} to {high:+.1f} "
+            f"% (1.2B on an A100), ours {ours}. In the poster's network, removing the projection "
+            f"alone gives {without:+.1f} %, before anything is cached"
             f"{', which is more than was measured' if more else ''}."
         )
 
 
 def _equality(record: DecodeRecord) -> Iterator[str]:
-    """Whether everybody gave the same tokens, in each number format."""
+    """Report for each dtype whether all runners gave the same tokens."""
     for dtype in record.question.dtypes:
         rows = [row for row in record.speed if row.case.dtype == dtype]
         apart = [row for row in rows if row.equal_tokens < row.timed_steps]
         if not apart:
-            yield f"In {dtype} everybody gave the same tokens in every case."
+            yield f"In {dtype} all runners gave the same tokens in every case."
             continue
         first = min(apart, key=lambda row: row.equal_tokens)
         yield (
-            f"In {dtype} {len(apart)} of {len(rows)} answers leave the cache's after some tokens, "
-            f"the first ({first.case.variant}, {first.runner}, {first.case.context:,} tokens) "
-            f"after {first.equal_tokens} of {first.timed_steps}: rounding decides between almost "
-            "equal logits, and everything behind depends on it."
+            f"In {dtype} {len(apart)} of {len(rows)} answers differ from the cache's after some "
+            f"tokens, the first ({first.case.variant}, {first.runner}, {first.case.context:,} "
+            f"tokens) after {first.equal_tokens} of {first.timed_steps}: rounding decides between "
+            "almost equal logits, and all later tokens depend on the choice."
         )
 
 
 def _places(speeds: Sequence[Speed]) -> list[DecodeCase]:
-    """One case for each context, batch and dtype."""
-    cases = {place_of(one.row.case): one.row.case for one in reversed(speeds)}
+    """Return one case for each workload."""
+    cases = {workload_of(one.row.case): one.row.case for one in reversed(speeds)}
     return list(reversed(cases.values()))
 
 
 def _name(record: DecodeRecord, speed: Speed) -> str:
-    """The variant, with its cache where several are measured."""
+    """Return the variant, with its cache if several caches are measured."""
     cache, variant = speed.row.cache, speed.row.case.variant
     if cache is None or len(record.question.caches) == 1:
         return variant

@@ -1,7 +1,6 @@
-"""Measures decoding: everybody answers every case in every round, each round in another order.
+"""The decode benchmark: all runners answer every case in every round, in rotating order.
 
-Memory is measured apart, in a fresh process for each answer. Knows what is measured; what follows
-from it is derived in ``comparisons``.
+Memory is measured in a fresh process per answer. ``comparisons`` derives the results.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from qkvary.arch.caches import CacheOptions
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.formats import Dtype, dtype_bytes
 from qkvary.costs.parameters import network_parameters
-from qkvary.inference.benchmark.comparisons import name_place
+from qkvary.inference.benchmark.comparisons import describe_workload
 from qkvary.inference.benchmark.measuring import (
     MemoryStream,
     Rows,
@@ -27,8 +26,8 @@ from qkvary.inference.benchmark.measuring import (
     answer_without_cache,
     choose_steps,
     count_equal,
+    default_options,
     draw_prompts,
-    usual_options,
 )
 from qkvary.inference.benchmark.networks import (
     Sizes,
@@ -38,7 +37,7 @@ from qkvary.inference.benchmark.networks import (
     name_variant,
     shares_key_and_value,
 )
-from qkvary.inference.benchmark.peak_memory import MemoryJob, NetworkSource, measure_apart
+from qkvary.inference.benchmark.peak_memory import MemoryJob, NetworkSource, measure_in_subprocess
 from qkvary.inference.benchmark.records import (
     DecodeCase,
     DecodeQuestion,
@@ -57,69 +56,69 @@ from qkvary.storage.environment import machine, now, package_version
 from qkvary.storage.errors import ResourceError
 from qkvary.storage.packages import is_installed
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 LONG_CONTEXT, LONG_STEPS = 1024, 9
-"""Beyond so many tokens running the prefix again is timed at so many of the new tokens only."""
+"""Above this context, so many steps of running the prefix again are timed."""
 MEMORY_TOKENS = 16
 """New tokens of an answer whose memory is measured at a long context."""
-MEMORY_TURNS = 3
-"""Processes in which a peak is measured; the least of them counts."""
+MEMORY_PROCESSES = 3
+"""Processes per peak; the minimum counts."""
 NEEDS_TRANSFORMERS = (
-    "The comparison with transformers needs it: pip install 'qkvary[hf]' brings it."
+    "The comparison with transformers needs the extra hf: pip install 'qkvary[hf]'."
 )
 
 
 @dataclass(slots=True, kw_only=True)
-class _Contender:
-    """One runner on one case, and what it took so far."""
+class _BenchmarkedRunner:
+    """One runner on one case, with its timed answers."""
 
     case: DecodeCase
     runner: Runner
     network: LanguageModelConfig
     answer: Callable[[], TimedAnswer]
     steps: tuple[int, ...]
-    """New tokens that are timed."""
+    """The steps that are timed."""
     parameters: int
     cache: CacheOptions | None = None
     formula_bytes: int = 0
     notes: tuple[str, ...] = ()
     first: TimedAnswer | None = None
-    """Untimed: what is compiled, chosen or allocated once is done with it."""
+    """The untimed warm-up answer."""
     timed: list[TimedAnswer] = field(default_factory=list[TimedAnswer])
 
 
-def measure(question: DecodeQuestion, *, command: str, tell: Tell) -> DecodeRecord:
-    """Measure everything that is asked for.
+def measure(question: DecodeQuestion, *, command: str, log: Log) -> DecodeRecord:
+    """Run the benchmark.
 
     Args:
-        question: What is asked.
-        command: What somebody typed for it.
-        tell: Is told what comes next.
+        question: The cases and settings.
+        command: The command line, for the record.
+        log: Called with a line before each step.
 
     Raises:
-        UsageError: if there is no such device.
-        ValueError: if a kernel is pinned that there is not, or a cache does not fit a network.
+        UsageError: if the device does not exist.
+        ValueError: if a pinned kernel does not exist, or a cache does not fit a network.
     """
     _check_machine(question)
-    return _Measurement(question, tell).run(command)
+    return _Measurement(question, log).run(command)
 
 
 def _check_machine(question: DecodeQuestion) -> None:
-    """Refuse at once what a network of any size would be made for in vain."""
+    """Reject a missing device or kernel before any network is built."""
     pinned("auto")
     smallest = make_network("QKV", Sizes(d_model=8, num_layers=1, num_heads=1, vocabulary=2))
     NetworkSource(
-        config=smallest, seed=0, checkpoint=None, dtype="float32", device=question.effort.device
+        config=smallest, seed=0, checkpoint=None, dtype="float32", device=question.settings.device
     ).load()
 
 
 class _Measurement:
     """One run through all cases."""
 
-    def __init__(self, question: DecodeQuestion, tell: Tell) -> None:
+    def __init__(self, question: DecodeQuestion, log: Log) -> None:
         self.question = question
-        self.tell = tell
+        self.log = log
         self.notes: list[str] = []
         self.bandwidths: list[float] = []
         self.speed: list[SpeedRow] = []
@@ -130,7 +129,7 @@ class _Measurement:
 
     def run(self, command: str) -> DecodeRecord:
         question, started = self.question, now()
-        with _threads(question.effort.threads):
+        with _threads(question.settings.threads):
             for context in question.contexts:
                 for dtype in question.dtypes:
                     self._measure_speed(context, dtype)
@@ -154,43 +153,43 @@ class _Measurement:
             network = dataclasses.replace(network, max_tokens=context)
         return NetworkSource(
             config=network,
-            seed=question.effort.seed,
+            seed=question.settings.seed,
             checkpoint=question.checkpoint,
             dtype=dtype,
-            device=question.effort.device,
+            device=question.settings.device,
         )
 
     def _measure_speed(self, context: int, dtype: Dtype) -> None:
-        """All variants and batches of one context and dtype."""
+        """Measure all variants and batches of one context and dtype."""
         question = self.question
         models = [self._source(one, context, dtype).load() for one in question.networks]
-        stream = MemoryStream(question.effort.device)
+        stream = MemoryStream(question.settings.device)
         for batch in question.batches:
-            fields = [list(self._contend(model, context, batch, dtype)) for model in models]
-            contenders = [one for group in fields for one in group]
-            self.tell(
-                f"speed at {context:,} tokens, batch {batch}, {dtype}: {len(contenders)} take turns"
+            fields = [list(self._case_runners(model, context, batch, dtype)) for model in models]
+            runners = [one for group in fields for one in group]
+            self.log(
+                f"speed at {context:,} tokens, batch {batch}, {dtype}: {len(runners)} take turns"
             )
-            for one in contenders:
+            for one in runners:
                 one.first = one.answer()
-            for turn in range(question.effort.rounds):
+            for turn in range(question.settings.rounds):
                 self.bandwidths.append(stream.measure())
                 gc.collect()
-                start = turn % len(contenders)
-                for one in contenders[start:] + contenders[:start]:
+                start = turn % len(runners)
+                for one in runners[start:] + runners[:start]:
                     one.timed.append(one.answer())
             self.speed += [_make_row(one, group[0]) for group in fields for one in group]
 
-    def _contend(
+    def _case_runners(
         self, model: LanguageModel, context: int, batch: int, dtype: Dtype
-    ) -> Iterator[_Contender]:
-        """Everybody who answers a case, this project with its first cache at the head."""
-        effort, config = self.question.effort, model.config
+    ) -> Iterator[_BenchmarkedRunner]:
+        """Yield all runners of a case, beginning with this project's first cache."""
+        settings, config = self.question.settings, model.config
         case = DecodeCase(variant=name_variant(config), context=context, batch=batch, dtype=dtype)
-        length, tokens = context - effort.new_tokens, effort.new_tokens
-        prompts = draw_prompts(config.vocabulary, batch=batch, length=length, seed=effort.seed)
+        length, tokens = context - settings.new_tokens, settings.new_tokens
+        prompts = draw_prompts(config.vocabulary, batch=batch, length=length, seed=settings.seed)
         ours = [
-            _Contender(
+            _BenchmarkedRunner(
                 case=case,
                 runner="cache",
                 network=config,
@@ -207,42 +206,44 @@ class _Measurement:
             for options in self._choose_caches(model)
         ]
         yield from ours
-        most = effort.prefix_steps if context <= LONG_CONTEXT else LONG_STEPS
-        steps = choose_steps(tokens, min(most, effort.prefix_steps))
-        yield _Contender(
+        most = settings.prefix_steps if context <= LONG_CONTEXT else LONG_STEPS
+        steps = choose_steps(tokens, min(most, settings.prefix_steps))
+        yield _BenchmarkedRunner(
             case=case,
             runner="prefix",
             network=config,
-            answer=lambda: answer_without_cache(model, prompts, _first_of(ours[0]).tokens, steps),
+            answer=lambda: answer_without_cache(
+                model, prompts, _warmup_answer(ours[0]).tokens, steps
+            ),
             steps=steps,
             parameters=ours[0].parameters,
         )
-        yield from self._contend_stock(case, model, prompts)
+        yield from self._stock_runners(case, model, prompts)
 
     def _choose_caches(self, model: LanguageModel) -> tuple[CacheOptions, ...]:
-        """The caches that are asked for, of this network, each once."""
-        usual = usual_options(model)
+        """Return the distinct requested caches of this network."""
+        usual = default_options(model)
         chosen = dict.fromkeys(choice.resolve(usual) for choice in self.question.caches)
         for options in chosen:
-            # Refuses blocks that a window would cut, before anything is measured.
+            # Rejects blocks that a window would split, before anything is measured.
             KVCache(model.config.layers, max_tokens=max(self.question.contexts), options=options)
         return self.caches.setdefault(name_variant(model.config), tuple(chosen))
 
-    def _contend_stock(
+    def _stock_runners(
         self, case: DecodeCase, model: LanguageModel, prompts: Rows
-    ) -> Iterator[_Contender]:
-        """The same network in transformers, where it can be expressed there."""
+    ) -> Iterator[_BenchmarkedRunner]:
+        """Yield the same network in transformers, if it can be expressed there."""
         if not self.question.stock:
             return
         try:
             stock = StockModel(model)
         except ValueError as error:
-            self.notes.append(f"{case.variant} has no peer in transformers: {error}.")
+            self.notes.append(f"{case.variant} has no equivalent in transformers: {error}.")
             return
-        tokens = self.question.effort.new_tokens
+        tokens = self.question.settings.new_tokens
         numbers = case.batch * stock.cache_numbers_per_token * (case.context - 1)
         for runner in self.question.stock:
-            yield _Contender(
+            yield _BenchmarkedRunner(
                 case=case,
                 runner=runner,
                 network=model.config,
@@ -256,23 +257,23 @@ class _Measurement:
             )
 
     def _measure_memory(self) -> Iterator[MemoryRow]:
-        """Peaks of every case, and of the long context with key and value apart besides."""
-        question, effort = self.question, self.question.effort
-        if effort.memory_context is None:
+        """Measure the peaks of all cases, and of the long context with separate keys and values."""
+        question, settings = self.question, self.question.settings
+        if settings.memory_context is None:
             return
         places: list[tuple[int, int, Dtype, int]] = [
-            (context, batch, dtype, effort.new_tokens)
+            (context, batch, dtype, settings.new_tokens)
             for context in question.contexts
             for batch in question.batches
             for dtype in question.dtypes
         ]
-        long = effort.memory_context
+        long = settings.memory_context
         if long and long not in question.contexts:
-            # Where a context is long, what the answer takes is the same after few steps.
-            tokens = min(effort.new_tokens, MEMORY_TOKENS)
+            # At a long context, few steps take as much memory as many.
+            tokens = min(settings.new_tokens, MEMORY_TOKENS)
             places.append((long, question.batches[0], question.dtypes[0], tokens))
         for context, batch, dtype, tokens in places:
-            self.tell(f"peak memory at {context:,} tokens, batch {batch}, {dtype}")
+            self.log(f"peak memory at {context:,} tokens, batch {batch}, {dtype}")
             seen: set[tuple[int, int]] = set()
             for network in question.networks:
                 case = DecodeCase(
@@ -286,7 +287,7 @@ class _Measurement:
                     yield from self._measure_peak(network, case, None, tokens)
 
     def _stored(self, network: LanguageModelConfig, *, apart: bool) -> Iterator[CacheOptions]:
-        """The caches that are asked for, and what the first would be with key and value apart."""
+        """Yield the requested caches, and at the long context the first with split K and V."""
         caches = self.caches[name_variant(network)]
         split = dataclasses.replace(caches[0], layout="split")
         yield from caches
@@ -294,7 +295,7 @@ class _Measurement:
             yield split
 
     def _stock_size(self, variant: str) -> tuple[int, int] | None:
-        """What tells networks in transformers apart: those of one size take the same memory."""
+        """Return the size of a network in transformers; equal sizes are measured once."""
         rows = (row for row in self.speed if row.runner == "transformers")
         return next(
             (
@@ -312,23 +313,25 @@ class _Measurement:
         options: CacheOptions | None,
         new_tokens: int,
     ) -> Iterator[MemoryRow]:
-        """One row; none where its process died, which is no reason to lose the others."""
-        effort = self.question.effort
+        """Yield one row; none if the process died, so that the other rows are kept."""
+        settings = self.question.settings
         job = MemoryJob(
             network=self._source(network, case.context, case.dtype),
             cache=options,
             batch=case.batch,
             prompt_tokens=case.context - new_tokens,
             new_tokens=new_tokens,
-            threads=effort.threads,
-            chunk=effort.memory_chunk,
+            threads=settings.threads,
+            chunk=settings.memory_chunk,
         )
         try:
-            # What a process happens to hold besides only ever adds to its peak.
-            readings = [measure_apart(job) for _ in range(MEMORY_TURNS)]
+            # Other memory of the process only raises the peak.
+            readings = [measure_in_subprocess(job) for _ in range(MEMORY_PROCESSES)]
             reading = min(readings, key=lambda one: one.answer_bytes)
         except ResourceError as error:
-            self.notes.append(f"No memory of {case.variant}, {name_place(case)}: {error}.")
+            self.notes.append(
+                f"No memory measurement of {case.variant}, {describe_workload(case)}: {error}."
+            )
             return
         stored = case.context - 1
         formula = (
@@ -362,36 +365,36 @@ def _threads(count: int) -> Generator[None]:
         torch.set_num_threads(before)
 
 
-def _first_of(one: _Contender) -> TimedAnswer:
-    """The untimed answer.
+def _warmup_answer(one: _BenchmarkedRunner) -> TimedAnswer:
+    """Return the warm-up answer.
 
     Raises:
-        ValueError: if it was not given yet.
+        ValueError: if the runner has not answered yet.
     """
     if one.first is None:
-        raise ValueError("expected an answer that was given already, got none")
+        raise ValueError("expected a warm-up answer, got none")
     return one.first
 
 
-def _make_row(one: _Contender, ours: _Contender) -> SpeedRow:
+def _make_row(one: _BenchmarkedRunner, ours: _BenchmarkedRunner) -> SpeedRow:
     case = one.case
-    told = _first_of(ours).tokens
-    reference = tuple(tuple(row[step] for step in one.steps) for row in told)
-    length, tokens = case.context - len(told[0]), len(told[0])
+    answer = _warmup_answer(ours).tokens
+    reference = tuple(tuple(row[step] for step in one.steps) for row in answer)
+    length, tokens = case.context - len(answer[0]), len(answer[0])
     return SpeedRow(
         case=case,
         runner=one.runner,
         cache=one.cache,
         times=Times(
-            seconds=tuple(answer.whole.wall for answer in one.timed),
-            first_seconds=tuple(answer.first.wall for answer in one.timed),
-            cpu_seconds=tuple(answer.whole.cpu for answer in one.timed),
-            first_cpu_seconds=tuple(answer.first.cpu for answer in one.timed),
+            seconds=tuple(timed.whole.wall for timed in one.timed),
+            first_seconds=tuple(timed.first.wall for timed in one.timed),
+            cpu_seconds=tuple(timed.whole.cpu for timed in one.timed),
+            first_cpu_seconds=tuple(timed.first.cpu for timed in one.timed),
         ),
         timed_steps=len(one.steps),
-        equal_tokens=count_equal(reference, _first_of(one).tokens),
+        equal_tokens=count_equal(reference, _warmup_answer(one).tokens),
         cache_formula_bytes=one.formula_bytes,
-        cache_bytes=_first_of(one).cache_bytes,
+        cache_bytes=_warmup_answer(one).cache_bytes,
         step_read_bytes=(
             None
             if one.cache is None
@@ -415,16 +418,16 @@ def _describe_environment(question: DecodeQuestion) -> Iterator[Fact]:
             yield Fact(name=name, value=str(value))
     if question.stock:
         yield Fact(name="transformers", value=str(package_version("transformers")))
-    yield Fact(name="threads", value=str(question.effort.threads))
+    yield Fact(name="threads", value=str(question.settings.threads))
     yield Fact(name="instructions", value=torch.backends.cpu.get_cpu_capability())
-    if question.effort.device.startswith("cuda"):
-        name = torch.cuda.get_device_name(question.effort.device)
+    if question.settings.device.startswith("cuda"):
+        name = torch.cuda.get_device_name(question.settings.device)
         yield Fact(name="device", value=name)
 
 
 def _describe_kernels(question: DecodeQuestion, speed: Iterable[SpeedRow]) -> Iterator[Fact]:
-    """What a timing chose for steps like those measured, and for attention where that matters."""
-    threads = f"threads {question.effort.threads}"
+    """Yield the kernels chosen by timing for these steps and, if used, their attention."""
+    threads = f"threads {question.settings.threads}"
     known = {kind: name for kind, name in sorted(chosen().items()) if threads in kind.split(", ")}
     sizes = {f"parameters {row.parameters}" for row in speed if row.runner == "cache"}
     steps = {

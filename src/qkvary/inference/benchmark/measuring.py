@@ -1,4 +1,4 @@
-"""Decoding with clocks: one greedy answer, with a cache and by running the prefix again.
+"""One timed greedy answer, with a cache or by running the whole prefix again.
 
 Knows what is timed. Does not know what it is compared with, nor how often it is repeated.
 """
@@ -22,39 +22,39 @@ Rows = tuple[tuple[int, ...], ...]
 """Tokens, a tuple for each row of a batch."""
 
 STREAM_BYTES = 2**28
-"""What is read for a bandwidth: more than caches of processors hold."""
+"""Bytes read to measure bandwidth: more than processor caches hold."""
 
 
 class Clocks(NamedTuple):
-    """A moment, or a span."""
+    """A point in time, or a duration."""
 
     wall: float
-    """Seconds by the clock on the wall."""
+    """Wall-clock seconds."""
     cpu: float
-    """Seconds of this process on all its threads."""
+    """CPU seconds of this process over all threads."""
 
     @classmethod
     def now(cls) -> Self:
-        """This moment."""
+        """Return the current time."""
         return cls(time.perf_counter(), time.process_time())
 
     def since(self, start: "Clocks") -> "Clocks":
-        """The span between another moment and this one."""
+        """Return the duration since another point in time."""
         return Clocks(self.wall - start.wall, self.cpu - start.cpu)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedAnswer:
-    """What was answered, and how long it took."""
+    """An answer and its duration."""
 
     tokens: Rows
-    """The new tokens of every row, or those at the steps that were timed."""
+    """The new tokens of every row, or those at the timed steps."""
     first: Clocks
-    """Until every row had its first new token."""
+    """The time until every row had its first new token."""
     whole: Clocks
-    """Until every row had its last."""
+    """The time until every row had its last."""
     cache_bytes: int
-    """What the cache held in the end, as it says itself; 0 where there is none."""
+    """The final size of the cache; 0 without a cache."""
 
 
 def answer_with_cache(
@@ -65,14 +65,14 @@ def answer_with_cache(
     options: CacheOptions,
     chunk: int = DEFAULT_CHUNK,
 ) -> TimedAnswer:
-    """Answer as ``decoding.stream`` does, greedily.
+    """Answer greedily with ``decoding.stream``.
 
     Args:
-        model: In evaluation mode.
-        prompts: Of one length.
-        new_tokens: Tokens that each row gets.
-        options: How the cache stores what it stores.
-        chunk: Tokens of the prompts that pass the network at once.
+        model: The network, in evaluation mode.
+        prompts: Prompts of equal length.
+        new_tokens: New tokens per row.
+        options: The options of the cache.
+        chunk: Prompt tokens per forward pass.
     """
     kept: list[KVCache] = []
 
@@ -100,17 +100,16 @@ def answer_with_cache(
 def answer_without_cache(
     model: Decoder, prompts: Rows, answer: Rows, steps: Sequence[int]
 ) -> TimedAnswer:
-    """Choose tokens greedily, running prompt and answer so far for each of them.
+    """Choose tokens greedily, running the whole prefix again for each of them.
 
     Args:
-        model: In evaluation mode.
-        prompts: Of one length.
-        answer: What stands behind them, a token for each step at least.
-        steps: Which tokens to choose; 0 is the first, and has to be among them.
+        model: The network, in evaluation mode.
+        prompts: Prompts of equal length.
+        answer: The tokens after the prompts, at least one per step.
+        steps: The steps to time, beginning with 0, the first token.
 
     Returns:
-        The tokens chosen at ``steps``. The whole time is that of all steps where all of them were
-        timed; otherwise the steps between are taken to last as long as the timed ones on average.
+        The tokens at ``steps``. Steps that were not timed count with the mean of those that were.
     """
     device = device_of(model)
     whole = torch.tensor(
@@ -123,7 +122,7 @@ def answer_without_cache(
         start = begin(device)
         with torch.inference_mode():
             features = model.features(whole[:, : length + step])
-            # The head of the last token alone: no logits are made that nobody reads.
+            # Only the logits of the last token are needed.
             chosen.append(model.head(features[:, -1]).argmax(dim=-1).tolist())
         spans.append(Clocks.now().since(start))
     rest = spans[1:]
@@ -140,7 +139,7 @@ def answer_without_cache(
 
 
 def choose_steps(new_tokens: int, most: int) -> tuple[int, ...]:
-    """All steps, or the first and the middles of ``most - 1`` equal parts of the others."""
+    """Return all steps, or the first and the middles of ``most - 1`` equal parts of the others."""
     if new_tokens <= most:
         return tuple(range(new_tokens))
     parts = max(1, most - 1)
@@ -148,13 +147,13 @@ def choose_steps(new_tokens: int, most: int) -> tuple[int, ...]:
     return (0, *(1 + int((part + 0.5) * width) for part in range(parts)))
 
 
-def usual_options(model: Decoder) -> CacheOptions:
-    """How a network stores what it decodes where nobody says otherwise."""
+def default_options(model: Decoder) -> CacheOptions:
+    """Return the default cache options of a network."""
     return make_cache(model, 1).options
 
 
 def draw_prompts(vocabulary: int, *, batch: int, length: int, seed: int) -> Rows:
-    """Prompts of evenly drawn tokens."""
+    """Return prompts of uniformly drawn tokens."""
     generator = torch.Generator().manual_seed(seed)
     drawn: list[list[int]] = torch.randint(
         vocabulary, (batch, length), generator=generator
@@ -163,7 +162,7 @@ def draw_prompts(vocabulary: int, *, batch: int, length: int, seed: int) -> Rows
 
 
 def count_equal(one: Rows, other: Rows) -> int:
-    """Tokens before the first difference, in the row where it comes first."""
+    """Return the number of tokens before the first difference of any row."""
     return min(
         next((place for place, pair in enumerate(pairs) if pair[0] != pair[1]), len(row))
         for row, pairs in (
@@ -173,19 +172,19 @@ def count_equal(one: Rows, other: Rows) -> int:
 
 
 class MemoryStream:
-    """Reads the same large tensor again and again: the bandwidth that decoding could have."""
+    """Reads one large tensor repeatedly, to measure the bandwidth available to decoding."""
 
     def __init__(self, device: torch.device | str, size: int = STREAM_BYTES) -> None:
-        """Allocate it.
+        """Allocate the tensor.
 
         Args:
-            device: Where it lies.
+            device: Its device.
             size: Its bytes.
         """
         self._data: Tensor = torch.ones(size // 4, device=device)
 
     def measure(self) -> float:
-        """Bytes a second, by the faster of two ways to read in a row."""
+        """Return bytes per second, by the faster of two sequential reads."""
         best = math.inf
         data = self._data
         for read in (data.sum, lambda: torch.dot(data, data)):
@@ -196,7 +195,7 @@ class MemoryStream:
 
 
 def begin(device: torch.device) -> Clocks:
-    """This moment, when the device has nothing left to do."""
+    """Wait until the device is idle and return the current time."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return Clocks.now()

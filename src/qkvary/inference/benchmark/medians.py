@@ -1,7 +1,6 @@
-"""Medians of few times measured in turns, with intervals that assume nothing about their shape.
+"""Medians of few timings, with distribution-free intervals. Never imports torch, numpy or scipy.
 
-Times have tails that no normal distribution has, so that means and t intervals say little of them.
-Never imports torch, numpy or scipy.
+Timings have heavy tails, so that means and t intervals say little.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEVEL = 0.95
-"""Of the intervals."""
+"""The confidence level of the intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +21,15 @@ class Median:
     value: float
     """The median."""
     low: float
-    """Lower end."""
+    """The lower end."""
     high: float
-    """Upper end."""
+    """The upper end."""
 
 
 def median_with_interval(values: Sequence[float]) -> Median:
-    """The median and the order statistics around it that enclose it with at least ``LEVEL``.
+    """Return the median and order statistics that enclose it with confidence ``LEVEL``.
 
-    Fewer than six values cannot: their whole range is given.
+    With fewer than six values, the interval is their whole range.
     """
     ordered, count = sorted(values), len(values)
     below, tail = 0, 1
@@ -42,9 +41,9 @@ def median_with_interval(values: Sequence[float]) -> Median:
 
 
 def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Median:
-    """The median of theirs over ours, round by round: how many times faster ours are.
+    """Return the median of theirs over ours per round: the speedup of ours.
 
     Raises:
-        ValueError: if there are not as many of each.
+        ValueError: if the numbers of rounds differ.
     """
     return median_with_interval([b / a for a, b in zip(ours, theirs, strict=True)])

@@ -1,4 +1,4 @@
-"""The networks that decoding is measured with, and what the cost model says of their caches.
+"""The networks of the decode benchmark and their cost-model figures. Never imports torch.
 
 Never imports torch.
 """
@@ -25,17 +25,17 @@ STORED: dict[CacheLayout, Storage] = {
     "input": "input",
     "latent": "latent",
 }
-"""What the cost model calls a layout, rotated K=V layers apart."""
+"""The storage of a layout in the cost model, except for rotated K=V layers."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of a network with random weights."""
+    """The sizes of a network with random weights."""
 
     d_model: int = 256
-    """Width of the residual stream."""
+    """The width of the residual stream."""
     num_layers: int = 4
-    """Blocks."""
+    """Layers."""
     num_heads: int = 4
     """Query heads."""
     vocabulary: int = 512
@@ -43,14 +43,14 @@ class Sizes:
 
 
 def make_network(label: str, sizes: Sizes) -> LanguageModelConfig:
-    """A network that GPT-2, or Llama where it rotates, can express where its variant allows it.
+    """Return a network that GPT-2 or, if it is rotary, Llama can express where possible.
 
     Args:
-        label: Of the variant, in any spelling.
-        sizes: Of the network.
+        label: The variant, in any spelling.
+        sizes: The sizes of the network.
 
     Raises:
-        ValueError: for a label that is none, or sizes that do not fit it.
+        ValueError: for an unknown label, or sizes that do not fit it.
     """
     variant = parse_variant(label)
     rotary = variant.positions == "rotary"
@@ -74,19 +74,19 @@ def make_network(label: str, sizes: Sizes) -> LanguageModelConfig:
 
 
 def name_variant(network: LanguageModelConfig) -> str:
-    """The canonical label of a network's layers; of mixed layers each kind once."""
+    """Return the canonical label of a network's layers; for mixed layers, each label once."""
     labels = (format_label(layer.variant) for layer in network.layers)
     return ", ".join(dict.fromkeys(labels))
 
 
 def shares_key_and_value(network: LanguageModelConfig) -> bool:
-    """Whether some layer's value reads the key's source, so that storing both would cost more."""
+    """Return whether a layer's value reads the key's source."""
     sharings = (layer.variant.sharing for layer in network.layers)
     return any(sharing.key == sharing.value for sharing in sharings)
 
 
 def stored_model(network: LanguageModelConfig, layout: CacheLayout) -> Model:
-    """The network with its cache in a layout, for the cost model."""
+    """Return the costed network with its cache in a layout."""
     model = as_model(network)
 
     def store(attention: ProjectedAttention) -> ProjectedAttention:
@@ -111,14 +111,14 @@ def stored_model(network: LanguageModelConfig, layout: CacheLayout) -> Model:
 def cache_formula_bytes(
     network: LanguageModelConfig, options: CacheOptions, *, tokens: int, batch: int, dtype: Dtype
 ) -> int:
-    """Bytes that a cache holds of sequences by the cost model.
+    """Return the bytes of a cache by the cost model.
 
     Args:
-        network: What decodes.
-        options: How its cache stores what it stores.
-        tokens: Of each sequence, as far as they were stored.
-        batch: Sequences.
-        dtype: What the network computes in.
+        network: The network.
+        options: The options of the cache.
+        tokens: Stored tokens per sequence.
+        batch: The number of sequences.
+        dtype: The dtype of the network.
     """
     model = stored_model(network, options.layout)
     return batch * model_cache_bytes(model, context=tokens, stored_as=cache_format(options, dtype))
@@ -133,15 +133,15 @@ def mean_step_bytes(
     batch: int,
     dtype: Dtype,
 ) -> float:
-    """Bytes of weights and cache that a step reads at least, averaged over an answer's steps.
+    """Return the minimum bytes of weights and cache that a step reads, averaged over an answer.
 
     Args:
-        network: What decodes.
-        options: How its cache stores what it stores.
-        prompt: Tokens before the answer.
-        tokens: Of the answer: the first comes of the prompt, each other takes a step.
-        batch: Answers at once.
-        dtype: What the network computes in.
+        network: The network.
+        options: The options of the cache.
+        prompt: Tokens of the prompt.
+        tokens: Tokens of the answer; the first comes from the prompt, every other takes a step.
+        batch: The batch size.
+        dtype: The dtype of the network.
     """
     model, form = stored_model(network, options.layout), cache_format(options, dtype)
     weights = parse_format(dtype)

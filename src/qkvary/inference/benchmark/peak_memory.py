@@ -1,9 +1,9 @@
-"""The most memory that decoding takes, measured in a process that does nothing else.
+"""Peak memory of decoding, measured in a process of its own.
 
-On Linux the high-water mark of the resident memory (``VmHWM``), set back once the network is loaded
-and has decoded a few tokens, so that what imports, the first use of a kernel and the weights take
-is not counted. Unlike ``ru_maxrss`` it does not begin with what the parent process had. On a CUDA
-device it is the mark of torch's own allocator, elsewhere ``ru_maxrss``.
+On Linux it is the high-water mark of resident memory (``VmHWM``), reset after the network is loaded
+and has decoded a few tokens, so that imports, first kernel calls and weights do not count. Unlike
+``ru_maxrss`` it does not start from the parent's memory. On CUDA it is the peak of torch's
+allocator, elsewhere ``ru_maxrss``.
 """
 
 import json
@@ -32,39 +32,39 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import ResourceError
 
 MemorySource = Literal["VmHWM", "ru_maxrss", "torch.cuda"]
-"""Whose mark it is."""
+"""The counter that was read."""
 
 WARM_TOKENS = 8
-"""Of a prompt, and as many new ones, before anything is measured."""
+"""Prompt tokens and new tokens of the warm-up."""
 
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "131072"}
-"""For the fresh process: every larger block is a mapping of its own and goes back when it is freed.
-Left alone, glibc raises this limit as it goes and keeps what was freed, so that a cache may come to
-lie where something else was counted already."""
+"""Settings of the fresh process: every larger block is a mapping of its own, returned when freed.
+Otherwise glibc raises this limit and keeps freed blocks, so that a cache may reuse memory that was
+counted before."""
 
 _STATUS = Path("/proc/self/status")
-_MARKS = Path("/proc/self/clear_refs")
-_SET_BACK = "5"
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
 
 
 @stored("NetworkSource")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSource:
-    """Where a network comes from, in another process too."""
+    """A description from which any process can load a network."""
 
     config: LanguageModelConfig
-    """What it is."""
+    """The configuration."""
     seed: int
-    """Of its first values, where there is no checkpoint."""
+    """The seed of random weights, without a checkpoint."""
     checkpoint: str | None
-    """Where its weights are."""
+    """The path of the weights."""
     dtype: Dtype
-    """What it computes in."""
+    """The dtype of the network."""
     device: str
-    """Where it computes."""
+    """The device of the network."""
 
     def load(self) -> LanguageModel:
-        """The network."""
+        """Load the network."""
         if self.checkpoint is None:
             loaded = LoadedModel(LanguageModel(self.config, seed=self.seed).eval(), None)
         else:
@@ -75,43 +75,43 @@ class NetworkSource:
 @stored("MemoryJob")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryJob:
-    """One answer, of which the memory is measured."""
+    """One answer whose memory is measured."""
 
     network: NetworkSource
-    """What decodes."""
+    """The network."""
     cache: CacheOptions | None
-    """How the cache stores what it stores; ``None`` for transformers' growing cache."""
+    """The options of the cache; ``None`` for transformers' dynamic cache."""
     batch: int
-    """Answers at once."""
+    """The batch size."""
     prompt_tokens: int
-    """Tokens that each starts from."""
+    """Prompt tokens per row."""
     new_tokens: int
-    """Tokens that each gets."""
+    """New tokens per row."""
     threads: int
-    """Of torch."""
+    """Torch threads."""
     chunk: int = DEFAULT_CHUNK
-    """Tokens of the prompts that pass the network at once."""
+    """Prompt tokens per forward pass."""
 
 
 @stored("MemoryReading")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryReading:
-    """What one answer took."""
+    """The memory of one answer."""
 
     source: MemorySource
-    """Whose mark it is."""
+    """The counter that was read."""
     weight_bytes: int
-    """Of all parameters."""
+    """Bytes of all parameters."""
     before_bytes: int
-    """Of the process with the network, before the answer."""
+    """Memory of the process with the network, before the answer."""
     peak_bytes: int
-    """Of the process at its peak."""
+    """Peak memory of the process."""
     cache_bytes: int
-    """What the cache says that it held in the end."""
+    """The final size of the cache."""
 
     @property
     def answer_bytes(self) -> int:
-        """What the answer added at the peak: the cache, and what is only needed for a moment."""
+        """The memory that the answer added at the peak: cache and temporaries."""
         return self.peak_bytes - self.before_bytes
 
     @property
@@ -120,11 +120,11 @@ class MemoryReading:
         return self.weight_bytes + self.answer_bytes
 
 
-def measure_apart(job: MemoryJob) -> MemoryReading:
+def measure_in_subprocess(job: MemoryJob) -> MemoryReading:
     """Measure in a fresh process.
 
     Raises:
-        ResourceError: if it ends without an answer, which is what happens where memory runs out.
+        ResourceError: if the process fails, which it does when memory runs out.
     """
     path = os.pathsep.join(place for place in sys.path if place)
     done = subprocess.run(
@@ -136,26 +136,26 @@ def measure_apart(job: MemoryJob) -> MemoryReading:
         env={**os.environ, **ALLOCATOR, "PYTHONPATH": path, "OMP_NUM_THREADS": str(job.threads)},
     )
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        output = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise ResourceError(
-            f"the process that measures memory ended with code {done.returncode} and said: {said}"
+            f"the process that measures memory ended with code {done.returncode}: {output}"
         )
     return from_dict(MemoryReading, json.loads(done.stdout.splitlines()[-1]))
 
 
 def measure_here(job: MemoryJob) -> MemoryReading:
-    """Measure in this process, whose other work would be counted with it."""
+    """Measure in this process, whose other allocations count too."""
     torch.set_num_threads(job.threads)
     device = torch.device(job.network.device)
     model = job.network.load()
     weights = sum(part.numel() * part.element_size() for part in model.parameters())
-    # The exported copy takes the place of the network: both at once would be counted as one.
-    answerer = _Answerer(job, model)
+    # Only the exported copy is kept; otherwise both networks would be counted.
+    answerer = _MeasuredModel(job, model)
     if job.cache is None:
         del model
     few = min(WARM_TOKENS, job.prompt_tokens), min(WARM_TOKENS, job.new_tokens)
     answerer.answer(*few)
-    source = _set_mark_back(device)
+    source = _reset_peak(device)
     before = _read_memory(device, source, peak=False)
     answer = answerer.answer(job.prompt_tokens, job.new_tokens)
     peak = _read_memory(device, source, peak=True)
@@ -168,8 +168,8 @@ def measure_here(job: MemoryJob) -> MemoryReading:
     )
 
 
-class _Answerer:
-    """Ours or transformers', behind one call."""
+class _MeasuredModel:
+    """This project's network or transformers', with one interface."""
 
     def __init__(self, job: MemoryJob, model: LanguageModel) -> None:
         self._job = job
@@ -186,13 +186,13 @@ class _Answerer:
             chunk = job.chunk if prompt_tokens > job.chunk else None
             return self._stock.answer(prompts, new_tokens, chunk=chunk)
         if self._model is None or job.cache is None:
-            raise ValueError("expected a network with options of its cache, got none")
+            raise ValueError("expected cache options, got none")
         options, chunk = job.cache, job.chunk
         return answer_with_cache(self._model, prompts, new_tokens, options=options, chunk=chunk)
 
 
-def _set_mark_back(device: torch.device) -> MemorySource:
-    """Let the mark begin again where that can be done."""
+def _reset_peak(device: torch.device) -> MemorySource:
+    """Reset the high-water mark if possible, and return the counter to read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -200,8 +200,8 @@ def _set_mark_back(device: torch.device) -> MemorySource:
     if not _STATUS.exists():
         return "ru_maxrss"
     with suppress(OSError):
-        # A mark that stays is an upper bound, and right where the answer takes more than loading.
-        _MARKS.write_text(_SET_BACK)
+        # Without the reset the mark is an upper bound, exact if the answer takes more than loading.
+        _CLEAR_REFS.write_text(_RESET_PEAK)
     return "VmHWM"
 
 

@@ -1,17 +1,16 @@
-"""What a measurement of decoding asks and finds, as values, and their one JSON form.
+"""The question and results of a decode benchmark as values, with one JSON form.
 
-Everything that was measured is kept round by round; what is printed is derived from it in
-``comparisons``. Never imports torch.
+Every round is stored; ``comparisons`` derives what is shown. Never imports torch.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
-from qkvary.arch.canonical import from_dict, stored, to_dict
+from qkvary.arch.canonical import from_dict, stored, stored_as, to_dict
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.formats import Dtype
 from qkvary.storage.documents import DocumentFormat
@@ -19,8 +18,8 @@ from qkvary.storage.documents import DocumentFormat
 FORMAT = DocumentFormat(name="a measurement of decoding", version=1)
 
 Runner = Literal["cache", "prefix", "transformers", "transformers-static"]
-"""What answers: this project with its cache, this project running the prefix again for every token,
-``generate`` of transformers with its growing cache, or with the one that it allocates."""
+"""An implementation: this project with its cache, this project running the prefix again for every
+token, ``generate`` of transformers with its dynamic cache, or with its static cache."""
 
 STOCK_RUNNERS: tuple[Runner, ...] = ("transformers", "transformers-static")
 
@@ -28,32 +27,32 @@ STOCK_RUNNERS: tuple[Runner, ...] = ("transformers", "transformers-static")
 @stored("DecodeCase")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeCase:
-    """What is answered."""
+    """One measured case."""
 
     variant: str
-    """Canonical label."""
+    """The canonical label."""
     context: int
     """Tokens of prompt and answer together."""
     batch: int
-    """Answers at once."""
+    """The batch size."""
     dtype: Dtype
-    """What everything is computed and stored in."""
+    """The dtype of computation and storage."""
 
 
 @stored("CacheChoice")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheChoice:
-    """How this project's cache is to store what it stores; what is ``None`` is as it usually is."""
+    """Requested cache options; ``None`` keeps the default."""
 
     layout: CacheLayout | None = None
-    """What is kept of a token."""
+    """The tensors to store."""
     storage: CacheOptions | None = None
-    """Where it is kept, with what belongs to quantised storage; the rest of it is not looked at."""
+    """How they are allocated and quantized; its other fields are ignored."""
     kernel: DecodeKernel | None = None
-    """What attends to what is stored."""
+    """The attention kernel."""
 
     def resolve(self, usual: CacheOptions) -> CacheOptions:
-        """The options of a network whose usual ones are given."""
+        """Return the options of a network, given its defaults."""
         return dataclasses.replace(
             self.storage or usual,
             layout=self.layout or usual.layout,
@@ -63,120 +62,120 @@ class CacheChoice:
 
 @stored("Effort")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """How much is measured, and with what."""
+class MeasurementSettings:
+    """The extent of the measurement and the machine settings."""
 
     new_tokens: int
-    """Tokens of an answer; the prompt is what the context leaves."""
+    """Tokens of an answer; the prompt has the rest of the context."""
     rounds: int
-    """Answers of everybody to every case."""
+    """Timed answers of every runner to every case."""
     prefix_steps: int
-    """Most new tokens that are timed when the prefix is run again, fewer at long contexts; others
-    are interpolated."""
+    """The maximum number of timed steps when the prefix is run again, fewer at long contexts; the
+    others are interpolated."""
     memory_context: int | None
-    """Tokens of the answers whose peak memory is measured besides that of the cases; 0 for the
-    cases alone, ``None`` for no memory at all."""
+    """The context whose peak memory is measured in addition to the cases'; 0 for only the cases,
+    ``None`` for no memory measurement."""
     memory_chunk: int
-    """Tokens of a prompt that pass the network at once where memory is measured."""
+    """Prompt tokens per forward pass where memory is measured."""
     threads: int
-    """Of torch."""
+    """Torch threads."""
     device: str
-    """Where everything runs."""
+    """The device of all computation."""
     seed: int
-    """Of the weights and the prompts."""
+    """The seed of the weights and the prompts."""
 
 
 @stored("DecodeQuestion")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeQuestion:
-    """What is to be measured."""
+    """The cases to measure."""
 
     networks: tuple[LanguageModelConfig, ...]
-    """One for each variant; a case runs it with as many positions as it needs."""
+    """One network per variant; a case sets its number of positions."""
     checkpoint: str | None
-    """Where the weights of the only network are; ``None`` for random ones."""
+    """The weights of the only network; ``None`` for random weights."""
     contexts: tuple[int, ...]
-    """Of the cases."""
+    """The contexts of the cases."""
     batches: tuple[int, ...]
-    """Of the cases."""
+    """The batch sizes of the cases."""
     dtypes: tuple[Dtype, ...]
-    """Of the cases."""
+    """The dtypes of the cases."""
     caches: tuple[CacheChoice, ...]
-    """How this project's cache stores what it stores; the first is compared between variants."""
+    """The caches of this project; the first is compared between variants."""
     stock: tuple[Runner, ...]
-    """Which of transformers' caches are measured beside it."""
-    effort: Effort
-    """How much is measured."""
+    """The caches of transformers to measure."""
+    settings: MeasurementSettings = field(metadata=stored_as("effort"))
+    """The extent of the measurement."""
 
     def __post_init__(self) -> None:
-        effort = self.effort
+        settings = self.settings
         if not (self.networks and self.contexts and self.batches and self.dtypes and self.caches):
             raise ValueError("expected at least one network, context, batch, dtype and cache")
         for name, value, least in (
             ("batch", min(self.batches), 1),
-            ("new_tokens", effort.new_tokens, 2),
-            ("rounds", effort.rounds, 1),
-            ("prefix_steps", effort.prefix_steps, 2),
-            ("memory_chunk", effort.memory_chunk, 1),
-            ("threads", effort.threads, 1),
+            ("new_tokens", settings.new_tokens, 2),
+            ("rounds", settings.rounds, 1),
+            ("prefix_steps", settings.prefix_steps, 2),
+            ("memory_chunk", settings.memory_chunk, 1),
+            ("threads", settings.threads, 1),
         ):
             if value < least:
                 raise ValueError(f"expected {name} of at least {least}, got {value}")
-        asked = [*self.contexts, *([effort.memory_context] if effort.memory_context else [])]
-        if min(asked) <= effort.new_tokens:
+        asked = [*self.contexts, *([settings.memory_context] if settings.memory_context else [])]
+        if min(asked) <= settings.new_tokens:
             raise ValueError(
-                f"expected contexts with room for a prompt before {effort.new_tokens} new tokens, "
-                f"got {min(asked)}"
+                f"expected contexts with room for a prompt before {settings.new_tokens} new "
+                f"tokens, got {min(asked)}"
             )
 
 
 @stored("Times")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """How long answers took, one number a round."""
+    """The durations of one runner's answers, one per round."""
 
     seconds: tuple[float, ...]
-    """By the clock on the wall, of the whole answer."""
+    """Wall-clock seconds of the whole answer."""
     first_seconds: tuple[float, ...]
-    """Until the first new token: TTFT."""
+    """Wall-clock seconds until the first new token (TTFT)."""
     cpu_seconds: tuple[float, ...]
-    """Of all threads of the process, of the whole answer."""
+    """CPU seconds of the whole answer over all threads."""
     first_cpu_seconds: tuple[float, ...]
-    """The same until the first new token."""
+    """CPU seconds until the first new token."""
 
     def __post_init__(self) -> None:
         lengths = {len(getattr(self, field.name)) for field in dataclasses.fields(self)}
         if len(lengths) != 1:
-            raise ValueError(f"expected as many times of every kind, got {sorted(lengths)}")
+            raise ValueError(f"expected equally many times of every kind, got {sorted(lengths)}")
 
 
 @stored("SpeedRow")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedRow:
-    """One runner on one case, round by round."""
+    """The timings of one runner on one case."""
 
     case: DecodeCase
-    """What was answered."""
+    """The case."""
     runner: Runner
-    """Who answered."""
+    """The runner."""
     cache: CacheOptions | None
-    """How this project's cache stored; ``None`` for other runners."""
+    """The cache options of this project; ``None`` for other runners."""
     times: Times
-    """How long it took."""
+    """The timings."""
     timed_steps: int
-    """New tokens that were timed; fewer than the answer has where the rest is interpolated."""
+    """Timed steps; fewer than new tokens if the others are interpolated."""
     equal_tokens: int
-    """Tokens before the first that differs from what this project answers with its cache."""
+    """Tokens before the first difference from this project's answer with its cache."""
     cache_formula_bytes: int
-    """By the cost model, of what was stored in the end."""
+    """The final size of the cache by the cost model."""
     cache_bytes: int
-    """As allocated."""
+    """The allocated size of the cache."""
     step_read_bytes: float | None
-    """Weights and cache that a step reads at least, averaged over the answer."""
+    """The minimum bytes of weights and cache that a step reads, averaged over the answer."""
     parameters: int
-    """Of the network that answered; copies of shared weights count in transformers."""
+    """Parameters of the network; transformers' copies of shared weights count."""
     notes: tuple[str, ...]
-    """What must be known of it."""
+    """Remarks on the row."""
 
 
 @stored("MemoryRow")
@@ -185,29 +184,29 @@ class MemoryRow:
     """The peak memory of one answer in a process of its own."""
 
     case: DecodeCase
-    """What was answered."""
+    """The case."""
     runner: Runner
-    """Who answered."""
+    """The runner."""
     cache: CacheOptions | None
-    """How this project's cache stored; ``None`` for other runners."""
+    """The cache options of this project; ``None`` for other runners."""
     source: str
-    """Whose mark it is: ``VmHWM``, ``ru_maxrss`` or ``torch.cuda``."""
+    """The counter: ``VmHWM``, ``ru_maxrss`` or ``torch.cuda``."""
     new_tokens: int
-    """Tokens of the answer; the prompt was the rest of the context."""
+    """Tokens of the answer; the prompt has the rest of the context."""
     weight_bytes: int
-    """Of all parameters."""
+    """Bytes of all parameters."""
     before_bytes: int
-    """Of the process before the answer."""
+    """Memory of the process before the answer."""
     peak_bytes: int
-    """Of the process at its peak."""
+    """Peak memory of the process."""
     cache_formula_bytes: int | None
-    """By the cost model, of what was stored in the end; ``None`` for transformers."""
+    """The final size of the cache by the cost model; ``None`` for transformers."""
     cache_bytes: int
-    """As allocated."""
+    """The allocated size of the cache."""
 
     @property
     def answer_bytes(self) -> int:
-        """What the answer added at the peak."""
+        """The memory that the answer added at the peak."""
         return self.peak_bytes - self.before_bytes
 
     @property
@@ -219,23 +218,23 @@ class MemoryRow:
 @stored("Fact")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One thing about where this was measured."""
+    """One property of the environment."""
 
     name: str
-    """What it is about."""
+    """The property."""
     value: str
-    """What is the case."""
+    """Its value."""
 
 
 @stored("DecodeRecord")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRecord:
-    """A question with everything that was measured."""
+    """A question and its measurements."""
 
     question: DecodeQuestion
-    """What was asked."""
+    """The question."""
     command: str
-    """What somebody typed for it."""
+    """The command line."""
     environment: tuple[Fact, ...]
     """Versions, processor, threads."""
     started: str
@@ -243,19 +242,19 @@ class DecodeRecord:
     ended: str
     """ISO 8601, UTC."""
     kernels: tuple[Fact, ...]
-    """What attended to each kind of call where a timing chose it."""
+    """Kernels chosen by timing, by the kind of call."""
     stream_bytes_per_second: tuple[float, ...]
-    """Reading memory in a row, once a round."""
+    """The bandwidth of a sequential read, one per round."""
     speed: tuple[SpeedRow, ...]
-    """Every runner on every case."""
+    """The timings of every runner on every case."""
     memory: tuple[MemoryRow, ...]
     """Peak memory."""
     notes: tuple[str, ...]
-    """What is missing, and why."""
+    """Missing measurements, with reasons."""
 
 
 def to_json(record: DecodeRecord) -> bytes:
-    """The bytes of a record's file; equal records give equal bytes."""
+    """Return the bytes of a record's file; equal records give equal bytes."""
     return FORMAT.write(to_dict(record))
 
 
@@ -264,10 +263,10 @@ def from_json(data: bytes, *, where: str) -> DecodeRecord:
 
     Args:
         data: The bytes.
-        where: What the file is called in messages.
+        where: The name of the file in messages.
 
     Raises:
-        DamagedError: if they are no record.
-        NewerFormatError: if a newer qkvary wrote it.
+        DamagedError: if the bytes are not a record.
+        NewerFormatError: if a newer qkvary wrote them.
     """
     return FORMAT.read(data, where, lambda fields: from_dict(DecodeRecord, fields))

@@ -1,7 +1,7 @@
-"""A network of ours decoded by transformers: its own architecture, its own ``generate``.
+"""A network of this project decoded by transformers, in its architecture with its ``generate``.
 
-The network is exported to GPT-2 or Llama with equal weights; what is shared is copied there. Needs
-the extra ``hf``.
+The network is exported to GPT-2 or Llama with equal weights; shared weights are copied. Needs the
+extra ``hf``.
 """
 
 from importlib import metadata
@@ -15,33 +15,33 @@ from qkvary.inference.benchmark.measuring import Clocks, Rows, TimedAnswer, begi
 from qkvary.nn.language_model import LanguageModel
 
 StockCache = Literal["dynamic", "static"]
-"""The caches of transformers that are measured: one that grows, and one allocated beforehand."""
+"""The caches of transformers that are measured."""
 ATTENTION = "sdpa"
-"""The attention of transformers that is measured."""
+"""The attention implementation of transformers that is measured."""
 
 
 class _Clock:
-    """A streamer that notes when tokens come: first the prompts, then a token for every row."""
+    """A streamer that records when tokens arrive: first the prompts, then one token per row."""
 
     def __init__(self) -> None:
         self.moments: list[Clocks] = []
 
     def put(self, value: Tensor) -> None:  # noqa: ARG002  the name is theirs
-        """Note the moment; the values are on the CPU already."""
+        """Record the time; the values are already on the CPU."""
         self.moments.append(Clocks.now())
 
     def end(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
 
 class StockModel:
     """One exported network."""
 
     def __init__(self, network: LanguageModel) -> None:
-        """Export and build it.
+        """Export and build the network.
 
         Args:
-            network: Stays as it is.
+            network: The network, which is not changed.
 
         Raises:
             ValueError: if neither GPT-2 nor Llama can express it.
@@ -55,7 +55,7 @@ class StockModel:
 
     @property
     def cache_numbers_per_token(self) -> int:
-        """Numbers that its cache holds of a token: keys and values of its KV heads."""
+        """Values that its cache stores per token: keys and values of its KV heads."""
         config = self.model.config
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         head_dim = getattr(config, "head_dim", None)
@@ -73,10 +73,10 @@ class StockModel:
         """Answer greedily with ``generate``.
 
         Args:
-            prompts: Of one length.
-            new_tokens: Tokens that each row gets.
-            cache: Which of its caches.
-            chunk: Tokens of the prompts that pass the network at once; all if not given.
+            prompts: Prompts of equal length.
+            new_tokens: New tokens per row.
+            cache: The cache to use.
+            chunk: Prompt tokens per forward pass; all by default.
         """
         tokens = torch.tensor(prompts, device=self.model.device)
         clock = _Clock()

@@ -1,1 +1,1 @@
-"""How well does a network know a text, how far does it carry, and what does it answer?"""
+"""Evaluation of language models: perplexity, length extrapolation, and tasks with questions."""

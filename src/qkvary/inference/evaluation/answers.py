@@ -1,4 +1,4 @@
-"""Accuracies on tasks with choices: standard errors, what guessing gives, and the mean of several.
+"""Accuracies on tasks: standard errors, chance levels, and the mean of several tasks.
 
 Knows numbers only.
 """
@@ -8,23 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FIVE = ("arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande")
-"""The tasks whose mean papers print."""
+"""The tasks whose mean papers report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """How many of the answers are right."""
+class Accuracy:
+    """The share of correct answers."""
 
     value: float
-    """As a share."""
+    """The share."""
     error: float
-    """Its standard error over documents; NaN for fewer than two."""
+    """The standard error over documents; NaN for fewer than two."""
     chance: float | None
-    """What guessing gives on these documents; ``None`` where there are no choices."""
+    """The accuracy of guessing; ``None`` without choices."""
 
     @property
     def distance(self) -> float | None:
-        """How far it is from guessing, in its standard errors; ``None`` where that has no sense."""
+        """The distance from guessing in standard errors; ``None`` where it is undefined."""
         if self.chance is None or not self.error > 0:
             return None
         return (self.value - self.chance) / self.error
@@ -32,62 +32,62 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contamination:
-    """How many questions of a task stand in a training text, and how the others are answered."""
+    """The overlap of a task's questions with a training text, and the accuracy without it."""
 
     questions: int
-    """That were looked for."""
+    """Questions searched for."""
     shared: int
-    """That share a run of words with the text."""
-    accuracy: Share | None
-    """On the others; ``None`` where there are none."""
-    normalised: Share | None
-    """The same, where the task has it."""
+    """Questions that share a run of words with the text."""
+    accuracy: Accuracy | None
+    """The accuracy on the other questions; ``None`` if there are none."""
+    normalised: Accuracy | None
+    """The length-normalised accuracy on the other questions, if the task has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskScore:
-    """What a network answers on a task."""
+    """The score of a network on a task."""
 
     task: str
-    """As lm-eval calls it."""
+    """The name in lm-eval."""
     documents: int
-    """Questions that were asked."""
+    """The number of questions."""
     evaluated: str
-    """The file that they come from."""
+    """The file of the questions."""
     fewshot: int
     """Solved examples before each question."""
     shots_from: str | None
-    """The file that these come from, where there are any."""
-    accuracy: Share
-    """Of the most probable choice; on LAMBADA, of the most probable word."""
-    normalised: Share | None
-    """Of the most probable choice per character, where the task has it."""
+    """The file of the solved examples, if any."""
+    accuracy: Accuracy
+    """The accuracy of the most probable choice; for LAMBADA, of the most probable word."""
+    normalised: Accuracy | None
+    """The accuracy of the most probable choice per character, if the task has it."""
     perplexity: float | None
-    """Of the last word, where the task has it."""
+    """The perplexity of the last word, if the task has it."""
     cut_prompts: float
-    """Share of prompts that did not fit the network and lost tokens on the left."""
+    """The share of prompts truncated on the left to fit the network."""
     version: str
-    """Of the task in lm-eval."""
+    """The version of the task in lm-eval."""
     contamination: Contamination | None = None
-    """What of it was trained on, where that was looked for."""
+    """The overlap with a training text, if it was searched for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanScore:
-    """The mean of five tasks, each of equal weight."""
+    """The mean over five tasks of equal weight."""
 
-    accuracy: Share
-    """Of the most probable choices."""
-    normalised: Share
-    """The same with lengths taken out, where a task has that."""
+    accuracy: Accuracy
+    """The mean accuracy."""
+    normalised: Accuracy
+    """The mean of the length-normalised accuracies, where a task has one."""
 
 
-def measure_share(right: Sequence[float], choices: Sequence[int] | None = None) -> Share:
-    """Count answers.
+def measure_accuracy(right: Sequence[float], choices: Sequence[int] | None = None) -> Accuracy:
+    """Average answers.
 
     Args:
-        right: 1 for a right answer, 0 for a wrong one.
-        choices: How many choices each question has.
+        right: 1 for a correct answer, 0 for a wrong one.
+        choices: The number of choices of each question.
 
     Raises:
         ValueError: if there are no answers.
@@ -99,14 +99,14 @@ def measure_share(right: Sequence[float], choices: Sequence[int] | None = None) 
     spread = sum((one - value) ** 2 for one in right)
     error = math.sqrt(spread / (count - 1) / count) if count > 1 else math.nan
     chance = None if choices is None else sum(1 / one for one in choices) / count
-    return Share(value=value, error=error, chance=chance)
+    return Accuracy(value=value, error=error, chance=chance)
 
 
 def average(scores: Mapping[str, TaskScore]) -> MeanScore | None:
-    """The mean of the five, or ``None`` where one of them was not asked.
+    """Return the mean of the five tasks, or ``None`` if one of them is missing.
 
     Args:
-        scores: By the names of the tasks.
+        scores: Scores by task name.
     """
     if not set(FIVE) <= scores.keys():
         return None
@@ -117,10 +117,10 @@ def average(scores: Mapping[str, TaskScore]) -> MeanScore | None:
     )
 
 
-def _mean(shares: Sequence[Share]) -> Share:
+def _mean(shares: Sequence[Accuracy]) -> Accuracy:
     count = len(shares)
     chances = [one.chance for one in shares if one.chance is not None]
-    return Share(
+    return Accuracy(
         value=sum(one.value for one in shares) / count,
         error=math.sqrt(sum(one.error**2 for one in shares)) / count,
         chance=sum(chances) / count if len(chances) == count else None,

@@ -1,7 +1,7 @@
-"""Questions that a network may have read before: texts whose runs of words stand in a training set.
+"""Benchmark contamination: questions whose runs of words occur in a training set.
 
-Runs of the questions are kept and the training text goes past them, so that memory does not grow
-with it. Knows prepared sets and words, not tasks.
+The questions are indexed and the training text is streamed past them, so that memory does not grow
+with the text.
 
 Source: Brown et al. 2020, appendix C.
 """
@@ -21,37 +21,37 @@ from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 
 RUN = 13
-"""So many words in a row are no accident."""
+"""The length of a run in words."""
 LONGEST_WORD = 2**16
-"""A stretch of more characters without a space may be cut: the text is read in parts."""
+"""Longer stretches without a space may be split: the text is read in parts."""
 
 _BLOCK = 2**18
-"""Tokens that are decoded at a time."""
+"""Tokens decoded at a time."""
 _WORDS = 2**16
-"""Words that are looked up at a time."""
+"""Words looked up at a time."""
 _BORDER = ""
-"""Stands between two documents, and is no word."""
+"""The border between two documents, not a word."""
 _WORD = re.compile(r"[^\W_]+")
 _APOSTROPHES = str.maketrans("", "", "'’")
 _SPREAD, _BASE = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1342543DE82EF95)
-"""Odd numbers that spread bits; whatever they do, what is found is compared word by word."""
+"""Odd constants that spread bits; matches are always confirmed word by word."""
 
 Progress = Callable[[int, int], None]
-"""Told how many tokens are read, of how many."""
+"""Called with the number of tokens read and their total."""
 Numbers = NDArray[np.int32]
 """Words of questions, numbered from 1; 0 is any other word, or the border of a document."""
 Keys = NDArray[np.uint64]
 
 
-def _keep_quiet(_read: int, _total: int) -> None:
-    """Tell nobody."""
+def _ignore_progress(_read: int, _total: int) -> None:
+    """Ignore progress."""
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text: runs of letters and digits, of any script, in lower case.
+    """Return the words of a text: runs of letters and digits of any script, in lower case.
 
-    Apostrophes are left out, so that "don't" is one word; whatever else is no letter or digit
-    separates words. Letters that Unicode has several spellings of are spelled in one.
+    Apostrophes are removed, so that "don't" is one word; any other character separates words.
+    Letters with several Unicode spellings are normalised.
     """
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
@@ -59,13 +59,13 @@ def split_words(text: str) -> list[str]:
 
 
 class TrainingText:
-    """The training split of a prepared set, as words."""
+    """The words of the training split of a prepared set."""
 
     def __init__(self, data: PreparedData) -> None:
-        """Find the split; nothing is read yet.
+        """Select the split without reading it.
 
         Raises:
-            UsageError: if there is none.
+            UsageError: if the set has no training split.
         """
         if "train" not in data.splits:
             raise UsageError(
@@ -74,29 +74,31 @@ class TrainingText:
             )
         self.data, self.split = data, data.splits["train"]
 
-    def find(self, questions: Sequence[str], *, tell: Progress = _keep_quiet) -> list[bool]:
-        """Which questions share ``RUN`` words in a row with one of the documents.
+    def find(
+        self, questions: Sequence[str], *, on_progress: Progress = _ignore_progress
+    ) -> list[bool]:
+        """Return for each question whether it shares ``RUN`` consecutive words with a document.
 
-        A question of fewer words counts if all of them stand in a document in a row; one without
-        any never does.
+        A shorter question counts if all its words occur consecutively in a document; a question
+        without words never does.
 
         Args:
-            questions: Texts.
-            tell: Hears how far it is.
+            questions: The texts.
+            on_progress: Called after each block.
         """
         runs = _Runs([split_words(question) for question in questions])
         waiting: list[int] = []
-        for words in _read_words(self._parts(tell)):
+        for words in _read_words(self._parts(on_progress)):
             waiting += [runs.numbers.get(word, 0) for word in words]
             if len(waiting) >= _WORDS:
                 runs.look_up(np.array(waiting, dtype=np.int32))
-                # A run may begin here and end in what comes next.
+                # A run may continue in the next words.
                 waiting = waiting[1 - RUN :]
         runs.look_up(np.array(waiting, dtype=np.int32))
         return runs.found()
 
     def describe(self) -> dict[str, JsonValue]:
-        """Which text it is, and what is looked for in it, for those who read the figures."""
+        """Return the identity of the text and the length of a run, for the results."""
         return {
             "data": str(self.data.path),
             "name": self.data.name,
@@ -106,20 +108,20 @@ class TrainingText:
             "words_in_a_row": RUN,
         }
 
-    def _parts(self, tell: Progress) -> Iterator[tuple[str, bool]]:
+    def _parts(self, on_progress: Progress) -> Iterator[tuple[str, bool]]:
         tokenizer = self.data.tokenizer
         pieces = list_pieces(tokenizer, find_marks(tokenizer, self.data.separator))
-        return _decode(self.split, pieces, tell)
+        return _decode(self.split, pieces, on_progress)
 
 
 def open_training_text(reference: str) -> TrainingText:
-    """The training split of a set.
+    """Open the training split of a set.
 
     Args:
         reference: The path of a prepared set, or its name in the cache.
 
     Raises:
-        UsageError: if there is no such set, or it has no such split.
+        UsageError: if the set or its training split does not exist.
         DamagedError: if it is damaged.
     """
     return TrainingText(open_prepared(find_prepared(reference)))
@@ -129,9 +131,9 @@ def open_training_text(reference: str) -> TrainingText:
 
 
 def _decode(
-    split: TokenSplit, pieces: Sequence[bytes], tell: Progress
+    split: TokenSplit, pieces: Sequence[bytes], on_progress: Progress
 ) -> Iterator[tuple[str, bool]]:
-    """The documents in parts, in order, each with whether its document ends with it."""
+    """Yield the documents in parts, each with whether it ends its document."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     ends, read = split.document_starts[1:], 0
     for block in split.blocks(_BLOCK):
@@ -144,11 +146,11 @@ def _decode(
         data = b"".join([pieces[token] for token in tokens[begin:]])
         yield decoder.decode(data), False
         read += len(block)
-        tell(read, split.tokens)
+        on_progress(read, split.tokens)
 
 
 def _read_words(parts: Iterable[tuple[str, bool]]) -> Iterator[list[str]]:
-    """The words of documents that come in parts, with a border behind each document."""
+    """Yield the words of documents given in parts, with a border after each document."""
     held = ""
     for part, is_end in parts:
         text = held + part
@@ -162,24 +164,24 @@ def _read_words(parts: Iterable[tuple[str, bool]]) -> Iterator[list[str]]:
 
 
 def _find_cut(text: str) -> int:
-    """Where the last word begins that may go on in the next part."""
+    """Return where the last word begins that may continue in the next part."""
     for place in range(len(text), max(0, len(text) - LONGEST_WORD), -1):
         if text[place - 1].isspace():
             return place
     return len(text) if len(text) > LONGEST_WORD else 0
 
 
-# ---- what is looked for
+# ---- the runs to find
 
 
 class _Runs:
     """The runs of questions, by their number of words."""
 
     def __init__(self, questions: Sequence[Sequence[str]]) -> None:
-        """Number the words and keep the runs.
+        """Number the words and store the runs.
 
         Args:
-            questions: The words of each.
+            questions: The words of each question.
         """
         self.numbers: dict[str, int] = {}
         self._count = len(questions)
@@ -200,7 +202,7 @@ class _Runs:
         }
 
     def look_up(self, text: Numbers) -> None:
-        """Note which runs stand in a text."""
+        """Record which runs occur in a text."""
         mixed = _mix(text)
         keys = np.zeros(len(text) + 1, dtype=np.uint64)
         for size in range(1, min(max(self._tables, default=0), len(text)) + 1):
@@ -209,7 +211,7 @@ class _Runs:
                 self._tables[size].look_up(text, keys)
 
     def found(self) -> list[bool]:
-        """For each question, whether one of its runs was seen."""
+        """Return for each question whether one of its runs was seen."""
         shared = np.zeros(self._count, dtype=np.bool_)
         for table in self._tables.values():
             shared[table.seen_owners()] = True
@@ -222,14 +224,14 @@ def _mix(numbers: Numbers) -> Keys:
 
 
 class _Table:
-    """Runs of so many words, each once, in the order of their keys."""
+    """Distinct runs of one length, sorted by key."""
 
     def __init__(self, runs: Numbers, owners: NDArray[np.int64]) -> None:
         """Sort the runs.
 
         Args:
-            runs: [runs, words], some of them more than once.
-            owners: The question that each is of.
+            runs: [runs, words], with duplicates.
+            owners: The question of each run.
         """
         rows, inverse = np.unique(runs, axis=0, return_inverse=True)
         keys = np.zeros(len(rows), dtype=np.uint64)
@@ -241,23 +243,23 @@ class _Table:
         place[order] = np.arange(len(order))
         self._places, self._owners = place[inverse.reshape(-1)], owners
         self._seen = np.zeros(len(order), dtype=np.bool_)
-        # Most words of a text are no run's: this says so of nearly all, without a search.
+        # A filter that rejects most words of a text without a search.
         bits = min(26, (16 * len(rows)).bit_length())
         self._shift = np.uint64(64 - bits)
         self._sieve = np.zeros(2**bits, dtype=np.bool_)
         self._sieve[self._keys >> self._shift] = True
 
     def look_up(self, text: Numbers, keys: Keys) -> None:
-        """Note which of the runs stand in a text.
+        """Record which of the runs occur in a text.
 
         Args:
             text: [words].
-            keys: Of the run that begins at each word that has enough behind it.
+            keys: The key of the run at each word that has enough words after it.
         """
         begins = np.flatnonzero(self._sieve[keys >> self._shift])
         first = np.searchsorted(self._keys, keys[begins], side="left")
         counts = np.searchsorted(self._keys, keys[begins], side="right") - first
-        # Runs of equal keys stand together: nearly always there is one, or none.
+        # Runs of equal keys are adjacent; nearly always there is one, or none.
         for extra in range(int(counts.max(initial=0))):
             chosen = counts > extra
             places = first[chosen] + extra
@@ -265,5 +267,5 @@ class _Table:
             self._seen[places[(self._rows[places] == words).all(axis=1)]] = True
 
     def seen_owners(self) -> NDArray[np.int64]:
-        """The questions whose runs were seen."""
+        """Return the questions whose runs were seen."""
         return self._owners[self._seen[self._places]]

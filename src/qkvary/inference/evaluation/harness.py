@@ -1,6 +1,6 @@
-"""Tasks with lm-eval: its prompts, its scoring, our networks, and local copies of the data.
+"""Tasks with lm-eval: its prompts and scoring, our networks, and local copies of the data.
 
-Everything that is peculiar to lm-eval is here (docs/decisions/0014). Needs the extra ``eval``.
+All code specific to lm-eval is in this module (docs/decisions/0014). Needs the extra ``eval``.
 """
 
 import logging
@@ -26,28 +26,28 @@ from transformers import PreTrainedTokenizerFast
 
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.data.tokenizers import CharacterTokenizer, Tokenizer
-from qkvary.inference.evaluation.answers import Contamination, Share, TaskScore, measure_share
+from qkvary.inference.evaluation.answers import Accuracy, Contamination, TaskScore, measure_accuracy
 from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, LocalRows, read_rows
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
 SHOT_SEED = 1234
-"""lm-eval's own: which solved examples stand before which question."""
+"""lm-eval's own seed, which selects the solved examples of each question."""
 _REMEMBERED = 64
-"""Texts whose tokens are kept: every choice is asked with the same prompt."""
+"""Texts whose tokens are cached: all choices of a question share a prompt."""
 _UNKNOWN = "<unk>"
 _SPLIT, _SHOTS = "evaluated", "shots"
 _LABELS = re.compile(r"^Question: |\nAnswer:(?= )")
-"""What prompts put around a question: a training text that has the question need not have it."""
+"""The labels that prompts put around a question, which a training text need not have."""
 FindShared = Callable[[Sequence[str]], Sequence[bool]]
-"""Says of texts which of them share a run of words with what was trained on."""
+"""Returns for each text whether it shares a run of words with the training text."""
 
 
-class Asked(NamedTuple):
-    """A task that is ready to be asked."""
+class ConfiguredTask(NamedTuple):
+    """A task with its documents."""
 
     task: Any
-    """Of lm-eval."""
+    """The task of lm-eval."""
     rows: LocalRows
     """Its documents."""
     fewshot: int
@@ -55,21 +55,21 @@ class Asked(NamedTuple):
 
 
 class NetworkLM(HFLM):
-    """lm-eval's own class for models of transformers, with the tokenizer of the checkpoint."""
+    """lm-eval's class for models of transformers, with the tokenizer of the checkpoint."""
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer, *, batch_size: int) -> None:
         """Wrap a network; its weights are shared.
 
         Args:
-            model: In evaluation mode.
-            tokenizer: Of the network, for any text.
-            batch_size: Requests that are computed together.
+            model: The network, in evaluation mode.
+            tokenizer: The tokenizer of the network.
+            batch_size: Requests per batch.
         """
         self._encode: Callable[[str], list[int]] = lru_cache(_REMEMBERED)(tokenizer.encode)
         self._begin = tokenizer.beginning
         begin = tokenizer.separator if self._begin is None else self._begin
         self._limit = model.config.max_tokens
-        self.cut_share = 0.0
+        self.truncated_share = 0.0
         self._is_watched = sys.stderr.isatty()
         options: dict[str, Any] = {
             "pretrained": QKVForCausalLM.wrap(model),
@@ -87,14 +87,14 @@ class NetworkLM(HFLM):
         left_truncate_len: int | None = None,
         **_kwargs: Any,
     ) -> list[int]:
-        """The tokens of a text as the network was trained on them."""
+        """Return the tokens of a text, encoded as for training."""
         found = self._encode(string)
         if add_special_tokens is False and found[:1] == [self._begin]:
             found = found[1:]
         return found[-left_truncate_len:] if left_truncate_len else list(found)
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> Any:
-        """Answer requests; how far it is is shown to somebody at a terminal only."""
+        """Answer requests; the progress bar appears only on a terminal."""
         hidden = disable_tqdm or not self._is_watched
         return cast("Any", super()).loglikelihood(requests, disable_tqdm=hidden)
 
@@ -104,10 +104,10 @@ class NetworkLM(HFLM):
         disable_tqdm: bool = False,
         override_bs: int | None = None,
     ) -> Any:
-        """Note what does not fit before it is cut off on the left.
+        """Count the prompts that do not fit before lm-eval truncates them on the left.
 
         Raises:
-            UsageError: if an answer alone does not fit, or has no token of its own.
+            UsageError: if an answer alone does not fit, or is empty.
         """
         lost = 0
         for _, context, answer in requests:
@@ -117,18 +117,18 @@ class NetworkLM(HFLM):
                     f"{len(answer)}"
                 )
             lost += len(context) + len(answer) > self._limit + 1
-        self.cut_share = lost / max(1, len(requests))
+        self.truncated_share = lost / max(1, len(requests))
         return super()._loglikelihood_tokens(  # pyright: ignore[reportAttributeAccessIssue]
             requests, disable_tqdm=disable_tqdm, override_bs=override_bs
         )
 
 
 def lm_eval_version() -> str:
-    """Which lm-eval asks."""
+    """Return the version of lm-eval."""
     return version("lm_eval")
 
 
-def ask(
+def evaluate_tasks(
     model: LanguageModel,
     tokenizer: Tokenizer,
     names: Sequence[str],
@@ -139,42 +139,43 @@ def ask(
     batch_size: int = 8,
     find_shared: FindShared | None = None,
 ) -> dict[str, TaskScore]:
-    """Ask a network the questions of tasks.
+    """Evaluate a network on tasks.
 
     Args:
-        model: In evaluation mode.
-        tokenizer: Of the network.
-        names: Out of ``LOCAL_TASKS``.
-        folder: Of the local copies.
-        fewshot: Solved examples before each question; the usual number if not given.
-        limit: Questions of each task at most, the first ones.
-        batch_size: Requests that are computed together.
-        find_shared: Asked once, with all questions, each with its right answer; nobody if not
-            given.
+        model: The network, in evaluation mode.
+        tokenizer: The tokenizer of the network.
+        names: Names from ``LOCAL_TASKS``.
+        folder: The folder of the local copies.
+        fewshot: Solved examples before each question; by default that of the task.
+        limit: The maximum number of questions per task, the first ones.
+        batch_size: Requests per batch.
+        find_shared: Called once with all questions and their correct answers, to detect
+            contamination.
 
     Raises:
-        UsageError: for an unknown task, a missing file, a tokenizer that does not know every text,
+        UsageError: for an unknown task, a missing file, a tokenizer that cannot encode every text,
             or too few examples.
-        DamagedError: if a file is not what it should be.
+        DamagedError: if a file is damaged.
     """
     if isinstance(tokenizer, CharacterTokenizer):
         raise UsageError(
             f"expected a tokenizer for any text, got one of {tokenizer.vocabulary} characters; "
-            "tasks are for networks with bytes or merged pieces"
+            "tasks need a byte-level or BPE tokenizer"
         )
     with _quiet():
-        asked = {name: make_task(name, folder, fewshot=fewshot) for name in names}
+        asked = {name: configure_task(name, folder, fewshot=fewshot) for name in names}
         lm = cast("Any", NetworkLM)(model, tokenizer, batch_size=batch_size)
-        shared = {} if find_shared is None else _look_for(asked, limit, find_shared)
+        shared = {} if find_shared is None else _find_shared_questions(asked, limit, find_shared)
         return {
-            name: _ask_one(lm, name, one, limit, shared.get(name)) for name, one in asked.items()
+            name: _evaluate_task(lm, name, one, limit, shared.get(name))
+            for name, one in asked.items()
         }
 
 
-def _look_for(
-    asked: Mapping[str, Asked], limit: int | None, find_shared: FindShared
+def _find_shared_questions(
+    asked: Mapping[str, ConfiguredTask], limit: int | None, find_shared: FindShared
 ) -> dict[str, list[bool]]:
-    """Which questions of each task are shared, in their order."""
+    """Return for each task which of its questions are shared."""
     texts = {
         name: [question_text(one.task, document) for document in [*one.task.eval_docs][:limit]]
         for name, one in asked.items()
@@ -184,33 +185,33 @@ def _look_for(
 
 
 def question_text(task: Any, document: Mapping[str, Any]) -> str:
-    """A question and its right answer as lm-eval writes them, without "Question:" and "Answer:".
+    """Return a question with its correct answer in lm-eval's words, without its labels.
 
     Args:
-        task: Of lm-eval.
+        task: The task of lm-eval.
         document: One of its documents.
     """
     requests: Any = task.construct_requests(
         document, task.fewshot_context(document, 0), metadata=(task.config.task, 0, 1)
     )
     if task.OUTPUT_TYPE == "multiple_choice":
-        # Where choices are put into the question, their number stands where the question would.
+        # With choices inside the question, doc_to_text gives the index of the right one.
         right = task.doc_to_text if task.multiple_input else task.doc_to_target
         requests = requests[right(document)]
     return _LABELS.sub("", "".join(requests.args))
 
 
-def make_task(name: str, folder: Path, *, fewshot: int | None = None) -> Asked:
-    """A task with lm-eval's prompts on the local copy of its data.
+def configure_task(name: str, folder: Path, *, fewshot: int | None = None) -> ConfiguredTask:
+    """Return a task with lm-eval's prompts on the local copy of its data.
 
     Args:
-        name: Out of ``LOCAL_TASKS``.
-        folder: Of the local copies.
-        fewshot: Solved examples before each question; the usual number if not given.
+        name: A name from ``LOCAL_TASKS``.
+        folder: The folder of the local copies.
+        fewshot: Solved examples before each question; by default that of the task.
 
     Raises:
         UsageError: for an unknown task, a missing file, or too few examples.
-        DamagedError: if a file is not what it should be.
+        DamagedError: if a file is damaged.
     """
     if name not in LOCAL_TASKS:
         raise UsageError(f"expected a task, got {name!r}; choices: {', '.join(LOCAL_TASKS)}")
@@ -222,17 +223,17 @@ def make_task(name: str, folder: Path, *, fewshot: int | None = None) -> Asked:
         raise UsageError(
             f"expected 0 to {available} solved examples for {name} ({rows.shots_file}), got {shots}"
         )
-    return Asked(_configure(local.config, rows, shots, local.overrides or {}), rows, shots)
+    return ConfiguredTask(_configure(local.config, rows, shots, local.overrides or {}), rows, shots)
 
 
 def _configure(config: str, rows: LocalRows, shots: int, overrides: Mapping[str, Any]) -> Any:
-    """The task of lm-eval's own file, on other data."""
+    """Return the task of lm-eval's own file on other data."""
     splits = {_SPLIT: rows.evaluated}
     if rows.shots is not None:
         splits[_SHOTS] = rows.shots
 
     def make_dataset(**_kwargs: Any) -> Any:
-        # In memory: nothing is looked up, and nothing is kept on the disk.
+        # In memory: no download, no cache on disk.
         found = {name: datasets.Dataset.from_list(part) for name, part in splits.items()}
         return datasets.DatasetDict(cast("Any", found))
 
@@ -251,8 +252,12 @@ def _configure(config: str, rows: LocalRows, shots: int, overrides: Mapping[str,
     return task
 
 
-def _ask_one(
-    lm: NetworkLM, name: str, asked: Asked, limit: int | None, shared: Sequence[bool] | None
+def _evaluate_task(
+    lm: NetworkLM,
+    name: str,
+    asked: ConfiguredTask,
+    limit: int | None,
+    shared: Sequence[bool] | None,
 ) -> TaskScore:
     task = asked.task
     results = cast(
@@ -262,11 +267,11 @@ def _ask_one(
     samples: list[dict[str, Any]] = results["samples"][name]
     has_choices = task.OUTPUT_TYPE == "multiple_choice"
 
-    def measure(metric: str, some: Sequence[dict[str, Any]]) -> Share | None:
+    def measure(metric: str, some: Sequence[dict[str, Any]]) -> Accuracy | None:
         if not some or metric not in some[0]:
             return None
         choices = [len(task.doc_to_choice(one["doc"])) for one in some] if has_choices else None
-        return measure_share([float(one[metric]) for one in some], choices)
+        return measure_accuracy([float(one[metric]) for one in some], choices)
 
     contamination = None
     if shared is not None:
@@ -288,14 +293,14 @@ def _ask_one(
         accuracy=accuracy,
         normalised=measure("acc_norm", samples),
         perplexity=results["results"][name].get("perplexity,none"),
-        cut_prompts=lm.cut_share,
+        cut_prompts=lm.truncated_share,
         version=str(task.VERSION),
         contamination=contamination,
     )
 
 
 def _make_stand_in() -> PreTrainedTokenizerFast:
-    """What lm-eval wants to hold, and is never asked: ``NetworkLM`` encodes itself."""
+    """Return the tokenizer that lm-eval requires but never calls: ``NetworkLM`` encodes itself."""
     library = LibraryModel(WordLevel({_UNKNOWN: 0}, unk_token=_UNKNOWN))
     names = dict.fromkeys(("unk_token", "pad_token", "eos_token"), _UNKNOWN)
     return PreTrainedTokenizerFast(tokenizer_object=library, **names)
@@ -303,7 +308,7 @@ def _make_stand_in() -> PreTrainedTokenizerFast:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Let lm-eval say only what went wrong; what matters of the rest is in the scores."""
+    """Let lm-eval log only errors; the scores hold what matters of the rest."""
     logger = logging.getLogger("lm_eval")
     before = logger.level
     logger.setLevel(logging.ERROR)

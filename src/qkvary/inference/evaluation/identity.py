@@ -1,4 +1,4 @@
-"""What a figure belongs to: these weights, this tokenizer, in this number format."""
+"""The identity of an evaluated network: weights, tokenizer and dtype."""
 
 import hashlib
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from qkvary.storage.jsonvalues import encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Any change of the network or of its tokens changes one of these."""
+    """Digests that change with the network or its tokenizer."""
 
     network_sha256: str
-    """Of the configuration, and of every weight with its name, number format and shape."""
+    """The digest of the configuration and of every weight with its name, dtype and shape."""
     tokenizer_sha256: str | None
-    """Of what describes the tokenizer; ``None`` where there is none."""
+    """The digest of the tokenizer; ``None`` without one."""
     dtype: str
-    """In which it was computed."""
+    """The dtype of the computation."""
 
 
 def identify(model: LanguageModel, tokenizer: Tokenizer | None) -> Identity:
-    """Digest a network and its tokenizer."""
+    """Compute the digests of a network and its tokenizer."""
     digest = hashlib.sha256(canonical_json(model.config).encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        # As bytes: numpy knows no bfloat16.
+        # As bytes: numpy has no bfloat16.
         flat = tensor.detach().cpu().contiguous().flatten()
         digest.update(flat.view(dtype=torch.uint8).numpy())
     described = None if tokenizer is None else encode(tokenizer.describe()).encode()

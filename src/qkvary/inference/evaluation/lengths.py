@@ -1,4 +1,4 @@
-"""How far a network carries: perplexity by position, at lengths it was trained for and beyond.
+"""Length extrapolation: perplexity by position, at trained lengths and beyond.
 
 Every length scores the same tokens of the same documents, cut into windows of that length.
 """
@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 
 from qkvary.inference.evaluation.perplexity import Protocol, TextScore, summarise
-from qkvary.inference.evaluation.scoring import Progress, keep_quiet, score_windows
+from qkvary.inference.evaluation.scoring import Progress, ignore_progress, score_windows
 from qkvary.inference.evaluation.texts import Text
-from qkvary.inference.evaluation.windows import Windows, cut, keep_whole
+from qkvary.inference.evaluation.windows import Windows, cut, trim_to_windows
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
 FIRST_BUCKET = 128
-"""Positions of a bucket, unless there would be too many of them."""
+"""Positions per bucket, unless there would be too many buckets."""
 MOST_BUCKETS = 32
 
 
@@ -28,48 +28,48 @@ class Bucket:
     """Targets at neighbouring positions of their windows."""
 
     first: int
-    """Place in the window, from 0, of the token that was read last before the first of them."""
+    """The position in the window, from 0, of the last token read before the first target."""
     last: int
-    """The same of the last of them."""
+    """The position before the last target."""
     tokens: int
-    """How many, all windows together."""
+    """The number of targets over all windows."""
     loss: float
-    """Nats per target; NaN where there are none."""
+    """Nats per target; NaN without targets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthScore:
-    """What a network makes of windows of one length."""
+    """The score of a network on windows of one length."""
 
     length: int
-    """Tokens that a window reads."""
+    """Tokens per window."""
     beyond: bool
-    """Whether the network was configured for fewer."""
+    """Whether the length exceeds the configured one."""
     score: TextScore
-    """Of all positions."""
+    """The score over all positions."""
     buckets: tuple[Bucket, ...]
-    """By position."""
+    """The scores by position."""
 
 
 def lengthen(model: LanguageModel, max_tokens: int) -> LanguageModel:
-    """The same network, with the same weights in the same memory, for more tokens.
+    """Return the same network for more tokens, sharing its weights.
 
-    ``max_tokens`` is a limit and no part of the function, except where positions were learned.
+    ``max_tokens`` is only a limit, except with learned positions.
 
     Args:
         model: The network.
-        max_tokens: Tokens that it is to read.
+        max_tokens: The new limit.
 
     Raises:
-        UsageError: if it has learned positions, and none for so many tokens.
+        UsageError: if the network has too few learned positions.
     """
     config = model.config
     if max_tokens <= config.max_tokens:
         return model
     if config.positions == "learned":
         raise UsageError(
-            f"expected at most {config.max_tokens} tokens, got {max_tokens}: this network learned "
-            "a vector for each position, and has none for those behind"
+            f"expected at most {config.max_tokens} tokens, got {max_tokens}: this network has "
+            "learned positions, and none beyond"
         )
     with torch.device("meta"):
         longer = LanguageModel(dataclasses.replace(config, max_tokens=max_tokens))
@@ -83,22 +83,22 @@ def score_lengths(
     lengths: Sequence[int],
     protocol: Protocol,
     *,
-    tell: Progress = keep_quiet,
+    on_progress: Progress = ignore_progress,
 ) -> tuple[LengthScore, ...]:
     """Score the same tokens from windows of several lengths, side by side.
 
     Args:
-        model: In evaluation mode.
-        text: Documents as tokens; those that do not fill the longest window are left out.
-        lengths: Tokens of the windows.
-        protocol: Whether documents are joined, and how many tokens are read together.
-        tell: Hears how far it is, for each length anew.
+        model: The network, in evaluation mode.
+        text: The documents; those shorter than the longest window are left out.
+        lengths: The window lengths.
+        protocol: How documents are read and batched.
+        on_progress: Called after each batch, for each length from the start.
 
     Raises:
-        UsageError: if no document is as long as the longest, or the network cannot read so much.
+        UsageError: if no document is as long as the longest window, or the network cannot read one.
     """
     longest = max(lengths)
-    spans = keep_whole(text.spans(joined=protocol.joined), length=longest)
+    spans = trim_to_windows(text.spans(joined=protocol.joined), length=longest)
     if not len(spans):
         advice = "" if protocol.joined else "; --joined reads documents one behind the other"
         raise UsageError(
@@ -111,9 +111,11 @@ def score_lengths(
     found: list[LengthScore] = []
     for length in lengths:
         windows = cut(spans, context=length, stride=length)
-        # As many tokens at once whatever the length.
+        # The same number of tokens per batch for every length.
         size = max(1, protocol.batch_size * protocol.context // length)
-        losses = score_windows(network, text.tokens, windows, batch_size=size, tell=tell)
+        losses = score_windows(
+            network, text.tokens, windows, batch_size=size, on_progress=on_progress
+        )
         read = dataclasses.replace(protocol, context=length, stride=length)
         found.append(
             LengthScore(
@@ -127,7 +129,7 @@ def score_lengths(
 
 
 def choose_width(longest: int) -> int:
-    """Positions of a bucket: 128, or twice that as often as it takes for few of them."""
+    """Return the positions per bucket: 128, doubled until there are few enough buckets."""
     width = FIRST_BUCKET
     while -(-longest // width) > MOST_BUCKETS:
         width *= 2

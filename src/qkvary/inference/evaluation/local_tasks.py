@@ -1,8 +1,7 @@
-"""Local copies of evaluation sets, in the fields that lm-eval's own task files expect.
+"""Local copies of evaluation sets, with the fields that lm-eval's task files expect.
 
-Knows files and fields. Where solved examples come from is decided here too: the training file
-where there is one, else the validation file, else the file that is evaluated itself, of which the
-question is then left out.
+Solved examples come from the training file if it exists, else from the validation file, else from
+the evaluated file without the question itself.
 """
 
 import json
@@ -23,20 +22,20 @@ _UNFINISHED = re.compile(r"(?<=[.!?]) ([^.!?]+)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTask:
-    """A task of lm-eval and the files that stand in for its data set."""
+    """A task of lm-eval and its local files."""
 
     config: str
-    """Its file inside of lm-eval."""
+    """Its configuration file inside lm-eval."""
     evaluated: str
-    """The file that is asked."""
+    """The file of the questions."""
     shots: tuple[str, ...]
-    """Files that solved examples may come from; the first that exists, else the evaluated one."""
+    """Possible files of solved examples; the first that exists is used, else the evaluated file."""
     convert: Callable[[Row], Row]
-    """From the fields of the local copy to those that the task's prompts read."""
+    """Converts a row of the local copy to the fields that the prompts read."""
     usual_shots: int = 5
-    """Solved examples where nobody says how many."""
+    """The default number of solved examples."""
     overrides: Mapping[str, Any] | None = None
-    """What else is different, because the copy is."""
+    """Further changes of the task's configuration for the local copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,25 +43,25 @@ class LocalRows:
     """The documents of a task."""
 
     evaluated: list[Row]
-    """To be asked."""
+    """The questions."""
     evaluated_file: str
-    """Where they come from."""
+    """Their file."""
     shots: list[Row] | None
-    """Solved examples; ``None`` if they are the others that are evaluated."""
+    """Solved examples; ``None`` if they are the other questions."""
     shots_file: str
-    """Where those come from."""
+    """The file of the solved examples."""
 
 
 def read_rows(name: str, folder: Path) -> LocalRows:
-    """The documents of a task.
+    """Read the documents of a task.
 
     Args:
-        name: One of ``LOCAL_TASKS``.
-        folder: Where the local copies are.
+        name: A name from ``LOCAL_TASKS``.
+        folder: The folder of the local copies.
 
     Raises:
-        UsageError: if the file to be evaluated is not there.
-        DamagedError: if a file is not what it should be.
+        UsageError: if the evaluated file does not exist.
+        DamagedError: if a file is damaged.
     """
     task = LOCAL_TASKS[name]
     if not (folder / task.evaluated).is_file():
@@ -88,7 +87,7 @@ def _read(path: Path, task: LocalTask) -> list[Row]:
                 found.append(task.convert(cast("Row", json.loads(line))))
             except (ValueError, TypeError, KeyError, RecursionError, AttributeError):
                 raise DamagedError(
-                    f"{path}:{number} is no question of this task: a field is missing"
+                    f"{path}:{number} is not a question of this task: a field is missing or wrong"
                 ) from None
     if not found:
         raise DamagedError(f"{path} has no questions")
@@ -108,10 +107,10 @@ def _arc(row: Row) -> Row:
 
 
 def _hellaswag(row: Row) -> Row:
-    """The fields behind ``process_docs``, where the copy's end.
+    """Return the fields after ``process_docs``, with which the copy begins.
 
-    lm-eval begins the unfinished sentence at the end of a context with a capital, the copy does
-    not: "... on a roof. he" is asked as "... on a roof. He".
+    lm-eval capitalises the unfinished sentence at the end of a context, the copy does not: "... on
+    a roof. he" becomes "... on a roof. He".
     """
     gold = int(row["gold"])
     query = _UNFINISHED.sub(lambda found: " " + found[1].capitalize(), str(row["query"]))
@@ -181,4 +180,4 @@ LOCAL_TASKS: dict[str, LocalTask] = {
         usual_shots=0,
     ),
 }
-"""The tasks that there are local copies for."""
+"""The tasks with local copies."""

@@ -1,9 +1,9 @@
-"""How well a network knows a text: per real token, per byte, and as the papers counted.
+"""Perplexity of a text: per real token, per byte, and by the papers' protocol.
 
-A document's own separator is a real token, since somebody has to know where it ends; padding is
-none. The papers' protocol: one document is one row, cut off at the context and one token more,
-filled up with the separator, and everything that was filled up counts in the mean. Then
-``loss = f real_loss + (1 - f) pad_loss`` with the share f of real tokens.
+A document's separator is a real token, because its end must be predicted; padding is not. The
+papers' protocol: one document is one row, truncated to the context plus one token and padded with
+the separator, and padding counts in the mean. Then ``loss = f real_loss + (1 - f) pad_loss`` with
+the share f of real tokens.
 
 Source: the public code of paper 1 (300M and 1.2B on SlimPajama).
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvary.inference.evaluation.scoring import Progress, keep_quiet, score_rows, score_windows
+from qkvary.inference.evaluation.scoring import Progress, ignore_progress, score_rows, score_windows
 from qkvary.inference.evaluation.texts import Text
 from qkvary.inference.evaluation.windows import cut
 from qkvary.nn.decoder import Decoder
@@ -25,95 +25,97 @@ class Protocol:
     """How a text is read."""
 
     context: int
-    """Tokens that are read at most before a target."""
+    """The maximum number of tokens before a target."""
     stride: int
-    """Tokens by which a window is ahead of the one before; the context for windows side by side."""
+    """The offset between consecutive windows; equal to the context for windows side by side."""
     joined: bool = False
-    """Whether documents are read one behind the other; each by itself otherwise."""
+    """Whether documents are concatenated; otherwise each is read alone."""
     batch_size: int = 8
-    """Windows that are read together; changes rounding only."""
+    """Windows per batch; affects rounding only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextScore:
-    """What a network makes of a text."""
+    """The score of a network on a text."""
 
     documents: int
-    """How many."""
+    """The number of documents."""
     windows: int
-    """From how many stretches they were read."""
+    """The number of windows."""
     tokens: int
-    """Real tokens that were predicted."""
+    """Predicted real tokens."""
     text_bytes: int
-    """UTF-8 bytes that these stand for."""
+    """UTF-8 bytes of these tokens."""
     loss: float
     """Nats per real token."""
     loss_error: float
-    """Its standard error, over stretches of ``context`` tokens; NaN if there are fewer than two."""
+    """The standard error over blocks of ``context`` tokens; NaN for fewer than two."""
     marks: int
-    """Beginnings and ends of documents among them; they stand for no byte."""
+    """Real tokens that mark the beginning or end of a document; they have no bytes."""
     mark_loss: float
-    """Nats per mark; NaN where there are none."""
+    """Nats per mark; NaN without marks."""
 
     @property
     def perplexity(self) -> float:
-        """Per real token."""
+        """The perplexity per real token."""
         return _exp(self.loss)
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits for each byte of the text; comparable whatever the tokens are."""
+        """Bits per byte of the text, comparable between tokenizers."""
         return self.loss * self.tokens / (math.log(2) * self.text_bytes)
 
     @property
     def byte_perplexity(self) -> float:
-        """Per byte: two to the bits."""
+        """The perplexity per byte."""
         return _exp(self.bits_per_byte * math.log(2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperScore:
-    """What the papers would have printed."""
+    """The score by the papers' protocol."""
 
     rows: int
-    """Documents, each a row."""
+    """The number of documents, each a row."""
     real_share: float
-    """Targets that are no padding, as a share: f."""
+    """The share of targets that are not padding."""
     loss: float
-    """Nats per target, padding included."""
+    """Nats per target, including padding."""
     real_loss: float
-    """Of the targets that are no padding, which is what the text costs."""
+    """Nats per target that is not padding."""
     pad_loss: float
-    """Of the padding; NaN where there is none."""
+    """Nats per padding target; NaN without padding."""
 
     @property
     def perplexity(self) -> float:
-        """The number in their tables."""
+        """The perplexity in the papers' tables."""
         return _exp(self.loss)
 
     @property
     def real_perplexity(self) -> float:
-        """Without the padding."""
+        """The perplexity without padding."""
         return _exp(self.real_loss)
 
 
 def score_text(
-    model: Decoder, text: Text, protocol: Protocol, *, tell: Progress = keep_quiet
+    model: Decoder, text: Text, protocol: Protocol, *, on_progress: Progress = ignore_progress
 ) -> TextScore:
     """Score every token of a text once.
 
     Args:
-        model: In evaluation mode.
-        text: Documents as tokens.
+        model: The network, in evaluation mode.
+        text: The documents.
         protocol: How they are read.
-        tell: Hears how far it is.
+        on_progress: Called after each batch.
 
     Raises:
-        ValueError: if nothing is to be predicted, or the network cannot read such windows.
+        ValueError: if there is no token to predict, or the network cannot read such windows.
     """
     spans = text.spans(joined=protocol.joined)
     windows = cut(spans, context=protocol.context, stride=protocol.stride)
-    losses = score_windows(model, text.tokens, windows, batch_size=protocol.batch_size, tell=tell)
+    losses = score_windows(
+        model, text.tokens, windows, batch_size=protocol.batch_size, on_progress=on_progress
+    )
     return summarise(text, losses, protocol, documents=text.documents, windows=len(windows))
 
 
@@ -125,14 +127,14 @@ def summarise(
     documents: int,
     windows: int,
 ) -> TextScore:
-    """Means of the losses of a text.
+    """Return the mean losses of a text.
 
     Args:
-        text: Documents as tokens.
-        losses: Of every token, NaN where it was no target.
+        text: The documents.
+        losses: The loss of every token, NaN where it was not a target.
         protocol: How they were read.
-        documents: Of how many documents.
-        windows: From how many windows.
+        documents: The number of documents.
+        windows: The number of windows.
 
     Raises:
         ValueError: if no token was predicted.
@@ -140,7 +142,7 @@ def summarise(
     scored = ~np.isnan(losses)
     count = int(scored.sum())
     if not count:
-        raise ValueError("expected a text with a token to be predicted, got none")
+        raise ValueError("expected a text with a token to predict, got none")
     marks = scored & text.is_mark()
     return TextScore(
         documents=documents,
@@ -160,24 +162,24 @@ def score_as_papers(
     *,
     context: int,
     batch_size: int = 8,
-    tell: Progress = keep_quiet,
+    on_progress: Progress = ignore_progress,
 ) -> PaperScore:
-    """Score documents as the papers did; the tail of a long one is not read.
+    """Score documents by the papers' protocol; the tail of a long document is not read.
 
     Args:
-        model: In evaluation mode.
-        text: Documents as tokens.
+        model: The network, in evaluation mode.
+        text: The documents.
         context: Tokens that a row reads.
-        batch_size: Rows that are read together.
-        tell: Hears how far it is.
+        batch_size: Rows per batch.
+        on_progress: Called after each batch.
 
     Raises:
-        ValueError: if there is no separator to fill rows up with.
+        ValueError: if there is no separator for padding.
     """
     if text.separator is None:
-        raise ValueError("expected a separator to fill rows up with, got a tokenizer without one")
+        raise ValueError("expected a separator for padding, got a tokenizer without one")
     rows, real = pad_rows(text, context=context, separator=text.separator)
-    losses = score_rows(model, rows, batch_size=batch_size, tell=tell)
+    losses = score_rows(model, rows, batch_size=batch_size, on_progress=on_progress)
     count = int(real.sum())
     return PaperScore(
         rows=len(rows),
@@ -191,15 +193,15 @@ def score_as_papers(
 def pad_rows(
     text: Text, *, context: int, separator: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """One row for each document, and which of its targets are real.
+    """Return one row per document, and a mask of its real targets.
 
     Args:
-        text: Documents as tokens.
+        text: The documents.
         context: Tokens that a row reads; it has one more.
-        separator: What rows are filled up with.
+        separator: The padding token.
 
     Returns:
-        Tokens [documents, context + 1], and [documents, context].
+        Tokens [documents, context + 1], and a mask [documents, context].
     """
     starts, ends = text.starts[:-1], text.starts[1:]
     lengths = np.minimum(ends - starts, context + 1)
@@ -210,7 +212,7 @@ def pad_rows(
 
 
 def _number_blocks(text: Text, protocol: Protocol) -> NDArray[np.int64]:
-    """For every token the number of its stretch of ``context`` tokens of one document."""
+    """Return for every token the index of its block of ``context`` tokens of one document."""
     spans = text.spans(joined=protocol.joined)
     sizes = spans[:, 1] - spans[:, 0]
     counts = -(-sizes // protocol.context)
@@ -221,7 +223,7 @@ def _number_blocks(text: Text, protocol: Protocol) -> NDArray[np.int64]:
 def _estimate_error(
     losses: NDArray[np.float64], chosen: NDArray[np.bool_], blocks: NDArray[np.int64]
 ) -> float:
-    """The standard error of a mean over tokens whose blocks are drawn, not they themselves."""
+    """Return the standard error of a mean over tokens when whole blocks are sampled."""
     sums = np.bincount(blocks[chosen], weights=losses[chosen])
     counts = np.bincount(blocks[chosen])
     sums, counts = sums[counts > 0], counts[counts > 0]

@@ -1,4 +1,4 @@
-"""The loss of every token of a text. Knows networks and windows; not what is made of the losses."""
+"""The loss of every token of a text."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,11 @@ from qkvary.inference.evaluation.windows import Windows, batch
 from qkvary.nn.decoder import Decoder, device_of
 
 Progress = Callable[[int, int], None]
-"""Told how many windows are scored, of how many."""
+"""Called with the number of scored windows and their total."""
 
 
-def keep_quiet(_done: int, _total: int) -> None:
-    """Tell nobody."""
+def ignore_progress(_done: int, _total: int) -> None:
+    """Ignore progress."""
 
 
 @torch.inference_mode()
@@ -25,22 +25,23 @@ def score_windows(
     windows: Windows,
     *,
     batch_size: int,
-    tell: Progress = keep_quiet,
+    on_progress: Progress = ignore_progress,
 ) -> NDArray[np.float64]:
-    """The loss of every token in nats, NaN for those that are no target.
+    """Return the loss of every token in nats, NaN for tokens that are not targets.
 
-    What is computed together changes rounding only: windows of like lengths are, the shorter ones
-    filled up behind their end, which a causal network does not see.
+    Batching affects rounding only: windows of similar lengths are batched, and shorter ones are
+    padded at the end, which a causal network does not see.
 
     Args:
-        model: In evaluation mode.
-        tokens: Of the text.
-        windows: Where it is read from.
-        batch_size: Windows that are read together.
-        tell: Hears how far it is.
+        model: The network, in evaluation mode.
+        tokens: The text.
+        windows: The windows to read.
+        batch_size: Windows per batch.
+        on_progress: Called after each batch.
 
     Raises:
-        ValueError: if the network is training, shorter than a window, or does not know a token.
+        ValueError: if the network is in training mode, shorter than a window, or a token is not in
+            its vocabulary.
     """
     check(model, tokens, longest=int(windows.lengths.max(initial=0)))
     losses = np.full(len(tokens), np.nan)
@@ -56,21 +57,25 @@ def score_windows(
         rows = _put(tokens[places - 1], model), _put(tokens[places], model)
         losses[targets[wanted]] = _score(model, *rows, torch.from_numpy(wanted))
         done += len(numbers)
-        tell(done, len(windows))
+        on_progress(done, len(windows))
     return losses
 
 
 @torch.inference_mode()
 def score_rows(
-    model: Decoder, rows: NDArray[np.int64], *, batch_size: int, tell: Progress = keep_quiet
+    model: Decoder,
+    rows: NDArray[np.int64],
+    *,
+    batch_size: int,
+    on_progress: Progress = ignore_progress,
 ) -> NDArray[np.float64]:
-    """The loss of every target of rows of one length, in nats: [rows, length - 1].
+    """Return the loss of every target of equally long rows, in nats: [rows, length - 1].
 
     Args:
-        model: In evaluation mode.
-        rows: Tokens, the last of each a target only.
-        batch_size: Rows that are read together.
-        tell: Hears how far it is.
+        model: The network, in evaluation mode.
+        rows: Tokens; the last of each row is only a target.
+        batch_size: Rows per batch.
+        on_progress: Called after each batch.
 
     Raises:
         ValueError: as ``score_windows``.
@@ -82,20 +87,21 @@ def score_rows(
         wanted = torch.ones_like(part[:, 1:], dtype=torch.bool)
         found = _score(model, part[:, :-1], part[:, 1:], wanted)
         losses[first : first + batch_size] = found.reshape(len(part), -1)
-        tell(min(first + batch_size, len(rows)), len(rows))
+        on_progress(min(first + batch_size, len(rows)), len(rows))
     return losses
 
 
 def check(model: Decoder, tokens: NDArray[np.int64], *, longest: int) -> None:
-    """Refuse what cannot be scored.
+    """Check that a network can score the tokens.
 
     Args:
         model: The network.
-        tokens: What it would read.
-        longest: Tokens of the longest window.
+        tokens: The tokens.
+        longest: The length of the longest window.
 
     Raises:
-        ValueError: if the network is training, shorter than a window, or does not know a token.
+        ValueError: if the network is in training mode, shorter than a window, or a token is not in
+            its vocabulary.
     """
     if model.training:
         raise ValueError("expected a model in evaluation mode, got one that is training")
@@ -107,7 +113,7 @@ def check(model: Decoder, tokens: NDArray[np.int64], *, longest: int) -> None:
     if highest >= model.config.vocabulary:
         raise ValueError(
             f"expected tokens below {model.config.vocabulary}, the vocabulary of the network, got "
-            f"{highest}: the text was made for another one"
+            f"{highest}: the text was encoded for another network"
         )
 
 
@@ -116,7 +122,7 @@ def _put(values: NDArray[np.int64], model: Decoder) -> Tensor:
 
 
 def _score(model: Decoder, inputs: Tensor, targets: Tensor, wanted: Tensor) -> NDArray[np.float64]:
-    """The losses of wanted targets, row by row."""
+    """Return the losses of the selected targets, row by row."""
     chosen = wanted.to(inputs.device)
     losses = model.token_losses(model.features(inputs)[chosen], targets[chosen])
     return losses.double().cpu().numpy()

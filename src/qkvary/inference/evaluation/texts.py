@@ -1,4 +1,4 @@
-"""A text as tokens: where its documents begin, which tokens are text, and how many bytes they are.
+"""A text as tokens, with document boundaries and the number of bytes per token.
 
 Reads files of text and prepared sets. Knows tokenizers, not networks.
 """
@@ -21,49 +21,49 @@ from qkvary.storage.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """Documents one behind the other, each with what begins and ends it."""
+    """Concatenated documents with their boundary tokens."""
 
     tokens: NDArray[np.int64]
-    """Of all documents."""
+    """The tokens of all documents."""
     starts: NDArray[np.int64]
-    """Where each begins, and the end of the last: one more than documents."""
+    """The start of each document, and the end of the last."""
     token_bytes: TokenBytes
-    """UTF-8 bytes that each token of the vocabulary stands for."""
+    """The number of UTF-8 bytes of each token of the vocabulary."""
     marks: NDArray[np.bool_]
-    """Which tokens of the vocabulary mark beginnings and ends, and are no text."""
+    """A mask over the vocabulary of tokens that mark the beginning or end of a document."""
     separator: int | None
-    """The token that ends documents, and pads rows; ``None`` where there is none."""
+    """The token that ends documents and pads rows, if there is one."""
 
     @property
     def documents(self) -> int:
-        """How many there are."""
+        """The number of documents."""
         return len(self.starts) - 1
 
     def spans(self, *, joined: bool = False) -> NDArray[np.int64]:
-        """Where what is read as a whole begins and ends: [documents, 2], or all as one.
+        """Return the start and end of each document, [documents, 2], or of all as one.
 
         Args:
-            joined: Whether documents are read one behind the other, as a packed network saw them.
+            joined: Whether documents are concatenated, as in packed training rows.
         """
         if joined:
             return np.array([[0, len(self.tokens)]])
         return np.stack((self.starts[:-1], self.starts[1:]), axis=1)
 
     def is_mark(self) -> NDArray[np.bool_]:
-        """Which tokens begin or end a document."""
+        """Return a mask of the tokens that begin or end a document."""
         return self.marks[self.tokens]
 
     def count_bytes(self, chosen: NDArray[np.bool_]) -> int:
-        """The UTF-8 bytes of the text that chosen tokens stand for.
+        """Return the UTF-8 bytes of selected tokens.
 
         Args:
-            chosen: One for each token.
+            chosen: A mask over the tokens.
         """
         before = np.append(self.token_bytes.opening, self.tokens[:-1])
         return int(self.token_bytes.of(self.tokens, before)[chosen].sum())
 
     def cut(self, tokens: int) -> "Text":
-        """The first tokens of the text."""
+        """Return the first tokens of the text."""
         if tokens >= len(self.tokens):
             return self
         starts = np.append(self.starts[self.starts < tokens], tokens)
@@ -71,16 +71,16 @@ class Text:
 
 
 def make_text(tokenizer: Tokenizer, documents: Iterable[str]) -> Text:
-    """Encode documents, each begun as the tokenizer does, or else ended by its separator.
+    """Encode documents, each with the tokenizer's beginning token or else with its separator.
 
-    What a beginning marks off is not ended too: networks of llama2.c have never seen an end.
+    A document with a beginning token gets no separator: networks of llama2.c have never seen one.
 
     Args:
-        tokenizer: Of the network.
-        documents: Texts.
+        tokenizer: The tokenizer of the network.
+        documents: The texts.
 
     Raises:
-        UsageError: if there is nothing in them, or something that no token stands for.
+        UsageError: if the documents are empty, or cannot be encoded.
     """
     parts: list[NDArray[np.int64]] = []
     separator = tokenizer.separator if tokenizer.beginning is None else None
@@ -91,7 +91,7 @@ def make_text(tokenizer: Tokenizer, documents: Iterable[str]) -> Text:
         except ValueError as error:
             raise UsageError(f"document {number} cannot be encoded: {error}") from error
     if not sum(map(len, parts)):
-        raise UsageError("expected a text, got nothing in it")
+        raise UsageError("expected a text, got an empty one")
     starts = np.cumsum([0, *map(len, parts)])
     return wrap_tokens(tokenizer, np.concatenate(parts), starts, separator=tokenizer.separator)
 
@@ -103,12 +103,12 @@ def wrap_tokens(
     *,
     separator: int | None,
 ) -> Text:
-    """A text whose tokens are there already.
+    """Return a text of given tokens.
 
     Args:
-        tokenizer: What made them.
-        tokens: Of all documents.
-        starts: Where each begins, and the end of the last.
+        tokenizer: The tokenizer that made them.
+        tokens: The tokens of all documents.
+        starts: The start of each document, and the end of the last.
         separator: The token between documents.
     """
     marks = find_marks(tokenizer, separator)
@@ -122,15 +122,15 @@ def wrap_tokens(
 
 
 def open_split(path: Path, name: str, *, most: int | None = None) -> tuple[Tokenizer, Text]:
-    """A split of a prepared set, and what made its tokens.
+    """Return the tokenizer and the text of a split of a prepared set.
 
     Args:
-        path: Of the set.
-        name: Of the split.
-        most: Tokens that are read at most, the first ones.
+        path: The path of the set.
+        name: The name of the split.
+        most: The maximum number of tokens, the first ones.
 
     Raises:
-        UsageError: if there is no such set or split.
+        UsageError: if the set or the split does not exist.
         DamagedError: if it is damaged.
     """
     data = open_prepared(path)
@@ -146,7 +146,7 @@ def open_split(path: Path, name: str, *, most: int | None = None) -> tuple[Token
 
 
 def read_documents(paths: Sequence[Path]) -> Iterator[str]:
-    """The documents of files and folders: text, which ``<|endoftext|>`` may mark off, and JSONL.
+    """Yield the documents of files and folders: JSONL, or text split at ``<|endoftext|>``.
 
     Raises:
         UsageError: if there are none, or one cannot be read.

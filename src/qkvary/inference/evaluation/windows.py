@@ -1,4 +1,4 @@
-"""Cut documents into windows so that every token is scored once. Knows positions, not networks."""
+"""Windows over documents, which score every token once."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Stretches of tokens, each read from an empty context; three arrays of one length."""
+    """Windows of tokens, each read from an empty context; three arrays of equal length."""
 
     starts: Positions
-    """Where the first token that is read stands."""
+    """The position of the first token of each window."""
     lengths: Positions
-    """Tokens that are read; the one behind the last of them is a target too."""
+    """Tokens read; the token after the last is a target too."""
     known: Positions
     """Targets at the beginning that an earlier window has scored: context only."""
 
@@ -24,20 +24,20 @@ class Windows:
 
     @property
     def targets(self) -> int:
-        """Tokens that are scored, all windows together."""
+        """The number of scored tokens."""
         return int((self.lengths - self.known).sum())
 
 
 def cut(spans: Positions, *, context: int, stride: int) -> Windows:
-    """Windows over documents; every token of a document but its first is scored once.
+    """Cut documents into windows that score every token once, except each document's first.
 
-    A target has at least ``context - stride + 1`` tokens before it that are read, or all that its
-    document has.
+    A target has at least ``context - stride + 1`` preceding tokens in its window, or all of its
+    document.
 
     Args:
-        spans: Where documents begin and end: [documents, 2].
-        context: Tokens that a window reads at most.
-        stride: Tokens by which a window is ahead of the one before.
+        spans: The start and end of each document: [documents, 2].
+        context: The maximum number of tokens per window.
+        stride: The offset between consecutive windows.
 
     Raises:
         ValueError: if the stride is not from 1 to the context.
@@ -56,14 +56,14 @@ def cut(spans: Positions, *, context: int, stride: int) -> Windows:
     )
 
 
-def keep_whole(spans: Positions, *, length: int) -> Positions:
-    """Spans cut to as many windows of a length as each holds; shorter ones are left out.
+def trim_to_windows(spans: Positions, *, length: int) -> Positions:
+    """Trim spans to whole windows of a length; drop those shorter than one window.
 
-    Whatever windows are then cut from them, it is the same tokens that are scored.
+    All windows cut from the result score the same tokens.
 
     Args:
-        spans: Where documents begin and end: [documents, 2].
-        length: Tokens that such a window reads; the one behind it is a target too.
+        spans: The start and end of each document: [documents, 2].
+        length: Tokens per window; the token after the last is a target too.
     """
     whole = np.maximum(spans[:, 1] - spans[:, 0] - 1, 0) // length * length
     kept = np.stack((spans[:, 0], spans[:, 0] + whole + 1), axis=1)
@@ -71,11 +71,11 @@ def keep_whole(spans: Positions, *, length: int) -> Positions:
 
 
 def batch(windows: Windows, *, size: int) -> list[Positions]:
-    """Numbers of windows that are read together: of like lengths, the longest first.
+    """Group windows of similar lengths into batches, the longest first.
 
     Args:
-        windows: All of them.
-        size: Windows of a batch at most.
+        windows: All windows.
+        size: The maximum number of windows per batch.
     """
     order = np.argsort(-windows.lengths, kind="stable")
     return [order[first : first + size] for first in range(0, len(order), size)]
