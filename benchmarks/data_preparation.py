@@ -24,7 +24,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.corpora import open_source
-from qkvary.data.preparation import Settings, prepare
+from qkvary.data.preparation import PreparationSettings, prepare
 from qkvary.data.prepared import PreparedData
 from qkvary.data.sources import Source
 from qkvary.data.tokenizer_files import data_root, load_gpt2
@@ -77,7 +77,7 @@ def compare_preparing(
 
     def prepared() -> PreparedData:
         shutil.rmtree(out, ignore_errors=True)
-        settings = Settings(workers=1)
+        settings = PreparationSettings(workers=1)
         return prepare(open_source(name), tokenizer, out, tokenizer_name="own", settings=settings)
 
     calls: dict[str, Callable[[], object]] = {"tokenizer": alone, "preparing": prepared}

@@ -62,14 +62,14 @@ def test_a_set_is_shown_and_found_again(
     assert "expected a document from 0 to 37, got 38" in capsys.readouterr().err
 
 
-def test_a_share_that_is_far_from_the_one_asked_for_is_said(
+def test_a_share_far_from_the_requested_one_is_reported(
     texts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (texts / "all.txt").write_text("<|endoftext|>".join(made_up(3, seed=1)), "utf-8")
     call = ["data", "prepare", str(texts), "--tokenizer", "bytes"]
     assert main(call) == 0
-    line = next(line for line in capsys.readouterr().out.splitlines() if "held out are " in line)
-    assert ", not 0.05: documents are held out whole" in line
+    line = next(line for line in capsys.readouterr().out.splitlines() if "is held out" in line)
+    assert ", not 0.05: whole documents are held out" in line
     assert main([*call, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["warning"] == line
 

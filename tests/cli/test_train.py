@@ -10,7 +10,7 @@ import pytest
 from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
 from qkvary.cli.train import Computing, Corpus, _prepare
-from qkvary.data.places import prepare_corpus
+from qkvary.data.prepared_sets import prepare_corpus
 from qkvary.reports.writing import FORMATS
 from qkvary.storage import checkpoint_folders
 from qkvary.training.distribution import SingleProcess
@@ -88,13 +88,13 @@ def test_variants_are_compared(places: Path, capsys: pytest.CaptureFixture[str])
     assert all(Path(path).is_dir() for path in found["networks"].values())
 
 
-def test_a_share_that_is_far_from_the_one_asked_for_is_said(
+def test_a_share_far_from_the_requested_one_is_reported(
     places: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (places / "mine.txt").write_text(f"{TEXT}<|endoftext|>{TEXT[:900]}")
     assert train(places, "--dry-run") == 0
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("qkvary: held out are ")
+    assert line.endswith("--validation` names others")
 
 
 def test_a_plan_trains_nothing(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +111,7 @@ def test_a_prepared_set_is_taken_as_it_is(places: Path, capsys: pytest.CaptureFi
     assert train(places, "--dry-run", "--json", data="set") == 0
     assert document(capsys)["task"]["data_sha256"] == data.fingerprint
     assert train(places, "--tokenizer", "bytes", data="set") == 2
-    assert "expected no --tokenizer with a set that is prepared" in capsys.readouterr().err
+    assert "expected no --tokenizer with a prepared set" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [(), ("--max-tokens", "3500"), ("--held-out", "0.2")])
@@ -130,10 +130,10 @@ def test_what_was_prepared_by_hand_is_trained_on(
         assert main(["train", *shown, "--data", *reference]) == 0
         printed = capsys.readouterr()
         assert json.loads(printed.out)["task"]["data_sha256"] == expected
-        is_said = "lines-bytes is taken, prepared with --max-tokens 3,500" in printed.err
+        is_said = "lines-bytes, prepared with --max-tokens 3,500" in printed.err
         assert is_said == ("--max-tokens" in words and len(reference) > 1)
     assert main(["train", *shown, "--data", "lines/bytes", "--tokenizer", "bytes"]) == 2
-    assert "expected no --tokenizer with a set that is prepared" in capsys.readouterr().err
+    assert "expected no --tokenizer with a prepared set" in capsys.readouterr().err
     (places / "lines.jsonl").write_text("\n".join(lines[1:]), "utf-8")
     assert main(["train", *shown, "--data", text, "--tokenizer", "bytes"]) == 2
     assert "name the text with `qkvary data prepare ... --field NAME`" in capsys.readouterr().err

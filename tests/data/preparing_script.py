@@ -1,4 +1,4 @@
-"""Prepares a set in tiny portions: the program that is killed, and whose system calls are failed.
+"""Prepares a set in tiny groups: this program is killed, or its system calls fail.
 
 Run as ``python preparing_script.py TEXTS FOLDER PORTION MUTANT``. With the mutant ``waits`` it says
 when it has the lock, and goes on when its standard input ends.
@@ -7,8 +7,8 @@ when it has the lock, and goes on when its standard input ends.
 import sys
 from pathlib import Path
 
-from qkvary.data import portions, preparation
-from qkvary.data.preparation import Progress, Settings, prepare
+from qkvary.data import preparation, shard_groups
+from qkvary.data.preparation import PreparationSettings, Progress, prepare
 from qkvary.data.sources import find_source
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import QkvaryError
@@ -19,12 +19,12 @@ def in_place(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def manifest_first(workplace: portions.Workplace) -> None:
-    """A mutant: the manifest stands there before what it lists."""
-    workplace.finish({"name": "x", "token_bytes": 2}, b"{}")
+def manifest_first(directory: shard_groups.PreparationDirectory) -> None:
+    """A mutant: the manifest is written before its files."""
+    directory.finish({"name": "x", "token_bytes": 2}, b"{}")
 
 
-def main(texts: Path, folder: Path, portion: int, mutant: str) -> None:
+def main(texts: Path, folder: Path, group: int, mutant: str) -> None:
     def report(_progress: Progress) -> None:
         if mutant == "waits":
             sys.stdout.write("has the lock\n")
@@ -32,16 +32,16 @@ def main(texts: Path, folder: Path, portion: int, mutant: str) -> None:
             sys.stdin.read()
 
     if mutant == "in_place":
-        portions.atomic_write_file = in_place  # type: ignore[assignment]
+        shard_groups.atomic_write_file = in_place  # type: ignore[assignment]
     elif mutant == "nothing_cleaned":
         preparation.clean_leftovers = lambda _folder: ()  # type: ignore[assignment]
     elif mutant == "record_first":
-        portions.Workplace.add = record_first(portions.Workplace.add)  # type: ignore[method-assign]
-    settings = Settings(
+        shard_groups.PreparationDirectory.add = record_first(shard_groups.PreparationDirectory.add)  # type: ignore[method-assign]
+    settings = PreparationSettings(
         workers=2 if mutant == "threads" else 1,
-        portions=(portion, portion),
-        block_bytes=max(1, portion // 3),
-        report=report,
+        group_bytes=(group, group),
+        block_bytes=max(1, group // 3),
+        on_progress=report,
     )
     prepare(
         find_source(texts),
@@ -53,16 +53,18 @@ def main(texts: Path, folder: Path, portion: int, mutant: str) -> None:
 
 
 def record_first(add: object) -> object:
-    """A mutant: the record of a portion is written before its shards."""
+    """A mutant: the record of a group is written before its shards."""
 
-    def added(workplace: portions.Workplace, *given: object, **named: object) -> object:
+    def added(
+        directory: shard_groups.PreparationDirectory, *given: object, **named: object
+    ) -> object:
         written: list[tuple[Path, bytes]] = []
-        original = portions.atomic_write_file
-        portions.atomic_write_file = lambda path, data: written.append((path, data))
+        original = shard_groups.atomic_write_file
+        shard_groups.atomic_write_file = lambda path, data: written.append((path, data))
         try:
-            result = add(workplace, *given, **named)  # type: ignore[operator]
+            result = add(directory, *given, **named)  # type: ignore[operator]
         finally:
-            portions.atomic_write_file = original
+            shard_groups.atomic_write_file = original
         for path, data in reversed(written):
             original(path, data)
         return result

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from qkvary.data.documents import FileDocuments
-from qkvary.data.preparation import Settings, prepare
+from qkvary.data.preparation import PreparationSettings, prepare
 from qkvary.data.prepared import PreparedData
 from qkvary.data.sources import Source, Stream
 from qkvary.data.tokenizers import ByteTokenizer, Tokenizer
 
-TINY_PORTIONS = Settings(workers=1, portions=(40, 90), block_bytes=16)
+TINY_GROUPS = PreparationSettings(workers=1, group_bytes=(40, 90), block_bytes=16)
 """So small that a few sentences fill several shards."""
 BYTES = ByteTokenizer(has_separator=True)
 
@@ -39,7 +39,7 @@ def make_set(
     validation: Sequence[str] = ("held out",),
     *,
     tokenizer: Tokenizer = BYTES,
-    settings: Settings = TINY_PORTIONS,
+    settings: PreparationSettings = TINY_GROUPS,
 ) -> PreparedData:
     """Prepare documents at ``folder / "set"``."""
     parts = {"train": train, "validation": validation}

@@ -72,14 +72,14 @@ def test_the_separator_in_a_text_is_a_text() -> None:
     assert b"".join(map(made.piece, tokens)) == b"a<|endoftext|>b"
 
 
-def test_half_of_a_pair_is_refused() -> None:
-    with pytest.raises(ValueError, match="half of a surrogate pair at character 1"):
+def test_an_unpaired_surrogate_is_rejected() -> None:
+    with pytest.raises(ValueError, match="an unpaired surrogate at character 1"):
         tokenizer("stand-in").encode("a\ud800")
 
 
 @pytest.mark.parametrize("line", ["a", "a b c", "zz y", "t h\nt h", "a\u4e00 b"])
-def test_merges_that_join_nothing_are_refused(line: str) -> None:
-    with pytest.raises(ValueError, match=r"expected two pieces to be joined in merge \d, got"):
+def test_invalid_merges_are_rejected(line: str) -> None:
+    with pytest.raises(ValueError, match=r"expected two known pieces in merge \d, got"):
         BytePairTokenizer(line)
 
 

@@ -38,7 +38,7 @@ NAMES = [*KINDS, "bytes", "characters", "like gpt2", "with spaces"]
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=40)
 @given(text=st.text(alphabet=LETTERS, min_size=1, max_size=60))
-def test_a_document_that_is_cut_has_the_tokens_of_the_whole(name: str, text: str) -> None:
+def test_a_split_document_has_the_tokens_of_the_whole(name: str, text: str) -> None:
     tokenizer = every()[name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encoding, "PIECE_CHARACTERS", 3)
@@ -50,7 +50,7 @@ def test_a_document_that_is_cut_has_the_tokens_of_the_whole(name: str, text: str
 
 
 @given(text=st.text(alphabet=LETTERS, max_size=80), length=st.integers(1, 20))
-def test_cuts_are_before_spaces_behind_something_else(text: str, length: int) -> None:
+def test_cuts_are_before_spaces_after_other_characters(text: str, length: int) -> None:
     parts = list(cut_text(text, length))
     assert "".join(parts) == text
     for before, after in itertools.pairwise(parts):
@@ -71,7 +71,7 @@ def test_a_text_without_a_space_for_too_long_is_refused(monkeypatch: pytest.Monk
         assert Encoder(every()[name]).encode([Document(text, "book:3")])[0].text_bytes == 1500
 
 
-def test_a_letter_that_is_in_no_alphabet_is_refused_with_its_place() -> None:
+def test_an_unknown_character_is_rejected_with_its_location() -> None:
     with pytest.raises(UsageError, match=r"^book:3: expected characters out of .* got 'z'"):
         Encoder(every()["characters"]).encode([Document("stz", "book:3")])
 
@@ -103,7 +103,7 @@ def test_a_token_outside_of_the_vocabulary_is_never_stored() -> None:
 
 
 @pytest.mark.parametrize(("vocabulary", "width"), [(2, 2), (65_536, 2), (65_537, 4), (256_000, 4)])
-def test_tokens_are_as_wide_as_they_must_be(vocabulary: int, width: int) -> None:
+def test_tokens_have_the_smallest_width(vocabulary: int, width: int) -> None:
     assert token_width(vocabulary) == width
 
 
@@ -117,6 +117,6 @@ def test_a_tokenizer_without_a_separator_is_refused() -> None:
 
 
 @given(text=st.text(alphabet=" \n\t\x1c\u00a0aé"))
-def test_spaces_at_the_ends_are_no_part_of_a_digest(text: str) -> None:
+def test_digests_ignore_surrounding_spaces(text: str) -> None:
     expected = hashlib.sha256(text.strip().encode()).hexdigest()[:16]
     assert digest_of(text) == int(expected, 16)

@@ -15,12 +15,12 @@ from huggingface_hub import errors
 from qkvary.data.corpora import CORPORA, open_source
 from qkvary.data.downloads import DownloadError
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
-from qkvary.data.places import prepare_corpus
-from qkvary.data.preparation import Settings, prepare
+from qkvary.data.preparation import PreparationSettings, prepare
 from qkvary.data.prepared import PreparedData
-from qkvary.data.sources import Choices, Source
+from qkvary.data.prepared_sets import prepare_corpus
+from qkvary.data.sources import Source, SourceOptions
 from qkvary.storage.errors import UsageError
-from tests.data.small_sets import BYTES, TINY_PORTIONS, made_up
+from tests.data.small_sets import BYTES, TINY_GROUPS, made_up
 
 TEXTS = made_up(23, seed=6)
 TODAY, TOMORROW = "a" * 40, "b" * 40
@@ -42,7 +42,7 @@ def is_at(monkeypatch: pytest.MonkeyPatch, commit: str | None) -> None:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The library reads two files in place of whatever repository it is asked for.
+    """The library reads two files instead of the repository.
 
     Tomorrow they are there the other way round.
     """
@@ -85,7 +85,7 @@ def test_documents_stream(hub: list[dict[str, Any]]) -> None:
     ]
 
 
-def test_reading_goes_on_behind_any_document(hub: list[dict[str, Any]]) -> None:
+def test_reading_resumes_after_any_document(hub: list[dict[str, Any]]) -> None:
     source = make()
     whole = [(document, json.dumps(source.position())) for document in source.read()]
     for number in (0, 7, 8, 9, 10, 21, 22):
@@ -95,7 +95,7 @@ def test_reading_goes_on_behind_any_document(hub: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("after", [1, 5, 9])
-def test_a_stream_that_was_interrupted_goes_on(
+def test_an_interrupted_stream_resumes(
     hub: list[dict[str, Any]], tmp_path: Path, after: int
 ) -> None:
     calls = iter(range(after))
@@ -104,12 +104,14 @@ def test_a_stream_that_was_interrupted_goes_on(
         if next(calls, None) is None:
             raise KeyboardInterrupt
 
-    source = open_source("hf:someone/texts", Choices(held_out=0.3))
-    settings = Settings(workers=1, portions=(40, 90), block_bytes=16, report=interrupt)
+    source = open_source("hf:someone/texts", SourceOptions(held_out=0.3))
+    settings = PreparationSettings(
+        workers=1, group_bytes=(40, 90), block_bytes=16, on_progress=interrupt
+    )
     with pytest.raises(KeyboardInterrupt):
         prepare(source, BYTES, tmp_path / "set", tokenizer_name="bytes", settings=settings)
-    settings = Settings(workers=1, portions=(40, 90), block_bytes=16)
-    again = open_source("hf:someone/texts", Choices(held_out=0.3))
+    settings = PreparationSettings(workers=1, group_bytes=(40, 90), block_bytes=16)
+    again = open_source("hf:someone/texts", SourceOptions(held_out=0.3))
     data = prepare(again, BYTES, tmp_path / "set", tokenizer_name="bytes", settings=settings)
     whole = prepare(again, BYTES, tmp_path / "whole", tokenizer_name="bytes", settings=settings)
     assert data.fingerprint == whole.fingerprint
@@ -120,28 +122,28 @@ def test_a_stream_that_was_interrupted_goes_on(
 
 
 def interrupted(source: Source, folder: Path) -> None:
-    """Begin to prepare a set, and be stopped behind its first portions."""
+    """Begin to prepare a set, and be stopped after its first groups."""
     calls = iter(range(6))
 
     def interrupt(_progress: object) -> None:
         if next(calls, None) is None:
             raise KeyboardInterrupt
 
-    settings = dataclasses.replace(TINY_PORTIONS, report=interrupt)
+    settings = dataclasses.replace(TINY_GROUPS, on_progress=interrupt)
     with pytest.raises(KeyboardInterrupt):
         prepare(source, BYTES, folder, tokenizer_name="bytes", settings=settings)
     assert list(folder.glob("portion-*.json"))
 
 
-REFERENCE, THIRD = "hf:someone/texts", Choices(held_out=0.3)
+REFERENCE, THIRD = "hf:someone/texts", SourceOptions(held_out=0.3)
 
 
 @pytest.mark.usefixtures("hub")
-def test_who_goes_on_reads_what_was_begun_with(
+def test_a_resumed_preparation_reads_the_same_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def make_set(folder: Path) -> PreparedData:
-        return prepare_corpus(REFERENCE, "bytes", choices=THIRD, out=folder, settings=TINY_PORTIONS)
+        return prepare_corpus(REFERENCE, "bytes", choices=THIRD, out=folder, settings=TINY_GROUPS)
 
     whole = make_set(tmp_path / "whole")
     assert whole.about["plan"]["source"]["files"]["commit"] == TODAY
@@ -164,10 +166,10 @@ def test_an_alphabet_is_that_of_the_commit_that_is_read(
 
 
 @pytest.mark.usefixtures("hub")
-def test_what_was_prepared_before_commits_were_noted(
+def test_sets_without_a_recorded_commit_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A set that is complete is opened; nobody knows how one that is not would go on."""
+    """A complete set is opened; an incomplete one cannot be resumed."""
     source = dataclasses.replace(open_source(REFERENCE, THIRD), pin=None)
     done = prepare(source, BYTES, tmp_path / "done", tokenizer_name="bytes")
     assert "commit" not in done.about["plan"]["source"]["files"]
@@ -194,13 +196,17 @@ def lost(*_asked: object) -> Any:
 @pytest.mark.parametrize(
     ("info", "error", "message"),
     [
-        (refusing(errors.RepositoryNotFoundError), UsageError, "a/b: the hub has no such data set"),
+        (
+            refusing(errors.RepositoryNotFoundError),
+            UsageError,
+            "a/b: the data set does not exist",
+        ),
         (refusing(errors.RevisionNotFoundError), UsageError, "hf:a/b has no revision v1"),
-        (lost, DownloadError, "cannot find out the commit of hf:a/b: no route"),
+        (lost, DownloadError, "cannot determine the commit of hf:a/b: no route"),
         (lambda *_asked: SimpleNamespace(sha=None), DownloadError, "hf:a/b: the hub names none"),
     ],
 )
-def test_a_commit_that_cannot_be_found_out(
+def test_a_commit_that_cannot_be_determined(
     monkeypatch: pytest.MonkeyPatch, info: Info, error: type[Exception], message: str
 ) -> None:
     answer(monkeypatch, info)
@@ -262,7 +268,7 @@ class Rows:
         ([FileNotFoundError("Dataset 'x' doesn't exist")], UsageError, "doesn't exist"),
     ],
 )
-def test_what_goes_wrong_is_said_in_a_line(
+def test_failures_are_one_line(
     monkeypatch: pytest.MonkeyPatch, rows: list[Any], error: type[Exception], message: str
 ) -> None:
     monkeypatch.setattr(datasets, "load_dataset", lambda *_given, **_named: Rows(rows))
@@ -272,7 +278,7 @@ def test_what_goes_wrong_is_said_in_a_line(
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_the_real_library_says_it_in_a_line_offline() -> None:
+def test_the_real_library_fails_in_one_line_offline() -> None:
     with pytest.raises((DownloadError, UsageError), match="someone/texts"):
         list(make().read())
 
@@ -291,11 +297,11 @@ def test_references(reference: str, parts: tuple[str, str | None, str | None]) -
 
 
 @pytest.mark.parametrize("reference", ["", "a", "a/b/c", "../x", "a/..", "a/b:", "a b/c"])
-def test_references_that_are_none(reference: str) -> None:
+def test_invalid_references(reference: str) -> None:
     with pytest.raises(UsageError, match="expected hf:owner/name"):
         parse_hub(reference)
 
 
 def test_a_file_for_validation_does_not_fit_a_stream() -> None:
     with pytest.raises(UsageError, match="take --held-out"):
-        open_source("hf:a/b", Choices(validation=Path("x")))
+        open_source("hf:a/b", SourceOptions(validation=Path("x")))

@@ -99,19 +99,19 @@ def test_the_library_and_ours_agree_on_gpt2(kind: str) -> None:
 
 @settings(max_examples=40)
 @given(text=st.text(alphabet="the cat's naï戦🙂\n", min_size=1))
-def test_text_comes_back(text: str) -> None:
+def test_text_survives_a_round_trip(text: str) -> None:
     assert spelled(like_gpt2(), like_gpt2().encode(text)).decode() == text
     assert spelled(with_spaces(), with_spaces().encode(text)).decode() == text
 
 
-def test_words_come_back_as_the_library_puts_them() -> None:
+def test_words_are_joined_as_the_library_does() -> None:
     made = of_words()
     tokens = made.encode("the cat sat")
     assert spelled(made, tokens).decode() == made.library.decode(tokens)
     assert not made.cuts_at_spaces
 
 
-def test_nothing_is_added_cut_or_filled_up() -> None:
+def test_no_special_tokens_truncation_or_padding() -> None:
     content = json.loads(with_spaces().describe()["content"])
     content["truncation"] = {
         "direction": "Right",
@@ -155,13 +155,13 @@ def test_files_and_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "got no JSON"),
+        ("{", "got invalid JSON"),
         ("[]", "another JSON document"),
         ('{"model": 1}', "got something else"),
         ('{"model": {"type": "BPE"}, "version": "9"}', "got something else"),
     ],
 )
-def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_invalid_tokenizers_are_rejected(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LibraryTokenizer(content)
     path = tmp_path / "tokenizer.json"
@@ -175,10 +175,10 @@ def test_a_tokenizer_must_have_a_separator() -> None:
     with pytest.raises(ValueError, match=r"with none of .*; name one with `qkvary .* --separator"):
         LibraryTokenizer(made.to_str())
     assert LibraryTokenizer(made.to_str(), separator="b").separator == 1
-    with pytest.raises(ValueError, match="got 'c', which this tokenizer has not"):
+    with pytest.raises(ValueError, match="got 'c', which this tokenizer lacks"):
         LibraryTokenizer(made.to_str(), separator="c")
 
 
-def test_half_of_a_pair_is_refused() -> None:
-    with pytest.raises(ValueError, match="half of a surrogate pair at character 1"):
+def test_an_unpaired_surrogate_is_rejected() -> None:
+    with pytest.raises(ValueError, match="an unpaired surrogate at character 1"):
         like_gpt2().encode("a\ud800")

@@ -216,7 +216,7 @@ def check(place: Path, nasty: Nasty, code: int, error: str) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "merges", "characters"])
-def test_nasty_files_are_read_as_defined_or_refused_in_a_line(
+def test_hostile_files_are_read_or_rejected(
     folder: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if tokenizer == "merges":

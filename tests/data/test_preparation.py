@@ -1,4 +1,4 @@
-"""Preparing: what is asked for comes out, whoever interrupts it, and one at a time (D6, D7)."""
+"""Preparation: correct, resumable, and by one process at a time."""
 
 import json
 import random
@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import qkvary
-from qkvary.data.portions import LOCK_FILE
-from qkvary.data.preparation import Progress, Settings, prepare
+from qkvary.data.preparation import PreparationSettings, Progress, prepare
 from qkvary.data.prepared import open_prepared
-from qkvary.data.sources import Choices, Source, find_source
+from qkvary.data.shard_groups import LOCK_FILE
+from qkvary.data.sources import Source, SourceOptions, find_source
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.durable import TEMPORARY_PREFIX
 from qkvary.storage.errors import DamagedError, UsageError
@@ -37,7 +37,7 @@ def write_texts(place: Path, count: int, seed: int = 5) -> Path:
     return place
 
 
-def start(texts: Path, out: Path, portion: int, mutant: str = "") -> "subprocess.Popen[str]":
+def start(texts: Path, out: Path, group: int, mutant: str = "") -> "subprocess.Popen[str]":
     paths = f"{SOURCE_FOLDER}:{SOURCE_FOLDER.parent}:{sysconfig.get_path('purelib')}"
     return subprocess.Popen(
         [
@@ -45,7 +45,7 @@ def start(texts: Path, out: Path, portion: int, mutant: str = "") -> "subprocess
             str(preparing_script.__file__),
             str(texts),
             str(out),
-            str(portion),
+            str(group),
             mutant,
         ],
         stdin=subprocess.PIPE,
@@ -61,8 +61,8 @@ def contents(place: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in place.iterdir() if path.name != LOCK_FILE}
 
 
-def undisturbed(texts: Path, place: Path, portion: int) -> dict[str, bytes]:
-    preparing_script.main(texts, place, portion, "")
+def undisturbed(texts: Path, place: Path, group: int) -> dict[str, bytes]:
+    preparing_script.main(texts, place, group, "")
     return contents(place)
 
 
@@ -70,7 +70,7 @@ def undisturbed(texts: Path, place: Path, portion: int) -> dict[str, bytes]:
 @pytest.mark.parametrize("block", [1, 30, 10_000])
 def test_workers_and_blocks_change_nothing(tmp_path: Path, workers: int, block: int) -> None:
     texts = made_up(40, seed=8)
-    settings = Settings(workers=workers, portions=(40, 90), block_bytes=block)
+    settings = PreparationSettings(workers=workers, group_bytes=(40, 90), block_bytes=block)
     found = make_set(tmp_path, texts, settings=settings)
     assert found.splits["train"].read(0, found.splits["train"].tokens).tolist() == plain_tokens(
         texts
@@ -78,7 +78,7 @@ def test_workers_and_blocks_change_nothing(tmp_path: Path, workers: int, block: 
     assert found.fingerprint == make_set(tmp_path / "other", texts).fingerprint
 
 
-def test_nothing_but_the_set_is_left(tmp_path: Path) -> None:
+def test_only_the_set_is_left(tmp_path: Path) -> None:
     data = make_set(tmp_path, made_up(9, seed=1))
     names = {path.name for path in data.path.iterdir()}
     listed = set(json.loads((data.path / "MANIFEST.json").read_text("utf-8"))["files"])
@@ -95,7 +95,7 @@ def test_a_second_time_nothing_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "documents", "portions", "message"),
+    ("tokenizer", "documents", "group_bytes", "message"),
     [
         (BYTES, 10, (40, 90), "another source"),
         (ByteTokenizer(has_separator=True), 9, (41, 90), "another portions"),
@@ -106,7 +106,7 @@ def test_two_sets_are_never_mixed(
     tmp_path: Path,
     tokenizer: ByteTokenizer,
     documents: int,
-    portions: tuple[int, int],
+    group_bytes: tuple[int, int],
     message: str,
     complete: bool,
 ) -> None:
@@ -115,12 +115,12 @@ def test_two_sets_are_never_mixed(
     else:
         with pytest.raises(ZeroDivisionError):
             make_set(tmp_path, made_up(9, seed=1), settings=interrupted(4))
-    settings = Settings(workers=1, portions=portions)
+    settings = PreparationSettings(workers=1, group_bytes=group_bytes)
     with pytest.raises(UsageError, match=message):
         make_set(tmp_path, made_up(documents, seed=1), tokenizer=tokenizer, settings=settings)
 
 
-def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_unchanged(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "thesis.txt").write_text("dear")
     with pytest.raises(UsageError, match=r"expected an empty folder .* with thesis\.txt"):
@@ -128,19 +128,19 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "set").iterdir()] == ["thesis.txt"]
 
 
-def interrupted(after: int, error: type[BaseException] = ZeroDivisionError) -> Settings:
-    """Settings whose report raises at its so manieth call."""
+def interrupted(after: int, error: type[BaseException] = ZeroDivisionError) -> PreparationSettings:
+    """PreparationSettings whose report raises at its so manieth call."""
     calls = iter(range(after))
 
     def report(_progress: Progress) -> None:
         if next(calls, None) is None:
             raise error
 
-    return Settings(workers=1, portions=(40, 90), block_bytes=16, report=report)
+    return PreparationSettings(workers=1, group_bytes=(40, 90), block_bytes=16, on_progress=report)
 
 
 @pytest.mark.parametrize("after", range(1, 12))
-def test_who_starts_again_goes_on_behind_the_last_portion(tmp_path: Path, after: int) -> None:
+def test_a_restart_resumes_after_the_last_group(tmp_path: Path, after: int) -> None:
     texts = made_up(30, seed=2)
     expected = make_set(tmp_path / "whole", texts)
     place = tmp_path / "again"
@@ -150,11 +150,11 @@ def test_who_starts_again_goes_on_behind_the_last_portion(tmp_path: Path, after:
     with pytest.raises(UsageError, match="is not finished"):
         open_prepared(place / "set")
     reports: list[tuple[int, int]] = []
-    settings = Settings(
+    settings = PreparationSettings(
         workers=1,
-        portions=(40, 90),
+        group_bytes=(40, 90),
         block_bytes=16,
-        report=lambda one: reports.append((one.resumed_bytes, one.text_bytes)),
+        on_progress=lambda one: reports.append((one.resumed_bytes, one.text_bytes)),
     )
     make_set(place, texts, settings=settings)
     assert contents(place / "set") == contents(expected.path)
@@ -162,7 +162,7 @@ def test_who_starts_again_goes_on_behind_the_last_portion(tmp_path: Path, after:
     assert reports[-1][1] == sum(len(text.strip().encode()) for text in [*texts, "held out"])
 
 
-def test_a_record_that_was_changed_is_found_out(tmp_path: Path) -> None:
+def test_a_changed_record_is_detected(tmp_path: Path) -> None:
     texts = made_up(30, seed=2)
     with pytest.raises(ZeroDivisionError):
         make_set(tmp_path, texts, settings=interrupted(9))
@@ -176,15 +176,15 @@ def test_a_record_that_was_changed_is_found_out(tmp_path: Path) -> None:
     shard = place / "train-00000.bin"
     data = shard.read_bytes()
     shard.write_bytes(data[:-2])
-    with pytest.raises(DamagedError, match=r"train-00000\.bin is not what was written"):
+    with pytest.raises(DamagedError, match=r"train-00000\.bin was changed"):
         make_set(tmp_path, texts)
     shard.write_bytes(bytes([data[0] ^ 1]) + data[1:])
-    with pytest.raises(DamagedError, match=r"train-00000\.bin is not what was written"):
+    with pytest.raises(DamagedError, match=r"train-00000\.bin was changed"):
         make_set(tmp_path, texts)
 
 
 @pytest.mark.parametrize("left", [b'{"kind": "bytes"}', None])
-def test_a_set_vouches_for_the_tokenizer_that_made_it(tmp_path: Path, left: bytes | None) -> None:
+def test_the_tokenizer_of_a_set_is_verified(tmp_path: Path, left: bytes | None) -> None:
     """Not for whatever lies in its place when preparing goes on."""
     texts = made_up(30, seed=2)
     expected = make_set(tmp_path / "whole", texts)
@@ -201,14 +201,14 @@ def test_a_set_vouches_for_the_tokenizer_that_made_it(tmp_path: Path, left: byte
 
 @pytest.mark.parametrize("limit", [1, 7, 40, 41, 100, 10_000])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_tokens_are_taken_up_to_a_document_behind_the_limit(
+def test_the_limit_includes_the_document_that_reaches_it(
     tmp_path: Path, limit: int, workers: int
 ) -> None:
     train, held_out = made_up(30, seed=4), made_up(3, seed=5)
     texts = write_texts(tmp_path / "texts", 30, seed=4)
     (texts / "valid.txt").write_text("<|endoftext|>".join(held_out), "utf-8")
-    source = find_source(texts, Choices(max_tokens=limit))
-    settings = Settings(workers=workers, portions=(40, 90), block_bytes=16)
+    source = find_source(texts, SourceOptions(max_tokens=limit))
+    settings = PreparationSettings(workers=workers, group_bytes=(40, 90), block_bytes=16)
     data = prepare(source, BYTES, tmp_path / "set", tokenizer_name="bytes", settings=settings)
     taken: list[str] = []
     while len(plain_tokens(taken)) < limit and len(taken) < len(train):
@@ -222,7 +222,7 @@ def test_tokens_are_taken_up_to_a_document_behind_the_limit(
 def test_a_document_that_meets_the_limit_exactly_is_the_last(tmp_path: Path) -> None:
     limit = len(plain_tokens(made_up(30, seed=4)[:3]))
     texts = write_texts(tmp_path / "texts", 30, seed=4)
-    source = find_source(texts, Choices(max_tokens=limit))
+    source = find_source(texts, SourceOptions(max_tokens=limit))
     data = prepare(source, BYTES, tmp_path / "set", tokenizer_name="bytes")
     assert data.splits["train"].tokens == limit
 
@@ -250,13 +250,13 @@ def test_overlap_is_that_of_the_split_that_is_named_first(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["", "threads"])
-def test_a_set_that_was_killed_is_the_one_that_was_not(folder: Path, kind: str) -> None:
+def test_a_killed_preparation_gives_the_same_set(folder: Path, kind: str) -> None:
     """D6: kill -9 at random times, any number of times."""
-    texts, portion = write_texts(folder / "texts", 1500), 2000
+    texts, group = write_texts(folder / "texts", 1500), 2000
     begun = time.monotonic()
-    expected = undisturbed(texts, folder / "whole", portion)
+    expected = undisturbed(texts, folder / "whole", group)
     # A process takes longer than this function: most of it is its start.
-    started = start(texts, folder / "timed", portion, kind)
+    started = start(texts, folder / "timed", group, kind)
     assert started.communicate()[1] == ""
     length = time.monotonic() - begun
     generator = random.Random(f"kills {kind}")
@@ -264,21 +264,21 @@ def test_a_set_that_was_killed_is_the_one_that_was_not(folder: Path, kind: str) 
     for number in range(KILLS):
         place = folder / f"set-{number}"
         for _ in range(generator.randrange(1, 4)):
-            process = start(texts, place, portion, kind)
+            process = start(texts, place, group, kind)
             time.sleep(generator.uniform(0.2, 1.0) * length)
             process.send_signal(signal.SIGKILL)
             process.communicate()
             killed += process.returncode == -signal.SIGKILL
             assert not (place / "MANIFEST.json").exists() or open_prepared(place)
-        process = start(texts, place, portion, kind)
+        process = start(texts, place, group, kind)
         assert process.communicate()[1] == ""
         assert process.returncode == 0
         assert contents(place) == expected
     assert killed
 
 
-def test_one_prepares_at_a_time(folder: Path) -> None:
-    """D7: the others are told who does, and the lock dies with its owner."""
+def test_only_one_process_prepares_a_set(folder: Path) -> None:
+    """Other processes learn the owner, and the lock dies with it."""
     texts = write_texts(folder / "texts", 40)
     owner = start(texts, folder / "set", 200, "waits")
     assert owner.stdout is not None

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.data import portions, preparation
-from qkvary.data.portions import LOCK_FILE
+from qkvary.data import preparation, shard_groups
 from qkvary.data.prepared import open_prepared
+from qkvary.data.shard_groups import LOCK_FILE
 from qkvary.storage.durable import TEMPORARY_PREFIX
 from qkvary.storage.errors import QkvaryError, UsageError
 from tests.data import preparing_script
@@ -63,8 +63,10 @@ def check(texts: Path, out: Path, expected: dict[str, bytes], mutant: str) -> No
         assert set(expected) <= {path.name for path in out.iterdir()}, "a set is there in part"
     with pytest.MonkeyPatch.context() as patch:
         # So that what a mutant replaces is put back.
-        patch.setattr(portions, "atomic_write_file", portions.atomic_write_file)
-        patch.setattr(portions.Workplace, "add", portions.Workplace.add)
+        patch.setattr(shard_groups, "atomic_write_file", shard_groups.atomic_write_file)
+        patch.setattr(
+            shard_groups.PreparationDirectory, "add", shard_groups.PreparationDirectory.add
+        )
         patch.setattr(preparation, "clean_leftovers", preparation.clean_leftovers)
         preparing_script.main(texts, out, PORTION, mutant)
     left = [path.name for path in out.iterdir() if path.name.startswith(TEMPORARY_PREFIX)]
@@ -107,7 +109,7 @@ def test_preparing_survives_a_fault_at_every_call(folder: Path, fault: str) -> N
     ("mutant", "message"),
     [
         ("in_place", r"the set is another one|was changed|cannot be read|instead of"),
-        ("record_first", r"is not what was written"),
+        ("record_first", r"was changed"),
         ("nothing_cleaned", "something temporary is left"),
     ],
 )

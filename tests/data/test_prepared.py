@@ -12,9 +12,9 @@ import pytest
 
 from qkvary.cli.main import main
 from qkvary.data import verification
-from qkvary.data.portions import LOCK_FILE
-from qkvary.data.preparation import Settings
+from qkvary.data.preparation import PreparationSettings
 from qkvary.data.prepared import BLOCKS_FILE, is_prepared, open_prepared
+from qkvary.data.shard_groups import LOCK_FILE
 from qkvary.storage.errors import DamagedError, NewerFormatError, QkvaryError, UsageError
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "set"
 
 
-def test_everything_comes_back(folder: Path) -> None:
+def test_documents_survive_a_round_trip(folder: Path) -> None:
     data = open_prepared(folder)
     for name, texts in (("train", TEXTS), ("validation", HELD_OUT)):
         split, tokens = data.splits[name], plain_tokens(texts)
@@ -179,7 +179,7 @@ def test_the_message_says_where_a_large_file_was_changed(
     tmp_path_factory: pytest.TempPathFactory, at: int
 ) -> None:
     place = tmp_path_factory.mktemp("large")
-    make_set(place, ["a" * 1_500_000], settings=Settings(workers=1))
+    make_set(place, ["a" * 1_500_000], settings=PreparationSettings(workers=1))
     shard = place / "set" / "train-00000.bin"
     data = bytearray(shard.read_bytes())
     data[at] ^= 64
@@ -204,7 +204,7 @@ def test_where_the_digests_of_blocks_are_damaged_too_the_file_is_still_named(
         open_prepared(place)
 
 
-def test_the_command_says_it_in_a_line(
+def test_the_command_reports_damage_in_one_line(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "copy"
@@ -222,15 +222,15 @@ def test_the_command_says_it_in_a_line(
     [
         ({"kind": "checkpoint"}, "expected a prepared set of documents"),
         ({"format": 2}, "reads 1; use a newer qkvary"),
-        ({"token_bytes": 4}, "does not fit together: train-00000.bin should have"),
-        ({"fingerprint": "0" * 64}, "does not fit together: its fingerprint is another one"),
-        ({"splits": 3}, "does not fit together"),
+        ({"token_bytes": 4}, "is inconsistent: train-00000.bin should have"),
+        ({"fingerprint": "0" * 64}, "is inconsistent: its fingerprint does not match"),
+        ({"splits": 3}, "is inconsistent"),
     ],
 )
 def test_a_manifest_of_something_else_is_refused(
     folder: Path, tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
-    """Its own digest fits: somebody, or another program, wrote it so."""
+    """Its own digest matches: another program wrote it."""
     place = tmp_path / "copy"
     shutil.copytree(folder, place)
     manifest = read_manifest(place)
@@ -248,7 +248,7 @@ def test_tokens_are_little_endian_and_as_small_as_they_can_be(folder: Path) -> N
     assert data.about["token_bytes"] == 2
 
 
-def test_folders_that_are_none(tmp_path: Path, folder: Path) -> None:
+def test_invalid_folders(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(UsageError, match="which does not exist"):
         open_prepared(tmp_path / "nowhere")
     with pytest.raises(UsageError, match=r"got a folder without a MANIFEST\.json"):

@@ -64,9 +64,7 @@ def test_padded_rows_are_one_document_each(prepared: PreparedData, context: int)
     batch=st.integers(1, 70),
     stop=st.integers(0, 40),
 )
-def test_a_run_that_stopped_goes_on_with_the_same_rows(
-    seed: int, rows: int, batch: int, stop: int
-) -> None:
+def test_a_resumed_run_reads_the_same_rows(seed: int, rows: int, batch: int, stop: int) -> None:
     """D1: nothing is remembered but the step."""
     whole = [rows_of_step(step, batch, rows=rows, seed=seed) for step in range(stop + 3)]
     again = [rows_of_step(step, batch, rows=rows, seed=seed) for step in range(stop, stop + 3)]
@@ -114,7 +112,7 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     assert len(orders) == 9
 
 
-def test_nonsense_is_refused(prepared: PreparedData) -> None:
+def test_invalid_arguments_are_rejected(prepared: PreparedData) -> None:
     split = prepared.splits["train"]
     with pytest.raises(ValueError, match="expected a step of at least 0"):
         rows_of_step(-1, 1, rows=1, seed=0)

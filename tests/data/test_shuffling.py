@@ -21,9 +21,7 @@ def test_every_index_comes_out_once(count: int, seed: int, epoch: int) -> None:
 
 
 @given(count=st.integers(2, 2**62), seed=st.integers(0, 9), data=st.data())
-def test_one_index_alone_goes_where_it_goes_among_others(
-    count: int, seed: int, data: st.DataObject
-) -> None:
+def test_indices_are_permuted_independently(count: int, seed: int, data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.integers(0, count - 1), min_size=2, max_size=9, unique=True))
     together = shuffled(np.array(chosen), count, "rows", seed)
     alone = [int(shuffled(np.array([index]), count, "rows", seed)[0]) for index in chosen]
@@ -75,12 +73,12 @@ def test_the_order_is_pinned() -> None:
 
 
 @pytest.mark.parametrize(("indices", "count"), [([3], 3), ([-1], 3), ([0], 0), ([0], 2**62 + 1)])
-def test_nonsense_is_refused(indices: list[int], count: int) -> None:
+def test_invalid_arguments_are_rejected(indices: list[int], count: int) -> None:
     with pytest.raises(ValueError, match="expected"):
         shuffled(np.array(indices), count, "rows")
 
 
-def test_shapes_are_kept_and_nothing_is_nothing() -> None:
+def test_shapes_are_kept() -> None:
     assert shuffled(np.zeros((2, 3), dtype=np.int64), 5, "rows").shape == (2, 3)
     assert shuffled(np.zeros(0, dtype=np.int64), 5, "rows").tolist() == []
     assert shuffled(np.zeros(1, dtype=np.int64), 1, "rows").tolist() == [0]

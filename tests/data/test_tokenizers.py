@@ -32,7 +32,7 @@ def spelled(tokenizer: Tokenizer, tokens: list[int]) -> bytes:
 
 
 @given(text=st.text(alphabet="\nab é€"))
-def test_characters_come_back(text: str) -> None:
+def test_characters_survive_a_round_trip(text: str) -> None:
     tokenizer = CharacterTokenizer("\nab é€")
     tokens = tokenizer.encode(text)
     assert tokens == ["\nab é€".index(letter) for letter in text]
@@ -46,7 +46,7 @@ def test_bytes_and_pieces_know_every_text(text: str) -> None:
         assert spelled(tokenizer, tokenizer.encode(text)).decode() == text
 
 
-def test_the_highest_score_is_joined_first_and_of_equal_ones_the_first() -> None:
+def test_the_highest_score_is_merged_first() -> None:
     tokenizer = PieceTokenizer(PIECES, SCORES)
     space, ab, abc, bc = (PIECES.index(piece) for piece in (b" ", b"ab", b"abc", b"bc"))
     assert tokenizer.encode("abc") == [1, space, abc]
@@ -82,8 +82,8 @@ def test_a_description_makes_an_equal_one(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", [ByteTokenizer(), PieceTokenizer(PIECES, SCORES)])
-def test_half_of_a_surrogate_pair_is_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ValueError, match="got half of a surrogate pair at character 1"):
+def test_an_unpaired_surrogate_is_rejected(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="got an unpaired surrogate at character 1"):
         tokenizer.encode("a\ud800")
 
 
@@ -103,7 +103,7 @@ def test_an_alphabet_has_distinct_characters(alphabet: str) -> None:
     [
         (PIECES, SCORES[1:], "expected a score for each of 267 pieces, got 266"),
         (PIECES[:200], SCORES[:200], "expected a token for each of 256 bytes, got 197"),
-        (PIECES, [math.nan, *SCORES[1:]], "expected scores that are finite"),
+        (PIECES, [math.nan, *SCORES[1:]], "expected finite scores"),
     ],
 )
 def test_pieces_are_checked(pieces: list[bytes], scores: list[float], message: str) -> None:
@@ -123,6 +123,6 @@ def test_pieces_are_checked(pieces: list[bytes], scores: list[float], message: s
         {"kind": "pieces", "pieces": [], "scores": []},
     ],
 )
-def test_what_describes_no_tokenizer_is_refused(description: dict[str, object]) -> None:
+def test_invalid_descriptions_are_rejected(description: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"expected|hexadecimal"):
         make_tokenizer(description)

@@ -13,9 +13,9 @@ from rich.text import Text
 from qkvary.cli._options import Json, convert_positive
 from qkvary.cli._output import console, print_json
 from qkvary.cli._prepared_output import print_prepared, summarise_prepared
-from qkvary.data.places import DEFAULT_TOKENIZER, prepare_corpus
-from qkvary.data.preparation import Progress, Settings
-from qkvary.data.sources import Choices
+from qkvary.data.preparation import PreparationSettings, Progress
+from qkvary.data.prepared_sets import DEFAULT_TOKENIZER, prepare_corpus
+from qkvary.data.sources import SourceOptions
 from qkvary.studies.running.live import format_seconds
 
 Source = Annotated[
@@ -96,7 +96,7 @@ def command(
 
     A set that is complete is only checked and shown.
     """
-    choices = Choices(**dataclasses.asdict(documents))
+    choices = SourceOptions(**dataclasses.asdict(documents))
     line = ProgressLine(console(sys.stderr))
     try:
         data = prepare_corpus(
@@ -105,7 +105,7 @@ def command(
             choices=choices,
             out=out,
             separator=separator,
-            settings=Settings(workers=workers, report=line.show),
+            settings=PreparationSettings(workers=workers, on_progress=line.show),
         )
     finally:
         line.end()

@@ -8,8 +8,8 @@ from rich.text import Text
 from qkvary.cli._options import Json
 from qkvary.cli._output import console, print_json, printable
 from qkvary.cli._prepared_output import print_prepared, summarise_prepared
-from qkvary.data.places import find_prepared
 from qkvary.data.prepared import PreparedData, open_prepared
+from qkvary.data.prepared_sets import find_prepared
 
 SAMPLE_TOKENS = 60
 

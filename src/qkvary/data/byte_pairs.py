@@ -1,7 +1,7 @@
-"""GPT-2's tokens: bytes of words, joined in the order in which their pairs were once counted.
+"""GPT-2's byte pair encoding; tiktoken applies the merges.
 
-The list of merges says everything: tokens 0 to 255 are single bytes, one token follows for each
-merge, and the last one separates documents. tiktoken does the joining.
+Tokens 0 to 255 are single bytes, one token follows for each merge, and the last one separates
+documents.
 
 Source: Sennrich, Haddow and Birch 2016; Radford et al. 2019, section 2.2, and their public code.
 """
@@ -16,21 +16,22 @@ if TYPE_CHECKING:
     import tiktoken
 
 WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-"""What is never joined across: GPT-2's expression, written so that it never goes back."""
+"""GPT-2's pre-tokenization pattern, written without backtracking; merges do not cross its matches.
+"""
 SEPARATOR = "<|endoftext|>"
 _PLAIN = (*range(33, 127), *range(161, 173), *range(174, 256))
-"""Bytes that stand for themselves in a list of merges; the others are letters from U+0100 on."""
+"""Bytes written as themselves in a list of merges; the others are letters from U+0100 on."""
 
 
 def byte_letters() -> dict[str, int]:
-    """The letter for each byte in files of GPT-2, in the order of their tokens."""
+    """Return the letter for each byte in files of GPT-2, in the order of their tokens."""
     others = [byte for byte in range(256) if byte not in _PLAIN]
     letters = {chr(byte): byte for byte in _PLAIN}
     return letters | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
 class BytePairTokenizer:
-    """Pairs of neighbours become one token, the first merge of the list first."""
+    """Merges neighbouring tokens, the earliest merge of the list first."""
 
     beginning: int | None = None
 
@@ -38,10 +39,10 @@ class BytePairTokenizer:
         """Number the tokens.
 
         Args:
-            merges: Two pieces in a line, in GPT-2's letters; a first line may state a version.
+            merges: Two pieces per line, in GPT-2's letters; the first line may state a version.
 
         Raises:
-            ValueError: if a line is something else, or joins what was not there before it.
+            ValueError: if a line is not a merge of two known pieces.
         """
         self._lines = [
             line
@@ -60,23 +61,23 @@ class BytePairTokenizer:
     def _add(self, line: str, number: int) -> None:
         first, _, second = line.rstrip("\r").partition(" ")
         if first not in self._names or second not in self._names or first + second in self._names:
-            raise ValueError(f"expected two pieces to be joined in merge {number}, got {line!r}")
+            raise ValueError(f"expected two known pieces in merge {number}, got {line!r}")
         self._names[first + second] = len(self.pieces)
         self.pieces.append(self.pieces[self._names[first]] + self.pieces[self._names[second]])
 
     @property
     def vocabulary(self) -> int:
-        """Bytes, merges and the separator."""
+        """The number of bytes, merges and the separator."""
         return len(self.pieces) + 1
 
     def shortened(self, vocabulary: int) -> BytePairTokenizer:
-        """The tokenizer of the first merges alone: as many tokens as are asked for.
+        """Return the tokenizer of the first merges with this vocabulary.
 
-        Merges are listed in the order in which they were found, so that this is the one that would
-        have come out if one had stopped there.
+        Merges are listed in the order of training, so that it equals a tokenizer trained to this
+        size.
 
         Raises:
-            ValueError: if that is less than bytes and a separator, or more than there are.
+            ValueError: if the vocabulary has no room for bytes and separator, or is too large.
         """
         if not 257 <= vocabulary <= self.vocabulary:
             raise ValueError(
@@ -86,7 +87,7 @@ class BytePairTokenizer:
 
     @property
     def encoding(self) -> tiktoken.Encoding:
-        """What does the joining, made when it is first needed.
+        """The tiktoken encoding, built on first use.
 
         Raises:
             UsageError: if tiktoken is not installed.
@@ -108,36 +109,36 @@ class BytePairTokenizer:
         )
 
     def numbers(self) -> dict[str, int]:
-        """The number of every token by its letters, as ``encoder.json`` has it."""
+        """Return the index of every token by its letters, as in ``encoder.json``."""
         return {**self._names, SEPARATOR: len(self.pieces)}
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of the text; the separator's letters are a text like any other.
+        """Return the tokens of the text; the separator's letters are ordinary text.
 
         Raises:
-            ValueError: for half of a surrogate pair, which has no bytes.
+            ValueError: for an unpaired surrogate, which has no bytes.
         """
         text_bytes(text)
         return self.encoding.encode_ordinary(text)
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002  see Tokenizer
-        """The bytes of a token; the separator adds nothing."""
+        """Return the bytes of a token; the separator has none."""
         return b"" if token == self.separator else self.pieces[token]
 
     def describe(self) -> dict[str, Any]:
-        """The merges."""
+        """Return the merges."""
         return {"kind": "byte-pairs", "merges": "\n".join(self._lines)}
 
 
 def text_bytes(text: str) -> bytes:
-    """The bytes of a text.
+    """Return the UTF-8 bytes of a text.
 
     Raises:
-        ValueError: for half of a surrogate pair, which has none.
+        ValueError: for an unpaired surrogate, which has none.
     """
     try:
         return text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"expected text, got half of a surrogate pair at character {error.start}"
+            f"expected text, got an unpaired surrogate at character {error.start}"
         ) from error

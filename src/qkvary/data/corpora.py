@@ -1,4 +1,4 @@
-"""Corpora by name: what each is, where it comes from, how it is split, and under what licence."""
+"""Named corpora: their origin, splits and licences."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from qkvary.data.downloads import cache_directory
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.sources import (
-    Choices,
     Source,
+    SourceOptions,
     Stream,
     cut_source,
+    default_name,
     find_source,
-    list_texts,
-    name_path,
+    list_source_files,
 )
 from qkvary.data.splits import HeldOut
 from qkvary.data.tokenizer_files import data_root
@@ -25,31 +25,31 @@ from qkvary.storage.jsonvalues import JsonValue
 from qkvary.text.names import suggest
 
 HUB_SHARE = 0.005
-"""Held out of a data set of the hub, where nobody says otherwise: these are large."""
+"""The default validation share of a data set of the hub: these are large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """A corpus that has a name."""
+    """A named corpus."""
 
     name: str
-    """As it is typed."""
+    """The name."""
     about: str
-    """What it is, in a line."""
+    """A one-line description."""
     licence: str
-    """Under what its text may be used."""
+    """The licence of the text."""
     local: str | None = None
-    """Its file or folder below ``QKVARY_DATA``, or below the cache."""
+    """The file or folder below ``QKVARY_DATA`` or the cache."""
     hub: str | None = None
-    """Its data set, ``owner/name`` or ``owner/name:configuration``."""
+    """The data set on the hub, ``owner/name`` or ``owner/name:configuration``."""
     hub_validation: str | None = None
-    """The data set's split for validation; without one, a share is held out."""
+    """The validation split of the data set; without one, a share is held out."""
     share: float = HUB_SHARE
-    """Held out, where it does not come split."""
+    """The share held out, if the corpus has no splits."""
     max_tokens: int | None = None
-    """For training, where nobody says otherwise."""
+    """The default maximum of training tokens."""
     validation_tokens: int | None = None
-    """For validation, of a split of the hub."""
+    """The maximum of validation tokens, for a split of the hub."""
 
 
 _CORPORA = (
@@ -106,17 +106,17 @@ _CORPORA = (
 CORPORA = {corpus.name: corpus for corpus in _CORPORA}
 
 
-def open_source(reference: str, choices: Choices | None = None) -> Source:
-    """The documents that a person means.
+def open_source(reference: str, choices: SourceOptions | None = None) -> Source:
+    """Return the documents that a reference names.
 
     Args:
         reference: A file or folder, the name of a corpus, or ``hf:owner/name``.
-        choices: What else was said about them.
+        choices: Further options.
 
     Raises:
-        UsageError: if there is no such thing, or the choices do not fit.
+        UsageError: if the source does not exist, or the options do not fit it.
     """
-    chosen = choices or Choices()
+    chosen = choices or SourceOptions()
     if reference.startswith("hf:"):
         return _from_hub(reference.removeprefix("hf:"), chosen)
     if reference in CORPORA:
@@ -131,7 +131,7 @@ def open_source(reference: str, choices: Choices | None = None) -> Source:
 
 
 def find_local(corpus: Corpus) -> Path | None:
-    """Where the files of a corpus are on this machine, if they are."""
+    """Return where the files of a corpus are on this machine, if they exist."""
     for base in (data_root(), cache_directory()) if corpus.local else ():
         path = base / str(corpus.local) if base else None
         if path is not None and path.exists():
@@ -139,15 +139,15 @@ def find_local(corpus: Corpus) -> Path | None:
     return None
 
 
-def find_texts(reference: str) -> tuple[str, JsonValue] | None:
-    """What a set of a source is called, and what the source lists, without reading a document.
+def identify_source(reference: str) -> tuple[str, JsonValue] | None:
+    """Return the default name of a source's set and the list of its files, without reading them.
 
     Args:
-        reference: As of :func:`open_source`, or the name of a set.
+        reference: As for :func:`open_source`, or the name of a set.
 
     Returns:
-        For a corpus that is not on this machine, and the name of a set, nothing is listed;
-        ``None`` for what is neither a source nor a name.
+        No list for a corpus that is not on this machine or the name of a set; ``None`` if the
+        reference is neither a source nor a name.
     """
     if reference.startswith("hf:"):
         source = open_source(reference)
@@ -155,11 +155,11 @@ def find_texts(reference: str) -> tuple[str, JsonValue] | None:
     corpus = CORPORA.get(reference)
     path = Path(reference).expanduser() if corpus is None else find_local(corpus)
     if path is not None and path.exists():
-        return (name_path(path) if corpus is None else reference), list_texts(path)
+        return (default_name(path) if corpus is None else reference), list_source_files(path)
     return (reference, None) if corpus is not None or "/" not in reference else None
 
 
-def _from_corpus(corpus: Corpus, choices: Choices) -> Source:
+def _from_corpus(corpus: Corpus, choices: SourceOptions) -> Source:
     if corpus.name == "tiny-shakespeare":
         return _shipped(corpus, choices)
     path = find_local(corpus)
@@ -172,8 +172,8 @@ def _from_corpus(corpus: Corpus, choices: Choices) -> Source:
     )
 
 
-def _shipped(corpus: Corpus, choices: Choices) -> Source:
-    """The text inside the package, cut where everybody cuts it."""
+def _shipped(corpus: Corpus, choices: SourceOptions) -> Source:
+    """Return the text inside the package with its customary split."""
     if choices.validation is not None:
         raise UsageError(f"{corpus.name} comes split: leave --validation out")
     return cut_source(
@@ -193,7 +193,7 @@ def _shakespeare() -> str:
 
 
 def _from_hub(
-    reference: str, choices: Choices, corpus: Corpus | None = None, commit: str | None = None
+    reference: str, choices: SourceOptions, corpus: Corpus | None = None, commit: str | None = None
 ) -> Source:
     if choices.validation is not None:
         raise UsageError("a data set of the hub holds documents out itself: take --held-out")

@@ -1,7 +1,4 @@
-"""Sequences of independent, uniform digits: the input of the synthetic tasks.
-
-Knows nothing of what is asked about them.
-"""
+"""Sequences of independent, uniform digits: the input of the synthetic tasks."""
 
 from typing import Literal, get_args
 
@@ -18,15 +15,15 @@ def draw_digits(
 ) -> NDArray[np.int64]:
     """Draw ``count`` sequences, always the same ones for the same arguments.
 
-    The splits are separate streams, so that the size of one has no influence on another. A
-    larger ``count`` begins with the sequences of a smaller one.
+    The splits are separate streams, so that the size of one does not affect another. A larger
+    ``count`` begins with the sequences of a smaller one.
 
     Args:
-        seed: Another seed, other sequences.
-        length: Digits in a sequence.
-        split: Which split they are for.
-        count: Sequences.
-        vocabulary: Digits run from 0 to ``vocabulary - 1``.
+        seed: The seed.
+        length: Digits per sequence.
+        split: The split.
+        count: The number of sequences.
+        vocabulary: Digits range from 0 to ``vocabulary - 1``.
 
     Returns:
         Digits, ``[count, length]``.
@@ -37,6 +34,8 @@ def draw_digits(
             f"got {length}, {count} and {vocabulary}"
         )
     if split not in get_args(DigitSplit):
-        raise ValueError(f"unknown split {split!r}; choices: {', '.join(get_args(DigitSplit))}")
+        raise ValueError(
+            f"expected a split, got {split!r}; choices: {', '.join(get_args(DigitSplit))}"
+        )
     words = random_words(count * length, "digits", seed, length, vocabulary, split)
     return (words % np.uint64(vocabulary)).astype(np.int64).reshape(count, length)

@@ -1,8 +1,8 @@
-"""Documents out of files: plain text, JSON lines, both also in gzip, and parquet.
+"""Documents from files: plain text and JSON lines, optionally gzipped, and parquet.
 
-A text file is one document, or several with ``<|endoftext|>`` between them; of the others each
-line or row is one. Whatever is wrong with one is said with its file and line. Documents without a
-letter are left out. Reading can go on behind any document.
+A text file is one document, or several separated by ``<|endoftext|>``; in the other formats each
+line or row is one. Errors name file and line. Blank documents are skipped. Reading can resume after
+any document.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 from qkvary.storage.jsonvalues import JsonValue
 
 SECTION_BYTES = 2**26
-"""A longer text without marks is read as several documents, cut behind ends of lines."""
+"""A longer text without separators is split into several documents at line ends."""
 LARGEST_LINE = 2**28
-"""Bytes of one line of JSON."""
+"""The maximum bytes of a line of JSON."""
 LARGEST_RATIO = 200
-"""How many times its size a compressed file may unpack to, beyond ``FREE_BYTES``."""
+"""The maximum ratio by which a compressed file may expand beyond ``FREE_BYTES``."""
 FREE_BYTES = 2**26
 _CHUNK = 2**20
 _DECODER = json.JSONDecoder()
@@ -41,37 +41,37 @@ KINDS = {
     ".ndjson": LINES,
     ".parquet": PARQUET,
 }
-"""What a file is, by its ending; ``.gz`` may follow where it is not parquet."""
+"""The format by file name extension; ``.gz`` may follow except after parquet."""
 
 
 class Document(NamedTuple):
     """One text."""
 
     text: str
-    """What it says."""
+    """The text."""
     where: str
-    """Where it begins, for messages."""
+    """Its location, for messages."""
 
 
 class DocumentSource(Protocol):
-    """Documents in an order that never changes."""
+    """Documents in a fixed order."""
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """The documents behind a position, or all."""
+        """Yield the documents after a position, or all."""
         ...
 
     def position(self) -> JsonValue:
-        """Behind the document that ``read`` gave last."""
+        """Return the position after the document that ``read`` yielded last."""
         ...
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text has no letter; it is not copied to find out."""
+    """Return whether a text is only whitespace, without copying it."""
     return not text or text.isspace()
 
 
 def kind_of(path: Path) -> str | None:
-    """What a file is, by its name; ``None`` for none of ``KINDS``."""
+    """Return the format of a file by its name; ``None`` if unknown."""
     plain = Path(path.stem) if path.suffix.lower() == ".gz" else path
     kind = KINDS.get(plain.suffix.lower())
     return None if kind == PARQUET and plain != path else kind
@@ -79,24 +79,24 @@ def kind_of(path: Path) -> str | None:
 
 @dataclass(slots=True, kw_only=True)
 class FileDocuments:
-    """The documents of files, one file after the other."""
+    """The documents of files, in order."""
 
     files: Sequence[Path]
-    """In order."""
+    """The files."""
     field: str = "text"
-    """Which entry of a line or row is the text."""
+    """The field of a line or row that holds the text."""
     cuts: int = 1
-    """How many documents are made of each ``SECTION_BYTES`` of a text that is longer."""
+    """The number of documents per ``SECTION_BYTES`` of a longer text."""
     place: tuple[int, int] = (0, 0)
-    """The file that is being read, and how many of its documents were."""
+    """The current file and the number of its documents read."""
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """The documents behind a position, or all.
+        """Yield the documents after a position, or all.
 
         Raises:
-            UsageError: if a file cannot be read, or holds what is no text; with file and line.
-            DamagedError: if a compressed file is.
-            UnsafeError: if a compressed file unpacks to far more than a text would.
+            UsageError: if a file cannot be read or is not text; with file and line.
+            DamagedError: if a compressed file is damaged.
+            UnsafeError: if a compressed file expands implausibly.
         """
         first, skipped = (0, 0) if position is None else cast("list[int]", position)
         for number in range(first, len(self.files)):
@@ -109,11 +109,11 @@ class FileDocuments:
                     yield document
 
     def position(self) -> JsonValue:
-        """Behind the document that ``read`` gave last."""
+        """Return the position after the document that ``read`` yielded last."""
         return list(self.place)
 
     def _documents(self, path: Path) -> Iterator[Document]:
-        # A file that was named by hand may have any ending.
+        # A file named explicitly may have any extension.
         kind = kind_of(path) or TEXT
         if kind == PARQUET:
             for row, value in enumerate(read_parquet(path, self.field), start=1):
@@ -142,7 +142,7 @@ class FileDocuments:
 
 
 class _Bytes:
-    """A file, unpacked on the way where it is packed."""
+    """A file, decompressed while reading if it is compressed."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
@@ -168,7 +168,7 @@ class _Bytes:
         self._given += len(data)
         if self._limit is not None and self._given > self._limit:
             raise UnsafeError(
-                f"{self._path} has {self._size:,} bytes and unpacks to more than {self._limit:,}, "
+                f"{self._path} has {self._size:,} bytes and expands to more than {self._limit:,}, "
                 "which no text does"
             )
         return data
@@ -179,9 +179,9 @@ def _open(path: Path) -> _Bytes:
 
 
 def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:
-    """The documents of a text file; those between marks without spaces at their ends."""
+    """Yield the documents of a text file; separated ones are stripped."""
     section = max(1, SECTION_BYTES // cuts)
-    # What was used up is deleted in front, which costs nothing, and little is looked at twice.
+    # Consumed bytes are deleted at the front, which is free, and few are searched twice.
     waiting = bytearray(file.chunk().removeprefix(_BOM))
     line, marked, looked, ended = 1, False, 0, not waiting
     limit, is_long = SECTION_BYTES, False
@@ -190,7 +190,7 @@ def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:
         if place >= 0:
             end, used, marked, is_long = place, place + len(_MARK), True, False
         elif len(waiting) > limit + len(_MARK):
-            # A text is known to be long when so much of it waits; only then is it cut.
+            # Only a text that fills the buffer is known to be long and is split.
             if not is_long:
                 limit, is_long = section, True
             used = end = waiting.rfind(b"\n", 0, limit) + 1
@@ -249,15 +249,15 @@ def _parse_line(line: bytes, where: str, field: str) -> Any:
 
 
 def checked_document(value: Any, where: str, field: str) -> Document:
-    """A document of what stood in a line, row or column.
+    """Return a document with the value of a line, row or column.
 
     Raises:
-        UsageError: if it is no text.
+        UsageError: if the value is not text.
     """
     if not isinstance(value, str):
         raise UsageError(f"{where}: expected text in {field!r}, got a {type(value).__name__}")
     try:
-        # Half of a pair is never ASCII, and most texts are.
+        # A surrogate is never ASCII, and most texts are.
         if not value.isascii():
             text_bytes(value)
     except ValueError as error:
@@ -267,19 +267,19 @@ def checked_document(value: Any, where: str, field: str) -> Document:
 
 @dataclass(slots=True, kw_only=True)
 class TextPart:
-    """A part of one text: for a text that is split by position."""
+    """A part of one text, for a text that is split by position."""
 
     text: Callable[[], str]
-    """Gives the whole text."""
+    """Returns the whole text."""
     start: float
-    """Where the part begins, as a share of the characters."""
+    """The start of the part, as a fraction of the characters."""
     end: float
-    """Where it ends."""
+    """The end of the part."""
     where: str
-    """Where the text is, for messages."""
+    """The location of the text, for messages."""
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """The one document, if it was not read yet.
+        """Yield the one document, if it was not read yet.
 
         Raises:
             UsageError: as :class:`FileDocuments`.
@@ -291,5 +291,5 @@ class TextPart:
                 yield Document(part, self.where)
 
     def position(self) -> JsonValue:
-        """Behind the only document."""
+        """Return the position after the only document."""
         return 1

@@ -1,4 +1,4 @@
-"""Small files from the net: over https only, limited in size and time, and kept in a cache."""
+"""Small downloads: only over https, limited in size and time, and cached."""
 
 import http.client
 import os
@@ -13,9 +13,9 @@ from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.errors import ResourceError
 
 TIMEOUT_SECONDS = 15.0
-"""For the whole download."""
+"""The limit for the whole download."""
 
-# Without a handler for it, nothing else than https is opened, redirected to or fallen back on.
+# Without other handlers, only https is opened or redirected to.
 HANDLERS: tuple[type[urllib.request.BaseHandler], ...] = (
     urllib.request.ProxyHandler,
     urllib.request.HTTPSHandler,
@@ -28,16 +28,16 @@ _CHUNK = 65_536
 
 
 class DownloadError(RuntimeError):
-    """The net did not give what it should have; trying again may help."""
+    """A failed download; a retry may help."""
 
     exit_code: ClassVar[int] = 4
 
 
 def cache_directory() -> Path | None:
-    """Where downloads are kept: ``$QKVARY_CACHE``, or ``qkvary`` in the user's folder for caches.
+    """Return the cache directory: ``$QKVARY_CACHE``, or ``qkvary`` in the user's cache directory.
 
     Returns:
-        ``None`` where the user has no folder at all.
+        ``None`` if the user has no home directory.
     """
     for name, below in (("QKVARY_CACHE", "."), ("XDG_CACHE_HOME", "qkvary")):
         if os.environ.get(name):
@@ -49,15 +49,15 @@ def cache_directory() -> Path | None:
 
 
 def keep_in_cache(path: Path, data: bytes) -> None:
-    """Keep what was downloaded or found out, and is good, so that the next start is quicker."""
-    # It can be downloaded again: a cache that nobody can write is slow, not broken.
+    """Store valid data in the cache to speed up later starts."""
+    # An unwritable cache only costs time: the data can be downloaded again.
     with suppress(ResourceError):
         make_directory(path.parent)
         atomic_write_file(path, data)
 
 
 def is_offline() -> bool:
-    """Whether the user has switched the hub off, as its own tools understand it."""
+    """Return whether ``HF_HUB_OFFLINE`` is set, as the hub's own tools read it."""
     return os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in {"1", "ON", "YES", "TRUE"}
 
 
@@ -66,14 +66,14 @@ def fetch(url: str, *, limit: int, timeout: float = TIMEOUT_SECONDS) -> bytes:
 
     Args:
         url: An https address.
-        limit: Bytes that it has at most.
-        timeout: Seconds for all of it.
+        limit: The maximum number of bytes.
+        timeout: Seconds for the whole download.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        PermissionError: if it is not for everybody.
-        ValueError: if it is larger.
-        DownloadError: for everything else that goes wrong on the way.
+        FileNotFoundError: if the file does not exist.
+        PermissionError: if it is not public.
+        ValueError: if it is too large.
+        DownloadError: for any other failure.
     """
     opener = urllib.request.OpenerDirector()
     for handler in HANDLERS:
@@ -101,7 +101,7 @@ def _read(response: http.client.HTTPResponse, url: str, limit: int, end: float) 
         if len(data) > limit:
             raise ValueError(f"expected at most {limit:,} bytes at {url}, got more")
         if monotonic() > end:
-            raise TimeoutError("it takes too long")
+            raise TimeoutError("timed out")
     return bytes(data)
 
 

@@ -1,7 +1,7 @@
-"""Documents to arrays of tokens, as fast as each kind of tokenizer allows.
+"""Fast encoding of documents to token arrays.
 
-A long document is cut where no tokenizer of its kind ever joins: before a space behind something
-else. What comes out is what the whole document would have given.
+A long document is split before whitespace that follows other characters, where no tokenizer of its
+kind merges, so that the tokens equal those of the whole document.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from qkvary.storage.errors import UsageError
 
 Tokens = NDArray[Any]
 PIECE_CHARACTERS = 2**20
-"""How long the pieces of a long document are, at least."""
+"""The minimum length of the parts of a long document."""
 LIBRARY_CHARACTERS = 2**16
-"""The same for the ``tokenizers`` library, which takes longer for a letter of a longer text."""
+"""The same for the ``tokenizers`` library, which is slower per character on longer texts."""
 LONGEST_UNBROKEN = 2**24
-"""Characters without a space that a tokenizer is given at once."""
-# Only these two are spaces to every library; what stands before them is none to any.
+"""The maximum number of characters without whitespace that a tokenizer is given."""
+# Every library treats these two as whitespace.
 _BREAK = re.compile(r"(?<=\S)[ \n]")
 
 
 class EncodedDocument(NamedTuple):
-    """One document as tokens."""
+    """A document as tokens."""
 
     tokens: Tokens
-    """Its tokens, and the separator behind them."""
+    """The tokens, with the separator at the end."""
     text_bytes: int
-    """Bytes of its text in UTF-8."""
+    """UTF-8 bytes of the text."""
     digest: int
-    """The first 8 bytes of the sha256 of its text, without spaces at its ends."""
+    """The first 8 bytes of the sha256 of the stripped text."""
 
 
 def digest_of(text: str) -> int:
-    """The first 8 bytes of the sha256 of a text, without spaces at its ends."""
+    """Return the first 8 bytes of the sha256 of the stripped text."""
     return _digest(_inner(text, text.encode()))
 
 
 def _inner(text: str, data: bytes) -> bytes | memoryview:
-    """The bytes of a text without the spaces at its ends, copied only where they must be."""
+    """Return the bytes of the stripped text, copied only if necessary."""
     if not text.isascii():
         return text.strip().encode() if text[:1].isspace() or text[-1:].isspace() else data
     start, end = 0, len(text)
@@ -64,15 +64,15 @@ def _digest(data: bytes | memoryview) -> int:
 
 
 def token_width(vocabulary: int) -> int:
-    """Bytes of a stored token."""
+    """Return the bytes per stored token."""
     return 2 if vocabulary <= 2**16 else 4
 
 
 class Encoder:
-    """Turns documents into tokens; may be used by several threads at once."""
+    """Turns documents into tokens; thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Find the quickest way.
+        """Select the fastest encoder of the tokenizer.
 
         Raises:
             UsageError: if the tokenizer has no separator.
@@ -82,13 +82,13 @@ class Encoder:
         self._end = np.array([tokenizer.separator], dtype=np.uint32)
         self._vocabulary = tokenizer.vocabulary
         self._kind = np.dtype(f"<u{token_width(tokenizer.vocabulary)}")
-        self._tokens = _fastest(tokenizer)
+        self._tokens = _fast_encoder(tokenizer)
 
     def encode(self, documents: Sequence[Document]) -> list[EncodedDocument]:
-        """The tokens of each document.
+        """Return the tokens of each document.
 
         Raises:
-            UsageError: if one has no tokens; the message says where it is.
+            UsageError: if a document cannot be encoded; the message says where it is.
         """
         parts: list[Tokens] = []
         for document in documents:
@@ -96,7 +96,7 @@ class Encoder:
                 parts += self._tokens(document.text), self._end
             except ValueError as error:
                 raise UsageError(f"{document.where}: {error}") from None
-        # One array for all, because an array costs more than the tokens of a short document.
+        # One array for all: an array costs more than the tokens of a short document.
         together = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
         if together.size and int(together.max()) >= self._vocabulary:
             self._refuse(documents, parts)
@@ -124,26 +124,26 @@ class Encoder:
 
 
 def cut_text(text: str, length: int) -> Iterator[str]:
-    """Cut a text before spaces that stand behind something else, into pieces of about a length.
+    """Split a text before whitespace into parts of about this length.
 
     Raises:
-        ValueError: if there is no such place for too long.
+        ValueError: if a part would be too long.
     """
     start = 0
     while start < len(text):
         found = _BREAK.search(text, start + length) if len(text) - start > length else None
         end = found.start() if found else len(text)
-        # The look behind sees what stands before ``start + length`` too.
+        # The lookbehind also sees the character before ``start + length``.
         if end - start > LONGEST_UNBROKEN + length:
             raise ValueError(
-                f"expected a space in {LONGEST_UNBROKEN:,} characters, got none; take the "
+                f"expected a space in {LONGEST_UNBROKEN:,} characters, got none; use the "
                 "tokenizer bytes for such a text"
             )
         yield text[start:end]
         start = end
 
 
-def _fastest(tokenizer: Tokenizer) -> Callable[[str], Tokens]:
+def _fast_encoder(tokenizer: Tokenizer) -> Callable[[str], Tokens]:
     if isinstance(tokenizer, BytePairTokenizer):
         encoding = tokenizer.encoding
 
@@ -170,7 +170,7 @@ def _by_library(tokenizer: LibraryTokenizer) -> Callable[[str], Tokens]:
         elif len(text) > LONGEST_UNBROKEN:
             raise ValueError(
                 f"expected a document of at most {LONGEST_UNBROKEN:,} characters for this "
-                f"tokenizer, got {len(text):,}: cut it with <|endoftext|>"
+                f"tokenizer, got {len(text):,}: split it with <|endoftext|>"
             )
         else:
             parts = [text]

@@ -1,7 +1,7 @@
-"""Documents of a data set of the hub, streamed: nothing is kept but the place that was reached.
+"""Documents of a data set of the hub, streamed; only the position is stored.
 
-The library ``datasets`` reads them, at a commit that is found out once: a place in what a data set
-is on one day means nothing in what it is on another. No code of a data set is ever run.
+The library ``datasets`` reads them at a fixed commit: a position has no meaning in another version
+of the data set. No code of a data set is ever run.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class HubDocuments:
     repository: str
     """``owner/name``."""
     split: str
-    """As the data set calls it."""
+    """The name of the split in the data set."""
     configuration: str | None = None
-    """Where the data set has several."""
+    """The configuration, if the data set has several."""
     revision: str | None = None
-    """A commit of the data set; what it is today by default."""
+    """A commit of the data set; the latest by default."""
     field: str = "text"
-    """Which column is the text."""
+    """The column that holds the text."""
     _stream: Any = None
     _rows: int = 0
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """The documents behind a position, or all.
+        """Yield the documents after a position, or all.
 
         Raises:
-            UsageError: if there is no such data set or column, or a row is no text.
-            DownloadError: if the hub does not give it.
+            UsageError: if the data set or column does not exist, or a row is not text.
+            DownloadError: if the hub fails.
         """
         try:
             self._stream = self._open()
@@ -63,12 +63,12 @@ class HubDocuments:
             raise DownloadError(f"cannot read hf:{self.repository}: {_first_line(error)}") from None
 
     def position(self) -> JsonValue:
-        """Behind the document that ``read`` gave last."""
+        """Return the position after the document that ``read`` yielded last."""
         return {"rows": self._rows, "state": self._stream.state_dict()}
 
     def _open(self) -> Any:
         require("datasets")
-        # Only who streams from the hub needs the library, which takes long to import.
+        # Slow to import and only needed for streaming from the hub.
         import datasets  # noqa: PLC0415
 
         return datasets.load_dataset(
@@ -94,30 +94,30 @@ class HubDocuments:
 
 
 def parse_hub(reference: str) -> tuple[str, str | None, str | None]:
-    """Repository, configuration and revision of ``owner/name[:configuration][@revision]``.
+    """Return repository, configuration and revision of ``owner/name[:configuration][@revision]``.
 
     Raises:
-        UsageError: for anything else.
+        UsageError: if the reference has another form.
     """
     match = _REFERENCE.fullmatch(reference)
     if match is None or ".." in reference:
         raise UsageError(
-            "expected hf:owner/name, and perhaps :configuration and @revision, got "
+            "expected hf:owner/name, optionally with :configuration and @revision, got "
             f"{('hf:' + reference)[:80]!r}"
         )
     return match["repository"], match["configuration"], match["revision"]
 
 
 def find_commit(repository: str, revision: str | None) -> str:
-    """The commit that a data set is at.
+    """Return the commit of a data set.
 
     Args:
         repository: ``owner/name``.
         revision: A branch, tag or commit; the main branch if ``None``.
 
     Raises:
-        UsageError: if there is no such data set or revision.
-        DownloadError: if the hub does not say.
+        UsageError: if the data set or revision does not exist.
+        DownloadError: if the hub fails.
     """
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
@@ -132,14 +132,14 @@ def find_commit(repository: str, revision: str | None) -> str:
         raise UsageError(f"hf:{repository} has no revision {revision}") from None
     except errors.RepositoryNotFoundError:
         raise UsageError(
-            f"hf:{repository}: the hub has no such data set, or does not give it to you"
+            f"hf:{repository}: the data set does not exist on the hub, or is not accessible"
         ) from None
-    except Exception as error:  # those of whatever talks to the hub for the library
+    except Exception as error:  # depends on the HTTP client of the library
         raise DownloadError(
-            f"cannot find out the commit of hf:{repository}: {_first_line(error)}"
+            f"cannot determine the commit of hf:{repository}: {_first_line(error)}"
         ) from error
     if found is None:
-        raise DownloadError(f"cannot find out the commit of hf:{repository}: the hub names none")
+        raise DownloadError(f"cannot determine the commit of hf:{repository}: the hub names none")
     return found
 
 

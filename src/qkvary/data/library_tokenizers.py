@@ -1,7 +1,7 @@
-"""Any tokenizer of Hugging Face, by its ``tokenizer.json``: the library of that name runs it.
+"""Tokenizers of Hugging Face, run by the ``tokenizers`` library from a ``tokenizer.json``.
 
-What a token adds to a text depends on how its tokenizer puts pieces together: bytes in letters, or
-whatever the library says, which also knows what becomes of marks for spaces.
+The bytes of a token depend on the decoder: byte-level letters, or the text that the library
+decodes, including its treatment of spaces.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEPARATORS = (
     "<|end▁of▁sentence|>",
     "[SEP]",
 )
-"""What ends a document, by the names that tokenizers have given it; the first that exists."""
+"""Names of the token that ends a document; the first that exists is used."""
 
 
 class LibraryTokenizer:
@@ -35,32 +35,32 @@ class LibraryTokenizer:
     beginning: int | None = None
 
     def __init__(self, content: str, *, separator: str = "") -> None:
-        """Read a tokenizer.
+        """Load a tokenizer.
 
         Args:
-            content: A ``tokenizer.json``.
-            separator: The token behind every document; by default the one of ``SEPARATORS``.
+            content: The text of a ``tokenizer.json``.
+            separator: The token after every document; by default the first of ``SEPARATORS``.
 
         Raises:
-            ValueError: if it is none, or has no such token.
+            ValueError: if the content is not a tokenizer, or has no such token.
             UsageError: if the library is not installed.
         """
         require("tokenizers")
-        # Only who uses such a tokenizer needs the library.
+        # Only needed for such a tokenizer.
         import tokenizers  # noqa: PLC0415
 
         fields = _fields(content)
-        # A text is cut off or filled up by nobody but the task.
+        # Truncation and padding are the task's.
         fields["truncation"] = fields["padding"] = None
         self._content = json.dumps(fields, ensure_ascii=True, separators=(",", ":"))
         try:
             self.library: tokenizers.Tokenizer = tokenizers.Tokenizer.from_str(self._content)
         except Exception as error:  # the library raises nothing more special
             raise ValueError(f"expected a tokenizer.json, got something else: {error}") from error
-        # What marks documents off in a text is a text like any other.
+        # Names of special tokens in a text are ordinary text.
         self.library.encode_special_tokens = True
-        self.cuts_at_spaces = _is_like_gpt2(fields)
-        """Whether a long text may be cut before spaces and give the same tokens."""
+        self.cuts_at_spaces = _splits_like_gpt2(fields)
+        """Whether a long text may be split before spaces without changing the tokens."""
         self._decoder = json.dumps(fields.get("decoder"))
         self.separator: int | None = self._find(separator)
         self.ends = (self.separator,)
@@ -73,7 +73,7 @@ class LibraryTokenizer:
             if token is not None:
                 return token
         raise ValueError(
-            f"expected a token that ends documents, got {name!r}, which this tokenizer has not"
+            f"expected a token that ends documents, got {name!r}, which this tokenizer lacks"
             if name
             else "expected a token that ends documents, got a tokenizer with none of "
             f"{', '.join(SEPARATORS)}; name one with `qkvary data prepare ... --separator TOKEN`"
@@ -81,7 +81,7 @@ class LibraryTokenizer:
 
     @property
     def vocabulary(self) -> int:
-        """Tokens, added ones included, up to the highest number."""
+        """The number of tokens, including added ones, up to the highest index."""
         return self._vocabulary
 
     @cached_property
@@ -94,16 +94,16 @@ class LibraryTokenizer:
         return byte_letters()
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of the text, and none that the library would add.
+        """Return the tokens of the text without special tokens.
 
         Raises:
-            ValueError: for half of a surrogate pair, which has no bytes.
+            ValueError: for an unpaired surrogate, which has no bytes.
         """
         text_bytes(text)
         return self.library.encode(text, add_special_tokens=False).ids
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:
-        """The bytes that a token adds; those that are not text add nothing."""
+        """Return the bytes that a token adds; special tokens add none."""
         name = self.library.id_to_token(token)
         if name is None or token in self._special:
             return b""
@@ -121,11 +121,11 @@ class LibraryTokenizer:
         return self.library.decode([after, token]).removeprefix(before).encode()
 
     def describe(self) -> dict[str, Any]:
-        """The whole ``tokenizer.json``."""
+        """Return the whole ``tokenizer.json``."""
         return {"kind": "library", "content": self._content, "separator": self._separator_name}
 
 
-def _is_like_gpt2(fields: dict[str, Any]) -> bool:
+def _splits_like_gpt2(fields: dict[str, Any]) -> bool:
     splitting = fields.get("pre_tokenizer") or {}
     return (
         fields.get("normalizer") is None
@@ -139,7 +139,7 @@ def _fields(content: str) -> dict[str, Any]:
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"expected a tokenizer.json, got no JSON: {error}") from error
+        raise ValueError(f"expected a tokenizer.json, got invalid JSON: {error}") from error
     if not isinstance(fields, dict) or "model" not in fields:
         raise ValueError("expected a tokenizer.json with a model, got another JSON document")
     return fields

@@ -1,7 +1,7 @@
-"""Configurations of published models: from a file, a folder, or a repository of the hub.
+"""Configurations of published models, from a file, a folder or the hub.
 
-They come from somebody else: whatever is wrong with one ends in a ``ValueError`` of one sentence.
-Knows how they are stored, not what their fields mean.
+They are untrusted: every defect ends in a one-sentence ``ValueError``. This module reads them; it
+does not interpret their fields.
 """
 
 import json
@@ -18,19 +18,19 @@ from qkvary.data.downloads import cache_directory, fetch, is_offline, keep_in_ca
 HUB = "https://huggingface.co"
 CONFIG_NAME = "config.json"
 LARGEST_CONFIG = 1_000_000
-"""Bytes; the configurations of published models have some thousands."""
+"""The maximum bytes; configurations of published models have some thousands."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
 
 
 def resolve_model(reference: str) -> Model:
-    """The model that a person means: a named size first, then a configuration.
+    """Return the model that a reference names: a named size first, then a configuration.
 
     Args:
-        reference: A named size, or what :func:`load_config` takes.
+        reference: A named size, or a reference for :func:`load_config`.
 
     Raises:
-        ValueError: if it is none of these, or the configuration cannot be read.
+        ValueError: if the reference is neither, or the configuration is invalid.
         DownloadError: if the hub cannot be reached.
     """
     if has_size(reference):
@@ -40,15 +40,15 @@ def resolve_model(reference: str) -> Model:
 
 
 def load_config(reference: str) -> tuple[str, dict[str, object]]:
-    """The configuration of a published model, and a name for the model.
+    """Return a name and the configuration of a published model.
 
-    What exists on this machine wins over a repository of the same name. What is downloaded is kept.
+    Local files take precedence over a repository of the same name. Downloads are cached.
 
     Args:
-        reference: A file, a folder with a ``config.json``, or ``owner/name`` of the hub.
+        reference: A file, a folder with a ``config.json``, or ``owner/name`` on the hub.
 
     Raises:
-        ValueError: if there is no such thing, or it is not a configuration.
+        ValueError: if it does not exist, or is not a configuration.
         DownloadError: if the hub cannot be reached.
     """
     path = _find(reference)
@@ -63,11 +63,11 @@ def load_config(reference: str) -> tuple[str, dict[str, object]]:
 
 
 def parse_config(data: bytes, source: str) -> dict[str, object]:
-    """Decode a configuration strictly: one JSON object, no key twice, no NaN.
+    """Decode a configuration strictly: one JSON object, no duplicate keys, no NaN.
 
     Args:
         data: The bytes of the file.
-        source: Where they come from, for messages.
+        source: Their origin, for messages.
 
     Raises:
         ValueError: if they are anything else.
@@ -97,17 +97,17 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"the key {_shorten(name)!r} stands there twice")
+            raise ValueError(f"the key {_shorten(name)!r} is duplicated")
         found[name] = value
     return found
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _find(reference: str) -> Path | None:
-    """The file or folder of that name on this machine, or ``None``."""
+    """Return the local file or folder of that name, or ``None``."""
     try:
         path = Path(reference).expanduser()
         path.stat()
@@ -116,7 +116,7 @@ def _find(reference: str) -> Path | None:
     except OSError as error:
         if isinstance(error, PermissionError):
             raise _unreadable(reference, error) from error
-        # Too long for a name, or links that lead round in a circle.
+        # A name that is too long, or circular links.
         return None
     return path if reference else None
 
@@ -126,7 +126,7 @@ def _read(path: Path) -> bytes:
     try:
         # A pipe or a device would never end.
         if not stat.S_ISREG(target.stat().st_mode):
-            raise ValueError(f"expected a file, got {target}, which is none")
+            raise ValueError(f"expected a file, got {target}, which is not a regular file")
         with target.open("rb") as file:
             return file.read(LARGEST_CONFIG + 1)
     except FileNotFoundError as error:
@@ -140,7 +140,7 @@ def _unreadable(name: str, error: OSError) -> ValueError:
 
 
 def _name_of(path: Path) -> str:
-    """What people would call the model: the folder's name, or the file's where it has its own."""
+    """Return the name of the model: that of the folder, or of a file with its own name."""
     full = path.absolute()
     folder = full if path.is_dir() else full.parent
     own = full.stem if path.is_file() and full.name != CONFIG_NAME else folder.resolve().name
@@ -167,8 +167,8 @@ def _load_from_hub(reference: str) -> dict[str, object]:
         ) from error
     except PermissionError as error:
         raise ValueError(
-            f"expected a configuration that everybody may read, got {reference}: give the path of "
-            f"a downloaded {CONFIG_NAME} instead{_hint(reference)}"
+            f"expected a public configuration, got {reference}: give the path of a downloaded "
+            f"{CONFIG_NAME} instead{_hint(reference)}"
         ) from error
     config = parse_config(data, url)
     if stored is not None:

@@ -1,4 +1,4 @@
-"""One column of a parquet file, a row at a time; pyarrow reads it."""
+"""One column of a parquet file, row by row, read by pyarrow."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _ROWS = 1024
 
 
 def read_parquet(path: Path, field: str) -> Iterator[Any]:
-    """The values of a column, in order.
+    """Yield the values of a column, in order.
 
     Raises:
-        UsageError: if there is no such file or column, or pyarrow is not installed.
-        DamagedError: if the file is no parquet file, or damaged.
+        UsageError: if the file or column does not exist, or pyarrow is not installed.
+        DamagedError: if the file is not valid parquet.
     """
     require("pyarrow")
-    # Only who has such files needs the library.
+    # Only needed for such files.
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import parquet  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
-"""From a source of documents to a prepared set: once, in parallel, whatever interrupts it.
+"""Preparation of a set from a source of documents: in parallel and resumable.
 
-Documents are read in order, a block at a time; threads turn blocks into tokens (the libraries that
-do so work side by side); the results are taken in order and written a portion at a time. Who starts
-again goes on behind the last portion.
+Documents are read in order, in blocks; threads encode blocks (the tokenizer libraries release the
+GIL); results are collected in order and written in groups of shards. A restart resumes after the
+last group.
 """
 
 from __future__ import annotations
@@ -20,51 +20,56 @@ from typing import Any, cast
 from qkvary.data.documents import Document
 from qkvary.data.encoding import EncodedDocument, Encoder, token_width
 from qkvary.data.overlap import count_overlap
-from qkvary.data.portions import Gathered, Workplace, begun_plan, finished_plan
 from qkvary.data.prepared import PreparedData, open_prepared
+from qkvary.data.shard_groups import (
+    PendingGroup,
+    PreparationDirectory,
+    finished_plan,
+    unfinished_plan,
+)
 from qkvary.data.sources import Source, Stream
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.durable import clean_leftovers, make_directory
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue, encode
 
-FIRST_PORTION, LARGEST_PORTION = 2**23, 2**28
-"""UTF-8 bytes of text: each portion is twice the one before, up to the largest."""
+FIRST_GROUP_BYTES, LARGEST_GROUP_BYTES = 2**23, 2**28
+"""UTF-8 bytes of text per group of shards: doubled from group to group up to the largest."""
 BLOCK_BYTES = 2**20
-"""Text that a thread is given at once, at least."""
+"""The minimum text per block."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Where the preparation stands."""
+    """The progress of a preparation."""
 
     documents: int = 0
-    """Documents that were turned into tokens, in all starts together."""
+    """Encoded documents, including earlier starts."""
     tokens: int = 0
     """Their tokens."""
     text_bytes: int = 0
     """Their UTF-8 bytes."""
     total_bytes: int | None = None
-    """Bytes of the source, where that is known."""
+    """Bytes of the source, if known."""
     resumed_bytes: int = 0
-    """Those of ``text_bytes`` that an earlier start did."""
+    """The part of ``text_bytes`` from earlier starts."""
 
 
-Report = Callable[[Progress], None]
+ProgressCallback = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How it is done; none of it but ``portions`` changes what comes out."""
+class PreparationSettings:
+    """Settings of a preparation; only ``group_bytes`` changes the result."""
 
     workers: int | None = None
-    """Threads; by default one for each processor."""
-    portions: tuple[int, int] = (FIRST_PORTION, LARGEST_PORTION)
-    """UTF-8 bytes of the first portion, and of the largest."""
+    """Threads; by default one per processor."""
+    group_bytes: tuple[int, int] = (FIRST_GROUP_BYTES, LARGEST_GROUP_BYTES)
+    """UTF-8 bytes of the first group of shards, and of the largest."""
     block_bytes: int = BLOCK_BYTES
-    """Text that a thread is given at once, at least."""
-    report: Report = field(default=lambda _progress: None)
-    """Told where it stands, now and then."""
+    """The minimum text per block."""
+    on_progress: ProgressCallback = field(default=lambda _progress: None)
+    """Called with the progress after each block."""
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -77,7 +82,7 @@ class _Block:
 
     documents: list[Document]
     position: JsonValue
-    ends_portion: bool
+    ends_group: bool
 
 
 def prepare(
@@ -86,27 +91,27 @@ def prepare(
     folder: Path,
     *,
     tokenizer_name: str,
-    settings: Settings | None = None,
+    settings: PreparationSettings | None = None,
 ) -> PreparedData:
-    """Prepare a set at ``folder``, or go on with it; where it is complete, open it.
+    """Prepare a set at ``folder``, or resume its preparation; open a complete set.
 
     Args:
         source: The documents.
-        tokenizer: What turns them into tokens; needs a separator.
-        folder: Where the set is to be.
-        tokenizer_name: What people call the tokenizer.
-        settings: How.
+        tokenizer: The tokenizer, which needs a separator.
+        folder: The folder of the set.
+        tokenizer_name: The name of the tokenizer.
+        settings: The settings.
 
     Raises:
-        UsageError: if the documents are none, or one is no text; if another set is at ``folder``.
-        BusyError: if somebody else prepares there.
+        UsageError: if there are no documents, one is not text, or ``folder`` holds another set.
+        BusyError: if another process prepares there.
         ResourceError: if the disk is full, broken or not writable.
-        DamagedError: if what was prepared before was changed.
-        DownloadError: if the hub does not give a source of the hub.
+        DamagedError: if earlier files were changed.
+        DownloadError: if the hub fails.
     """
-    chosen = settings or Settings()
+    chosen = settings or PreparationSettings()
     make_directory(folder)
-    workplace = Workplace(folder)
+    directory = PreparationDirectory(folder)
     try:
         clean_leftovers(folder)
         source = pin_source(source, folder)
@@ -114,30 +119,30 @@ def prepare(
         plan = _plan(source, description, tokenizer_name, chosen)
         finished = finished_plan(folder)
         if finished is None:
-            _check_same(begun_plan(folder), plan, folder)
-            _run(workplace, source, tokenizer, description, plan, chosen)
+            _check_same(unfinished_plan(folder), plan, folder)
+            _run(directory, source, tokenizer, description, plan, chosen)
         else:
             _check_same(finished, plan, folder)
-        workplace.clear()
+        directory.clear()
     finally:
-        workplace.release()
-    # Portions of earlier starts were compared when they were found; those of this one are sound.
+        directory.release()
+    # Groups of earlier starts were verified when loaded; those of this start are intact.
     return open_prepared(folder, verify=finished is not None, tokenizer=tokenizer)
 
 
 def pin_source(source: Source, folder: Path) -> Source:
-    """The source as the set at ``folder`` was begun with it; where none was, as it is today.
+    """Return the source at the commit with which the set was started, or at today's commit.
 
     Raises:
-        UsageError: if there is no such source any more.
-        DamagedError: if what was prepared before was changed.
-        DownloadError: if the hub does not say what the source is today.
+        UsageError: if the source no longer exists.
+        DamagedError: if earlier files were changed.
+        DownloadError: if the hub fails.
     """
     if source.pin is None:
         return source
     finished = finished_plan(folder)
-    commit = _commit_of(begun_plan(folder) if finished is None else finished)
-    # A set that was complete before commits were noted is left as it is.
+    commit = _commit_of(unfinished_plan(folder) if finished is None else finished)
+    # A complete set from before commits were recorded stays as it is.
     return source if commit is None and finished is not None else source.pin(commit)
 
 
@@ -147,7 +152,7 @@ def _commit_of(plan: Any) -> str | None:
 
 
 def _plan(
-    source: Source, description: bytes, tokenizer_name: str, settings: Settings
+    source: Source, description: bytes, tokenizer_name: str, settings: PreparationSettings
 ) -> dict[str, JsonValue]:
     return {
         "source": source.describe(),
@@ -155,7 +160,7 @@ def _plan(
             "name": tokenizer_name,
             "sha256": hashlib.sha256(description).hexdigest(),
         },
-        "portions": list(settings.portions),
+        "portions": list(settings.group_bytes),
     }
 
 
@@ -172,33 +177,33 @@ def _check_same(stored: Any, plan: Mapping[str, JsonValue], folder: Path) -> Non
 
 
 def _run(
-    workplace: Workplace,
+    directory: PreparationDirectory,
     source: Source,
     tokenizer: Tokenizer,
     description: bytes,
     plan: Mapping[str, JsonValue],
-    settings: Settings,
+    settings: PreparationSettings,
 ) -> None:
-    if begun_plan(workplace.folder) is None:
-        workplace.begin(plan)
-    workplace.load()
+    if unfinished_plan(directory.folder) is None:
+        directory.begin(plan)
+    directory.load()
     encoder = Encoder(tokenizer)
     progress = Progress(total_bytes=source.total_bytes)
-    for portion in workplace.portions:
-        for tokens, documents, text_bytes in portion.shards.values():
+    for group in directory.groups:
+        for tokens, documents, text_bytes in group.shards.values():
             progress.tokens += tokens
             progress.documents += documents
             progress.text_bytes += text_bytes
     progress.resumed_bytes = progress.text_bytes
-    settings.report(progress)
+    settings.on_progress(progress)
     for number, stream in enumerate(source.streams):
-        _run_stream(workplace, source, stream, number, encoder, settings, progress)
+        _run_stream(directory, source, stream, number, encoder, settings, progress)
     for split in ("train", "validation"):
-        if not workplace.count(split, 1):
+        if not directory.count(split, 1):
             raise UsageError(
-                f"expected documents for {split} in {source.name}, got none; say which they are "
-                "with `qkvary data prepare ... --validation PATH`, or hold out another share with "
-                "its --held-out"
+                f"expected documents for {split} in {source.name}, got none; name them with "
+                "`qkvary data prepare ... --validation PATH`, or change the share with its "
+                "--held-out"
             )
     about: dict[str, JsonValue] = {
         "name": source.name,
@@ -209,50 +214,50 @@ def _run(
             "vocabulary": tokenizer.vocabulary,
             "separator": tokenizer.separator,
         },
-        "overlap": count_overlap(workplace),
+        "overlap": count_overlap(directory),
     }
-    workplace.finish(about, description)
+    directory.finish(about, description)
 
 
 def _run_stream(
-    workplace: Workplace,
+    directory: PreparationDirectory,
     source: Source,
     stream: Stream,
     number: int,
     encoder: Encoder,
-    settings: Settings,
+    settings: PreparationSettings,
     progress: Progress,
 ) -> None:
-    earlier = [portion for portion in workplace.portions if portion.stream == number]
-    if earlier and earlier[-1].ended:
+    groups = [group for group in directory.groups if group.stream == number]
+    if groups and groups[-1].ended:
         return
-    position = earlier[-1].position if earlier else None
-    tokens = earlier[-1].stream_tokens if earlier else 0
-    gathered = Gathered()
-    blocks = _read_blocks(stream, position, workplace, settings)
+    position = groups[-1].position if groups else None
+    tokens = groups[-1].stream_tokens if groups else 0
+    pending = PendingGroup()
+    blocks = _read_blocks(stream, position, directory, settings)
     with closing(_encode_blocks(blocks, encoder, settings.workers)) as encoded:
         for block, documents in encoded:
             for document in documents:
                 split = stream.split or source.split_of(document.digest)
-                gathered.add(split, document)
+                pending.add(split, document)
                 tokens += len(document.tokens) if split == (stream.split or "train") else 0
                 _count(progress, document)
                 if stream.max_tokens is not None and tokens >= stream.max_tokens:
                     break
             full = stream.max_tokens is not None and tokens >= stream.max_tokens
-            settings.report(progress)
-            if full or block.ends_portion:
-                workplace.add(
-                    gathered,
+            settings.on_progress(progress)
+            if full or block.ends_group:
+                directory.add(
+                    pending,
                     stream=number,
                     position=block.position,
                     ended=full,
                     stream_tokens=tokens,
                 )
-                gathered = Gathered()
+                pending = PendingGroup()
             if full:
                 return
-    workplace.add(gathered, stream=number, position=None, ended=True, stream_tokens=tokens)
+    directory.add(pending, stream=number, position=None, ended=True, stream_tokens=tokens)
 
 
 def _count(progress: Progress, document: EncodedDocument) -> None:
@@ -262,33 +267,36 @@ def _count(progress: Progress, document: EncodedDocument) -> None:
 
 
 def _read_blocks(
-    stream: Stream, position: JsonValue, workplace: Workplace, settings: Settings
+    stream: Stream,
+    position: JsonValue,
+    directory: PreparationDirectory,
+    settings: PreparationSettings,
 ) -> Iterator[_Block]:
-    """Documents in blocks; portions end where so much text was read since the last one."""
-    first, largest = settings.portions
-    number = len(workplace.portions)
+    """Yield documents in blocks; a group ends when enough text was read since the last one."""
+    first, largest = settings.group_bytes
+    number = len(directory.groups)
     waiting: list[Document] = []
-    block_size = portion_size = 0
+    block_size = group_size = 0
     for document in stream.documents.read(position):
         waiting.append(document)
-        # What a document has in UTF-8 is only known when it is encoded; characters do as well.
+        # Characters, because UTF-8 bytes are only known after encoding.
         block_size += len(document.text)
-        portion_size += len(document.text)
-        ends_portion = portion_size >= min(first << min(number, 40), largest)
-        if ends_portion or block_size >= settings.block_bytes:
-            place = stream.documents.position() if ends_portion else None
-            yield _Block(waiting, place, ends_portion)
+        group_size += len(document.text)
+        ends_group = group_size >= min(first << min(number, 40), largest)
+        if ends_group or block_size >= settings.block_bytes:
+            place = stream.documents.position() if ends_group else None
+            yield _Block(waiting, place, ends_group)
             waiting, block_size = [], 0
-        if ends_portion:
-            number, portion_size = number + 1, 0
+        if ends_group:
+            number, group_size = number + 1, 0
     if waiting:
-        yield _Block(waiting, None, ends_portion=False)
+        yield _Block(waiting, None, ends_group=False)
 
 
 def _encode_blocks(
     blocks: Iterator[_Block], encoder: Encoder, workers: int | None
 ) -> Generator[tuple[_Block, list[EncodedDocument]]]:
-    """The blocks in order, with their tokens; a few are encoded ahead."""
+    """Yield the blocks in order with their tokens; a few are encoded ahead."""
     count = workers or os.cpu_count() or 1
     if count == 1:
         for block in blocks:

@@ -1,9 +1,9 @@
-"""A prepared set of documents: tokens on the disk, read as if they were one long row of numbers.
+"""A prepared set of documents: tokens on disk, read as one long sequence.
 
-A set is a folder with a manifest. For each split there are shards, each of which is three files:
-tokens (little-endian, 2 or 4 bytes each), where each document starts in the split (8 bytes), and
-the first 8 bytes of each document's sha256. A document is never cut by the end of a shard, and
-its last token is the separator. Nothing is believed before its sha256 was compared.
+A set is a folder with a manifest. Each split has shards of three files: tokens (little-endian, 2 or
+4 bytes each), the start of each document in the split (8 bytes), and the first 8 bytes of each
+document's sha256. A document never crosses a shard border, and its last token is the separator.
+Files are verified by sha256 before use.
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ KIND = "prepared-documents"
 FORMAT = DocumentFormat(name="a prepared set of documents", version=1, key="format")
 TOKENIZER_FILE = "tokenizer.json"
 BLOCKS_FILE = "blocks.json"
-"""Digests of the pieces of large files: only to say where a damage is."""
+"""Digests of the blocks of large files, only used to locate damage."""
 SPLITS = ("train", "validation", "test")
 _TOKENS, _STARTS, _DIGESTS = ".bin", ".starts.bin", ".digests.bin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """One stretch of a split."""
+    """One part of a split."""
 
     path: Path
-    """Of the tokens."""
+    """The file of the tokens."""
     tokens: int
-    """How many, separators included."""
+    """The number of tokens, including separators."""
     documents: int
-    """How many."""
+    """The number of documents."""
 
 
 def shard_files(split: str, number: int) -> tuple[str, str, str]:
-    """The names of a shard's files: tokens, starts of documents, digests of documents."""
+    """Return the file names of a shard: tokens, document starts, document digests."""
     stem = f"{split}-{number:05d}"
     return stem + _TOKENS, stem + _STARTS, stem + _DIGESTS
 
 
 class TokenSplit:
-    """The documents of one split, one after the other."""
+    """The documents of one split, concatenated."""
 
     def __init__(
         self, shards: tuple[Shard, ...], *, text_bytes: int, token_bytes: int, where: str
     ) -> None:
-        """Open the files; nothing is read yet.
+        """Describe the split; files are opened on first use.
 
         Args:
-            shards: In order.
+            shards: The shards, in order.
             text_bytes: UTF-8 bytes of all documents.
-            token_bytes: Bytes of a stored token.
-            where: What the split is called in messages.
+            token_bytes: Bytes per stored token.
+            where: The name of the split in messages.
         """
         self.tokens = sum(shard.tokens for shard in shards)
         self.documents = sum(shard.documents for shard in shards)
@@ -80,7 +80,7 @@ class TokenSplit:
 
     @cached_property
     def document_starts(self) -> NDArray[np.int64]:
-        """Where each document begins, and at last where the split ends."""
+        """The start of each document, and the end of the split."""
         parts = [self._column(shard, _STARTS, "<i8") for shard in self._shards]
         end = np.array([self.tokens], dtype=np.int64)
         found = np.concatenate([*parts, end]).astype(np.int64)
@@ -89,7 +89,7 @@ class TokenSplit:
 
     @cached_property
     def document_digests(self) -> NDArray[np.uint64]:
-        """The first 8 bytes of the sha256 of each document's text, without spaces at its ends."""
+        """The first 8 bytes of the sha256 of each document's stripped text."""
         parts = [self._column(shard, _DIGESTS, "<u8") for shard in self._shards]
         return np.concatenate([*parts, np.empty(0, dtype=np.uint64)]).astype(np.uint64)
 
@@ -98,10 +98,10 @@ class TokenSplit:
         return np.fromfile(path, dtype=kind)
 
     def read(self, start: int, count: int) -> NDArray[np.int64]:
-        """Tokens from ``start`` on, across shards, ``[count]``.
+        """Return ``count`` tokens from ``start``, across shards.
 
         Raises:
-            ValueError: if they are not all there.
+            ValueError: if the range is not within the split.
         """
         if start < 0 or count < 0 or start + count > self.tokens:
             raise ValueError(
@@ -113,10 +113,10 @@ class TokenSplit:
         return found
 
     def gather(self, starts: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Rows of ``count`` tokens each from the places ``starts`` on, ``[len(starts), count]``.
+        """Return rows of ``count`` tokens from each of ``starts``, ``[len(starts), count]``.
 
         Raises:
-            ValueError: if they are not all there.
+            ValueError: if a row is not within the split.
         """
         places = np.asarray(starts, dtype=np.int64)
         if places.size and (places.min() < 0 or places.max() + count > self.tokens):
@@ -141,52 +141,52 @@ class TokenSplit:
             number += 1
 
     def blocks(self, size: int = 2**20) -> Iterator[NDArray[np.int64]]:
-        """All tokens in order, a block at a time."""
+        """Yield all tokens in order, in blocks."""
         for start in range(0, self.tokens, size):
             yield self.read(start, min(size, self.tokens - start))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedData:
-    """A prepared set, checked."""
+    """A verified prepared set."""
 
     path: Path
-    """Where it is; not a part of what it is."""
+    """The folder; not part of the set's identity."""
     fingerprint: str
-    """Sha256 of all tokens, document starts and the tokenizer; the same wherever the folder is."""
+    """The sha256 of all tokens, document starts and the tokenizer, independent of the folder."""
     tokenizer: Tokenizer
-    """What turned the text into these tokens."""
+    """The tokenizer of the set."""
     splits: Mapping[str, TokenSplit]
-    """``train``, ``validation`` and perhaps ``test``."""
+    """``train``, ``validation`` and optionally ``test``."""
     about: Mapping[str, Any]
-    """What the one who prepared it noted: source, overlap, and so on."""
+    """The fields of the manifest: source, overlap, and so on."""
 
     @property
     def vocabulary(self) -> int:
-        """Distinct tokens."""
+        """The number of distinct tokens."""
         return self.tokenizer.vocabulary
 
     @property
     def separator(self) -> int:
-        """The token behind every document."""
+        """The token after every document."""
         return cast("int", self.tokenizer.separator)
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name of the set."""
         return str(self.about["name"])
 
 
 def is_prepared(path: Path) -> bool:
-    """Whether a finished set seems to stand at ``path``; it is not checked."""
+    """Return whether a folder looks like a complete set, without verifying it."""
     return (path / MANIFEST_NAME).is_file() and (path / TOKENIZER_FILE).is_file()
 
 
 def read_fingerprint(path: Path) -> str:
-    """What a set says that it is; no file of it is compared.
+    """Return the recorded fingerprint of a set without verifying its files.
 
     Raises:
-        DamagedError: if its manifest is missing or changed, or is that of something else.
+        DamagedError: if the manifest is missing or changed, or is not that of a set.
     """
     found = read_manifest(path).about.get("fingerprint")
     if not isinstance(found, str):
@@ -197,16 +197,16 @@ def read_fingerprint(path: Path) -> str:
 def open_prepared(
     path: Path, *, verify: bool = True, tokenizer: Tokenizer | None = None
 ) -> PreparedData:
-    """Open a set: every file is compared with the manifest, once for as long as it is unchanged.
+    """Open a set and verify every file that changed since its last verification.
 
     Args:
         path: The folder.
-        verify: Whether the sha256 of files is compared; sizes always are.
-        tokenizer: That of the set, for a caller who has it already: it takes a moment to make.
+        verify: Whether to compare the sha256 of files; sizes are always compared.
+        tokenizer: The tokenizer of the set, if already loaded.
 
     Raises:
-        UsageError: if there is no such folder, or preparing was not finished.
-        DamagedError: if a file is missing or changed; the message names it, and where.
+        UsageError: if the folder does not exist, or the preparation is not complete.
+        DamagedError: if a file is missing or changed; the message names it and the position.
         NewerFormatError: if a newer qkvary wrote it.
         UnsafeError: if the manifest names a file outside of the folder.
     """
@@ -222,16 +222,14 @@ def open_prepared(
     try:
         return _assemble(path, manifest, about, tokenizer)
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedError(f"{path} does not fit together: {error}") from None
+        raise DamagedError(f"{path} is inconsistent: {error}") from None
 
 
 def _explain_missing(path: Path) -> str:
     if not path.is_dir():
         return f"expected a folder of prepared documents, got {path}, which does not exist"
     if any(path.glob("portion-*.json")) or (path / "plan.json").exists():
-        return (
-            f"{path} is not finished: the same `qkvary data prepare` goes on where it was stopped"
-        )
+        return f"{path} is not finished: the same `qkvary data prepare` resumes its preparation"
     return f"expected prepared documents in {path}, got a folder without a {MANIFEST_NAME}"
 
 
@@ -248,7 +246,7 @@ def _assemble(
         if name in about["splits"]:
             splits[name] = _open_split(path, name, manifest, about)
     if fingerprint_of(manifest, about) != about["fingerprint"]:
-        raise ValueError("its fingerprint is another one")
+        raise ValueError("its fingerprint does not match")
     return PreparedData(
         path=path,
         fingerprint=about["fingerprint"],
@@ -275,12 +273,12 @@ def _open_split(path: Path, name: str, manifest: Manifest, about: Mapping[str, A
         where=f"{path.name} ({name})",
     )
     if (split.tokens, split.documents) != (entry["tokens"], entry["documents"]):
-        raise ValueError(f"the counts of {name} are not those of its shards")
+        raise ValueError(f"the counts of {name} do not match its shards")
     return split
 
 
 def fingerprint_of(manifest: Manifest, about: Mapping[str, Any]) -> str:
-    """Sha256 of what a set is made of."""
+    """Return the sha256 of the contents of a set."""
     content = {
         "format": about["format"],
         "splits": about["splits"],

@@ -1,7 +1,7 @@
-"""Random numbers that are pure functions of what they are asked for.
+"""Random numbers as pure functions of their purpose.
 
-Only the bit stream of a bit generator is used: its values are promised not to change between
-versions of numpy, which those of the distributions built on it are not.
+Only the raw bit stream of a bit generator is used: numpy guarantees it across versions, unlike the
+distributions built on it.
 """
 
 import hashlib
@@ -16,8 +16,8 @@ def random_words(count: int, *purpose: str | int) -> Words:
     """Draw uniform 64-bit words.
 
     Args:
-        count: How many.
-        purpose: What they are for: a name and any numbers. Another purpose gives another stream.
+        count: The number of words.
+        purpose: A name and any numbers; every purpose has its own stream.
     """
     return _generator(purpose).random_raw(count)
 
@@ -26,18 +26,18 @@ def random_indices(count: int, below: int, *purpose: str | int) -> NDArray[np.in
     """Draw ``count`` independent indices, uniform in ``[0, below)`` up to ``below / 2**64``.
 
     Args:
-        count: How many.
-        below: The first index that is never drawn.
+        count: The number of indices.
+        below: The exclusive upper bound.
         purpose: As in ``random_words``.
     """
     return (random_words(count, *purpose) % np.uint64(below)).astype(np.int64)
 
 
 def permutation(count: int, *purpose: str | int) -> NDArray[np.int64]:
-    """Shuffle ``range(count)``: every order is equally likely.
+    """Return a uniformly random permutation of ``range(count)``.
 
     Args:
-        count: How many indices.
+        count: The number of indices.
         purpose: As in ``random_words``.
     """
     return np.argsort(random_words(count, *purpose), kind="stable").astype(np.int64)

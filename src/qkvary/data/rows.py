@@ -1,8 +1,8 @@
-"""Which tokens stand in which row of which step: a pure function, so that nothing is remembered.
+"""The rows of each training step, as a pure function.
 
-Row ``j`` of step ``s`` is row ``n = s * batch + j`` of a run. Each epoch has every row once, in an
-order of its own that is computed and not stored. So a run goes on at any step, and any number of
-processes share a batch, without a word between them.
+Row ``j`` of step ``s`` is row ``n = s * batch + j`` of a run. Each epoch visits every row once, in
+an order that is computed, not stored. So a run can resume at any step, and processes can share a
+batch without communication.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Documents one after the other, cut every ``context`` tokens.
+    """Concatenated documents, cut every ``context`` tokens.
 
     Row i is tokens ``i * context`` to ``i * context + context``: the last target of a row is the
-    first input of the next, so every token but the first is a target once. What is left at the end
-    and fills no row is not used.
+    first input of the next, so that every token but the first is a target once. An incomplete last
+    row is not used.
     """
 
     split: TokenSplit
-    """Where the tokens come from."""
+    """The split that provides the tokens."""
     context: int
     """Tokens that a network sees at once."""
 
@@ -43,15 +43,15 @@ class PackedRows:
 
     @property
     def rows(self) -> int:
-        """Whole rows."""
+        """The number of complete rows."""
         return (self.split.tokens - 1) // self.context
 
     def read(self, numbers: Rows) -> Rows:
-        """The tokens of rows, ``[len(numbers), context + 1]``."""
+        """Return the tokens of rows, ``[len(numbers), context + 1]``."""
         return self.split.gather(np.asarray(numbers) * self.context, self.context + 1)
 
     def documents(self, numbers: Rows) -> Rows:
-        """Which document each input belongs to, ``[len(numbers), context]``.
+        """Return the document index of each input, ``[len(numbers), context]``.
 
         A separator belongs to the document that it ends.
         """
@@ -62,14 +62,14 @@ class PackedRows:
 
 @dataclass(frozen=True, slots=True)
 class PaddedRows:
-    """One document in each row, cut behind ``context + 1`` tokens, padded with the separator."""
+    """One document per row, truncated to ``context + 1`` tokens and padded with the separator."""
 
     split: TokenSplit
-    """Where the documents come from."""
+    """The split that provides the documents."""
     context: int
     """Tokens that a network sees at once."""
     separator: int
-    """What fills a row behind a short document."""
+    """The padding token."""
 
     def __post_init__(self) -> None:
         if self.context < 1:
@@ -79,18 +79,18 @@ class PaddedRows:
 
     @property
     def rows(self) -> int:
-        """Documents."""
+        """The number of documents."""
         return self.split.documents
 
     def read(self, numbers: Rows) -> Rows:
-        """The tokens of rows, ``[len(numbers), context + 1]``."""
+        """Return the tokens of rows, ``[len(numbers), context + 1]``."""
         found = np.full((len(numbers), self.context + 1), self.separator, dtype=np.int64)
         for row, start, length in zip(found, *self._places(numbers), strict=True):
             row[:length] = self.split.read(start, length)
         return found
 
     def lengths(self, numbers: Rows) -> Rows:
-        """How many tokens of each row are not padding; the document's own separator is none."""
+        """Return the unpadded length of each row, including the document's own separator."""
         return np.array(self._places(numbers)[1], dtype=np.int64)
 
     def _places(self, numbers: Rows) -> tuple[list[int], list[int]]:
@@ -103,17 +103,17 @@ class PaddedRows:
 def rows_of_step(
     step: int, batch_size: int, *, rows: int, seed: int, chosen: slice = slice(None)
 ) -> Rows:
-    """Which rows are in the batch of a step.
+    """Return the row numbers of the batch of a step.
 
     Args:
-        step: From 0 on.
-        batch_size: Rows of the whole batch, whoever reads them.
-        rows: How many there are in an epoch.
-        seed: Another seed, another order.
-        chosen: Which rows of the batch; a process that shares it reads only its own.
+        step: The step, from 0.
+        batch_size: Rows of the global batch.
+        rows: Rows per epoch.
+        seed: The seed of the order.
+        chosen: The part of the batch to return, for a process that shares it.
 
     Raises:
-        ValueError: if a number makes no sense.
+        ValueError: if an argument is out of range.
     """
     if step < 0 or batch_size < 1 or rows < 1:
         raise ValueError(

@@ -18,7 +18,7 @@ FILE = "tiny_shakespeare.txt.xz"
 
 
 class DamagedTextError(RuntimeError):
-    """The text inside the package is not the one that was shipped."""
+    """The text inside the package is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,21 +26,21 @@ class EncodedText:
     """A text as numbers."""
 
     alphabet: str
-    """The distinct characters, sorted; a character's number is its place here."""
+    """The distinct characters, sorted; a character's number is its index."""
     codes: NDArray[np.int64]
     """One number per character."""
 
     def split(self, fraction: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Cut the text once: the first ``fraction`` of it, rounded down, and the rest."""
+        """Split the text after the first ``fraction`` of its characters, rounded down."""
         end = int(fraction * len(self.codes))
         return self.codes[:end], self.codes[end:]
 
 
 def read_text(packed: bytes) -> str:
-    """Unpack the shipped file and check that nothing in it has changed.
+    """Decompress the packaged file and verify its checksum.
 
     Raises:
-        DamagedTextError: if it cannot be unpacked or is another text.
+        DamagedTextError: if it cannot be decompressed or is another text.
     """
     advice = "reinstall qkvary"
     try:
@@ -57,7 +57,7 @@ def read_text(packed: bytes) -> str:
 
 @functools.cache
 def load_shakespeare() -> EncodedText:
-    """Return the whole text as numbers. It is unpacked once per process."""
+    """Return the whole text as numbers, decompressed once per process."""
     text = read_text((files("qkvary.data") / FILE).read_bytes())
     alphabet = "".join(sorted(set(text)))
     numbers = np.full(128, -1, dtype=np.int64)

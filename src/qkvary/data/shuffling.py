@@ -1,10 +1,10 @@
-"""A shuffle that is never written down: where each index goes is computed, one at a time.
+"""A shuffle without state: the new position of each index is computed.
 
 A pseudo-random permutation of ``range(count)`` by a Feistel network over the next power of two;
-what falls outside of the range is sent through it again. So a position in an epoch costs the same
-whatever the number of rows, and needs no state: it is a pure function of its arguments.
+results outside of the range are permuted again. The cost of a position does not depend on the
+number of rows.
 
-Source: Luby and Rackoff 1988 (the network); Black and Rogaway 2002 (walking the cycle).
+Source: Luby and Rackoff 1988 (the network); Black and Rogaway 2002 (cycle walking).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ LARGEST_COUNT = 2**62
 
 
 def shuffled(indices: NDArray[np.int64], count: int, *purpose: str | int) -> NDArray[np.int64]:
-    """Where a permutation of ``range(count)`` sends indices; each index comes out once.
+    """Return where a permutation of ``range(count)`` maps indices.
 
     Args:
-        indices: Any of ``range(count)``, of any shape.
-        count: How many there are.
-        purpose: What it is for: a name and any numbers. Another purpose gives another order.
+        indices: Indices in ``range(count)``, of any shape.
+        count: The size of the range.
+        purpose: A name and any numbers; every purpose has its own order.
 
     Raises:
-        ValueError: if an index is outside of the range.
+        ValueError: if an index is out of range.
     """
     given = np.asarray(indices, dtype=np.int64)
     if not 1 <= count <= LARGEST_COUNT:
@@ -50,7 +50,7 @@ def shuffled(indices: NDArray[np.int64], count: int, *purpose: str | int) -> NDA
 
 
 def _permute(words: Words, bits: int, keys: Words) -> Words:
-    """Send each word of so many bits to another one, no two to the same."""
+    """Permute the words of this many bits."""
     low_bits = np.uint64(bits // 2)
     low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
     high_mask = (np.uint64(1) << np.uint64(bits - bits // 2)) - np.uint64(1)
@@ -64,7 +64,7 @@ def _permute(words: Words, bits: int, keys: Words) -> Words:
 
 
 def _mixed(words: Words, key: np.uint64) -> Words:
-    """Every bit depends on every bit: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Mix all bits: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
     mixed = words + key
     mixed = (mixed ^ (mixed >> _THIRTY)) * _FIRST
     mixed = (mixed ^ (mixed >> _TWENTY_SEVEN)) * _SECOND

@@ -1,8 +1,8 @@
-"""What is prepared: streams of documents, and which split each goes to.
+"""Sources of documents: streams, and the split that each goes to.
 
-A source comes split (folders or files named train, validation, test), or one file is named for
-validation, or a share of the documents is held out by a rule: of train alone, where there is one
-beside test. A text that is one document is cut once, by position.
+A source is split by folders or files named train, validation and test, or by a file named for
+validation, or a rule holds out a share of the documents (of train, if only train and test exist). A
+text that is a single document is split once, by position.
 """
 
 from __future__ import annotations
@@ -16,17 +16,23 @@ from pathlib import Path
 from qkvary.data import documents as reading
 from qkvary.data.documents import KINDS, Document, DocumentSource, FileDocuments, TextPart, kind_of
 from qkvary.data.encoding import digest_of
-from qkvary.data.splits import FAR, FEW, HeldOut, hold_out, miss_of
+from qkvary.data.splits import (
+    MAX_EXACT_DOCUMENTS,
+    MAX_SHARE_ERROR,
+    HeldOut,
+    make_held_out,
+    share_error,
+)
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 
-CUTS = (1, 64, 4096)
-"""Documents that each section of a long text is cut into, until the share that is held out is met:
-64 MiB, 1 MiB, 16 KiB each."""
+SECTION_CUTS = (1, 64, 4096)
+"""Documents per section of a long text, tried until the held-out share is close enough: 64 MiB, 1
+MiB and 16 KiB each."""
 SHARE = 0.05
-"""Held out where nobody says otherwise."""
+"""The default held-out share."""
 EXACT_BYTES = 2**26
-"""Up to so many bytes together, files are told apart by what is in them."""
+"""Up to this total size, changed files are detected by content."""
 SPLIT_NAMES = {
     "train": "train",
     "training": "train",
@@ -36,44 +42,44 @@ SPLIT_NAMES = {
     "dev": "validation",
     "test": "test",
 }
-"""What folders and files of a corpus that comes split are called."""
+"""Names of folders and files of a corpus with splits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Documents that are read one after the other."""
+    """Documents that are read in order."""
 
     documents: DocumentSource
     """The documents."""
     split: str | None
-    """Where they go; ``None`` leaves each to the source's rule."""
+    """Their split; ``None`` applies the source's rule to each."""
     max_tokens: int | None = None
-    """Stop behind the document that reaches so many tokens (of train, where a rule decides)."""
+    """Stop after the document that reaches this number of tokens (of train, with a rule)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Everything that goes into one set."""
+    """All documents of one set."""
 
     name: str
-    """What people call it."""
+    """The name."""
     streams: Sequence[Stream]
-    """In order."""
+    """The streams, in order."""
     rule: HeldOut | None = None
-    """Which documents are held out, where a stream does not say."""
+    """The rule for documents of streams without a split."""
     total_bytes: int | None = None
-    """Bytes to be read, where that is known."""
+    """Bytes to read, if known."""
     files: JsonValue = field(default=None)
-    """What is read, as the manifest has it."""
+    """The files read, as in the manifest."""
     pin: Callable[[str | None], Source] | None = None
-    """Where what is read may change: gives the same source at a commit, or at that of today."""
+    """Returns the source at a commit, or at today's commit; for sources that can change."""
 
     def split_of(self, digest: int) -> str:
-        """The split of a document that no stream decides about."""
+        """Return the split of a document whose stream has none."""
         return "train" if self.rule is None else self.rule.split_of(digest)
 
     def describe(self) -> dict[str, JsonValue]:
-        """What it is, for the plan and the manifest; without any place of this machine."""
+        """Return a description for the plan and the manifest, without local paths."""
         return {
             "name": self.name,
             "files": self.files,
@@ -84,37 +90,37 @@ class Source:
         }
 
     def documents(self) -> Iterator[Document]:
-        """All documents, for whoever has to see them before any is encoded."""
+        """Yield all documents, for use before encoding."""
         for stream in self.streams:
             yield from stream.documents.read()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """What a person may say about a source."""
+class SourceOptions:
+    """The user's options for a source."""
 
     name: str | None = None
-    """What to call it; by default as its file or folder."""
+    """The name; by default that of the file or folder."""
     field: str = "text"
-    """Which entry of a line or row is the text."""
+    """The field of a line or row that holds the text."""
     validation: Path | None = None
     """A file or folder for validation."""
     held_out: float | None = None
-    """The share of the documents for validation, where none are named; 0.05 by default."""
+    """The share of the documents for validation if none are named; 0.05 by default."""
     max_tokens: int | None = None
-    """Tokens for training, at most one document more."""
+    """The maximum of training tokens, exceeded by less than one document."""
 
 
-def find_source(path: Path, choices: Choices | None = None) -> Source:
-    """The documents of a file or folder.
+def find_source(path: Path, choices: SourceOptions | None = None) -> Source:
+    """Return the documents of a file or folder.
 
     Raises:
-        UsageError: if there are none, or the choices do not fit.
+        UsageError: if there are none, or the options do not fit.
     """
-    chosen = choices or Choices()
+    chosen = choices or SourceOptions()
     if chosen.max_tokens is not None and chosen.max_tokens < 1:
         raise UsageError(f"expected at least one token, got {chosen.max_tokens}")
-    name = chosen.name or name_path(path)
+    name = chosen.name or default_name(path)
     parts = _find_parts(path, chosen)
     listed = _list_parts(path, parts)
     files = [file for some in parts.values() for file in some]
@@ -131,14 +137,14 @@ def find_source(path: Path, choices: Choices | None = None) -> Source:
             cut = _cut_by_position(name, texts, share, listed, total, chosen.max_tokens)
             return replace(cut, streams=[*cut.streams, *_streams(parts, chosen)])
     if cuts > 1:
-        # Who goes on with a set must cut it in the same places.
+        # A resumed preparation must cut in the same places.
         listed["cuts"] = cuts
     streams = _streams(parts, chosen, cuts)
     return Source(name=name, streams=streams, rule=rule, total_bytes=total, files=listed)
 
 
 def _streams(
-    parts: Mapping[str | None, Sequence[Path]], choices: Choices, cuts: int = 1
+    parts: Mapping[str | None, Sequence[Path]], choices: SourceOptions, cuts: int = 1
 ) -> list[Stream]:
     return [
         Stream(
@@ -150,18 +156,18 @@ def _streams(
     ]
 
 
-def name_path(path: Path) -> str:
-    """What a file or folder of documents is called, where nobody says otherwise."""
+def default_name(path: Path) -> str:
+    """Return the default name of a file or folder of documents."""
     return path.resolve().name if path.is_dir() else path.name.partition(".")[0]
 
 
-def list_texts(path: Path) -> JsonValue:
-    """The files that ``find_source`` takes, as the manifest has them; no document is read.
+def list_source_files(path: Path) -> JsonValue:
+    """Return the files that ``find_source`` uses, as in the manifest, without reading documents.
 
     Raises:
         UsageError: if there are none.
     """
-    return _list_parts(path, _find_parts(path, Choices()))
+    return _list_parts(path, _find_parts(path, SourceOptions()))
 
 
 def _list_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> dict[str, JsonValue]:
@@ -170,22 +176,25 @@ def _list_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> dict[
 
 
 def _find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
-    """The rule, and into how many documents long texts are cut for it: as few as meet the share.
+    """Return the rule, and the smallest number of cuts that meets the share.
 
-    The sections of a long text are few: of two, either may hold nearly all of it.
+    A long text has few sections: one of two may hold nearly all of it.
     """
     tried: list[tuple[float, int, HeldOut]] = []
-    for cuts in CUTS:
+    for cuts in SECTION_CUTS:
         documents = FileDocuments(files=files, field=entry, cuts=cuts).read()
         found = [
             (digest_of(document.text), len(document.text.encode()))
-            for document in islice(documents, FEW + 1)
+            for document in islice(documents, MAX_EXACT_DOCUMENTS + 1)
         ]
-        rule = hold_out(share, (digest for digest, _ in found))
-        if rule is None or (not tried and len(found) > FEW):
+        rule = make_held_out(share, (digest for digest, _ in found))
+        if rule is None or (not tried and len(found) > MAX_EXACT_DOCUMENTS):
             return rule, 1
-        tried.append((miss_of(rule, found), cuts, rule))
-        if tried[-1][0] <= FAR or sum(size for _, size in found) <= reading.SECTION_BYTES:
+        tried.append((share_error(rule, found), cuts, rule))
+        if (
+            tried[-1][0] <= MAX_SHARE_ERROR
+            or sum(size for _, size in found) <= reading.SECTION_BYTES
+        ):
             break
     _, cuts, rule = min(tried, key=lambda one: one[:2])
     return rule, cuts
@@ -202,8 +211,8 @@ def _cut_by_position(
     texts = [file for file in files if any(True for _ in FileDocuments(files=[file]).read())]
     if len(texts) != 1 or kind_of(texts[0]) not in {None, "text"}:
         raise UsageError(
-            f"expected more than one document to hold some out, got {len(texts)} in {name}; say "
-            "which are for validation with `qkvary data prepare ... --validation PATH`"
+            f"expected more than one document to hold some out, got {len(texts)} in {name}; name "
+            "those for validation with `qkvary data prepare ... --validation PATH`"
         )
 
     def text() -> str:
@@ -224,7 +233,7 @@ def cut_source(
     total: int | None,
     max_tokens: int | None,
 ) -> Source:
-    """One text: its first characters for training, the last ``share`` of them for validation."""
+    """Return one text split by position: the last ``share`` of the characters is for validation."""
     parts = (("train", 0.0, 1.0 - share), ("validation", 1.0 - share, 1.0))
     streams = [
         Stream(
@@ -239,30 +248,30 @@ def cut_source(
     )
 
 
-def _find_parts(path: Path, choices: Choices) -> dict[str | None, list[Path]]:
-    """The files of each split; ``None`` for those that a rule splits."""
+def _find_parts(path: Path, choices: SourceOptions) -> dict[str | None, list[Path]]:
+    """Return the files of each split; ``None`` for those that a rule splits."""
     if not path.exists():
         raise UsageError(f"expected a file or folder of documents, got {path}, which is none")
     split = _split_parts(path) if path.is_dir() else {}
     comes_split = "train" in split and (len(split) > 1 or choices.validation is not None)
     parts = split if comes_split else {"train": list_files(path)}
     if choices.validation is not None:
-        parts = _hold_apart(parts, choices.validation, path)
+        parts = _exclude_validation(parts, choices.validation, path)
     if "validation" not in parts:
         return {None if name == "train" else name: files for name, files in parts.items()}
     if choices.held_out is not None:
         raise UsageError(
-            f"{path} comes split: there is nothing to hold out"
+            f"{path} already has splits: leave --held-out out"
             if comes_split
             else "expected --validation or --held-out, got both"
         )
     return {name: parts[name] for name in ("train", "validation", "test") if name in parts}
 
 
-def _hold_apart(
+def _exclude_validation(
     parts: dict[str, list[Path]], validation: Path, path: Path
 ) -> dict[str, list[Path]]:
-    """The parts with the named files for validation, and those files in no other part."""
+    """Add the named validation files, and remove them from the other parts."""
     named = list_files(validation)
     held = {file.resolve() for file in named}
     kept = {
@@ -272,27 +281,27 @@ def _hold_apart(
     }
     if not kept["train"]:
         raise UsageError(
-            f"expected documents for training in {path}, got none beside those of --validation "
+            f"expected documents for training in {path}, got only those of --validation "
             f"{validation}"
         )
     return {name: files for name, files in kept.items() if files} | {"validation": named}
 
 
 def _split_parts(folder: Path) -> dict[str, list[Path]]:
-    """The files below entries that are named as splits are."""
+    """Return the files below entries that are named like splits."""
     found: dict[str, list[Path]] = {}
     for entry in sorted(folder.iterdir()):
         name = SPLIT_NAMES.get(entry.name.partition(".")[0].lower())
         if name is None or not (entry.is_dir() or kind_of(entry)):
             continue
         if name in found:
-            raise UsageError(f"{folder} has two entries for {name}: {entry.name} is one too many")
+            raise UsageError(f"expected one entry for {name} in {folder}, got {entry.name} too")
         found[name] = list_files(entry)
     return found
 
 
 def list_files(path: Path) -> list[Path]:
-    """A file, or all files of a folder that hold documents, by name.
+    """Return a file, or all document files of a folder, sorted.
 
     Raises:
         UsageError: if there are none.
@@ -313,9 +322,9 @@ def list_files(path: Path) -> list[Path]:
 
 
 def _describe_files(files: Sequence[Path], folder: Path) -> JsonValue:
-    """Names, sizes, and what tells a file that was changed: a check sum, or when.
+    """Return names, sizes, and a checksum or modification time of each file.
 
-    A name outside of the folder is the file's own.
+    A file outside of the folder is listed by its own name.
     """
     exact = sum(file.stat().st_size for file in files) <= EXACT_BYTES
     return [
@@ -329,7 +338,7 @@ def _describe_files(files: Sequence[Path], folder: Path) -> JsonValue:
 
 
 def _check_sum(file: Path) -> str:
-    """What a text that was edited does not keep: to be told, not to be trusted."""
+    """Return a checksum that detects edits, but not tampering."""
     found = 0
     with file.open("rb") as opened:
         while chunk := opened.read(2**20):

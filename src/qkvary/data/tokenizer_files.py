@@ -1,7 +1,7 @@
-"""The tokenizer that a person names: ``gpt2``, ``bytes``, ``characters``, or a file or folder.
+"""Tokenizers by name: ``gpt2``, ``bytes``, ``characters``, or a file or folder.
 
-GPT-2's list of merges comes from ``QKVARY_DATA``, else from the cache, else from the net, and is
-always the one of the published sha256.
+GPT-2's list of merges comes from ``QKVARY_DATA``, the cache or the net, and must have the published
+sha256.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 NAMES = ("gpt2", "bytes", "characters")
 _SHORTENED = re.compile(r"gpt2-([0-9]{1,6})")
-"""``gpt2-4096``: the first merges of GPT-2's, so that there are so many tokens."""
+"""``gpt2-4096``: GPT-2's tokenizer reduced to this vocabulary."""
 MERGES_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
 MERGES_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
 LARGEST_MERGES = 1_000_000
@@ -33,7 +33,7 @@ _NUMBERS = ("vocab.json", "encoder.json")
 
 
 def data_root() -> Path | None:
-    """Where data sets lie that need no download: ``$QKVARY_DATA``."""
+    """Return the folder of local data sets, ``$QKVARY_DATA``."""
     named = os.environ.get("QKVARY_DATA")
     return Path(named) if named else None
 
@@ -41,18 +41,18 @@ def data_root() -> Path | None:
 def load_tokenizer(
     reference: str, *, documents: Iterable[Document] = (), separator: str = ""
 ) -> Tokenizer:
-    """A tokenizer by what a person calls it.
+    """Load a tokenizer by name.
 
     Args:
-        reference: One of ``NAMES``, ``gpt2-4096`` (as many of GPT-2's tokens), a
+        reference: One of ``NAMES``, ``gpt2-4096`` (this many of GPT-2's tokens), a
             ``tokenizer.json`` or a folder with one, or a folder with a list of merges and its
-            numbers.
-        documents: What ``characters`` finds its alphabet in.
-        separator: The token behind every document, where a file does not say.
+            indices.
+        documents: The documents that define the alphabet of ``characters``.
+        separator: The token after every document, if a file does not name it.
 
     Raises:
-        UsageError: if there is no such tokenizer.
-        DownloadError: if the net does not give GPT-2's.
+        UsageError: if the tokenizer does not exist.
+        DownloadError: if GPT-2's cannot be downloaded.
     """
     shortened = _SHORTENED.fullmatch(reference)
     if separator and (shortened or reference in NAMES):
@@ -71,7 +71,7 @@ def load_tokenizer(
         for document in documents:
             letters.update(document.text)
         if not letters:
-            raise UsageError("expected a text to find an alphabet in, got none")
+            raise UsageError("expected a text that defines an alphabet, got none")
         return CharacterTokenizer("".join(sorted(letters)), has_separator=True)
     path = Path(reference).expanduser()
     if not path.exists():
@@ -88,10 +88,10 @@ def load_tokenizer(
 
 
 def name_tokenizer(reference: str) -> str:
-    """What a tokenizer is called in names of folders.
+    """Return the name of a tokenizer for folder names.
 
     Raises:
-        UsageError: if nothing is left of its name.
+        UsageError: if its name has no usable character.
     """
     if reference in NAMES or _SHORTENED.fullmatch(reference):
         return reference
@@ -102,10 +102,10 @@ def name_tokenizer(reference: str) -> str:
 
 
 def plain_name(text: str) -> str:
-    """A name that is safe in a path: letters, digits, dots and dashes.
+    """Return a name that is safe in a path: letters, digits, dots and dashes.
 
     Raises:
-        UsageError: if nothing is left of it.
+        UsageError: if no character is left.
     """
     name = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:80]
     if not name:
@@ -114,12 +114,12 @@ def plain_name(text: str) -> str:
 
 
 def load_gpt2() -> BytePairTokenizer:
-    """GPT-2's tokenizer.
+    """Load GPT-2's tokenizer.
 
     Raises:
-        UsageError: if it is nowhere, and the net is not to be asked.
-        DamagedError: if a file is another one.
-        DownloadError: if the net does not give it.
+        UsageError: if it is not on this machine, and downloads are switched off.
+        DamagedError: if a local file differs from the published one.
+        DownloadError: if it cannot be downloaded.
     """
     root, cache = data_root(), cache_directory()
     places = [base / "gpt2_bpe" / name for base in (root, cache) if base for name in _MERGES]
@@ -136,7 +136,7 @@ def load_gpt2() -> BytePairTokenizer:
         )
     data = fetch(MERGES_URL, limit=LARGEST_MERGES)
     if hashlib.sha256(data).hexdigest() != MERGES_SHA256:
-        raise DownloadError(f"{MERGES_URL} is not the file that it was: its sha256 is another one")
+        raise DownloadError(f"{MERGES_URL} has changed: its sha256 differs")
     if cache is not None:
         keep_in_cache(cache / "gpt2_bpe" / "vocab.bpe", data)
     return BytePairTokenizer(data.decode())
@@ -167,14 +167,14 @@ def _load_file(path: Path, separator: str) -> Tokenizer:
         return BytePairTokenizer(_text(path))
     text = _text(path)
     fields = _json(path)
-    # What a prepared set or a checkpoint of ours carries has the same name.
+    # The file of a prepared set or of our checkpoints has the same name.
     if isinstance(fields, dict) and "kind" in fields:
         return make_tokenizer(cast("dict[str, Any]", fields))
     return LibraryTokenizer(text, separator=separator)
 
 
 def _end_of(folder: Path) -> str:
-    """The token that ends texts, where the folder's configuration names it."""
+    """Return the end-of-text token that the folder's configuration names."""
     path = folder / "tokenizer_config.json"
     fields = _json(path) if path.is_file() else {}
     named = cast("dict[str, Any]", fields).get("eos_token") if isinstance(fields, dict) else None

@@ -1,7 +1,7 @@
-"""From text to tokens and back: characters, bytes, merged pieces, and what libraries run.
+"""Tokenizers: characters, bytes, SentencePiece pieces, and their common protocol.
 
-A token is a few bytes and not always whole characters; whoever prints puts bytes together before
-decoding them. Knows no files: what is read or stored is somebody else's.
+A token is a few bytes and not always whole characters: join bytes before decoding. This module
+reads no files.
 """
 
 import heapq
@@ -16,24 +16,24 @@ from qkvary.data.library_tokenizers import LibraryTokenizer
 
 _BYTE_PIECE = re.compile(rb"<0x([0-9A-F]{2})>")
 CONTROL_TOKENS = 3
-"""Unknown, beginning and end come first among merged pieces and are never found in a text."""
+"""Unknown, beginning and end come first among the pieces and never occur in a text."""
 PREFIX = b" "
-"""Merged pieces see a text with a space before it."""
+"""The space that is added before a text."""
 DOCUMENT_END = "<|endoftext|>"
-"""What stands between the documents of a text."""
+"""The mark between the documents of a text."""
 
 
 class Tokenizer(Protocol):
-    """What every kind offers."""
+    """The interface of every tokenizer."""
 
     @property
     def vocabulary(self) -> int:
-        """Distinct tokens."""
+        """The number of distinct tokens."""
         ...
 
     @property
     def beginning(self) -> int | None:
-        """The token that starts every text, where there is one."""
+        """The token that begins every text, if there is one."""
         ...
 
     @property
@@ -43,39 +43,39 @@ class Tokenizer(Protocol):
 
     @property
     def separator(self) -> int | None:
-        """The token that stands behind every document of a training text, where there is one."""
+        """The token after every document of a training text, if there is one."""
         ...
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, the one that starts it included.
+        """Return the tokens of a text, including the beginning.
 
         Raises:
-            ValueError: if the text holds something that no token stands for.
+            ValueError: if the text cannot be encoded.
         """
         ...
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:
-        """The bytes that a token adds to a text.
+        """Return the bytes that a token adds to a text.
 
         Args:
             token: A token of the vocabulary.
-            after: The token before it, which decides about a space.
+            after: The token before it, which can remove a leading space.
         """
         ...
 
     def describe(self) -> dict[str, Any]:
-        """JSON-ready data from which ``make_tokenizer`` makes an equal one."""
+        """Return JSON-ready data from which ``make_tokenizer`` builds an equal tokenizer."""
         ...
 
 
 def encode_documents(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The tokens of a text whose documents may be marked off, each begun as the tokenizer does."""
+    """Return the tokens of a text, split at ``DOCUMENT_END`` into documents."""
     parts = (part.strip() for part in text.split(DOCUMENT_END)) if DOCUMENT_END in text else (text,)
     return [token for part in parts if part for token in tokenizer.encode(part)]
 
 
 class CharacterTokenizer:
-    """One token for each character of an alphabet, numbered in its order."""
+    """One token per character of an alphabet, in its order."""
 
     beginning: int | None = None
 
@@ -84,15 +84,15 @@ class CharacterTokenizer:
 
         Args:
             alphabet: Distinct characters.
-            has_separator: Whether one more token ends documents.
+            has_separator: Whether an additional token ends documents.
 
         Raises:
-            ValueError: if one occurs twice, or there is none.
+            ValueError: if the alphabet is empty or has a duplicate.
         """
         if not alphabet or len(set(alphabet)) != len(alphabet):
             raise ValueError("expected an alphabet of distinct characters, got none or one twice")
         if any("\ud800" <= letter <= "\udfff" for letter in alphabet):
-            raise ValueError("expected an alphabet of characters, got half of a surrogate pair")
+            raise ValueError("expected an alphabet of characters, got an unpaired surrogate")
         self.alphabet = alphabet
         self.separator = len(alphabet) if has_separator else None
         self.ends = _ends(self.separator)
@@ -100,11 +100,11 @@ class CharacterTokenizer:
 
     @property
     def vocabulary(self) -> int:
-        """Characters of the alphabet, and the separator."""
+        """The number of characters, plus the separator."""
         return len(self.alphabet) + len(self.ends)
 
     def encode(self, text: str) -> list[int]:
-        """The number of every character.
+        """Return the index of every character.
 
         Raises:
             ValueError: for a character that is not in the alphabet.
@@ -118,18 +118,18 @@ class CharacterTokenizer:
             ) from None
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002  see Tokenizer
-        """The character in UTF-8; the separator adds nothing."""
+        """Return the character in UTF-8; the separator has no bytes."""
         return b"" if token == self.separator else self.alphabet[token].encode()
 
     def describe(self) -> dict[str, Any]:
-        """The alphabet."""
+        """Return the alphabet."""
         return {"kind": "characters", "alphabet": self.alphabet, **_separator_of(self)}
 
 
 class ByteTokenizer:
-    """One token for each byte: every text has tokens.
+    """One token per byte, for any text.
 
-    Tokens 0 to 255 are the bytes of UTF-8; the separator, where there is one, is 256.
+    Tokens 0 to 255 are the bytes of UTF-8; the optional separator is 256.
     """
 
     beginning: int | None = None
@@ -140,28 +140,28 @@ class ByteTokenizer:
 
     @property
     def vocabulary(self) -> int:
-        """Bytes, and the separator."""
+        """The number of bytes, plus the separator."""
         return 256 + len(self.ends)
 
     def encode(self, text: str) -> list[int]:
-        """The bytes of the text.
+        """Return the bytes of the text.
 
         Raises:
-            ValueError: for half of a surrogate pair, which has no bytes.
+            ValueError: for an unpaired surrogate, which has no bytes.
         """
         return list(text_bytes(text))
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002  see Tokenizer
-        """The byte; the separator adds nothing."""
+        """Return the byte; the separator has none."""
         return b"" if token == self.separator else bytes((token,))
 
     def describe(self) -> dict[str, Any]:
-        """Nothing but its kind, and whether there is a separator."""
+        """Return the kind, and whether there is a separator."""
         return {"kind": "bytes", **_separator_of(self)}
 
 
 class PieceTokenizer:
-    """Merged pieces with scores: pairs of neighbours become one piece, the highest score first.
+    """SentencePiece's BPE: neighbours are merged into the piece of the highest score first.
 
     Tokens 0, 1 and 2 are unknown, beginning and end; the next beginning ends a text too. A
     character without a piece becomes the tokens of its bytes, ``<0x0A>`` for a line feed.
@@ -179,10 +179,10 @@ class PieceTokenizer:
         """Number the pieces.
 
         Args:
-            pieces: What each token stands for.
-            scores: Of each; the highest is merged first.
-            joins_spaces: Whether spaces at the ends of a text are taken off, and runs of them
-                inside made one, before anything else.
+            pieces: The bytes of each token.
+            scores: The score of each token; the highest is merged first.
+            joins_spaces: Whether to strip spaces at the ends of a text and collapse runs of them
+                first.
 
         Raises:
             ValueError: if pieces and scores do not match, a score is not finite, or one of the 256
@@ -193,7 +193,7 @@ class PieceTokenizer:
                 f"expected a score for each of {len(pieces)} pieces, got {len(scores)}"
             )
         if not all(map(math.isfinite, scores)):
-            raise ValueError("expected scores that are finite, got one that is not")
+            raise ValueError("expected finite scores, got one that is not")
         self.pieces, self.scores = tuple(pieces), tuple(scores)
         self.joins_spaces = joins_spaces
         self._bytes: dict[int, int] = {}
@@ -212,14 +212,14 @@ class PieceTokenizer:
 
     @property
     def vocabulary(self) -> int:
-        """Pieces, control tokens included."""
+        """The number of pieces, including control tokens."""
         return len(self.pieces)
 
     def encode(self, text: str) -> list[int]:
-        """The beginning, then the pieces of the text behind a space.
+        """Return the beginning and the pieces of the text with a leading space.
 
         Raises:
-            ValueError: for half of a surrogate pair, which has no bytes.
+            ValueError: for an unpaired surrogate, which has no bytes.
         """
         text_bytes(text)
         start = [1]
@@ -228,7 +228,7 @@ class PieceTokenizer:
         return start if not text else start + self._merge(self._characters(" " + text))
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:
-        """The bytes of a piece; the space that the beginning has added is taken off again."""
+        """Return the bytes of a piece, without the added space after the beginning."""
         if token < CONTROL_TOKENS:
             return b""
         if token in self._bytes:
@@ -237,7 +237,7 @@ class PieceTokenizer:
         return piece.removeprefix(PREFIX) if after == self.beginning else piece
 
     def describe(self) -> dict[str, Any]:
-        """The pieces in hexadecimal, the scores, and what is done to spaces."""
+        """Return the pieces in hexadecimal, the scores, and the treatment of spaces."""
         return {
             "kind": "pieces",
             "joins_spaces": self.joins_spaces,
@@ -254,7 +254,7 @@ class PieceTokenizer:
         return tokens
 
     def _merge(self, tokens: list[int]) -> list[int]:
-        """Join neighbours while there is a piece for two of them; of equal scores the first."""
+        """Merge neighbours while a piece for two of them exists; of equal scores, the first."""
         merged: list[int | None] = list(tokens)
         before = [index - 1 for index in range(len(tokens))]
         behind = [index + 1 for index in range(len(tokens))]
@@ -287,10 +287,10 @@ class PieceTokenizer:
 
 
 def make_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer that ``describe`` described.
+    """Build a tokenizer from its description.
 
     Raises:
-        ValueError: if it describes none.
+        ValueError: if the description is invalid.
     """
     kind = description.get("kind")
     try:
@@ -309,7 +309,7 @@ def make_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
             scores = [float(score) for score in description["scores"]]
             return PieceTokenizer(pieces, scores, joins_spaces=description["joins_spaces"] is True)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"expected a tokenizer of kind {kind}, got no such: {error}") from error
+        raise ValueError(f"expected a valid tokenizer of kind {kind}, got: {error}") from error
     raise ValueError(
         f"expected a tokenizer of a known kind, got {kind!r}; choices: characters, bytes, pieces, "
         "byte-pairs, library"
@@ -321,7 +321,7 @@ def _ends(separator: int | None) -> tuple[int, ...]:
 
 
 def _separator_of(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Said only where there is one, so that what was stored before there were any stays equal."""
+    """Return the field of an existing separator; omitted otherwise, as in older descriptions."""
     return {} if tokenizer.separator is None else {"has_separator": True}
 
 
@@ -331,5 +331,5 @@ def _flag(description: Mapping[str, Any]) -> bool:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not text")
     return value

@@ -1,7 +1,7 @@
-"""Whether a file is still the one that a manifest lists, and where it is not.
+"""Verification of files against a manifest, with the position of a change.
 
-A file is read once; after that it counts as checked as long as its inode, its time of change and
-its size stay what they were. Large files are remembered beyond the end of the process.
+A verified file is not read again while its inode, modification time and size stay the same. Checks
+of large files are remembered across processes.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from qkvary.storage.jsonvalues import decode, encode
 from qkvary.storage.manifest import Manifest
 
 BLOCK_BYTES = 2**20
-"""How closely a damage is placed."""
+"""The precision with which damage is located."""
 REMEMBERED_BYTES = 2**26
-"""From this size on a check is remembered on the disk: below, it takes no time worth it."""
+"""The minimum size from which checks are remembered on disk: smaller files are fast to check."""
 _SETTLED_NANOSECONDS = 2_000_000_000
-"""A file that was changed more recently could be changed again without another time of change."""
+"""A file changed more recently could change again with the same timestamp."""
 _CHUNK = 2**20
 
 _checked: dict[str, tuple[list[int], str]] = {}
 
 
 def block_digests(data: bytes | memoryview) -> list[str]:
-    """A short digest of every block: it only has to tell a damaged one from the others."""
+    """Return a short digest of every block, to locate a damaged one."""
     view = memoryview(data)
     return [
         _short_digest(view[start : start + BLOCK_BYTES])
@@ -46,17 +46,17 @@ def _short_digest(block: bytes | memoryview) -> str:
 def verify_file(
     directory: Path, name: str, manifest: Manifest, *, blocks: str, by_digest: bool = True
 ) -> None:
-    """Compare a file with what its manifest says.
+    """Compare a file with its entry in the manifest.
 
     Args:
         directory: The folder.
-        name: Of the file.
-        manifest: Of the folder.
-        blocks: The file of the folder that has digests of the blocks of others.
-        by_digest: Whether the sha256 is compared; the size always is.
+        name: The name of the file.
+        manifest: The manifest of the folder.
+        blocks: The file of the folder with the block digests.
+        by_digest: Whether to compare the sha256; the size is always compared.
 
     Raises:
-        DamagedError: if it is missing or another one; the message says from which byte on.
+        DamagedError: if the file is missing or changed; the message gives the first changed byte.
     """
     path, entry = directory / name, manifest.files[name]
     try:
@@ -90,7 +90,7 @@ def _chunks(path: Path, size: int = _CHUNK) -> Iterator[bytes]:
 
 
 def _place(directory: Path, name: str, manifest: Manifest, blocks: str) -> str:
-    """Where the first block begins that is another one, as far as that is known."""
+    """Return the position of the first changed block, if it is known."""
     with suppress(DamagedError, ValueError, OSError, AttributeError):
         listed = cast("dict[str, Any]", decode(manifest.read(directory, blocks))).get(name)
         if listed is None:
@@ -125,5 +125,5 @@ def _remember(path: Path, mark: list[int], sha256: str) -> None:
     _checked[str(path.resolve())] = (mark, sha256)
     memory = _memory(path) if mark[-1] >= REMEMBERED_BYTES else None
     if memory is not None:
-        # Where nobody can write, files are only checked more often.
+        # Without a writable cache, files are only checked more often.
         keep_in_cache(memory, encode({"mark": mark, "sha256": sha256}).encode())

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import LanguageModelConfig, Network
-from qkvary.data.pieces import TokenBytes, find_marks, measure_tokens
-from qkvary.data.places import find_prepared
 from qkvary.data.prepared import PreparedData, TokenSplit, open_prepared
+from qkvary.data.prepared_sets import find_prepared
 from qkvary.data.rows import PackedRows, PaddedRows, Rows, rows_of_step
+from qkvary.data.token_bytes import TokenBytes, count_token_bytes, find_boundary_tokens
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, UsageError
@@ -228,8 +228,8 @@ class LanguageTask:
 
     @cached_property
     def _token_bytes(self) -> TokenBytes:
-        marks = find_marks(self.tokenizer, self.data.separator)
-        return measure_tokens(self.tokenizer, marks)
+        marks = find_boundary_tokens(self.tokenizer, self.data.separator)
+        return count_token_bytes(self.tokenizer, marks)
 
     def _bytes_of(self, batch: Batch) -> int:
         """Return the UTF-8 bytes of the counted targets."""

@@ -10,8 +10,8 @@ import pytest
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.network import Costs, network_costs
 from qkvary.data.checksums import ENGLISH_NOVELS_SHA256, TINY_STORIES_SHA256
-from qkvary.data.places import prepare_corpus
 from qkvary.data.prepared import PreparedData, open_prepared
+from qkvary.data.prepared_sets import prepare_corpus
 from qkvary.storage.errors import UsageError
 from qkvary.studies.definitions.lm_dilution import STUDY as DILUTION
 from qkvary.studies.definitions.lm_rotary import STUDY as ROTARY

@@ -69,7 +69,7 @@ class NetworkSource:
             loaded = LoadedModel(LanguageModel(self.config, seed=self.seed).eval(), None)
         else:
             loaded = load_checkpoint(Path(self.checkpoint))
-        return loaded.moved(self.device, self.dtype).network
+        return loaded.to(self.device, self.dtype).network
 
 
 @stored("MemoryJob")

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvary.data.pieces import find_marks, list_pieces
-from qkvary.data.places import find_prepared
 from qkvary.data.prepared import PreparedData, TokenSplit, open_prepared
+from qkvary.data.prepared_sets import find_prepared
+from qkvary.data.token_bytes import find_boundary_tokens, list_token_bytes
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 
@@ -110,7 +110,7 @@ class TrainingText:
 
     def _parts(self, on_progress: Progress) -> Iterator[tuple[str, bool]]:
         tokenizer = self.data.tokenizer
-        pieces = list_pieces(tokenizer, find_marks(tokenizer, self.data.separator))
+        pieces = list_token_bytes(tokenizer, find_boundary_tokens(tokenizer, self.data.separator))
         return _decode(self.split, pieces, on_progress)
 
 

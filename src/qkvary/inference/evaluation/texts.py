@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.data.documents import FileDocuments
-from qkvary.data.pieces import TokenBytes, find_marks, measure_tokens
 from qkvary.data.prepared import open_prepared
 from qkvary.data.sources import list_files
+from qkvary.data.token_bytes import TokenBytes, count_token_bytes, find_boundary_tokens
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import UsageError
 
@@ -111,11 +111,11 @@ def wrap_tokens(
         starts: The start of each document, and the end of the last.
         separator: The token between documents.
     """
-    marks = find_marks(tokenizer, separator)
+    marks = find_boundary_tokens(tokenizer, separator)
     return Text(
         tokens=tokens,
         starts=np.asarray(starts, dtype=np.int64),
-        token_bytes=measure_tokens(tokenizer, marks),
+        token_bytes=count_token_bytes(tokenizer, marks),
         marks=marks,
         separator=separator,
     )

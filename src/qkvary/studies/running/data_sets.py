@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from qkvary.data.corpora import CORPORA, Corpus, find_local
-from qkvary.data.places import ensure_prepared, find_prepared
 from qkvary.data.prepared import read_fingerprint
+from qkvary.data.prepared_sets import ensure_prepared, find_prepared
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Cell
 from qkvary.tasks.config import LanguageTaskConfig

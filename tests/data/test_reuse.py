@@ -8,16 +8,15 @@ import datasets
 import huggingface_hub
 import pytest
 
-from qkvary.data import earlier as earlier_sets
-from qkvary.data import sources
-from qkvary.data.earlier import find_or_prepare
-from qkvary.data.places import find_prepared, prepare_corpus
+from qkvary.data import reuse, sources
 from qkvary.data.prepared import PreparedData
-from qkvary.data.sources import Choices
+from qkvary.data.prepared_sets import find_prepared, prepare_corpus
+from qkvary.data.reuse import find_or_prepare
+from qkvary.data.sources import SourceOptions
 from qkvary.storage.errors import DamagedError, UsageError
 from tests.data.small_sets import made_up
 from tests.data.test_library_tokenizers import with_spaces
-from tests.data.test_places import cache, write_novels
+from tests.data.test_prepared_sets import cache, write_novels
 
 __all__ = ["cache"]
 TEXTS = made_up(40, seed=1)
@@ -30,100 +29,102 @@ def write(path: Path, texts: list[str] = TEXTS) -> str:
 
 
 def found(reference: str, tokenizer: str | None = None) -> PreparedData:
-    return find_or_prepare(reference, tokenizer, usual="bytes", tell=pytest.fail)
+    return find_or_prepare(reference, tokenizer, default="bytes", warn=pytest.fail)
 
 
-def is_taken(reference: str, earlier: PreparedData, tokenizer: str | None = None) -> bool:
-    return found(reference, tokenizer).path == earlier.path
+def is_taken(reference: str, prepared: PreparedData, tokenizer: str | None = None) -> bool:
+    return found(reference, tokenizer).path == prepared.path
 
 
-def test_a_set_of_the_same_text_is_taken(tmp_path: Path) -> None:
+def test_a_set_of_the_same_text_is_reused(tmp_path: Path) -> None:
     text = write(tmp_path / "mine.txt")
-    earlier = prepare_corpus(text, "bytes")
-    assert is_taken(text, earlier)
-    assert is_taken("mine", earlier)
-    assert is_taken("mine/bytes", earlier)
+    prepared = prepare_corpus(text, "bytes")
+    assert is_taken(text, prepared)
+    assert is_taken("mine", prepared)
+    assert is_taken("mine/bytes", prepared)
     # Another text of the same name, and another tokenizer, are other sets.
     other = found(write(tmp_path / "elsewhere" / "mine.txt", TEXTS[1:]))
-    assert other.fingerprint != earlier.fingerprint
-    assert not is_taken(text, earlier, "characters")
+    assert other.fingerprint != prepared.fingerprint
+    assert not is_taken(text, prepared, "characters")
 
 
 def test_a_text_that_was_changed_is_prepared_again(tmp_path: Path) -> None:
     text = write(tmp_path / "mine.txt")
-    earlier = prepare_corpus(text, "bytes")
+    prepared = prepare_corpus(text, "bytes")
     write(tmp_path / "mine.txt", TEXTS[::-1])
     again = found(text)
-    assert again.fingerprint != earlier.fingerprint
+    assert again.fingerprint != prepared.fingerprint
     assert is_taken(text, again), "as long as it stays so"
     write(tmp_path / "mine.txt")
-    assert is_taken(text, earlier)
+    assert is_taken(text, prepared)
 
 
 @pytest.mark.parametrize("name", ["more.txt", "test.txt"])
 def test_a_folder_that_has_grown_is_prepared_again(tmp_path: Path, name: str) -> None:
     folder = Path(write(tmp_path / "texts" / "train.txt")).parent
-    earlier = prepare_corpus(str(folder), "bytes")
-    assert is_taken(str(folder), earlier)
+    prepared = prepare_corpus(str(folder), "bytes")
+    assert is_taken(str(folder), prepared)
     write(folder / name, ["something new"])
-    assert not is_taken(str(folder), earlier)
+    assert not is_taken(str(folder), prepared)
 
 
 @pytest.mark.parametrize("held", ["texts/held.txt", "held.txt"])
-def test_what_was_named_for_validation_is_no_other_text(tmp_path: Path, held: str) -> None:
+def test_named_validation_does_not_change_the_text(tmp_path: Path, held: str) -> None:
     folder = Path(write(tmp_path / "texts" / "a.txt")).parent
-    choices = Choices(validation=Path(write(tmp_path / held, ["held out"])))
-    earlier = prepare_corpus(str(folder), "bytes", choices=choices)
-    assert is_taken(str(folder), earlier)
+    choices = SourceOptions(validation=Path(write(tmp_path / held, ["held out"])))
+    prepared = prepare_corpus(str(folder), "bytes", choices=choices)
+    assert is_taken(str(folder), prepared)
     write(folder / "a.txt", TEXTS[1:])
-    assert not is_taken(str(folder), earlier)
+    assert not is_taken(str(folder), prepared)
 
 
-def test_a_set_that_was_trained_on_what_is_held_out_now_is_not_taken(
+def test_a_set_that_trains_on_held_out_files_is_not_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As earlier versions prepared folders with train and test, or with what was named."""
+    """As prepared versions prepared folders with train and test, or with what was named."""
     folder = Path(write(tmp_path / "texts" / "train.txt")).parent
     write(folder / "test.txt", ["a secret"])
     with monkeypatch.context() as patch:
         patch.setattr("qkvary.data.sources.SPLIT_NAMES", {})
-        earlier = prepare_corpus(str(folder), "bytes")
-    assert "test" not in earlier.splits
+        prepared = prepare_corpus(str(folder), "bytes")
+    assert "test" not in prepared.splits
     again = found(str(folder))
     assert again.splits["test"].documents == 1
     held = Path(write(tmp_path / "more" / "held.txt", ["held out"]))
     write(tmp_path / "more" / "a.txt")
     with monkeypatch.context() as patch:
         patch.setattr(
-            sources, "_hold_apart", lambda parts, named, _path: {**parts, "validation": [named]}
+            sources,
+            "_exclude_validation",
+            lambda parts, named, _path: {**parts, "validation": [named]},
         )
-        choices = Choices(validation=held)
-        earlier = prepare_corpus(str(held.parent), "bytes", choices=choices)
-    assert earlier.about["overlap"]["shared_documents"] == {"validation in train": 1}
-    assert not is_taken(str(held.parent), earlier)
+        choices = SourceOptions(validation=held)
+        prepared = prepare_corpus(str(held.parent), "bytes", choices=choices)
+    assert prepared.about["overlap"]["shared_documents"] == {"validation in train": 1}
+    assert not is_taken(str(held.parent), prepared)
 
 
 def test_one_text_that_is_cut_elsewhere_is_the_same_text(tmp_path: Path) -> None:
     text = write(tmp_path / "book.txt", ["a long book, " * 99])
-    earlier = prepare_corpus(text, "bytes", choices=Choices(held_out=0.3))
-    assert is_taken(text, earlier)
+    prepared = prepare_corpus(text, "bytes", choices=SourceOptions(held_out=0.3))
+    assert is_taken(text, prepared)
 
 
 def test_a_corpus_is_its_text_where_that_is_on_this_machine(tmp_path: Path) -> None:
     write_novels(tmp_path / "data")
-    earlier = prepare_corpus("english-novels", "bytes", choices=Choices(max_tokens=5))
-    told: list[str] = []
+    prepared = prepare_corpus("english-novels", "bytes", choices=SourceOptions(max_tokens=5))
+    warnings: list[str] = []
     for reference in ("english-novels", "english-novels/bytes"):
-        data = find_or_prepare(reference, None, usual="bytes", tell=told.append)
-        assert data.path == earlier.path
-    assert told == [f"{earlier.path} is taken, prepared with --max-tokens 5"]
+        data = find_or_prepare(reference, None, default="bytes", warn=warnings.append)
+        assert data.path == prepared.path
+    assert warnings == [f"reusing {prepared.path}, prepared with --max-tokens 5"]
     novel = tmp_path / "data" / "english_novels" / "train" / "a.txt"
     novel.write_text("another text", "utf-8")
     with pytest.raises(UsageError, match="holds a set with another source: remove it"):
         found("english-novels")
     (tmp_path / "data").rename(tmp_path / "gone")
-    data = find_or_prepare("english-novels", None, usual="bytes", tell=told.append)
-    assert data.path == earlier.path, "a set that is complete needs its corpus no more"
+    data = find_or_prepare("english-novels", None, default="bytes", warn=warnings.append)
+    assert data.path == prepared.path, "a set that is complete needs its corpus no more"
     with pytest.raises(UsageError, match="english-novels is not on this machine"):
         found("english-novels/characters")
 
@@ -135,24 +136,24 @@ def test_tokenizers_of_one_name_are_compared(tmp_path: Path) -> None:
     )
     content = with_spaces().describe()["content"]
     path.write_text(content, "utf-8")
-    earlier = prepare_corpus(text, str(path), separator="<s>")
-    assert is_taken(text, earlier, str(path)), "whichever token ends its documents"
-    assert is_taken("mine/own-3.1", earlier)
+    prepared = prepare_corpus(text, str(path), separator="<s>")
+    assert is_taken(text, prepared, str(path)), "whichever token ends its documents"
+    assert is_taken("mine/own-3.1", prepared)
     other = json.loads(content)
     other["normalizer"] = None
     path.write_text(json.dumps(other), "utf-8")
-    assert not is_taken(text, earlier, str(path))
+    assert not is_taken(text, prepared, str(path))
     path.write_text("{}", "utf-8")
     with pytest.raises(UsageError, match=r"expected a tokenizer\.json with a model"):
         found(text, str(path))
 
 
-def test_a_damaged_set_of_another_text_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_damaged_set_of_another_text_is_ignored(tmp_path: Path) -> None:
     text = write(tmp_path / "mine.txt")
-    earlier = prepare_corpus(text, "bytes")
-    (earlier.path / "train-00000.bin").unlink()
+    prepared = prepare_corpus(text, "bytes")
+    (prepared.path / "train-00000.bin").unlink()
     other = write(tmp_path / "elsewhere" / "mine.txt", TEXTS[1:])
-    assert not is_taken(other, earlier)
+    assert not is_taken(other, prepared)
     with pytest.raises(DamagedError, match=r"train-00000\.bin cannot be read"):
         found(text)
 
@@ -161,7 +162,7 @@ def test_a_text_whose_name_names_no_folder(tmp_path: Path) -> None:
     assert found(write(tmp_path / "_.txt")).splits["train"].documents == 38
 
 
-def test_a_set_of_the_hub_is_taken_without_asking_the_hub(
+def test_a_set_of_the_hub_is_reused_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = tmp_path / "rows.jsonl"
@@ -176,13 +177,11 @@ def test_a_set_of_the_hub_is_taken_without_asking_the_hub(
         patch.setattr(datasets, "load_dataset", stand_in)
         info = SimpleNamespace(sha="a" * 40)
         patch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_given, **_named: info)
-        choices = Choices(field="body", held_out=0.3)
-        earlier = prepare_corpus("hf:someone/texts:small", "bytes", choices=choices)
-    assert is_taken("hf:someone/texts:small", earlier)
+        choices = SourceOptions(field="body", held_out=0.3)
+        prepared = prepare_corpus("hf:someone/texts:small", "bytes", choices=choices)
+    assert is_taken("hf:someone/texts:small", prepared)
     asked: list[str] = []
-    monkeypatch.setattr(
-        earlier_sets, "prepare_corpus", lambda name, *_given, **_named: asked.append(name)
-    )
+    monkeypatch.setattr(reuse, "prepare_corpus", lambda name, *_given, **_named: asked.append(name))
     others = ["hf:someone/texts", "hf:another/texts:small", f"hf:someone/texts:small@{'b' * 40}"]
     for reference in others:
         found(reference)
@@ -190,7 +189,7 @@ def test_a_set_of_the_hub_is_taken_without_asking_the_hub(
 
 
 @pytest.mark.parametrize("reference", ["nothing", "nothing/bytes", "a/b/c", "../x", "_", "hf:a"])
-def test_what_is_nowhere_is_said(reference: str) -> None:
+def test_missing_sources_are_reported(reference: str) -> None:
     with pytest.raises(UsageError, match=r"expected (a file, a folder, )?hf:owner/name"):
         found(reference)
 
@@ -199,5 +198,5 @@ def test_a_corpus_with_its_tokenizer_is_prepared(tmp_path: Path) -> None:
     write_novels(tmp_path / "data")
     data = found("english-novels/characters")
     assert data.path == find_prepared("english-novels/characters")
-    with pytest.raises(UsageError, match="expected no --tokenizer with a set that is prepared"):
+    with pytest.raises(UsageError, match="expected no --tokenizer with a prepared set"):
         found("english-novels/characters", "bytes")

@@ -1,4 +1,4 @@
-"""Prepared sets by name: where they are kept, and how one is made when it is first asked for."""
+"""Prepared sets by name: their location, and their preparation on first use."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from qkvary.data.corpora import CORPORA, open_source
 from qkvary.data.downloads import cache_directory
-from qkvary.data.preparation import Settings, pin_source, prepare
+from qkvary.data.preparation import PreparationSettings, pin_source, prepare
 from qkvary.data.prepared import PreparedData, is_prepared
-from qkvary.data.sources import Choices, Source
+from qkvary.data.sources import Source, SourceOptions
 from qkvary.data.tokenizer_files import load_tokenizer, name_tokenizer, plain_name
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import encode
@@ -18,29 +18,29 @@ DEFAULT_TOKENIZER = "gpt2"
 
 
 def default_folder(name: str, tokenizer: str) -> Path:
-    """Where a set is kept if nobody says otherwise: ``data/<name>-<tokenizer>`` of the cache.
+    """Return the default folder of a set: ``data/<name>-<tokenizer>`` of the cache.
 
     Raises:
-        UsageError: if the user has no folder for caches.
+        UsageError: if the user has no cache directory.
     """
     cache = cache_directory()
     if cache is None:
         raise UsageError(
-            "there is no folder for caches: set QKVARY_CACHE, or name a folder with "
+            "expected a cache directory, got none: set QKVARY_CACHE, or name a folder with "
             "`qkvary data prepare ... --out DIR`"
         )
     return cache / "data" / f"{plain_name(name)}-{tokenizer}"
 
 
 def find_prepared(reference: str) -> Path:
-    """The folder of a prepared set; it is not opened.
+    """Return the folder of a prepared set without opening it.
 
     Args:
         reference: Its path, or ``name/tokenizer`` of a set in the cache; ``name`` alone means
             ``name/gpt2``.
 
     Raises:
-        UsageError: if there is none; the message says how to prepare it.
+        UsageError: if it does not exist; the message says how to prepare it.
     """
     path = Path(reference).expanduser()
     if is_prepared(path):
@@ -63,13 +63,13 @@ def find_prepared(reference: str) -> Path:
 
 
 def ensure_prepared(reference: str) -> Path:
-    """The folder of a prepared set; a corpus that has a name is prepared where it is not yet.
+    """Return the folder of a prepared set; prepare it first if it belongs to a named corpus.
 
     Args:
-        reference: As of :func:`find_prepared`.
+        reference: As for :func:`find_prepared`.
 
     Raises:
-        UsageError: if there is no such set, and no such corpus.
+        UsageError: if neither the set nor the corpus exists.
         QkvaryError: as :func:`prepare_corpus`.
     """
     name, _, tokenizer = reference.partition("/")
@@ -77,7 +77,7 @@ def ensure_prepared(reference: str) -> Path:
         return find_prepared(reference)
     tokenizer = tokenizer or DEFAULT_TOKENIZER
     folder = default_folder(name, plain_name(tokenizer))
-    # A set that is complete does not need its corpus any more.
+    # A complete set no longer needs its corpus.
     return folder if is_prepared(folder) else prepare_corpus(name, tokenizer).path
 
 
@@ -85,33 +85,33 @@ def prepare_corpus(
     name: str,
     tokenizer: str = DEFAULT_TOKENIZER,
     *,
-    choices: Choices | None = None,
+    choices: SourceOptions | None = None,
     out: Path | None = None,
     separator: str = "",
     by_content: bool = False,
-    settings: Settings | None = None,
+    settings: PreparationSettings | None = None,
 ) -> PreparedData:
-    """Prepare a corpus, or open the set that is there already.
+    """Prepare a corpus, or open the existing set.
 
     Args:
-        name: As of :func:`open_source`: a corpus, a file, a folder, or ``hf:owner/name``.
-        tokenizer: As of :func:`load_tokenizer`.
-        choices: What else is said about the documents.
-        out: Where the set is to be; ``default_folder`` if nobody says.
-        separator: The token behind every document, where the tokenizer's file does not say.
-        by_content: Whether the set's folder is named by the documents too, so that an edited text
-            is another set and not a mistake.
-        settings: How it is done.
+        name: As for :func:`open_source`: a corpus, a file, a folder, or ``hf:owner/name``.
+        tokenizer: As for :func:`load_tokenizer`.
+        choices: Options of the source.
+        out: The folder of the set; by default ``default_folder``.
+        separator: The token after every document, if the tokenizer's file does not name it.
+        by_content: Whether the folder's name depends on the documents too, so that an edited text
+            makes another set instead of an error.
+        settings: The settings of the preparation.
 
     Raises:
-        UsageError: if there is no such corpus or tokenizer.
-        BusyError: if somebody else prepares the same set.
+        UsageError: if the corpus or tokenizer does not exist.
+        BusyError: if another process prepares the same set.
         QkvaryError: as :func:`prepare`.
     """
     source = open_source(name, choices)
     known = f"{source.name}-{_digest(source)}" if by_content else source.name
     folder = out or default_folder(known, name_tokenizer(tokenizer))
-    # An alphabet is that of the documents that will be read.
+    # Pinned first, because the alphabet comes from the documents.
     source = pin_source(source, folder)
     return prepare(
         source,
@@ -123,5 +123,5 @@ def prepare_corpus(
 
 
 def _digest(source: Source) -> str:
-    """Eight digits that change with the documents: an edited text makes another set."""
+    """Return eight digits that change with the documents."""
     return hashlib.sha256(encode(source.describe()).encode()).hexdigest()[:8]

@@ -1,7 +1,7 @@
-"""Sets that were prepared beforehand: which one is meant by a text, or by a name.
+"""Reuse of prepared sets: find the set of a text or a name, or prepare one.
 
-A set stands for a text as long as it was made of what the text is now. How it was made (up to how
-many tokens, of which column, with what held out) was the choice of whoever prepared it.
+A set is reused while its source files are unchanged. Its preparation options (token limit, field,
+held-out share) are kept as they were chosen.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.data.corpora import CORPORA, find_texts
-from qkvary.data.places import default_folder, find_prepared, prepare_corpus
-from qkvary.data.portions import finished_plan
-from qkvary.data.preparation import Settings
+from qkvary.data.corpora import CORPORA, identify_source
+from qkvary.data.preparation import PreparationSettings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
+from qkvary.data.prepared_sets import default_folder, find_prepared, prepare_corpus
+from qkvary.data.shard_groups import finished_plan
 from qkvary.data.tokenizer_files import load_tokenizer, name_tokenizer
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue, encode
 
 _FREE = ("train", "documents")
-"""What may be trained on, as a list of files names it."""
+"""The keys of training files in a list of files."""
 _HELD_OUT = ("validation", "test")
 
 
@@ -28,58 +28,57 @@ def find_or_prepare(
     reference: str,
     tokenizer: str | None,
     *,
-    usual: str,
-    tell: Callable[[str], None],
-    settings: Settings | None = None,
+    default: str,
+    warn: Callable[[str], None],
+    settings: PreparationSettings | None = None,
 ) -> PreparedData:
-    """The set of a text: one that was prepared beforehand, else one that is prepared now.
+    """Return the existing set of a text, or prepare it.
 
     Args:
-        reference: As of :func:`open_source`, or the ``name`` of a set in the cache, or its
-            ``name/tokenizer``.
-        tokenizer: As of :func:`load_tokenizer`, where a person has named one.
-        usual: The one to take otherwise.
-        tell: Told of a set that ends before its text does.
-        settings: How a set is prepared.
+        reference: As for :func:`open_source`, or ``name`` or ``name/tokenizer`` of a set in the
+            cache.
+        tokenizer: As for :func:`load_tokenizer`, if the user named one.
+        default: The tokenizer otherwise.
+        warn: Called with a message if the reused set has a token limit.
+        settings: The settings of the preparation.
 
     Raises:
-        UsageError: if there is no such text, set or tokenizer.
+        UsageError: if the text, set or tokenizer does not exist.
         QkvaryError: as :func:`prepare_corpus`.
     """
     name, _, own = reference.partition("/")
     if _may_name_a_set(reference):
         if tokenizer is not None:
             raise UsageError(
-                f"expected no --tokenizer with a set that is prepared, got {tokenizer} with "
-                f"{reference}"
+                f"expected no --tokenizer with a prepared set, got {tokenizer} with {reference}"
             )
         folder = _find_named(reference)
         if folder is not None:
             return open_prepared(folder)
         reference, tokenizer = name, own
-    tokenizer = tokenizer or usual
-    earlier = find_earlier(reference, tokenizer)
-    if earlier is None:
+    tokenizer = tokenizer or default
+    existing = find_reusable(reference, tokenizer)
+    if existing is None:
         by_content = reference not in CORPORA
         return prepare_corpus(reference, tokenizer, by_content=by_content, settings=settings)
-    limit, corpus = _limit_of(earlier), CORPORA.get(reference)
+    limit, corpus = _limit_of(existing), CORPORA.get(reference)
     if limit is not None and (corpus is None or limit != corpus.max_tokens):
-        tell(f"{earlier.path} is taken, prepared with --max-tokens {limit:,}")
-    return earlier
+        warn(f"reusing {existing.path}, prepared with --max-tokens {limit:,}")
+    return existing
 
 
-def find_earlier(reference: str, tokenizer: str) -> PreparedData | None:
-    """The set that was prepared of a text as it is now, under the text's own name.
+def find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
+    """Return the set under the text's own name if it was prepared from the text as it is now.
 
     Args:
-        reference: As of :func:`open_source`, or the name of a set in the cache.
-        tokenizer: As of :func:`load_tokenizer`.
+        reference: As for :func:`open_source`, or the name of a set in the cache.
+        tokenizer: As for :func:`load_tokenizer`.
 
     Raises:
-        UsageError: if the reference cannot be one.
+        UsageError: if the reference is invalid.
         DamagedError: if the set is damaged.
     """
-    found = find_texts(reference)
+    found = identify_source(reference)
     if found is None:
         return None
     name, files = found
@@ -94,17 +93,17 @@ def find_earlier(reference: str, tokenizer: str) -> PreparedData | None:
 
 
 def _find_folder(name: str, tokenizer: str) -> Path | None:
-    """The folder in which ``prepare_corpus`` keeps a set, if there is such a set."""
+    """Return the folder in which ``prepare_corpus`` stores a set, if the set exists."""
     try:
         folder = default_folder(name, name_tokenizer(tokenizer))
     except UsageError:
-        # There is no cache, or no folder is called so.
+        # There is no cache, or the name is not valid for a folder.
         return None
     return folder if is_prepared(folder) else None
 
 
 def _may_name_a_set(reference: str) -> bool:
-    """Whether a reference is ``name/tokenizer`` of a set in the cache, or of one of a corpus."""
+    """Return whether a reference is ``name/tokenizer`` of a cached set or of a corpus."""
     name, _, tokenizer = reference.partition("/")
     if not tokenizer or reference.startswith("hf:") or Path(reference).expanduser().exists():
         return False
@@ -112,7 +111,7 @@ def _may_name_a_set(reference: str) -> bool:
 
 
 def _find_named(reference: str) -> Path | None:
-    """The folder of a set by its name in the cache, if there is such a set."""
+    """Return the folder of a set by its name in the cache, if it exists."""
     try:
         return find_prepared(reference)
     except UsageError:
@@ -120,7 +119,7 @@ def _find_named(reference: str) -> Path | None:
 
 
 def _is_same_text(stored: JsonValue, now: JsonValue) -> bool:
-    """Whether a set was made of just these texts, and trains on none that is held out by name."""
+    """Return whether a set was made of exactly these files and trains on no held-out file."""
     before, after = _parts_of(stored), _parts_of(now)
     if "hub" in before or "hub" in after:
         return all(
@@ -129,7 +128,7 @@ def _is_same_text(stored: JsonValue, now: JsonValue) -> bool:
     held_out = {*_entries(before, *_HELD_OUT), *_entries(after, *_HELD_OUT)}
     if not held_out.isdisjoint(_entries(before, *_FREE)):
         return False
-    # Documents for validation may have come from elsewhere.
+    # The validation documents may be from another source.
     return _entries(after, *_FREE, *_HELD_OUT) in (
         _entries(before, *_FREE, *_HELD_OUT),
         _entries(before, *_FREE, "test"),
@@ -137,7 +136,7 @@ def _is_same_text(stored: JsonValue, now: JsonValue) -> bool:
 
 
 def _parts_of(files: JsonValue) -> dict[str, Any]:
-    """What is listed of a source; where one text was cut, of the whole of it."""
+    """Return the files of a source; for a text that was split, those of the whole text."""
     listed = cast("dict[str, Any]", files) if isinstance(files, dict) else {}
     return _parts_of(listed["files"]) if "files" in listed else listed
 
@@ -149,7 +148,7 @@ def _entries(parts: dict[str, Any], *names: str) -> list[str]:
 def _is_same_tokenizer(data: PreparedData, reference: str) -> bool:
     stored = data.tokenizer.describe()
     if reference == "characters" or stored["kind"] == "characters":
-        # Its alphabet is that of the texts.
+        # The alphabet depends on the texts.
         return reference == stored["kind"]
     separator = stored["separator"] if stored["kind"] == "library" else ""
     try:
@@ -159,7 +158,7 @@ def _is_same_tokenizer(data: PreparedData, reference: str) -> bool:
 
 
 def _limit_of(data: PreparedData) -> int | None:
-    """The tokens for training up to which a set was prepared."""
+    """Return the training token limit of a set."""
     streams = data.about["plan"]["source"]["streams"]
     limits = (one["max_tokens"] for one in streams if one["split"] in (None, "train"))
     return next(limits, None)

@@ -10,10 +10,10 @@ from qkvary.cli._prepared_output import find_miss
 from qkvary.data import documents, tokenizer_files
 from qkvary.data.corpora import CORPORA, open_source
 from qkvary.data.downloads import DownloadError
-from qkvary.data.places import default_folder, ensure_prepared, find_prepared, prepare_corpus
 from qkvary.data.prepared import PreparedData, open_prepared
+from qkvary.data.prepared_sets import default_folder, ensure_prepared, find_prepared, prepare_corpus
 from qkvary.data.shakespeare import load_shakespeare
-from qkvary.data.sources import Choices
+from qkvary.data.sources import SourceOptions
 from qkvary.data.tokenizer_files import load_gpt2, load_tokenizer, name_tokenizer
 from qkvary.storage.errors import DamagedError, UsageError
 from tests.data.merged import KINDS, merges_of
@@ -57,7 +57,7 @@ def test_a_corpus_is_prepared_when_it_is_first_asked_for(tmp_path: Path, cache: 
     assert ensure_prepared("english-novels/bytes") == place
 
 
-def test_a_corpus_that_is_nowhere(tmp_path: Path) -> None:
+def test_a_missing_corpus(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="put it at english_novels below QKVARY_DATA"):
         open_source("english-novels")
     with pytest.raises(UsageError, match="did you mean tinystories"):
@@ -69,7 +69,7 @@ def test_a_corpus_that_is_nowhere(tmp_path: Path) -> None:
         ensure_prepared(str(tmp_path / "book.txt"))
 
 
-def test_tiny_shakespeare_is_cut_where_everybody_cuts_it() -> None:
+def test_tiny_shakespeare_has_its_customary_split() -> None:
     data = prepare_corpus("tiny-shakespeare", "characters")
     train, held_out = load_shakespeare().split(0.9)
     for name, codes in (("train", train), ("validation", held_out)):
@@ -78,7 +78,7 @@ def test_tiny_shakespeare_is_cut_where_everybody_cuts_it() -> None:
         assert split.read(0, split.tokens)[:-1].tolist() == codes.tolist()
     assert data.vocabulary == 66
     with pytest.raises(UsageError, match="comes split"):
-        open_source("tiny-shakespeare", Choices(validation=Path("x")))
+        open_source("tiny-shakespeare", SourceOptions(validation=Path("x")))
 
 
 def test_every_corpus_says_what_it_is() -> None:
@@ -94,7 +94,7 @@ def prepare(tmp_path: Path, texts: dict[str, str], **choices: object) -> Prepare
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, "utf-8")
-    return prepare_corpus(str(folder), "bytes", choices=Choices(**choices))  # type: ignore[arg-type]
+    return prepare_corpus(str(folder), "bytes", choices=SourceOptions(**choices))  # type: ignore[arg-type]
 
 
 def test_one_text_is_cut_by_position(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_one_text_is_cut_by_position(tmp_path: Path) -> None:
     assert data.splits["validation"].read(0, 6).tolist() == [*b"56789", 256]
     assert data.about["plan"]["source"]["held_out"] is None
     again = prepare_corpus(
-        str(tmp_path / "texts" / "book.txt"), "bytes", choices=Choices(held_out=0.3)
+        str(tmp_path / "texts" / "book.txt"), "bytes", choices=SourceOptions(held_out=0.3)
     )
     assert again.splits["train"].text_bytes == 70
     assert again.name == "book"
@@ -148,13 +148,13 @@ def test_a_long_text_whose_share_is_met_is_cut_as_little_as_before(
     assert data.about["plan"]["source"]["files"].keys() == {"documents"}
 
 
-def test_a_share_that_cannot_be_met_is_said(tmp_path: Path) -> None:
+def test_a_share_that_cannot_be_met_is_reported(tmp_path: Path) -> None:
     texts = {f"{number}.txt": str(number) * 10 for number in range(3)}
     data = prepare(tmp_path, texts)
     assert counts(data) == {"train": 2, "validation": 1}
     assert find_miss(data) == (
-        "held out are 0.33 of the text, not 0.05: documents are held out whole, and these are few "
-        "or unlike in size; `qkvary data prepare --validation` names others"
+        "0.33 of the text is held out, not 0.05: whole documents are held out, and these are few "
+        "or differ in size; `qkvary data prepare --validation` names others"
     )
 
 
@@ -188,7 +188,7 @@ def texts_of(data: PreparedData, split: str) -> bytes:
 
 
 @pytest.mark.parametrize("held", ["held.txt", "../link.txt", "held/", "../texts/held/"])
-def test_what_is_named_for_validation_is_not_trained_on(tmp_path: Path, held: str) -> None:
+def test_named_validation_files_are_not_trained_on(tmp_path: Path, held: str) -> None:
     """Wherever below the source it lies, and however it is reached."""
     folder = tmp_path / "texts"
     name = "held/b.txt" if held.endswith("/") else "held.txt"
@@ -210,9 +210,9 @@ def test_validation_out_of_a_split_folder_is_in_no_other_split(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("held", ["only.txt", "", ".."])
-def test_where_all_is_for_validation_nothing_is_left(tmp_path: Path, held: str) -> None:
+def test_training_documents_are_required(tmp_path: Path, held: str) -> None:
     held_out = tmp_path / "texts" / held
-    with pytest.raises(UsageError, match=r"for training in .*, got none beside those of"):
+    with pytest.raises(UsageError, match=r"for training in .*, got only those of"):
         prepare(tmp_path, {"only.txt": "a<|endoftext|>b"}, validation=held_out)
 
 
@@ -253,12 +253,12 @@ def test_one_text_beside_a_test_file_is_cut_by_position(tmp_path: Path) -> None:
         (
             {"train.txt": "a", "valid.txt": "b"},
             {"held_out": 0.1},
-            "comes split: there is nothing to hold out",
+            "already has splits: leave --held-out out",
         ),
         (
             {"train.txt": "a", "valid.txt": "b", "val.txt": "c"},
             {},
-            "has two entries for validation: valid.txt is one too many",
+            "expected one entry for validation in",
         ),
     ],
 )
@@ -286,7 +286,7 @@ def test_names_of_folders(cache: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gpt2_is_found_here_in_the_cache_or_in_the_net(
+def test_gpt2_comes_from_disk_cache_or_net(
     kind: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = merges_of(kind).encode()
@@ -295,7 +295,7 @@ def test_gpt2_is_found_here_in_the_cache_or_in_the_net(
         load_gpt2()
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setattr(tokenizer_files, "fetch", lambda _url, *, limit: b"another file"[:limit])
-    with pytest.raises(DownloadError, match="its sha256 is another one"):
+    with pytest.raises(DownloadError, match="its sha256 differs"):
         load_gpt2()
     assert not (cache / "gpt2_bpe").exists()
     monkeypatch.setattr(tokenizer_files, "fetch", lambda _url, *, limit: data[:limit])
@@ -312,7 +312,7 @@ def test_gpt2_is_found_here_in_the_cache_or_in_the_net(
     ("content", "message"),
     [
         ({}, "expected a tokenizer.json, or a merges.txt or vocab.bpe"),
-        ({"merges.txt": "a b c"}, "expected two pieces to be joined in merge 1"),
+        ({"merges.txt": "a b c"}, "expected two known pieces in merge 1"),
         ({"merges.txt": "t h", "vocab.json": '{"th": 0}'}, "does not number the merges of merges"),
         ({"vocab.bpe": "t h", "encoder.json": "{"}, "expected JSON in"),
         ({"merges.txt": b"\xff"}, "expected UTF-8 in"),
@@ -340,7 +340,7 @@ def test_a_folder_with_merges_and_numbers(tmp_path: Path) -> None:
     assert load_tokenizer(str(tmp_path / "merges.txt")).describe() == made.describe()
 
 
-def test_what_a_set_carries_is_a_tokenizer_file(tmp_path: Path) -> None:
+def test_the_tokenizer_of_a_set_is_a_tokenizer_file(tmp_path: Path) -> None:
     data = prepare(tmp_path, {"a.txt": "one", "b.txt": "two"})
     again = load_tokenizer(str(data.path / "tokenizer.json"))
     assert again.describe() == data.tokenizer.describe()

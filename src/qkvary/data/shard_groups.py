@@ -1,8 +1,8 @@
-"""A set that is being prepared, on the disk: portions, each of which is there in whole or not.
+"""A set during preparation, on disk: groups of shards, each written completely or not at all.
 
-A portion is one shard for each split that got documents, and a record, written last, of where in
-the source it ends. Portions end where the source says, not where somebody was interrupted, so a
-set that was killed a hundred times is byte for byte the one that was not.
+A group has one shard for each split that received documents, and a record, written last, of the
+position in the source. Group boundaries depend only on the source, so that an interrupted
+preparation gives the same bytes as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_man
 
 LOCK_FILE = "prepare.lock"
 PLAN_FILE = "plan.json"
-_OURS = re.compile(
+_OWN_FILES = re.compile(
     rf"{re.escape(LOCK_FILE)}|{re.escape(PLAN_FILE)}|portion-\d+\.json|\.tmp-.*"
     rf"|{re.escape(TOKENIZER_FILE)}|{re.escape(BLOCKS_FILE)}|{re.escape(MANIFEST_NAME)}"
     rf"|(?:{'|'.join(SPLITS)})-\d+(?:\.starts|\.digests)?\.bin"
@@ -43,26 +43,26 @@ _OURS = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Portion:
-    """The record of one portion, and all that has to be known to go on behind it."""
+class ShardGroup:
+    """The record of one group, with all that is needed to resume after it."""
 
     stream: int
-    """Which stream of the source it belongs to."""
+    """The index of its stream in the source."""
     position: JsonValue
-    """Where in the stream it ends."""
+    """The position in the stream after the group."""
     ended: bool
-    """Whether that was the end of the stream."""
+    """Whether the stream ends with the group."""
     stream_tokens: int
-    """Tokens of the stream for training up to here."""
+    """Training tokens of the stream up to here."""
     shards: Mapping[str, tuple[int, int, int]]
-    """For each split that got documents: tokens, documents, UTF-8 bytes."""
+    """Tokens, documents and UTF-8 bytes of each split that received documents."""
     files: Mapping[str, FileEntry]
-    """What was written."""
+    """The files of the group."""
     blocks: Mapping[str, Sequence[str]]
     """Digests of the blocks of the files."""
 
     def to_bytes(self) -> bytes:
-        """The bytes of its record, with a check."""
+        """Return the record with a checksum."""
         return to_line(
             {
                 "stream": self.stream,
@@ -76,7 +76,7 @@ class Portion:
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Portion:
+    def from_bytes(cls, data: bytes) -> ShardGroup:
         """Read a record.
 
         Raises:
@@ -92,28 +92,28 @@ class Portion:
 
 
 @dataclass(slots=True)
-class Gathered:
-    """Documents of a portion that is not complete, by split."""
+class PendingGroup:
+    """Documents of an incomplete group, by split."""
 
     documents: dict[str, list[EncodedDocument]] = field(
         default_factory=dict[str, list[EncodedDocument]]
     )
-    """In order."""
+    """The documents, in order."""
 
     def add(self, split: str, document: EncodedDocument) -> None:
-        """Take one more."""
+        """Add a document."""
         self.documents.setdefault(split, []).append(document)
 
 
 def finished_plan(folder: Path) -> Any:
-    """The plan of the set that stands in a folder complete, or ``None``."""
+    """Return the plan of the complete set in a folder, or ``None``."""
     if not (folder / MANIFEST_NAME).is_file():
         return None
     return read_manifest(folder).about.get("plan")
 
 
-def begun_plan(folder: Path) -> Any:
-    """The plan of what was begun in a folder, or ``None``."""
+def unfinished_plan(folder: Path) -> Any:
+    """Return the plan of the unfinished preparation in a folder, or ``None``."""
     path = folder / PLAN_FILE
     if not path.is_file():
         return None
@@ -123,72 +123,72 @@ def begun_plan(folder: Path) -> Any:
         raise DamagedError(f"{path} was changed; remove the folder to prepare it again") from None
 
 
-class Workplace:
-    """The folder of a set that is being prepared, in the hands of one process."""
+class PreparationDirectory:
+    """The folder of a set during preparation, locked by one process."""
 
     def __init__(self, folder: Path) -> None:
-        """Take hold of the folder, which must exist.
+        """Lock the folder, which must exist.
 
         Raises:
-            UsageError: if something else is in it.
-            BusyError: if somebody else prepares there.
+            UsageError: if it holds other files.
+            BusyError: if another process prepares there.
         """
         self.folder = folder
-        foreign = sorted(path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name))
+        foreign = sorted(
+            path.name for path in folder.iterdir() if not _OWN_FILES.fullmatch(path.name)
+        )
         if foreign:
             raise UsageError(
                 f"expected an empty folder for the prepared set, got {folder} with {foreign[0]}"
             )
         self._lock = OwnerLock(folder / LOCK_FILE)
-        self.portions: list[Portion] = []
+        self.groups: list[ShardGroup] = []
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         self._lock.release()
 
     def begin(self, plan: Mapping[str, JsonValue]) -> None:
-        """Note what is prepared, before anything of it is written."""
+        """Write the plan, before any other file."""
         atomic_write_file(self.folder / PLAN_FILE, to_line(plan))
 
     def load(self) -> None:
-        """Find the portions that are there.
+        """Load the records of existing groups.
 
         Raises:
-            DamagedError: if one was changed.
+            DamagedError: if a group was changed.
         """
-        self.portions = []
-        while (path := self._record(len(self.portions))).is_file():
+        self.groups = []
+        while (path := self._record(len(self.groups))).is_file():
             try:
-                portion = Portion.from_bytes(path.read_bytes())
+                group = ShardGroup.from_bytes(path.read_bytes())
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise DamagedError(
                     f"{path} was changed; remove the folder to prepare it again"
                 ) from None
-            for name, entry in portion.files.items():
+            for name, entry in group.files.items():
                 file = self.folder / name
                 if not file.is_file() or FileEntry.of(file.read_bytes()) != entry:
-                    raise DamagedError(
-                        f"{file} is not what was written; remove the folder to prepare it again"
-                    )
-            self.portions.append(portion)
+                    raise DamagedError(f"{file} was changed; remove the folder to prepare it again")
+            self.groups.append(group)
 
     def _record(self, number: int) -> Path:
         return self.folder / f"portion-{number:05d}.json"
 
     def count(self, split: str, what: int) -> int:
-        """Tokens (0), documents (1) or bytes (2) of a split in all portions so far."""
-        return sum(one.shards[split][what] for one in self.portions if split in one.shards)
+        """Return the tokens (0), documents (1) or bytes (2) of a split over all groups so far."""
+        return sum(one.shards[split][what] for one in self.groups if split in one.shards)
 
     def add(
         self,
-        gathered: Gathered,
+        pending: PendingGroup,
         *,
         stream: int,
         position: JsonValue,
         ended: bool,
         stream_tokens: int,
-    ) -> Portion:
-        """Write one portion: its shards, then its record.
+    ) -> ShardGroup:
+        """Write one group: its shards, then its record.
 
         Raises:
             ResourceError: if the disk is full, broken or not writable.
@@ -196,13 +196,13 @@ class Workplace:
         files: dict[str, FileEntry] = {}
         blocks: dict[str, Sequence[str]] = {}
         shards: dict[str, tuple[int, int, int]] = {}
-        for split, documents in gathered.documents.items():
-            number = sum(split in one.shards for one in self.portions)
+        for split, documents in pending.documents.items():
+            number = sum(split in one.shards for one in self.groups)
             contents, shards[split] = _pack(documents, self.count(split, 0))
             for name, data in zip(shard_files(split, number), contents, strict=True):
                 atomic_write_file(self.folder / name, data)
                 files[name], blocks[name] = FileEntry.of(data), block_digests(data)
-        portion = Portion(
+        group = ShardGroup(
             stream=stream,
             position=position,
             ended=ended,
@@ -211,22 +211,22 @@ class Workplace:
             files=files,
             blocks=blocks,
         )
-        atomic_write_file(self._record(len(self.portions)), portion.to_bytes())
-        self.portions.append(portion)
-        return portion
+        atomic_write_file(self._record(len(self.groups)), group.to_bytes())
+        self.groups.append(group)
+        return group
 
     def finish(self, about: Mapping[str, JsonValue], tokenizer: bytes) -> None:
-        """Write the tokenizer and the manifest: from now on the set exists.
+        """Write the tokenizer and then the manifest, which completes the set.
 
         Args:
-            about: What the manifest says beside its list.
-            tokenizer: The description of what made the tokens.
+            about: Further fields of the manifest.
+            tokenizer: The description of the tokenizer.
 
         Raises:
             ResourceError: if the disk is full, broken or not writable.
         """
-        files = {name: one for portion in self.portions for name, one in portion.files.items()}
-        blocks = {name: one for portion in self.portions for name, one in portion.blocks.items()}
+        files = {name: one for group in self.groups for name, one in group.files.items()}
+        blocks = {name: one for group in self.groups for name, one in group.blocks.items()}
         listed = (encode(blocks) + "\n").encode()
         atomic_write_file(self.folder / BLOCKS_FILE, listed)
         atomic_write_file(self.folder / TOKENIZER_FILE, tokenizer)
@@ -242,7 +242,7 @@ class Workplace:
         atomic_write_file(self.folder / MANIFEST_NAME, manifest.to_json())
 
     def _counts(self, split: str) -> JsonValue:
-        found = [one.shards[split] for one in self.portions if split in one.shards]
+        found = [one.shards[split] for one in self.groups if split in one.shards]
         return {
             "tokens": self.count(split, 0),
             "documents": self.count(split, 1),
@@ -251,7 +251,7 @@ class Workplace:
         }
 
     def clear(self) -> None:
-        """Remove the notes of a set that is complete."""
+        """Remove the records of a complete set."""
         for path in sorted(self.folder.glob("portion-*.json")):
             remove_file(path)
         remove_file(self.folder / PLAN_FILE)
@@ -260,7 +260,7 @@ class Workplace:
 def _pack(
     documents: Sequence[EncodedDocument], start: int
 ) -> tuple[tuple[bytes, bytes, bytes], tuple[int, int, int]]:
-    """The three files of a shard that begins at token ``start`` of its split, and its counts."""
+    """Return the three files of a shard and its counts; it begins at token ``start``."""
     lengths = np.array([len(document.tokens) for document in documents], dtype=np.int64)
     starts = start + np.cumsum(lengths) - lengths
     digests = np.array([document.digest for document in documents], dtype="<u8")

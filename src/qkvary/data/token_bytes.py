@@ -1,0 +1,93 @@
+"""The bytes that each token adds to a text, inside a document and at its start.
+
+Some tokenizers prefix every document with a space and include it in the first token. That space is
+not part of the text, although the same token inside a document includes its space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkvary.data.tokenizers import Tokenizer
+
+NONE = -1
+"""Stands for a missing token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBytes:
+    """The number of UTF-8 bytes of each token; 0 for tokens that are not text."""
+
+    inside: NDArray[np.int64]
+    """Bytes of each token of the vocabulary inside a document."""
+    first: NDArray[np.int64]
+    """Bytes of each token as the first of a document."""
+    opening: int
+    """The token that precedes a document: the beginning, else the separator, else ``NONE``."""
+
+    def of(self, tokens: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of each token.
+
+        Args:
+            tokens: The tokens.
+            before: The token before each of them.
+        """
+        return np.where(before == self.opening, self.first[tokens], self.inside[tokens])
+
+
+def count_token_bytes(tokenizer: Tokenizer, marks: NDArray[np.bool_]) -> TokenBytes:
+    """Count the bytes of every token of a vocabulary.
+
+    Args:
+        tokenizer: The tokenizer.
+        marks: The result of ``find_boundary_tokens``.
+    """
+    begin, separator = tokenizer.beginning, tokenizer.separator
+    opening = separator if begin is None else begin
+    return TokenBytes(
+        inside=_measure(list_token_bytes(tokenizer, marks)),
+        first=_measure(_token_bytes_after(tokenizer, marks, begin)),
+        opening=NONE if opening is None else opening,
+    )
+
+
+def find_boundary_tokens(tokenizer: Tokenizer, separator: int | None) -> NDArray[np.bool_]:
+    """Return a mask of the tokens that begin or end documents and are not text."""
+    marks = np.zeros(tokenizer.vocabulary, dtype=np.bool_)
+    for token in (separator, tokenizer.beginning, *tokenizer.ends):
+        if token is not None:
+            marks[token] = True
+    return marks
+
+
+def list_token_bytes(tokenizer: Tokenizer, marks: NDArray[np.bool_]) -> list[bytes]:
+    """Return the bytes that each token adds inside a document; none for boundary tokens.
+
+    Args:
+        tokenizer: The tokenizer.
+        marks: The result of ``find_boundary_tokens``.
+    """
+    return _token_bytes_after(tokenizer, marks, _find_inner_token(tokenizer, marks))
+
+
+def _token_bytes_after(
+    tokenizer: Tokenizer, marks: NDArray[np.bool_], before: int | None
+) -> list[bytes]:
+    return [
+        b"" if is_mark else tokenizer.piece(token, after=before)
+        for token, is_mark in enumerate(marks.tolist())
+    ]
+
+
+def _find_inner_token(tokenizer: Tokenizer, marks: NDArray[np.bool_]) -> int | None:
+    """Return an ordinary token, after which no other token loses a space."""
+    candidates = (token for token in np.flatnonzero(~marks).tolist() if tokenizer.piece(token))
+    return next(candidates, None)
+
+
+def _measure(pieces: Sequence[bytes]) -> NDArray[np.int64]:
+    return np.array([len(piece) for piece in pieces], dtype=np.int64)
