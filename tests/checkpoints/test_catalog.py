@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.checkpoints.catalog import conversion_names, load_checkpoint, load_conversion
+from qkvary.checkpoints.catalog import format_names, load_checkpoint, load_format
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.models import save_model
 from qkvary.storage.errors import DamagedError, UsageError
@@ -16,9 +16,9 @@ def test_every_format_is_recognised_as_itself_only(tmp_path: Path) -> None:
     llama2c.write_stand_in(tmp_path / "llama2c")
     char_gpt.write_stand_in(tmp_path / "char_gpt")
     QKVForCausalLM.wrap(make_model()).save_pretrained(tmp_path / "transformers_folder")
-    assert set(conversion_names()) == {"llama2c", "char_gpt", "transformers_folder"}
-    for name in conversion_names():
-        found = [n for n in conversion_names() if load_conversion(n).recognises(tmp_path / name)]
+    assert set(format_names()) == {"llama2c", "char_gpt", "transformers_folder"}
+    for name in format_names():
+        found = [n for n in format_names() if load_format(n).recognises(tmp_path / name)]
         assert found == [name]
 
 
@@ -31,8 +31,8 @@ def test_a_file_of_a_checkpoint_stands_for_its_folder(tmp_path: Path) -> None:
         assert one.tokenizer is not None
 
 
-def test_what_is_no_checkpoint_is_refused_with_the_choices(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="where there is nothing"):
+def test_unknown_checkpoints_are_rejected_with_the_choices(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="which does not exist"):
         load_checkpoint(tmp_path / "nowhere")
     (tmp_path / "notes.txt").write_text("hello", "utf-8")
     for path in (tmp_path, tmp_path / "notes.txt"):
@@ -50,9 +50,9 @@ def test_a_folder_with_a_manifest_is_ours_or_damaged(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "model")
 
 
-@pytest.mark.parametrize("name", conversion_names())
-def test_every_conversion_says_what_it_reads(name: str, tmp_path: Path) -> None:
-    conversion = load_conversion(name)
-    assert conversion.FORMAT
-    assert not conversion.recognises(tmp_path)
-    assert not conversion.recognises(tmp_path / "nowhere")
+@pytest.mark.parametrize("name", format_names())
+def test_every_format_names_its_files(name: str, tmp_path: Path) -> None:
+    checkpoint_format = load_format(name)
+    assert checkpoint_format.FORMAT
+    assert not checkpoint_format.recognises(tmp_path)
+    assert not checkpoint_format.recognises(tmp_path / "nowhere")

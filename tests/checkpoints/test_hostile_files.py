@@ -132,7 +132,7 @@ def test_a_pickle_is_refused_for_safety(kind: str, name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_a_pickle_in_a_folder_of_ours_is_refused(kind: str, name: str, tmp_path: Path) -> None:
+def test_a_pickle_in_our_folder_is_rejected(kind: str, name: str, tmp_path: Path) -> None:
     canary, folder = tmp_path / "canary", tmp_path / "model"
     save_model(folder, make_model(), CHARACTERS)
     put(folder, name, pickles(canary)[kind])

@@ -13,8 +13,8 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.models import (
     FORMAT,
+    build_model,
     load_model,
-    make_loaded,
     parse_config,
     parse_weights,
     save_model,
@@ -38,7 +38,7 @@ def make_model(label: str = "Q-K=V", **fields: object) -> LanguageModel:
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_every_variant_comes_back_bit_by_bit(label: str, tmp_path: Path) -> None:
+def test_every_variant_survives_a_round_trip_bitwise(label: str, tmp_path: Path) -> None:
     model = make_model(label, positions="learned")
     save_model(tmp_path / "model", model, CHARACTERS)
     found, tokenizer = load_checkpoint(tmp_path / "model")
@@ -54,7 +54,7 @@ def test_every_variant_comes_back_bit_by_bit(label: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_every_number_format_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_every_dtype_survives_a_round_trip(dtype: torch.dtype, tmp_path: Path) -> None:
     model = make_model(tied_head=False, head_bias=True).to(dtype)
     save_model(tmp_path / "model", model)
     found, tokenizer = load_model(tmp_path / "model")
@@ -64,7 +64,7 @@ def test_every_number_format_comes_back(dtype: torch.dtype, tmp_path: Path) -> N
         assert torch.equal(found.state_dict()[name], tensor)
 
 
-def test_layers_of_different_kinds_come_back(tmp_path: Path) -> None:
+def test_mixed_layers_survive_a_round_trip(tmp_path: Path) -> None:
     config = make_language_model_config("QKV")
     layers = (config.layers[0], make_language_model_config("Q-MQA@w3").layers[0])
     mixed: LanguageModelConfig = dataclasses.replace(config, attention=layers)
@@ -85,12 +85,12 @@ def test_a_model_replaces_a_model_and_nothing_else(tmp_path: Path) -> None:
     assert load_model(tmp_path / "new" / "model").network.config == make_model("MQA").config
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("precious", "utf-8")
-    with pytest.raises(UsageError, match="is no model of this format; it is not overwritten"):
+    with pytest.raises(UsageError, match="is not a model of this format; it is not overwritten"):
         save_model(tmp_path / "notes", make_model())
     assert (tmp_path / "notes" / "mine.txt").read_text("utf-8") == "precious"
 
 
-def test_what_could_not_be_used_is_not_written(tmp_path: Path) -> None:
+def test_unusable_models_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a vocabulary of 13, but its tokenizer one of 256"):
         save_model(tmp_path / "model", make_model(), ByteTokenizer())
     broken = make_model()
@@ -139,15 +139,15 @@ def rewrite(folder: Path, about: dict[str, JsonValue] | None = None, **files: by
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"config": b"[]"}, DamagedError, "is no configuration of a language model"),
-        ({"config": b"{}"}, DamagedError, "is no configuration of a language model"),
-        ({"config": b"[" * 100_000}, DamagedError, "is no configuration"),
+        ({"config": b"[]"}, DamagedError, "is not a configuration of a language model"),
+        ({"config": b"{}"}, DamagedError, "is not a configuration of a language model"),
+        ({"config": b"[" * 100_000}, DamagedError, "is not a configuration"),
         ({"config": None}, DamagedError, "does not list config.json"),
-        ({"config": b'{"num_layers": 1000000000000}'}, DamagedError, "more layers than there are"),
-        ({"tokenizer": b"[]"}, DamagedError, "tokenizer.json is no tokenizer"),
+        ({"config": b'{"num_layers": 1000000000000}'}, DamagedError, "more layers than tensors"),
+        ({"tokenizer": b"[]"}, DamagedError, "tokenizer.json is not a tokenizer"),
         ({"tokenizer": b'{"kind": "bytes"}'}, DamagedError, "but its tokenizer one of 256"),
-        ({"about": {"kind": "run"}}, DamagedError, "holds no language model, but run"),
-        ({"about": {}}, DamagedError, "holds no language model, but a run"),
+        ({"about": {"kind": "run"}}, DamagedError, "model, got run"),
+        ({"about": {}}, DamagedError, "model, got a run"),
         (
             {"about": {"kind": "language model", "model_format": FORMAT.version + 1}},
             NewerFormatError,
@@ -155,7 +155,7 @@ def rewrite(folder: Path, about: dict[str, JsonValue] | None = None, **files: by
         ),
     ],
 )
-def test_a_folder_that_was_made_up_is_refused(
+def test_a_forged_folder_is_rejected(
     change: dict[str, object], error: type[QkvaryError], message: str, tmp_path: Path
 ) -> None:
     save_model(tmp_path / "model", make_model(), CHARACTERS)
@@ -176,7 +176,7 @@ def places_of(config: object) -> list[tuple[object, ...]]:
     return [()]
 
 
-def test_no_value_of_a_configuration_does_more_than_be_refused(tmp_path: Path) -> None:
+def test_any_invalid_configuration_is_rejected(tmp_path: Path) -> None:
     model = make_model("(Q-MQA)+@rotary@w5", positions="learned")
     save_model(tmp_path / "model", model)
     text = (tmp_path / "model" / "config.json").read_text("utf-8")
@@ -192,7 +192,7 @@ def test_no_value_of_a_configuration_does_more_than_be_refused(tmp_path: Path) -
             place[path[-1]] = value
             try:
                 config = parse_config(json.dumps(changed).encode(), tmp_path, tensors=99)
-                network, _ = make_loaded(config, parse_weights(weights, "w"), None, "w")
+                network, _ = build_model(config, parse_weights(weights, "w"), None, "w")
             except DamagedError as error:
                 assert len(str(error).splitlines()) == 1  # noqa: PT017  both ends are right
                 continue
@@ -209,5 +209,5 @@ def test_a_configuration_of_another_size_is_refused_before_anything_is_built(
     rewrite(
         tmp_path / "model", config=text.replace(b'"vocabulary":13', b'"vocabulary":1099511627776')
     )
-    with pytest.raises(DamagedError, match="weights, but its configuration asks for"):
+    with pytest.raises(DamagedError, match="weights, but its configuration requires"):
         load_model(tmp_path / "model")

@@ -38,8 +38,8 @@ def test_the_flag_is_found_or_the_default_holds(normalizer: bytes, expected: boo
     "data",
     [b"\xff", b"\x80" * 11, field(1, 2, b"abc")[:-1], field(1, 3, b""), field(1, 5, b"ab")],
 )
-def test_what_is_no_message_is_refused(data: bytes) -> None:
-    with pytest.raises(DamagedError, match="m is no SentencePiece model"):
+def test_invalid_messages_are_rejected(data: bytes) -> None:
+    with pytest.raises(DamagedError, match="m is not a SentencePiece model"):
         joins_spaces(data, "m")
 
 
@@ -48,4 +48,4 @@ def test_any_bytes_are_a_flag_or_refused(data: bytes) -> None:
     try:
         assert joins_spaces(data, "m") in {True, False}
     except DamagedError as error:
-        assert str(error) == "m is no SentencePiece model"  # noqa: PT017  both ends are right
+        assert str(error) == "m is not a SentencePiece model"  # noqa: PT017  both ends are right

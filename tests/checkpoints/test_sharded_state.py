@@ -16,7 +16,7 @@ from qkvary.checkpoints.sharded_state import (
     Tensors,
     row_counts,
     shard_contents,
-    shards_note,
+    shard_metadata,
     whole_contents,
 )
 from qkvary.checkpoints.training_state import load_training_state, read_state, state_sha256
@@ -70,7 +70,7 @@ def save(directory: Path, step: int, count: int) -> None:
         entries = write_checked(folder, whole_contents(single))
         for number, mine in enumerate(every):
             entries |= write_checked(folder, shard_contents(mine, number=number, count=count))
-        note = shards_note([row_counts(mine) for mine in every])
+        note = shard_metadata([row_counts(mine) for mine in every])
         write_manifest(folder, step, entries, {"loss": float("nan"), **note})
     keep_newest(directory)
 
@@ -139,7 +139,7 @@ def test_a_reader_opens_the_files_that_it_needs(
         assert sorted(opened) == sorted([f"{kind}.safetensors" for kind in KINDS] + shards)
 
 
-def test_files_of_no_use_to_anybody_are_checked_by_somebody(tmp_path: Path) -> None:
+def test_unneeded_files_are_still_verified(tmp_path: Path) -> None:
     """Of 13 writers the last two had no rows at all."""
     save(tmp_path, 3, 13)
     path = step_folder(tmp_path, 3) / "weights-00013-of-00013.safetensors"
@@ -200,7 +200,7 @@ def test_rows_that_are_not_the_listed_ones_are_refused(tmp_path: Path) -> None:
         Reader().read(folder, Manifest(files=manifest.files, about=about))
 
 
-def test_the_newest_sound_one_is_read(tmp_path: Path) -> None:
+def test_the_newest_valid_state_is_loaded(tmp_path: Path) -> None:
     save(tmp_path, 3, 2)
     save(tmp_path, 5, 3)
     (step_folder(tmp_path, 5) / "optimizer-00002-of-00003.safetensors").unlink()

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from qkvary.checkpoints.tensor_files import Entry, contents_of, read_tensors
+from qkvary.checkpoints.tensor_files import TensorEntry, contents_of, read_tensors
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.manifest import FileEntry, Manifest
 
@@ -50,7 +50,7 @@ def bytes_of(tensors: dict[str, Tensor]) -> bytes:
     return data
 
 
-def every_row(entry: Entry) -> range:
+def all_rows(entry: TensorEntry) -> range:
     return range(entry.shape[0])
 
 
@@ -58,7 +58,7 @@ def read(folder: Path, data: bytes, rows: object = None) -> dict[str, Tensor]:
     (folder / "a.safetensors").write_bytes(data)
     manifest = Manifest(files={"a.safetensors": FileEntry.of(data)}, about={})
     with manifest.open(folder, "a.safetensors") as file:
-        return read_tensors(file, rows or every_row)  # type: ignore[arg-type]
+        return read_tensors(file, rows or all_rows)  # type: ignore[arg-type]
 
 
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -87,7 +87,7 @@ def test_some_rows_are_read(tmp_path: Path) -> None:
         first = generator.randrange(3)
         rows = range(first, generator.randrange(first, 4))
 
-        def chosen(entry: Entry, rows: range = rows) -> range:
+        def chosen(entry: TensorEntry, rows: range = rows) -> range:
             return rows if entry.shape[0] >= 3 else range(0)
 
         found = read(tmp_path, bytes_of(tensors), chosen)
@@ -129,6 +129,6 @@ def with_header(header: object, data: bytes = b"") -> bytes:
         with_header({"a": {"dtype": "F32", "shape": 1, "data_offsets": [0, 4]}}, b"0000"),
     ],
 )
-def test_what_is_no_such_file_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_invalid_files_are_rejected(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(DamagedError, match=r"a\.safetensors"):
         read(tmp_path, data)

@@ -43,7 +43,7 @@ def load(folder: Path, reported: list[str] | None = None) -> TrainingState | Non
     return load_training_state(folder, accept=lambda _about: None, report=said.append)
 
 
-def test_a_state_comes_back_bit_by_bit(tmp_path: Path) -> None:
+def test_a_state_survives_a_round_trip_bitwise(tmp_path: Path) -> None:
     save_training_state(tmp_path, state(3))
     found = load(tmp_path)
     assert found
@@ -71,7 +71,7 @@ def test_a_digest_covers_every_name_type_shape_and_number() -> None:
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
-def test_the_newest_are_left_and_any_of_them_can_be_gone_back_to(tmp_path: Path, keep: int) -> None:
+def test_the_newest_states_are_kept_and_loadable(tmp_path: Path, keep: int) -> None:
     for step in range(1, 8):
         save_training_state(tmp_path, state(step), keep=keep)
     assert stored_steps(tmp_path) == tuple(range(7, 7 - keep, -1))
@@ -87,7 +87,7 @@ def test_the_newest_are_left_and_any_of_them_can_be_gone_back_to(tmp_path: Path,
 
 
 @pytest.mark.parametrize(("before", "behind"), [(5, 1), (5, 2), (1, 5)])
-def test_another_number_holds_from_the_next_reading_on(
+def test_a_changed_number_applies_from_the_next_load(
     tmp_path: Path, before: int, behind: int
 ) -> None:
     for step in range(1, 8):
@@ -103,7 +103,7 @@ def test_another_number_holds_from_the_next_reading_on(
     assert stored_steps(tmp_path) == tuple(range(8, 8 - min(behind, left + 1), -1))
 
 
-def test_of_one_the_old_is_removed_when_the_new_is_there(
+def test_with_one_state_the_old_is_removed_after_the_new_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At each removal the new state is durable under its name, and is what was to be written."""
@@ -127,7 +127,7 @@ def test_of_one_the_old_is_removed_when_the_new_is_there(
     assert [path.name for path in removed] == ["step-000000000001", "step-000000000002"]
 
 
-def test_what_was_not_read_back_removes_nothing(
+def test_a_failed_verification_removes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_training_state(tmp_path, state(1), keep=1)

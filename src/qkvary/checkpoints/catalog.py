@@ -1,6 +1,6 @@
-"""Checkpoints of every format that can be read: the project's own, and a file per other one.
+"""Checkpoint formats: the project's own, and one module per foreign format.
 
-Torch-free until a checkpoint is loaded, so that a command line can be read without it.
+Torch-free until a checkpoint is loaded.
 """
 
 from __future__ import annotations
@@ -17,76 +17,76 @@ if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
 
 EXPORT_KIND = "transformers export"
-"""What the manifest of a folder says that was written for transformers."""
+"""The kind in the manifest of a folder written for transformers."""
 
 _FOLDER = Path(__file__).parent / "formats"
 
 
-class Conversion(Protocol):
-    """The interface of every file in ``formats``."""
+class CheckpointFormat(Protocol):
+    """The interface of every module in ``formats``."""
 
     @property
     def FORMAT(self) -> str:  # noqa: N802  a constant of a module
-        """What the format is called, and which files it consists of."""
+        """The name of the format and its files."""
         ...
 
     def recognises(self, path: Path) -> bool:
-        """Whether a file or folder is of this format, by its names and a look inside."""
+        """Return whether a file or folder has this format."""
         ...
 
     def load(self, path: Path) -> LoadedModel:
-        """Read it.
+        """Load the checkpoint.
 
         Raises:
-            DamagedError: if it is not what it should be.
+            DamagedError: if it is damaged.
         """
         ...
 
 
-def conversion_names() -> tuple[str, ...]:
-    """The formats that there are a file for."""
+def format_names() -> tuple[str, ...]:
+    """Return the names of the format modules."""
     stems = (path.stem for path in _FOLDER.glob("*.py"))
     return tuple(sorted(stem for stem in stems if stem[0] != "_"))
 
 
-def load_conversion(name: str) -> Conversion:
-    """The module of a format."""
-    return cast("Conversion", import_module(f"qkvary.checkpoints.formats.{name}"))
+def load_format(name: str) -> CheckpointFormat:
+    """Return the module of a format."""
+    return cast("CheckpointFormat", import_module(f"qkvary.checkpoints.formats.{name}"))
 
 
 def is_export(path: Path) -> bool:
-    """Whether a folder with a manifest was written for transformers.
+    """Return whether a folder with a manifest was written for transformers.
 
     Raises:
-        DamagedError: if the manifest is none.
+        DamagedError: if the manifest is invalid.
     """
     return read_manifest(path).about.get("kind") == EXPORT_KIND
 
 
 def load_checkpoint(path: Path) -> LoadedModel:
-    """Read a language model and its tokenizer, whatever the format.
+    """Load a language model and its tokenizer from any known format.
 
     Args:
         path: A file, or the folder of a model.
 
     Returns:
-        The network and its tokenizer, or ``None`` where the checkpoint has none.
+        The network and its tokenizer, or ``None`` for a checkpoint without one.
 
     Raises:
-        UsageError: if there is nothing, or nothing of a known format.
-        DamagedError: if it is of a known format, and not what it should be.
-        UnsafeError: if reading it would run what it holds.
+        UsageError: if the checkpoint does not exist or has no known format.
+        DamagedError: if it is damaged.
+        UnsafeError: if it is a pickle, which could run code.
     """
     if not path.exists():
-        raise UsageError(f"expected a checkpoint, got {path}, where there is nothing")
+        raise UsageError(f"expected a checkpoint, got {path}, which does not exist")
     if (path / MANIFEST_NAME).is_file() and not is_export(path):
         return import_module("qkvary.checkpoints.models").load_model(path)
-    found = [load_conversion(name) for name in conversion_names()]
-    for conversion in found:
-        if conversion.recognises(path):
-            return conversion.load(path)
+    found = [load_format(name) for name in format_names()]
+    for checkpoint_format in found:
+        if checkpoint_format.recognises(path):
+            return checkpoint_format.load(path)
     refuse_pickles(path)
-    known = "; ".join(conversion.FORMAT for conversion in found)
+    known = "; ".join(checkpoint_format.FORMAT for checkpoint_format in found)
     raise UsageError(
         f"expected a checkpoint of a known format, got {path}; choices: a folder that save_model "
         f"wrote; {known}"

@@ -1,6 +1,6 @@
-"""A language model as a folder: weights, configuration, tokenizer, and the list of all three.
+"""A language model as a folder: weights, configuration, tokenizer and a manifest.
 
-What is read is what was written, bit for bit; a folder that somebody changed is refused.
+Loading is bit-exact and rejects a changed folder.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from qkvary.storage.jsonvalues import JsonValue, decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
 
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
-"""Version of what the folder holds; the manifest has its own."""
+"""The format of the contents; the manifest has its own."""
 KIND = "language model"
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -35,22 +35,22 @@ _WEIGHTS, _CONFIG, _TOKENIZER = "model.safetensors", "config.json", "tokenizer.j
 
 
 class LoadedModel(NamedTuple):
-    """A network that is ready to decode, and what turns text into its tokens."""
+    """A network ready for decoding, with its tokenizer."""
 
     network: LanguageModel
-    """In evaluation mode, on the processor, in the number format that was stored."""
+    """The network, in evaluation mode on the CPU, in the stored dtype."""
     tokenizer: Tokenizer | None
-    """Where the checkpoint has one."""
+    """The tokenizer, if the checkpoint has one."""
 
-    def moved(self, device: str, dtype: str | None) -> "LoadedModel":
-        """The same model on another device or in another number format, in place.
+    def to(self, device: str, dtype: str | None) -> "LoadedModel":
+        """Move the network to a device and a dtype, in place.
 
         Args:
-            device: As torch names it, such as ``cpu`` or ``cuda:1``.
-            dtype: As torch names it; ``None`` leaves the format as it is stored.
+            device: A torch device, such as ``cpu`` or ``cuda:1``.
+            dtype: A torch dtype; ``None`` keeps the stored one.
 
         Raises:
-            UsageError: if there is no such device or format.
+            UsageError: if the device or dtype does not exist.
         """
         known = {str(one).removeprefix("torch."): one for one in DTYPES}
         if dtype is not None and dtype not in known:
@@ -68,16 +68,16 @@ class LoadedModel(NamedTuple):
 
 
 def save_model(path: Path, model: LanguageModel, tokenizer: Tokenizer | None = None) -> None:
-    """Write a model as a folder, durably; a model that stands there already is replaced.
+    """Write a model as a folder, durably; an existing model is replaced.
 
     Args:
         path: The folder.
-        model: Whose weights and configuration are kept.
-        tokenizer: Of the model's vocabulary.
+        model: The model.
+        tokenizer: The tokenizer of the model's vocabulary.
 
     Raises:
-        UsageError: if something else stands at ``path``, the tokenizer does not fit, or the model
-            cannot be loaded again because it has weights that are not finite.
+        UsageError: if ``path`` holds something else, the tokenizer does not fit, or a weight is not
+            finite.
         ResourceError: if the disk is full, broken or not writable.
     """
     weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
@@ -87,7 +87,7 @@ def save_model(path: Path, model: LanguageModel, tokenizer: Tokenizer | None = N
     except DamagedError as error:
         raise UsageError(str(error)) from None
     if path.exists() and not _holds_model(path):
-        raise UsageError(f"{path} is no model of this format; it is not overwritten")
+        raise UsageError(f"{path} is not a model of this format; it is not overwritten")
     files = {
         _WEIGHTS: to_safetensors(weights),
         _CONFIG: canonical_json(model.config).encode() + b"\n",
@@ -102,49 +102,49 @@ def save_model(path: Path, model: LanguageModel, tokenizer: Tokenizer | None = N
 
 
 def load_model(path: Path) -> LoadedModel:
-    """Read what ``save_model`` wrote.
+    """Load what ``save_model`` wrote.
 
     Raises:
-        DamagedError: if it is not exactly what was written.
+        DamagedError: if the folder was changed.
         UnsafeError: if its manifest names a file outside of it.
     """
     manifest = read_manifest(path)
     about = manifest.about
     if about.get("kind") != KIND:
-        raise DamagedError(f"{path} holds no language model, but {about.get('kind', 'a run')}")
+        raise DamagedError(f"expected a language model in {path}, got {about.get('kind', 'a run')}")
     FORMAT.check(about, path)
     weights = parse_weights(manifest.read(path, _WEIGHTS), str(path / _WEIGHTS))
     config = parse_config(manifest.read(path, _CONFIG), path / _CONFIG, len(weights))
     tokenizer = _read_tokenizer(manifest, path)
-    return make_loaded(config, weights, tokenizer, str(path))
+    return build_model(config, weights, tokenizer, str(path))
 
 
-def make_loaded(
+def build_model(
     config: LanguageModelConfig,
     weights: Mapping[str, Tensor],
     tokenizer: Tokenizer | None,
     where: str,
 ) -> LoadedModel:
-    """Build a network with exactly these weights; nothing is allocated before the sizes agree.
+    """Build a network with these weights; nothing is allocated before the sizes agree.
 
     Args:
-        config: The network.
-        weights: Every parameter by its name.
-        tokenizer: What turns text into its tokens.
-        where: What the weights are called in messages.
+        config: The configuration.
+        weights: All parameters by name.
+        tokenizer: The tokenizer.
+        where: The name of the weights in messages.
 
     Raises:
-        DamagedError: if names, shapes or number formats are not those of the network, or a weight
-            is not finite.
+        DamagedError: if names, shapes or dtypes do not match the network, or a weight is not
+            finite.
     """
     try:
         expected = network_parameters(config).total
     except ValueError as error:
-        raise DamagedError(f"{where} has a configuration that makes no sense: {error}") from None
+        raise DamagedError(f"{where} has an invalid configuration: {error}") from None
     found = sum(tensor.numel() for tensor in weights.values())
     if expected != found:
         raise DamagedError(
-            f"{where} has {found:,} weights, but its configuration asks for {expected:,}"
+            f"{where} has {found:,} weights, but its configuration requires {expected:,}"
         )
     dtype = _check_numbers(weights, where)
     _check_vocabulary(config, tokenizer, where)
@@ -167,16 +167,16 @@ def make_loaded(
 
 
 def parse_weights(data: bytes, where: str) -> dict[str, Tensor]:
-    """The tensors of a safetensors file.
+    """Return the tensors of a safetensors file.
 
     Raises:
-        DamagedError: if it is none.
+        DamagedError: if it is not a safetensors file.
     """
     try:
         return from_safetensors(data)
     except (SafetensorError, KeyError, ValueError, OverflowError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise DamagedError(f"{where} is no safetensors file: {reason}") from None
+        raise DamagedError(f"{where} is not a safetensors file: {reason}") from None
 
 
 def _check_numbers(weights: Mapping[str, Tensor], where: str) -> torch.dtype:
@@ -194,7 +194,7 @@ def _check_numbers(weights: Mapping[str, Tensor], where: str) -> torch.dtype:
 
 
 def _check_vocabulary(config: LanguageModelConfig, tokenizer: Tokenizer | None, where: str) -> None:
-    # A table may be padded: rows behind the last token are never asked for, nor said.
+    # A table may be padded: rows after the last token are never used.
     if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
         raise DamagedError(
             f"{where} has a vocabulary of {config.vocabulary}, but its tokenizer one of "
@@ -209,26 +209,26 @@ def _holds_model(path: Path) -> bool:
 
 
 def parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
-    """The configuration in the bytes of ``config.json``.
+    """Parse the bytes of ``config.json``.
 
     Args:
         data: The bytes.
-        path: Where they stand, for messages.
-        tensors: Those that the weights have: a network has fewer layers.
+        path: Their location, for messages.
+        tensors: The number of tensors, which bounds the number of layers.
 
     Raises:
-        DamagedError: if they are no configuration.
+        DamagedError: if the configuration is invalid.
     """
-    refused = f"{path} is no configuration of a language model"
+    refused = f"{path} is not a configuration of a language model"
     try:
         fields = cast("dict[str, Any]", decode(data))
         layers = fields["num_layers"]
-        # Checked first: a configuration becomes a list of its layers.
+        # Checked first, because decoding allocates all layers.
         if isinstance(layers, int) and layers <= tensors:
             return from_dict(LanguageModelConfig, fields)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{refused}: {' '.join(str(error).split())}") from None
-    raise DamagedError(f"{refused}: it asks for more layers than there are tensors ({tensors})")
+    raise DamagedError(f"{refused}: it has more layers than tensors ({tensors})")
 
 
 def _read_tokenizer(manifest: Manifest, path: Path) -> Tokenizer | None:
@@ -237,4 +237,4 @@ def _read_tokenizer(manifest: Manifest, path: Path) -> Tokenizer | None:
     try:
         return make_tokenizer(cast("dict[str, Any]", decode(manifest.read(path, _TOKENIZER))))
     except (ValueError, AttributeError, RecursionError) as error:
-        raise DamagedError(f"{path / _TOKENIZER} is no tokenizer: {error}") from None
+        raise DamagedError(f"{path / _TOKENIZER} is not a tokenizer: {error}") from None

@@ -1,7 +1,6 @@
-"""One flag of a SentencePiece model file: whether runs of spaces become one.
+"""One flag of a SentencePiece model file: whether runs of spaces are collapsed.
 
-The file is a protocol buffer: fields, each a number and a value. Only the fields on the way to the
-flag are looked at; the pieces come from elsewhere.
+The file is a protocol buffer, a sequence of numbered fields. Only the path to the flag is read.
 """
 
 from collections.abc import Iterator
@@ -14,29 +13,29 @@ _LONGEST_VARINT = 10
 
 
 def joins_spaces(data: bytes, where: str) -> bool:
-    """Whether the model's normaliser strips spaces at the ends and joins them inside.
+    """Return whether the model's normaliser strips and collapses spaces.
 
     Args:
         data: The bytes of a ``.model`` file.
-        where: How it is called in messages.
+        where: Its name in messages.
 
     Raises:
-        DamagedError: if the bytes are no protocol buffer.
+        DamagedError: if the bytes are not a protocol buffer.
     """
     found = True
     try:
         for number, value in _fields(data):
             if number == _NORMALIZER and isinstance(value, bytes):
                 flags = [flag for name, flag in _fields(value) if name == _REMOVE_EXTRA_SPACES]
-                # The format's default, which is not stored, is to join.
+                # The default, which is not stored, is to collapse.
                 found = bool(flags[-1]) if flags else True
     except (IndexError, ValueError):
-        raise DamagedError(f"{where} is no SentencePiece model") from None
+        raise DamagedError(f"{where} is not a SentencePiece model") from None
     return found
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Every field of a message: its number, and a whole number or bytes."""
+    """Yield the number and value of every field of a message."""
     place = 0
     while place < len(data):
         key, place = _varint(data, place)
@@ -52,7 +51,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         else:
             raise ValueError(f"expected a field of a known kind, got {kind}")
         if place + size > len(data):
-            raise ValueError("expected a field inside the message, got one that leaves it")
+            raise ValueError("expected a field inside the message, got one that exceeds it")
         yield number, data[place : place + size]
         place += size
 

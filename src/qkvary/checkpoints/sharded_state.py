@@ -1,12 +1,11 @@
-"""Tensors of a checkpoint that lie in several files: each process writes the rows that it has.
+"""Checkpoint tensors sharded by rows over several files, one per process.
 
-A checkpoint has one file of whole tensors of each kind, ``weights.safetensors`` and
-``optimizer.safetensors``. Where processes share the tensors by rows, those lie in one further file
-for each process (``weights-00001-of-00004.safetensors``), one below the other, and the manifest
-says how many rows of each tensor each file has. So whoever reads may be another number of
-processes: each of them picks its rows out of the files that hold them.
+Unsharded tensors are in ``weights.safetensors`` and ``optimizer.safetensors``. Sharded tensors are
+in one further file per process (``weights-00001-of-00004.safetensors``), and the manifest lists the
+rows of each tensor in each file. So any number of processes can read a checkpoint: each reads its
+rows from the files that hold them.
 
-Knows no processes; they are numbers here.
+Processes are only numbers here.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor
 
-from qkvary.checkpoints.tensor_files import Entry, contents_of, read_tensors
+from qkvary.checkpoints.tensor_files import TensorEntry, contents_of, read_tensors
 from qkvary.storage.checkpoint_folders import FileContents
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.jsonvalues import JsonValue
@@ -32,16 +31,16 @@ Tensors = Mapping[Kind, Mapping[str, Tensor]]
 """Tensors by kind and name."""
 
 RowCounts = Mapping[str, Mapping[str, int]]
-"""How many rows of each shared tensor a process has, by kind and name."""
+"""The rows of each sharded tensor in a process, by kind and name."""
 
 Wanted = Callable[[Kind, str, int], range]
-"""Which of so many rows of a tensor are wanted."""
+"""Returns the requested range of a tensor's rows."""
 
-_NOTE = "shards"
+_SHARDS = "shards"
 
 
-def every_row(_kind: Kind, _name: str, rows: int) -> range:
-    """Want all."""
+def all_rows(_kind: Kind, _name: str, rows: int) -> range:
+    """Request all rows."""
     return range(rows)
 
 
@@ -54,7 +53,7 @@ def _shard_file(kind: Kind, number: int, count: int) -> str:
 
 
 def whole_contents(tensors: Tensors) -> dict[str, FileContents]:
-    """Return the files of whole tensors."""
+    """Return the files of unsharded tensors."""
     return {_whole_file(kind): contents_of(tensors[kind]) for kind in KINDS}
 
 
@@ -62,25 +61,25 @@ def shard_contents(tensors: Tensors, *, number: int, count: int) -> dict[str, Fi
     """Return the files of one process.
 
     Args:
-        tensors: Its rows of every shared tensor.
-        number: Its own number, counted from 0: rows follow in the order of the processes.
-        count: How many processes there are.
+        tensors: Its rows of every sharded tensor.
+        number: Its rank; shards are ordered by rank.
+        count: The number of processes.
     """
     return {_shard_file(kind, number, count): contents_of(tensors[kind]) for kind in KINDS}
 
 
 def row_counts(tensors: Tensors) -> dict[str, dict[str, int]]:
-    """Return how many rows of each tensor there are."""
+    """Return the number of rows of each tensor."""
     return {kind: {name: len(tensor) for name, tensor in tensors[kind].items()} for kind in KINDS}
 
 
-def shards_note(counts: Sequence[RowCounts]) -> dict[str, JsonValue]:
-    """Return what the manifest has to say of the files of all processes, in their order."""
+def shard_metadata(counts: Sequence[RowCounts]) -> dict[str, JsonValue]:
+    """Return the entry of the manifest for the files of all processes, in order of rank."""
     rows = {
         kind: {name: [count[kind][name] for count in counts] for name in counts[0][kind]}
         for kind in KINDS
     }
-    return {_NOTE: {"count": len(counts), "rows": rows}}
+    return {_SHARDS: {"count": len(counts), "rows": rows}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,19 +87,19 @@ class Reader:
     """One of the processes that read a checkpoint."""
 
     number: int = 0
-    """Counted from 0."""
+    """Its rank."""
     count: int = 1
-    """How many there are."""
-    wanted: Wanted = every_row
-    """What this one needs."""
+    """The number of processes."""
+    wanted: Wanted = all_rows
+    """The rows to read."""
 
     def read(self, folder: Path, manifest: Manifest) -> dict[Kind, dict[str, Tensor]]:
-        """Return the wanted rows of every tensor, on the CPU; no rows come as an empty tensor.
+        """Return the requested rows of every tensor on the CPU; no rows give an empty tensor.
 
-        Files in which nothing is wanted are shared out among the readers, who only check them.
+        Files without requested rows are distributed over the readers, which only verify them.
 
         Raises:
-            DamagedError: if a file that was read is not the listed one.
+            DamagedError: if a file does not match the manifest.
         """
         note = _parse_note(manifest)
         return {
@@ -112,14 +111,14 @@ class Reader:
         }
 
     def _read_whole(self, folder: Path, manifest: Manifest, kind: Kind) -> dict[str, Tensor]:
-        def choose(entry: Entry) -> range:
+        def choose(entry: TensorEntry) -> range:
             return self.wanted(kind, entry.name, entry.shape[0])
 
         with manifest.open(folder, _whole_file(kind)) as file:
             return read_tensors(file, choose)
 
     def _read_shards(
-        self, folder: Path, manifest: Manifest, kind: Kind, note: _Note
+        self, folder: Path, manifest: Manifest, kind: Kind, note: _ShardTable
     ) -> dict[str, Tensor]:
         listed = note.rows[kind]
         wanted = {name: self.wanted(kind, name, sum(counts)) for name, counts in listed.items()}
@@ -142,9 +141,9 @@ class _Shard:
 
     name: str
     rows: Mapping[str, int]
-    """How many rows of each tensor it has."""
+    """The rows of each tensor in the file."""
     wanted: Mapping[str, range]
-    """Which of them are wanted."""
+    """The requested rows among them."""
 
     def read(self, folder: Path, manifest: Manifest) -> dict[str, Tensor]:
         with manifest.open(folder, self.name) as file:
@@ -152,35 +151,35 @@ class _Shard:
         if {name: tensor.shape[:1] for name, tensor in tensors.items()} != {
             name: (len(rows),) for name, rows in self.wanted.items()
         }:
-            raise self._unlike_list(folder)
+            raise self._mismatch(folder)
         return {name: tensor for name, tensor in tensors.items() if len(tensor)}
 
-    def _choose(self, folder: Path, entry: Entry) -> range:
+    def _choose(self, folder: Path, entry: TensorEntry) -> range:
         if entry.shape[0] != self.rows.get(entry.name):
-            raise self._unlike_list(folder)
+            raise self._mismatch(folder)
         return self.wanted[entry.name]
 
-    def _unlike_list(self, folder: Path) -> DamagedError:
+    def _mismatch(self, folder: Path) -> DamagedError:
         return DamagedError(f"{folder / self.name} does not hold the rows that are listed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Note:
-    """What a manifest says of the files of processes."""
+class _ShardTable:
+    """The entry of the manifest for the files of all processes."""
 
     count: int = 0
     rows: Mapping[Kind, Mapping[str, Sequence[int]]]
 
 
-def _parse_note(manifest: Manifest) -> _Note:
-    note = cast("dict[str, Any] | None", manifest.about.get(_NOTE))
+def _parse_note(manifest: Manifest) -> _ShardTable:
+    note = cast("dict[str, Any] | None", manifest.about.get(_SHARDS))
     if note is None:
-        return _Note(rows={kind: {} for kind in KINDS})
-    return _Note(count=note["count"], rows={kind: note["rows"][kind] for kind in KINDS})
+        return _ShardTable(rows={kind: {} for kind in KINDS})
+    return _ShardTable(count=note["count"], rows={kind: note["rows"][kind] for kind in KINDS})
 
 
 def _part(counts: Sequence[int], number: int, wanted: range) -> range:
-    """Which rows of file ``number`` are among the wanted ones of the whole tensor."""
+    """Return the requested rows of the whole tensor that are in file ``number``."""
     first, rows = sum(counts[:number]), counts[number]
     start = min(max(wanted.start - first, 0), rows)
     return range(start, max(start, min(wanted.stop - first, rows)))

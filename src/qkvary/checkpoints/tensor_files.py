@@ -1,7 +1,7 @@
-"""Safetensors files written tensor by tensor, and read row by row against their digest.
+"""Safetensors files written tensor by tensor, and read row by row and verified.
 
-The bytes are those of the format; that nothing needs the memory of a whole file, and that nothing
-is used before it was compared with the manifest, is what this file adds to the library.
+Compared with the library, no whole file is held in memory, and no tensor is used before the file
+was compared with the manifest.
 """
 
 from __future__ import annotations
@@ -37,39 +37,39 @@ _LARGEST_HEADER = 10**8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One tensor of a file."""
+class TensorEntry:
+    """The header entry of a tensor."""
 
     name: str
-    """What it is called."""
+    """The name."""
     dtype: torch.dtype
-    """Of its numbers."""
+    """The dtype."""
     shape: tuple[int, ...]
-    """Its sizes."""
+    """The shape."""
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-Chosen = Callable[[Entry], range]
-"""Which rows of a tensor are wanted; not asked where it is a single number."""
+RowSelector = Callable[[TensorEntry], range]
+"""Returns the rows of a tensor to read; not called for scalars."""
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
-    """Return the bytes of a tensor on the CPU that lies in one piece."""
+    """Return the bytes of a contiguous tensor on the CPU."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
-def entry_of(name: str, tensor: Tensor) -> Entry:
-    """Describe a tensor."""
-    return Entry(name=name, dtype=tensor.dtype, shape=tuple(tensor.shape))
+def entry_of(name: str, tensor: Tensor) -> TensorEntry:
+    """Return the header entry of a tensor."""
+    return TensorEntry(name=name, dtype=tensor.dtype, shape=tuple(tensor.shape))
 
 
 def contents_of(tensors: Mapping[str, Tensor]) -> FileContents:
-    """Return the bytes of a file that holds ``tensors``, made one after the other."""
-    # Wide numbers first, so that each tensor lies where its numbers may; then by name.
+    """Return the contents of a file with ``tensors``, generated one by one."""
+    # Wide dtypes first for alignment, then by name.
     entries = sorted(
         (entry_of(name, tensor) for name, tensor in tensors.items()),
         key=lambda entry: (-entry.dtype.itemsize, entry.name),
@@ -86,7 +86,7 @@ def contents_of(tensors: Mapping[str, Tensor]) -> FileContents:
     return FileContents(size=size, blocks=blocks())
 
 
-def _header(entries: list[Entry]) -> bytes:
+def _header(entries: list[TensorEntry]) -> bytes:
     fields: dict[str, dict[str, object]] = {}
     start = 0
     for entry in entries:
@@ -102,11 +102,11 @@ def _header(entries: list[Entry]) -> bytes:
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
 
-def read_tensors(file: CheckedFile, chosen: Chosen) -> dict[str, Tensor]:
-    """Return the chosen rows of every tensor of a file; the others cost no memory.
+def read_tensors(file: CheckedFile, chosen: RowSelector) -> dict[str, Tensor]:
+    """Return the selected rows of every tensor of a file; other rows use no memory.
 
     Raises:
-        DamagedError: if the file is not the listed one, or holds no tensors.
+        DamagedError: if the file does not match the manifest, or is invalid.
     """
     tensors: dict[str, Tensor] = {}
     for entry in _read_header(file):
@@ -125,7 +125,7 @@ def read_tensors(file: CheckedFile, chosen: Chosen) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_header(file: CheckedFile) -> list[Entry]:
+def _read_header(file: CheckedFile) -> list[TensorEntry]:
     size = int.from_bytes(file.take(_LENGTH_BYTES), "little")
     if size > _LARGEST_HEADER:
         raise DamagedError(f"{file.path} holds no tensors: its header would have {size:,} bytes")
@@ -133,20 +133,20 @@ def _read_header(file: CheckedFile) -> list[Entry]:
     try:
         entries = _parse_header(data, file.left)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise DamagedError(f"{file.path} holds no tensors: its header makes no sense") from None
+        raise DamagedError(f"{file.path} holds no tensors: its header is invalid") from None
     return entries
 
 
-def _parse_header(data: bytes, left: int) -> list[Entry]:
+def _parse_header(data: bytes, left: int) -> list[TensorEntry]:
     fields = cast("dict[str, Any]", json.loads(data))
     fields.pop("__metadata__", None)
-    entries: list[Entry] = []
+    entries: list[TensorEntry] = []
     start = 0
     for name, field in sorted(fields.items(), key=lambda item: item[1]["data_offsets"]):
         shape = tuple(field["shape"])
         if not all(type(size) is int and size >= 0 for size in shape):
             raise ValueError(name)
-        entry = Entry(name=name, dtype=_DTYPES[field["dtype"]], shape=shape)
+        entry = TensorEntry(name=name, dtype=_DTYPES[field["dtype"]], shape=shape)
         if field["data_offsets"] != [start, start + entry.size]:
             raise ValueError(name)
         entries.append(entry)

@@ -1,4 +1,4 @@
-"""Weights and optimizer state of a run in the middle of training, as safetensors."""
+"""Weights and optimizer state of a run during training, as safetensors."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from qkvary.storage.jsonvalues import JsonValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingState:
-    """Everything that a run needs to go on as if it had never stopped."""
+    """Everything needed to resume a run exactly."""
 
     step: int
-    """Steps made."""
+    """Completed steps."""
     weights: Mapping[str, Tensor]
     """Parameters and buffers by name."""
     optimizer: Mapping[str, Tensor]
-    """State of the optimizer by name."""
+    """Optimizer state by name."""
     about: Mapping[str, JsonValue]
-    """Everything that is not a tensor."""
+    """All state that is not a tensor."""
 
 
-def as_it_is(tensor: Tensor) -> Tensor:
-    """Return a tensor that is whole already."""
+def identity(tensor: Tensor) -> Tensor:
+    """Return the tensor unchanged."""
     return tensor
 
 
@@ -51,14 +51,14 @@ def state_sha256(
     weights: Mapping[str, Tensor],
     optimizer: Mapping[str, Tensor],
     *,
-    whole: Callable[[Tensor], Tensor] = as_it_is,
+    whole: Callable[[Tensor], Tensor] = identity,
 ) -> str:
-    """Return one digest of all weights and of the optimizer's state, bit for bit.
+    """Return one digest of all weights and the optimizer state.
 
     Args:
         weights: Tensors by name.
         optimizer: Tensors by name.
-        whole: Brings a tensor together that processes share; asked in the same order everywhere.
+        whole: Gathers a sharded tensor; called in the same order in every process.
     """
     digest = hashlib.sha256()
     for kind, tensors in (("weights", weights), ("optimizer", optimizer)):
@@ -71,16 +71,16 @@ def state_sha256(
 
 
 def save_training_state(directory: Path, state: TrainingState, *, keep: int = DEFAULT_KEEP) -> None:
-    """Write ``state`` durably, then remove all but the newest.
+    """Write ``state`` durably, then remove all but the newest states.
 
     Args:
-        directory: Where the states are.
-        state: The new one.
-        keep: How many are left, with the new one.
+        directory: The folder of the states.
+        state: The new state.
+        keep: The number of states to keep, including the new one.
 
     Raises:
-        ResourceError: if the disk is full, broken or not writable; the states before stay.
-        DamagedError: if what was read back is not what was written.
+        ResourceError: if the disk is full, broken or not writable; earlier states stay.
+        DamagedError: if the written state cannot be read back.
     """
     files = whole_contents({"weights": state.weights, "optimizer": state.optimizer})
     size = sum(contents.size for contents in files.values())
@@ -97,16 +97,16 @@ def load_training_state(
     report: Callable[[str], None],
     keep: int = DEFAULT_KEEP,
 ) -> TrainingState | None:
-    """Return the newest sound state, whole, or None where there is none at all.
+    """Return the newest valid state, or ``None`` if no state exists.
 
     Args:
-        directory: Where the states are.
-        accept: Given what is not a tensor; raises ``DamagedError`` if the state is of no use.
-        report: Told, in a sentence, of each damaged state that was passed over.
-        keep: How many are left, with the one that was found.
+        directory: The folder of the states.
+        accept: Called with the non-tensor state; raises ``DamagedError`` to reject it.
+        report: Called with a sentence for each damaged state that was skipped.
+        keep: The number of states to keep, including the loaded one.
 
     Raises:
-        DamagedError: if there are states and all of them are damaged.
+        DamagedError: if all states are damaged.
     """
 
     def read(step: int) -> TrainingState:
@@ -126,16 +126,16 @@ def read_state(
     accept: Callable[[Mapping[str, JsonValue]], None],
     reader: Reader | None = None,
 ) -> TrainingState:
-    """Return the state of one step, or what a reader wants of it.
+    """Return the state of one step, or the part that a reader requests.
 
     Args:
-        directory: Where the states are.
-        step: Which.
+        directory: The folder of the states.
+        step: The step.
         accept: As for ``load_training_state``.
-        reader: Who reads; somebody who wants everything by default.
+        reader: The reading process; by default one that reads everything.
 
     Raises:
-        DamagedError: if it is not exactly what was written, or of no use.
+        DamagedError: if the state was changed, or is rejected.
         UnsafeError: if its manifest names a file outside of it.
     """
     manifest = step_manifest(directory, step)

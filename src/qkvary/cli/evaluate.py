@@ -176,7 +176,7 @@ def command(
     from qkvary.inference.evaluation.identity import identify
 
     against = None if asking.against is None else open_training_text(asking.against)
-    loaded = load_checkpoint(checkpoint).moved(running.device, running.dtype)
+    loaded = load_checkpoint(checkpoint).to(running.device, running.dtype)
     document: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": running.batch_size}
     document["identity"] = identify(loaded.network, loaded.tokenizer)
     if reading.data:

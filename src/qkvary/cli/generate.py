@@ -196,7 +196,7 @@ def command(
     if running.deterministic_batch and choosing.beams is not None:
         raise UsageError("expected --deterministic-batch without --beams, got both")
     sampling = choosing.sampling()
-    loaded = load_checkpoint(checkpoint).moved(running.device, running.dtype)
+    loaded = load_checkpoint(checkpoint).to(running.device, running.dtype)
     if loaded.tokenizer is None:
         raise UsageError(f"expected a checkpoint with a tokenizer, got {checkpoint} without one")
     texts = prompts or ("",)

@@ -26,7 +26,7 @@ from qkvary.checkpoints.sharded_state import (
     Tensors,
     row_counts,
     shard_contents,
-    shards_note,
+    shard_metadata,
     whole_contents,
 )
 from qkvary.checkpoints.training_state import (
@@ -328,7 +328,7 @@ class Sharded(_MultiProcess):
 
             def finish() -> None:
                 files = _collect(folder, [files for files, _ in answers])
-                note = shards_note([counts for _, counts in answers])
+                note = shard_metadata([counts for _, counts in answers])
                 write_manifest(folder, step, files, {**about, **note})
                 stack.close()
                 keep_newest(directory, keep)

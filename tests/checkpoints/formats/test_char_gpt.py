@@ -111,21 +111,25 @@ def test_shared_heads_equal_the_loops(tmp_path: Path) -> None:
         ({"vocab_size": 0}, DamagedError, "has vocab_size 0, expected a whole number from 1"),
         ({"num_layers": 10**12}, DamagedError, "has num_layers 1000000000000, expected"),
         ({"num_layers": 10**6}, DamagedError, "has 1000000 layers, expected at most"),
-        ({"num_layers": 3}, DamagedError, "but its configuration asks for"),
+        ({"num_layers": 3}, DamagedError, "but its configuration requires"),
         ({"d_model": True}, DamagedError, "has d_model True, expected a whole number"),
         ({"d_model": "20"}, DamagedError, "has d_model '20', expected"),
         ({"d_ff": 2.5}, DamagedError, "has d_ff 2.5, expected"),
         ({"d_ff": None}, DamagedError, "has d_ff None, expected"),
         ({"d_ff": [0] * 1000}, DamagedError, "has d_ff [0, 0"),
-        ({"num_kv_heads": 3}, DamagedError, "describes no network: expected KV heads that divide"),
+        (
+            {"num_kv_heads": 3},
+            DamagedError,
+            "not describe a network: expected KV heads that divide",
+        ),
         ({"chars": "aa"}, DamagedError, "expected an alphabet of distinct characters"),
-        ({"chars": 5}, DamagedError, "has chars that are no text"),
+        ({"chars": 5}, DamagedError, "has chars that are not text"),
         ({"chars": "ab"}, DamagedError, "has a vocabulary of 13, but its tokenizer one of 2"),
         ({"ffn_activation": "gelu"}, UsageError, "has ffn_activation 'gelu', expected 'relu'"),
         ({"layer_norm_eps": 1e-6}, UsageError, "has layer_norm_eps 1e-06, expected 1e-05"),
     ],
 )
-def test_a_configuration_that_makes_no_sense_is_refused(
+def test_invalid_configurations_are_rejected(
     changes: dict[str, Any], error: type[QkvaryError], message: str, tmp_path: Path
 ) -> None:
     write(tmp_path, {**CONFIG, **changes}, WEIGHTS)
@@ -175,7 +179,7 @@ def test_weights_of_another_network_are_refused(how: str, message: str, tmp_path
         ("config.json", b'{"chars": NaN}', DamagedError),
     ],
 )
-def test_what_is_no_such_file_is_refused(
+def test_invalid_files_are_rejected(
     name: str, data: bytes, error: type[QkvaryError], tmp_path: Path
 ) -> None:
     write(tmp_path, CONFIG, WEIGHTS)
@@ -185,7 +189,7 @@ def test_what_is_no_such_file_is_refused(
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_no_damage_ends_in_anything_but_a_sentence(tmp_path: Path) -> None:
+def test_damage_always_gives_a_one_sentence_error(tmp_path: Path) -> None:
     char_gpt.write_stand_in(tmp_path / "sound")
     for seed in range(60):
         generator = random.Random(seed)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.formats.llama2c import load, read_sizes, read_tokenizer, recognises
+from qkvary.checkpoints.formats.llama2c import load, read_header, read_tokenizer, recognises
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
 from tests.checkpoints.published_models import (
@@ -119,7 +119,7 @@ def test_any_text_is_encoded_so_and_comes_back(text: str) -> None:
     assert b"".join(pieces).decode() == text
 
 
-def test_the_original_model_of_the_tokenizer_says_what_becomes_of_spaces(tmp_path: Path) -> None:
+def test_the_original_tokenizer_model_decides_about_spaces(tmp_path: Path) -> None:
     llama2c.write_stand_in(tmp_path / "model")
     assert load(tmp_path / "model").tokenizer.encode("a  b ")[-1] == 259 + 12  # type: ignore[union-attr]
     normalizer = bytes((1 << 3 | 2, 1)) + b"i" + bytes((4 << 3, 1))
@@ -158,14 +158,14 @@ def with_value(kind: str, value: float) -> bytes:
         (header(vocab_size=-307), DamagedError, "bytes instead of the"),
         (with_value("w2", math.nan), DamagedError, "not finite, in stack.blocks"),
         (with_value("embedding", math.inf), DamagedError, "not finite, in embedding"),
-        (with_value("cos", math.nan), DamagedError, "a rotation that is not of base 10,000"),
-        (with_value("sin", 0.5), DamagedError, "a rotation that is not of base 10,000"),
+        (with_value("cos", math.nan), DamagedError, "a rotary base other than 10,000"),
+        (with_value("sin", 0.5), DamagedError, "a rotary base other than 10,000"),
         (b"24ka" + PACKED, UsageError, "a later version of the llama2.c format"),
         (b"PK\x03\x04" + PACKED, UnsafeError, "is a pickle"),
         (b"\x80\x02" + PACKED, UnsafeError, "is a pickle"),
     ],
 )
-def test_what_is_no_model_is_refused(
+def test_invalid_models_are_rejected(
     data: bytes, error: type[QkvaryError], message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "model.bin").write_bytes(data)
@@ -181,20 +181,20 @@ def test_what_is_no_model_is_refused(
         (b"", "ends at piece 0 of 307"),
         (TOKENIZER[:-3], "or ends inside it"),
         (TOKENIZER[:-30], "of 307"),
-        (TOKENIZER + b"x", "has 1 bytes behind 307 pieces"),
+        (TOKENIZER + b"x", "has 1 bytes after 307 pieces"),
         (TOKENIZER[:8] + struct.pack("<i", -1) + TOKENIZER[12:], "has -1 bytes in piece 0"),
         (TOKENIZER[:8] + struct.pack("<i", 2**30) + TOKENIZER[12:], "bytes in piece 0"),
-        (TOKENIZER[:4] + struct.pack("<f", math.nan) + TOKENIZER[8:], "scores that are finite"),
+        (TOKENIZER[:4] + struct.pack("<f", math.nan) + TOKENIZER[8:], "finite scores, got one"),
         (TOKENIZER.replace(b"<0x41>", b"<0x4g>"), "a token for each of 256 bytes, got 255"),
     ],
 )
-def test_what_is_no_tokenizer_is_refused(data: bytes, message: str) -> None:
+def test_invalid_tokenizers_are_rejected(data: bytes, message: str) -> None:
     with pytest.raises(DamagedError) as caught:
         read_tokenizer(data, SIZES["vocab_size"], "t.bin")
     assert message in str(caught.value)
 
 
-def test_no_damage_ends_in_anything_but_a_sentence(tmp_path: Path) -> None:
+def test_damage_always_gives_a_one_sentence_error(tmp_path: Path) -> None:
     llama2c.write_stand_in(tmp_path / "sound")
     for seed in range(60):
         generator = random.Random(seed)
@@ -214,6 +214,6 @@ def test_a_folder_of_several_models_is_not_guessed_at(tmp_path: Path) -> None:
 
 
 def test_the_header_is_read_as_it_is_written() -> None:
-    sizes = read_sizes(PACKED, "m")
+    sizes = read_header(PACKED, "m")
     assert (sizes.dim, sizes.hidden, sizes.layers, sizes.heads) == (24, 11, 2, 6)
     assert (sizes.kv_heads, sizes.vocabulary, sizes.tokens, sizes.tied) == (3, 307, 33, True)

@@ -20,7 +20,7 @@ from tests.reference import char_gpt
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("label", ["QKV", "Q-K=V@rotary", "(Q-MQA)+"])
-def test_what_transformers_saves_comes_back(label: str, tied: bool, tmp_path: Path) -> None:
+def test_saved_models_of_transformers_are_loaded(label: str, tied: bool, tmp_path: Path) -> None:
     logging.disable_progress_bar()
     model = make_model(label, tied_head=tied, positions="learned")
     QKVForCausalLM.wrap(model).save_pretrained(tmp_path / "model")
@@ -43,12 +43,12 @@ def write(folder: Path, model: LanguageModel, **changes: Any) -> Path:
     ("changes", "error", "message"),
     [
         ({"network_format": 2}, NewerFormatError, "has network_format 2, this qkvary reads 1"),
-        ({"network": None}, DamagedError, "is no configuration of a language model"),
-        ({"network": []}, DamagedError, "is no configuration of a language model"),
-        ({"network": {"num_layers": 10**12}}, DamagedError, "more layers than there are tensors"),
+        ({"network": None}, DamagedError, "is not a configuration of a language model"),
+        ({"network": []}, DamagedError, "is not a configuration of a language model"),
+        ({"network": {"num_layers": 10**12}}, DamagedError, "more layers than tensors"),
     ],
 )
-def test_what_is_no_network_is_refused(
+def test_invalid_networks_are_rejected(
     changes: dict[str, Any], error: type[QkvaryError], message: str, tmp_path: Path
 ) -> None:
     assert load(write(tmp_path, make_model())).network.config == make_model().config

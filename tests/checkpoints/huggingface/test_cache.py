@@ -68,7 +68,7 @@ def test_rows_can_be_chosen_by_a_mask_and_copies_are_independent() -> None:
     assert other.nbytes == 3 * 4 * 2 * 20 * 8
 
 
-def test_what_transformers_asks_is_answered() -> None:
+def test_queries_of_transformers_are_answered() -> None:
     model = make_model("Q-K=V@w3")
     cache = model.make_cache(max_tokens=11)
     assert isinstance(cache, NetworkCache)
@@ -101,7 +101,7 @@ def test_a_recording_cache_takes_tokens_of_a_window_back() -> None:
     assert used.get_seq_length() == 9
 
 
-def test_what_cannot_be_done_is_refused() -> None:
+def test_unsupported_operations_are_rejected() -> None:
     model = make_model("Q-K=V@w3")
     cache = model.make_cache()
     with torch.no_grad():

@@ -98,7 +98,7 @@ def test_every_way_to_generate_gives_the_same_with_and_without_cache(
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_guesses_are_taken_back(label: str) -> None:
+def test_rejected_tokens_are_cropped(label: str) -> None:
     """By looking up the prompt, and by another network."""
     model, assistant = make_model(label), make_model("GQA-2")
     ids = prompt(1, 4).repeat(1, 2)
@@ -266,7 +266,7 @@ def test_forward_is_the_network() -> None:
     torch.testing.assert_close(few, expected[:, chosen], rtol=0, atol=1e-6)
 
 
-def test_what_is_not_understood_is_refused() -> None:
+def test_unknown_arguments_are_rejected() -> None:
     model = make_model("Q-K=V")
     ids = prompt(2, LENGTH)
     with pytest.raises(ValueError, match="expected no other arguments, got position_ids; choices:"):

@@ -1,4 +1,4 @@
-"""The same tokens, whoever encodes."""
+"""Our tokenizers and the converted ones give the same tokens."""
 
 import json
 
@@ -70,7 +70,7 @@ def test_special_tokens_keep_their_numbers(name: str) -> None:
     assert (fast.end is None) == (ours.separator is None)
     if fast.end is not None:
         assert fast.library.token_to_id(fast.end) == ours.separator
-        assert any("inside of a text is that token" in note for note in fast.notes)
+        assert any("inside a text becomes that token" in note for note in fast.notes)
     if fast.beginning is not None:
         assert fast.library.token_to_id(fast.beginning) == ours.beginning
     assert fast.library.get_vocab_size(with_added_tokens=True) == ours.vocabulary
@@ -93,7 +93,7 @@ def test_pieces_that_overlap_with_themselves_are_counted() -> None:
     assert len(convert_tokenizer(TOKENIZERS["pieces"]).notes) == 1
 
 
-def test_what_the_library_cannot_express_is_refused() -> None:
+def test_inexpressible_tokenizers_are_rejected() -> None:
     pieces, scores = [list(part) for part in PIECES]
     pieces[-1] = b"\xff\xfe"
     with pytest.raises(UsageError, match="expected pieces of whole characters"):

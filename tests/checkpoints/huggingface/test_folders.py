@@ -31,7 +31,7 @@ def without_bars() -> None:
     register()
 
 
-def make_loaded(label: str = "Q-K=V", **fields: object) -> LoadedModel:
+def build_model(label: str = "Q-K=V", **fields: object) -> LoadedModel:
     network = LanguageModel(make_language_model_config(label, **fields)).eval()
     randomize(network, seed=17)
     return LoadedModel(network, None)
@@ -50,7 +50,7 @@ def make_loaded(label: str = "Q-K=V", **fields: object) -> LoadedModel:
 def test_our_own_class_has_the_same_tensors(
     tmp_path: Path, label: str, fields: dict[str, object], dtype: torch.dtype
 ) -> None:
-    loaded = make_loaded(label, **fields)
+    loaded = build_model(label, **fields)
     loaded.network.to(dtype)
     found = export_folder(loaded, tmp_path / "out")
     assert found.architecture == "QKVForCausalLM"
@@ -69,7 +69,7 @@ def test_our_own_class_has_the_same_tensors(
 
 
 def test_it_is_what_transformers_would_have_written(tmp_path: Path) -> None:
-    loaded = make_loaded()
+    loaded = build_model()
     export_folder(loaded, tmp_path / "ours")
     QKVForCausalLM.wrap(loaded.network).save_pretrained(tmp_path / "theirs")
     ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("ours", "theirs"))
@@ -120,7 +120,7 @@ def test_a_published_model_is_llama_with_its_tokenizer(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-def test_what_no_stock_architecture_has_is_refused(tmp_path: Path) -> None:
+def test_networks_without_a_stock_architecture_are_rejected(tmp_path: Path) -> None:
     char_gpt.write_stand_in(tmp_path / "model")
     with pytest.raises(UsageError, match="expected a network that GPT-2 can express, got norms"):
         export_folder(load_checkpoint(tmp_path / "model"), tmp_path / "out", to="gpt2")
@@ -128,7 +128,7 @@ def test_what_no_stock_architecture_has_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", [ByteTokenizer(), BytePairTokenizer(merges_of("stand-in"))])
-def test_tokenizers_come_along(
+def test_tokenizers_are_exported(
     tmp_path: Path, tokenizer: ByteTokenizer | BytePairTokenizer
 ) -> None:
     config = dataclasses.replace(
@@ -146,18 +146,18 @@ def test_tokenizers_come_along(
 
 
 def test_only_exports_are_replaced(tmp_path: Path) -> None:
-    export_folder(make_loaded(), tmp_path / "out")
-    export_folder(make_loaded("I-K=V"), tmp_path / "out")
-    assert load_checkpoint(tmp_path / "out").network.config == make_loaded("I-K=V").network.config
-    save_model(tmp_path / "model", make_loaded().network)
+    export_folder(build_model(), tmp_path / "out")
+    export_folder(build_model("I-K=V"), tmp_path / "out")
+    assert load_checkpoint(tmp_path / "out").network.config == build_model("I-K=V").network.config
+    save_model(tmp_path / "model", build_model().network)
     for name in ("model", "empty", "file"):
         if name == "empty":
             (tmp_path / name).mkdir()
         if name == "file":
             (tmp_path / name).write_text("a", "utf-8")
-        with pytest.raises(UsageError, match=f"{name} is no export of this program"):
-            export_folder(make_loaded(), tmp_path / name)
-    assert load_checkpoint(tmp_path / "model").network.config == make_loaded().network.config
+        with pytest.raises(UsageError, match=f"{name} is not an export of this program"):
+            export_folder(build_model(), tmp_path / name)
+    assert load_checkpoint(tmp_path / "model").network.config == build_model().network.config
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "qkvary_tokenizer.json"])

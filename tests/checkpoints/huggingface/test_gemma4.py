@@ -71,7 +71,7 @@ def test_the_weights_count() -> None:
     model, ids = build(), tokens(2, 17)
     expected = decode(model, ids, dynamic(model))
     cache = exact_cache(model)
-    cache.layers[4].make_key = gemma4.KeyOfValue(  # type: ignore[union-attr]
+    cache.layers[4].make_key = gemma4.KeyFromValue(  # type: ignore[union-attr]
         gain=torch.nn.Parameter(torch.ones(24)), rotary=model.model.rotary_emb, angles=3
     )
     assert not torch.allclose(decode(model, ids, cache), expected, atol=1e-3)
@@ -195,7 +195,7 @@ def test_generate_gives_the_same_text_and_scores(model: Any, name: str, layout: 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_assisted_generation_takes_guesses_back(model: Any, layout: Layout) -> None:
+def test_assisted_generation_crops_rejected_tokens(model: Any, layout: Layout) -> None:
     assistant = build(seed=1, num_hidden_layers=7)
     with torch.no_grad():
         assistant.model.norm.weight.mul_(1 + 0.5 * torch.randn(26))
@@ -212,7 +212,7 @@ def test_assisted_generation_takes_guesses_back(model: Any, layout: Layout) -> N
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_given_cache_is_used_and_goes_on(model: Any, layout: Layout) -> None:
+def test_a_given_cache_is_continued(model: Any, layout: Layout) -> None:
     ids = tokens(2, 7)
     expected = model.generate(ids, max_new_tokens=12)
     cache = exact_cache(model, layout=layout)
@@ -223,7 +223,7 @@ def test_a_given_cache_is_used_and_goes_on(model: Any, layout: Layout) -> None:
     uninstall(model)
 
 
-def test_positions_that_are_given_are_those_that_count(model: Any) -> None:
+def test_given_positions_are_used(model: Any) -> None:
     ids = tokens(2, 9)
     positions = torch.tensor([[0, 2, 3, 7, 8, 9, 10, 20, 21], [5, 5, 6, 7, 1, 2, 3, 4, 40]])
     caches = [dynamic(model), *(exact_cache(model, layout=layout) for layout in LAYOUTS)]
@@ -378,7 +378,7 @@ def test_norms_of_two_epsilons_are_refused() -> None:
         exact_cache(model)
 
 
-def test_a_cache_that_nobody_tells_positions_says_so(model: Any) -> None:
+def test_missing_positions_are_reported(model: Any) -> None:
     cache = exact_cache(model, layout="rotate when read")
     uninstall(model)
     with pytest.raises(ValueError, match="expected a call of the model that this cache was made"):

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from qkvary.arch.attention import PositionConfig, ScaleConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig, Positions
-from qkvary.checkpoints.huggingface.stock import Stock, export_stock, find_obstacle
+from qkvary.checkpoints.huggingface.stock import StockArchitecture, export_stock, find_obstacle
 from qkvary.nn.language_model import LanguageModel
 from qkvary.training.presets import PRESETS, find_preset
 from tests.checkpoints.huggingface.causal_models import decode_greedily, make_network, prompt
@@ -124,7 +124,7 @@ def failure_of(label: str) -> str | None:
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_gpt2_says_the_same_or_says_why_not(label: str) -> None:
+def test_gpt2_gives_equal_logits_or_a_reason(label: str) -> None:
     rotary = "@rotary" in label
     network = make_network(label, positions="none" if rotary else "learned")
     failure = failure_of(label)
@@ -142,7 +142,7 @@ def test_gpt2_says_the_same_or_says_why_not(label: str) -> None:
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal"])
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("plain", [True, False])
-def test_gpt2_says_the_same_of_every_block(
+def test_gpt2_gives_equal_logits_for_every_block(
     positions: Positions, activation: Activation, plain: bool
 ) -> None:
     config = make_language_model_config("Q-K=V", positions=positions, tied_head=not plain)
@@ -164,7 +164,7 @@ def test_gpt2_says_the_same_of_every_block(
 
 
 @pytest.mark.parametrize("label", LLAMA)
-def test_llama_says_the_same(label: str) -> None:
+def test_llama_gives_equal_logits(label: str) -> None:
     network = build_network(llama_config(label))
     stock = export_stock(network)
     assert stock.config.model_type == "llama"
@@ -174,7 +174,7 @@ def test_llama_says_the_same(label: str) -> None:
     assert distance(logits_of(single.build()).double(), expected) < 1e-5
 
 
-def test_llama_says_the_same_with_biases_and_a_head_of_its_own() -> None:
+def test_llama_gives_equal_logits_with_biases_and_an_untied_head() -> None:
     config = llama_config("Q-K=V", bias=False, out_bias=True, d_model=28)
     network = build_network(dataclasses.replace(config, tied_head=False))
     stock = export_stock(network)
@@ -225,26 +225,26 @@ def test_what_is_saved_runs_without_us(tmp_path: Path) -> None:
     assert torch.equal(found, decode_greedily(network, ids, torch.ones_like(ids), 8))
 
 
-def test_what_is_lost_is_said() -> None:
+def test_losses_are_reported() -> None:
     assert export_stock(make_network("QKV", positions="learned")).notes == ()
     shared = export_stock(make_network("Q-K=V", positions="learned"))
     more = 2 * (20 * 20 + 20)
     total = sum(value.numel() for value in shared.weights.values()) - 13 * 20
     cache, parameters = shared.notes
     assert cache.startswith(
-        "its cache holds 80 numbers of a token, keys and values of 4 heads a la"
+        "its cache holds 80 numbers per token, keys and values of 4 heads per la"
     )
     assert cache.endswith("where 40 are needed")
     assert parameters == (
-        f"it has {total:,} parameters where {total - more:,} are needed, since copies are its own"
+        f"it has {total:,} parameters where {total - more:,} are needed, because it copies weights"
     )
     grouped = export_stock(build_network(llama_config("GQA-2")))
     assert grouped.notes == ()
     both = export_stock(build_network(llama_config("Q-K=V/2")))
-    assert both.notes[0].startswith("its cache holds 48 numbers of a token, keys and values of 2")
+    assert both.notes[0].startswith("its cache holds 48 numbers per token, keys and values of 2")
     block = dataclasses.replace(SWIGLU, dropout=0.1)
     dropped = build_network(dataclasses.replace(llama_config("QKV"), block=block))
-    assert export_stock(dropped).notes == ("in training it drops out less, or elsewhere",)
+    assert export_stock(dropped).notes == ("in training its dropout is weaker or applied elsewhere",)
 
 
 def change(config: LanguageModelConfig, **fields: Any) -> LanguageModelConfig:
@@ -314,7 +314,7 @@ LLAMA_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", GPT2_REFUSED)
-def test_what_gpt2_cannot_express_is_refused(name: str) -> None:
+def test_networks_that_gpt2_cannot_express_are_rejected(name: str) -> None:
     fields, reason = GPT2_REFUSED[name]
     network = LanguageModel(change(make_language_model_config("QKV"), **fields))
     pattern = f"^expected a network that GPT-2 can express, got {re.escape(reason)}"
@@ -323,7 +323,7 @@ def test_what_gpt2_cannot_express_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LLAMA_REFUSED)
-def test_what_llama_cannot_express_is_refused(name: str) -> None:
+def test_networks_that_llama_cannot_express_are_rejected(name: str) -> None:
     fields, reason = LLAMA_REFUSED[name]
     network = LanguageModel(change(llama_config("Q-K=V"), **fields))
     pattern = f"^expected a network that Llama can express, got {re.escape(reason)}"
@@ -338,7 +338,7 @@ def test_what_llama_cannot_express_is_refused(name: str) -> None:
         ("llama", "Llama can express, got keys with 20 of 40 channels rotated; choices: rotary_f"),
     ],
 )
-def test_a_refusal_is_about_the_architecture_that_was_asked_for(to: Stock, reason: str) -> None:
+def test_a_refusal_names_the_requested_architecture(to: StockArchitecture, reason: str) -> None:
     config = find_preset("lm-10m").network
     small = change(config, num_layers=1, vocabulary=7)
     with pytest.raises(ValueError, match=f"^expected a network that {re.escape(reason)}"):
@@ -348,7 +348,7 @@ def test_a_refusal_is_about_the_architecture_that_was_asked_for(to: Stock, reaso
 def test_presets_that_can_be_exported_are_those_that_the_guide_names() -> None:
     able = {
         to: {name for name, one in PRESETS.items() if find_obstacle(one.network, to) is None}
-        for to in get_args(Stock)
+        for to in get_args(StockArchitecture)
     }
     modern = {"lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m", "lm-1b"}
     assert able["gpt2"] == PRESETS.keys() - modern - {"gpt2-124m-residual-gelu"}

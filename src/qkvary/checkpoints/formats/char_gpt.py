@@ -1,7 +1,7 @@
 """Post-norm character models with learned positions: ``model.safetensors`` and a ``config.json``.
 
-The configuration lists the characters. Every sublayer is followed by a LayerNorm and so is the last
-block; the feed-forward network is ReLU, the output has a matrix and a bias of its own.
+The configuration lists the characters. A LayerNorm follows every sublayer and the last block; the
+feed-forward network is ReLU, the output has its own matrix and bias.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
-from qkvary.checkpoints.models import LoadedModel, make_loaded, parse_weights
+from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
 from qkvary.data.model_configs import parse_config
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
@@ -23,7 +23,7 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 LARGEST_SIZE = 2**24
 
 _SIZES = ("vocab_size", "d_model", "num_layers", "num_heads", "head_dim", "d_ff", "max_len")
-# What is built here; a checkpoint that says otherwise is another kind of network.
+# The supported network; other values are rejected.
 _EXPECTED: dict[str, object] = {
     "ffn_activation": "relu",
     "attention_scale": "1/sqrt(head_dim)",
@@ -51,7 +51,7 @@ _LAYER_NAMES = {
 
 
 def recognises(path: Path) -> bool:
-    """Whether it is such a folder, or its file of weights."""
+    """Return whether a path is such a folder, or its weights."""
     folder = path.parent if path.name == WEIGHTS else path
     if not ((folder / WEIGHTS).is_file() and (folder / CONFIG).is_file()):
         return False
@@ -59,11 +59,11 @@ def recognises(path: Path) -> bool:
 
 
 def load(path: Path) -> LoadedModel:
-    """Read a model with its characters.
+    """Load a model with its characters.
 
     Raises:
-        UsageError: if a file cannot be read, or the network is of a kind that is not built here.
-        DamagedError: if a file is not what it should be.
+        UsageError: if a file cannot be read, or the network is of an unsupported kind.
+        DamagedError: if a file is damaged.
         UnsafeError: if it is a pickle.
     """
     folder = path.parent if path.name == WEIGHTS else path
@@ -83,22 +83,22 @@ def load(path: Path) -> LoadedModel:
             f"{tokenizer.vocabulary}"
         )
     weights = _rename(tensors, network.num_layers)
-    return make_loaded(network, weights, tokenizer, str(folder / WEIGHTS))
+    return build_model(network, weights, tokenizer, str(folder / WEIGHTS))
 
 
 def read_config(
     config: dict[str, object], where: str, *, most_layers: int = 1000
 ) -> LanguageModelConfig:
-    """The network that a configuration describes.
+    """Return the configuration of the network.
 
     Args:
-        config: What the file holds.
-        where: How it is called in messages.
-        most_layers: A plausible number of layers.
+        config: The contents of the file.
+        where: The name of the file in messages.
+        most_layers: The maximum number of layers.
 
     Raises:
-        UsageError: for a network of a kind that is not built here.
-        DamagedError: for sizes that no network has.
+        UsageError: for a network of an unsupported kind.
+        DamagedError: for implausible sizes.
     """
     for name, expected in _EXPECTED.items():
         if config.get(name, expected) != expected:
@@ -130,13 +130,13 @@ def read_config(
             head_bias=True,
         )
     except ValueError as error:
-        raise DamagedError(f"{where} describes no network: {error}") from None
+        raise DamagedError(f"{where} does not describe a network: {error}") from None
 
 
 def _read_characters(config: dict[str, object], where: str) -> str:
     characters = config.get("chars")
     if not isinstance(characters, str):
-        raise DamagedError(f"{where} has chars that are no text")
+        raise DamagedError(f"{where} has chars that are not text")
     return characters
 
 
@@ -152,7 +152,7 @@ def _read_size(config: dict[str, object], name: str, where: str) -> int:
 
 
 def _rename(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Our names for theirs; what has none keeps its own, and is refused where it is not known."""
+    """Return the tensors under our names; unknown ones keep theirs and are rejected later."""
     names = dict(_NAMES)
     for layer in range(layers):
         for theirs, ours in _LAYER_NAMES.items():

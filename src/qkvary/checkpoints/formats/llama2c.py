@@ -1,8 +1,8 @@
-"""Llama-style models of karpathy/llama2.c: one ``.bin`` of the first version, and its tokenizer.
+"""Llama-style models of karpathy/llama2.c: a ``.bin`` of version 0, and its tokenizer.
 
-Seven sizes, then the weights in float32, one kind after the other over all layers. There the
-rotation turns neighbouring channels, here the two halves of a head: the rows of query and key
-projections are put in that order once, which changes nothing else.
+The file has seven sizes, then the float32 weights, each kind over all layers. Its rotary embedding
+pairs neighbouring channels; ours pairs the two halves of a head. The rows of query and key
+projections are permuted once, which changes nothing else.
 """
 
 import math
@@ -19,7 +19,7 @@ from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
-from qkvary.checkpoints.models import LoadedModel, make_loaded
+from qkvary.checkpoints.models import LoadedModel, build_model
 from qkvary.checkpoints.sentencepiece import joins_spaces
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
@@ -35,33 +35,33 @@ _LATER_VERSIONS = b"24ka"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """What the header says."""
+class Header:
+    """The header of a file."""
 
     dim: int
-    """Channels."""
+    """The model width."""
     hidden: int
-    """Inner channels of the feed-forward networks."""
+    """The inner width of the feed-forward networks."""
     layers: int
-    """Blocks."""
+    """Layers."""
     heads: int
     """Query heads."""
     kv_heads: int
-    """Heads of key and value."""
+    """KV heads."""
     vocabulary: int
     """Tokens."""
     tokens: int
-    """Longest sequence."""
+    """The maximum sequence length."""
     tied: bool
     """Whether the embedding is the output matrix."""
 
     @property
     def head_dim(self) -> int:
-        """Channels of a head."""
+        """Channels per head."""
         return self.dim // self.heads
 
     def parts(self) -> dict[str, tuple[int, ...]]:
-        """The shape of everything behind the header, in the order of the file."""
+        """Return the shapes of the arrays after the header, in order."""
         dim, hidden, layers = self.dim, self.hidden, self.layers
         narrow = self.kv_heads * self.head_dim
         shapes: dict[str, tuple[int, ...]] = {
@@ -83,33 +83,33 @@ class Sizes:
 
 
 def recognises(path: Path) -> bool:
-    """Whether it is a ``.bin`` file, or a folder with one."""
+    """Return whether a path is a ``.bin`` file, or a folder with one."""
     return path.suffix == ".bin" if path.is_file() else bool(_weight_files(path))
 
 
 def load(path: Path) -> LoadedModel:
-    """Read a model and, where one lies beside it, its tokenizer.
+    """Load a model and, if one is next to it, its tokenizer.
 
     Raises:
         UsageError: if a folder holds several models, or a file cannot be read.
-        DamagedError: if a file is not what its header says.
+        DamagedError: if a file does not match its header.
         UnsafeError: if it is a pickle.
     """
     file = path if path.is_file() else _only(path)
     data = read_file(file)
-    sizes = read_sizes(data, str(file))
+    sizes = read_header(data, str(file))
     parts = _read_parts(data, sizes, str(file))
     _check_rotation(parts, sizes, str(file))
     tokenizer = _find_tokenizer(file, sizes.vocabulary)
-    return make_loaded(_make_config(sizes), _make_weights(parts, sizes), tokenizer, str(file))
+    return build_model(_make_config(sizes), _make_weights(parts, sizes), tokenizer, str(file))
 
 
-def read_sizes(data: bytes, where: str) -> Sizes:
-    """The header, checked.
+def read_header(data: bytes, where: str) -> Header:
+    """Read and check the header.
 
     Raises:
         UsageError: if it is of a later version of the format.
-        DamagedError: if it is too short, or has sizes that no model has.
+        DamagedError: if it is too short, or has implausible sizes.
     """
     if data.startswith(_LATER_VERSIONS):
         raise UsageError(
@@ -128,7 +128,7 @@ def read_sizes(data: bytes, where: str) -> Sizes:
             f"{where} has dim {dim}, n_heads {heads} and n_kv_heads {kv_heads}, expected heads of "
             "an even number of channels and KV heads that divide them"
         )
-    return Sizes(
+    return Header(
         dim=dim,
         hidden=hidden,
         layers=layers,
@@ -143,13 +143,13 @@ def read_sizes(data: bytes, where: str) -> Sizes:
 def read_tokenizer(
     data: bytes, vocabulary: int, where: str, *, one_space: bool = False
 ) -> PieceTokenizer:
-    """The pieces and scores of a tokenizer file.
+    """Read the pieces and scores of a tokenizer file.
 
     Args:
         data: The bytes of the file.
-        vocabulary: Pieces that it must hold.
-        where: How it is called in messages.
-        one_space: What the file does not say: whether runs of spaces are joined.
+        vocabulary: The required number of pieces.
+        where: The name of the file in messages.
+        one_space: Whether runs of spaces are collapsed, which the file does not store.
 
     Raises:
         DamagedError: if it does not hold exactly ``vocabulary`` pieces.
@@ -168,11 +168,11 @@ def read_tokenizer(
         scores.append(score)
         place += length
     if place != len(data):
-        raise DamagedError(f"{where} has {len(data) - place:,} bytes behind {vocabulary} pieces")
+        raise DamagedError(f"{where} has {len(data) - place:,} bytes after {vocabulary} pieces")
     try:
         return PieceTokenizer(pieces, scores, joins_spaces=one_space)
     except ValueError as error:
-        raise DamagedError(f"{where} is no tokenizer: {error}") from None
+        raise DamagedError(f"{where} is not a tokenizer: {error}") from None
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -199,13 +199,13 @@ def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
 
 
 def _joins_spaces(path: Path) -> bool:
-    """What the tokenizer's original says about spaces; llama2.c itself leaves them as they are."""
+    """Return whether the original tokenizer collapses spaces; llama2.c itself does not."""
     if not path.exists():
         return False
     return joins_spaces(read_file(path, limit=MAX_SIDE_FILE_BYTES), str(path))
 
 
-def _read_parts(data: bytes, sizes: Sizes, where: str) -> dict[str, NDArray[np.float32]]:
+def _read_parts(data: bytes, sizes: Header, where: str) -> dict[str, NDArray[np.float32]]:
     shapes = sizes.parts()
     expected = _HEADER.size + 4 * sum(math.prod(shape) for shape in shapes.values())
     if expected != len(data):
@@ -221,18 +221,18 @@ def _read_parts(data: bytes, sizes: Sizes, where: str) -> dict[str, NDArray[np.f
     return parts
 
 
-def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Sizes, where: str) -> None:
-    """Refuse a model that was trained with another rotation than the one that is built here."""
+def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where: str) -> None:
+    """Refuse a model that was trained with another rotary embedding."""
     count = min(sizes.tokens, CHECKED_POSITIONS)
     steps = ROTARY_BASE ** (-np.arange(0, sizes.head_dim, 2) / sizes.head_dim)
     angles = np.arange(count)[:, None] * steps
     for name, expected in (("cosines", np.cos(angles)), ("sines", np.sin(angles))):
-        # Not "greater": a NaN is no rotation either.
+        # Not "greater", which would accept NaN.
         if not (np.abs(parts[name][:count] - expected) < 1e-3).all():
-            raise DamagedError(f"{where} has {name} of a rotation that is not of base 10,000")
+            raise DamagedError(f"{where} has {name} of a rotary base other than 10,000")
 
 
-def _make_config(sizes: Sizes) -> LanguageModelConfig:
+def _make_config(sizes: Header) -> LanguageModelConfig:
     same = sizes.kv_heads == sizes.heads
     variant = Variant(
         sharing=share("q", "k", "v"),
@@ -259,7 +259,7 @@ def _make_config(sizes: Sizes) -> LanguageModelConfig:
     )
 
 
-def _make_weights(parts: dict[str, NDArray[np.float32]], sizes: Sizes) -> dict[str, Tensor]:
+def _make_weights(parts: dict[str, NDArray[np.float32]], sizes: Header) -> dict[str, Tensor]:
     tensors = {name: torch.from_numpy(values) for name, values in parts.items()}
     weights = {
         "embedding": tensors["embedding"],
@@ -269,8 +269,8 @@ def _make_weights(parts: dict[str, NDArray[np.float32]], sizes: Sizes) -> dict[s
         weights["head_weight"] = tensors["head"]
     for layer in range(sizes.layers):
         own = {
-            "attention.q_proj": _in_halves(tensors["query"][layer], sizes.heads),
-            "attention.k_proj": _in_halves(tensors["key"][layer], sizes.kv_heads),
+            "attention.q_proj": _split_halves(tensors["query"][layer], sizes.heads),
+            "attention.k_proj": _split_halves(tensors["key"][layer], sizes.kv_heads),
             "attention.v_proj": tensors["value"][layer],
             "attention.o_proj": tensors["output"][layer],
             "attention_norm": tensors["attention_norm"][layer],
@@ -283,7 +283,7 @@ def _make_weights(parts: dict[str, NDArray[np.float32]], sizes: Sizes) -> dict[s
     return weights
 
 
-def _in_halves(weight: Tensor, heads: int) -> Tensor:
-    """Rows of pairs (0, 1), (2, 3), ... as all first and then all second ones, head by head."""
+def _split_halves(weight: Tensor, heads: int) -> Tensor:
+    """Reorder row pairs (0, 1), (2, 3), ... to all first, then all second rows of each head."""
     pairs = weight.unflatten(0, (heads, -1, 2))
     return pairs.transpose(1, 2).flatten(0, 2)

@@ -1,7 +1,7 @@
-"""Our cache as one of transformers: ``generate`` crops, reorders and repeats what we store.
+"""Our cache in transformers: ``generate`` can crop, reorder and repeat it.
 
-A layer here owns no tensors: it speaks for one layer of a ``KVCache``, which the network fills and
-reads by itself. So every layout and storage of ``KVCache`` works, and each holds what it says.
+A layer owns no tensors; it is an adapter of one layer of a ``KVCache``, which the network fills and
+reads. So every layout and storage of ``KVCache`` works.
 """
 
 import dataclasses
@@ -17,32 +17,32 @@ from qkvary.nn.cache import DEFAULT_OPTIONS, KVCache, LayerCache
 
 
 class NetworkCacheLayer(CacheLayerMixin):
-    """What transformers sees of one layer of a ``KVCache``."""
+    """An adapter of one layer of a ``KVCache`` for transformers."""
 
     supports_early_init = False
 
     def __init__(self, cache: KVCache, index: int) -> None:
-        """Speak for a layer.
+        """Adapt a layer.
 
         Args:
-            cache: What holds the layer.
-            index: Its number.
+            cache: The cache.
+            index: The index of the layer.
         """
         super().__init__()
         self.cache = cache
         self.index = index
         self.rows = 0
         self.device = torch.device("cpu")
-        # A window drops what a rollback would need.
+        # A window drops tokens that a rollback would need.
         self.is_croppable = self.stored.config.variant.window is None
 
     @property
     def stored(self) -> LayerCache:
-        """What the network fills and reads."""
+        """The adapted layer."""
         return self.cache.layers[self.index]
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing: memory is taken when the network stores."""
+        """Do nothing: the network allocates memory."""
 
     def update(
         self,
@@ -54,26 +54,26 @@ class NetworkCacheLayer(CacheLayerMixin):
         """Refuse the keys and values of another model.
 
         Raises:
-            ValueError: always; our networks store by themselves.
+            ValueError: always; our networks fill the cache themselves.
         """
         raise ValueError(
             "expected the network that this cache was made for, got keys and values of another"
         )
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Keys that a mask has to cover, and the first of them."""
+        """Return the number of keys that a mask covers, and the first of them."""
         return self.stored.length + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Tokens seen."""
+        """Return the number of tokens seen."""
         return self.stored.length
 
     def get_max_length(self) -> int:
-        """The most tokens, or -1."""
+        """Return the maximum number of tokens, or -1."""
         return -1 if self.stored.max_tokens is None else self.stored.max_tokens
 
     def offload(self) -> None:
-        """Refuse.
+        """Refuse to offload.
 
         Raises:
             ValueError: always.
@@ -81,12 +81,12 @@ class NetworkCacheLayer(CacheLayerMixin):
         raise ValueError("expected a cache on the device of its network, got an offloaded one")
 
     def prefetch(self) -> None:
-        """Nothing, as nothing is offloaded."""
+        """Do nothing: nothing is offloaded."""
 
     def activate_past_recording(self) -> None:
-        """Be ready to take tokens back: an empty layer with a window will drop none of them.
+        """Keep all tokens of an empty layer with a window, so that tokens can be removed.
 
-        The window itself is the network's, which does not look at more than it should.
+        The network still attends only within its window.
         """
         stored = self.stored
         if not (self.is_croppable or stored.length):
@@ -96,17 +96,17 @@ class NetworkCacheLayer(CacheLayerMixin):
             self.is_croppable = True
 
     def reset(self) -> None:
-        """Forget all."""
+        """Remove all tokens."""
         self.stored.clear()
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let row i become what row ``beam_idx[i]`` was."""
+        """Replace row i by row ``beam_idx[i]``."""
         if self.get_seq_length():
             self.stored.reorder(beam_idx.to(self.device))
             self.rows = len(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows, given by number or by a mask."""
+        """Keep the rows given by indices or a mask."""
         self.reorder_cache(torch.arange(self.rows)[indices.cpu()])
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -114,10 +114,10 @@ class NetworkCacheLayer(CacheLayerMixin):
         self.reorder_cache(torch.arange(self.rows).repeat_interleave(repeats))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last tokens, whose number is given as a negative one.
+        """Remove the last tokens, given as a negative number.
 
         Raises:
-            ValueError: for a positive number, or where a window has dropped what came before.
+            ValueError: for a positive number, or if a window has dropped the tokens before.
         """
         if tokens_to_remove > 0:
             raise ValueError(
@@ -128,7 +128,7 @@ class NetworkCacheLayer(CacheLayerMixin):
 
 
 class NetworkCache(Cache):
-    """A ``KVCache`` for ``past_key_values``: the distinct sources of a network, and no more."""
+    """A ``KVCache`` for ``past_key_values``, which stores only the distinct sources."""
 
     def __init__(
         self,
@@ -137,12 +137,12 @@ class NetworkCache(Cache):
         max_tokens: int | None = None,
         options: CacheOptions = DEFAULT_OPTIONS,
     ) -> None:
-        """Start empty.
+        """Make an empty cache.
 
         Args:
-            network: Whose layers are cached.
-            max_tokens: Refuse to see more than this many tokens.
-            options: How they are stored.
+            network: The configuration of the network.
+            max_tokens: The maximum number of tokens.
+            options: The options of the cache.
         """
         self.kv = KVCache(network.layers, max_tokens=max_tokens, options=options)
         super().__init__(
@@ -151,11 +151,11 @@ class NetworkCache(Cache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """The size in bytes."""
         return self.kv.nbytes
 
-    def note_batch(self, tokens: Tensor) -> None:
-        """Remember of the tokens of a call how many rows there are, and on which device."""
+    def set_batch(self, tokens: Tensor) -> None:
+        """Record the batch size and device of a call."""
         for layer in self.layers:
             if isinstance(layer, NetworkCacheLayer):
                 layer.rows, layer.device = tokens.shape[0], tokens.device

@@ -1,7 +1,7 @@
 """Our language models as models of transformers: ``Auto`` classes, ``generate``, safetensors.
 
-Nothing is registered by importing this; call ``register()`` once. The one private method of
-transformers that is overridden is ``_prepare_cache_for_generation``.
+Importing this registers nothing; call ``register()`` once. The only private method of transformers
+that is overridden is ``_prepare_cache_for_generation``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,29 +28,29 @@ from qkvary.nn.cache import DEFAULT_OPTIONS
 from qkvary.nn.language_model import LanguageModel
 
 FORMAT = 1
-"""Version of what ``config.json`` says of a network."""
+"""The version of the network's fields in ``config.json``."""
 
 _MARK = "_is_hf_initialized"
-"""What transformers sets on parameters that have their values."""
+"""The attribute that transformers sets on initialised parameters."""
 _STATIC = ("static", "offloaded_static")
 _QUANTIZED_KEYS = {"nbits", "q_group_size", "residual_length"}
 
 
 class QKVConfig(PreTrainedConfig):
-    """The configuration of one of our language models, as ``arch.canonical`` writes it."""
+    """The configuration of a language model, as written by ``arch.canonical``."""
 
     model_type: ClassVar[str] = "qkvary"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
     network: dict[str, Any] | None = None
-    """What ``to_dict`` gives of a ``LanguageModelConfig``."""
+    """``to_dict`` of a ``LanguageModelConfig``."""
     network_format: int = FORMAT
-    """Version of the above."""
+    """The version of ``network``."""
     use_cache: bool = True
-    """Whether a call that does not say keeps a cache, when not training."""
+    """The default of ``use_cache`` outside of training."""
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check what can be checked of a configuration that may still be empty."""
+        """Check a configuration that may still be empty."""
         if self.network_format != FORMAT:
             raise ValueError(
                 f"expected network_format {FORMAT}, got {self.network_format}, which another "
@@ -62,15 +62,15 @@ class QKVConfig(PreTrainedConfig):
 
     @classmethod
     def of(cls, network: LanguageModelConfig) -> Self:
-        """The configuration of a network."""
+        """Return the configuration of a network."""
         return cls(network=to_dict(network))
 
     @property
     def language_model(self) -> LanguageModelConfig:
-        """The network.
+        """The configuration of the network.
 
         Raises:
-            ValueError: if there is none yet, or it is no language model.
+            ValueError: if it is empty or not that of a language model.
         """
         if self.network is None:
             raise ValueError("expected a configuration of a network, got an empty one")
@@ -78,34 +78,34 @@ class QKVConfig(PreTrainedConfig):
 
     @property
     def vocab_size(self) -> int:
-        """Distinct tokens."""
+        """The number of distinct tokens."""
         return self.language_model.vocabulary
 
     @property
     def hidden_size(self) -> int:
-        """Width of the residual stream."""
+        """The width of the residual stream."""
         return self.language_model.d_model
 
     @property
     def num_hidden_layers(self) -> int:
-        """Blocks."""
+        """The number of layers."""
         return self.language_model.num_layers
 
     @property
     def num_attention_heads(self) -> int:
-        """Query heads of the first layer."""
+        """The query heads of the first layer."""
         return self.language_model.layers[0].num_heads
 
     @property
     def max_position_embeddings(self) -> int:
-        """Longest sequence."""
+        """The maximum sequence length."""
         return self.language_model.max_tokens
 
 
 class QKVForCausalLM(PreTrainedModel, GenerationMixin):
-    """A ``LanguageModel`` that answers to transformers.
+    """A ``LanguageModel`` with the interface of transformers.
 
-    Positions follow from the attention mask, as in the network: from the first real token of a row.
+    Positions follow from the attention mask: they count from the first real token of a row.
     """
 
     config_class = QKVConfig
@@ -114,10 +114,10 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
     _no_split_modules = ["Block"]  # noqa: RUF012 -- as transformers declares it
 
     def __init__(self, config: QKVConfig) -> None:
-        """Build and initialise.
+        """Build and initialise the network.
 
         Args:
-            config: With a network in it.
+            config: A configuration with a network.
         """
         super().__init__(config)
         self.network = LanguageModel(config.language_model)
@@ -126,7 +126,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def wrap(cls, network: LanguageModel) -> Self:
-        """A model that shares the weights of a network."""
+        """Return a model that shares the weights of a network."""
         with torch.device("meta"):
             model = cls(QKVConfig.of(network.config))
         model.network = network
@@ -144,19 +144,19 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits, and the loss where there are labels.
+        """Compute logits, and the loss if labels are given.
 
         Args:
-            input_ids: Tokens after those in the cache.
-            attention_mask: 1 for real tokens, 0 for padding, over tokens seen and new ones.
-            past_key_values: What ``make_cache`` or an earlier call gave.
-            labels: The tokens themselves, or -100 where there is no loss; they are shifted here.
-            use_cache: Whether to start a cache where none is given.
-            logits_to_keep: Of the last so many tokens only, or of these; 0 for all.
+            input_ids: The tokens after those in the cache.
+            attention_mask: 1 for real tokens, 0 for padding, over cached and new tokens.
+            past_key_values: The cache from ``make_cache`` or an earlier call.
+            labels: The tokens themselves, or -100 to ignore one; they are shifted here.
+            use_cache: Whether to start a cache if none is given.
+            logits_to_keep: The number of last logits to compute, or their indices; 0 for all.
             kwargs: ``num_items_in_batch`` for the loss.
 
         Raises:
-            ValueError: for an argument that does not exist here, or a cache of another kind.
+            ValueError: for an unsupported argument, or a cache of another kind.
         """
         items = kwargs.pop("num_items_in_batch", None)
         _refuse_unknown(kwargs)
@@ -165,7 +165,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
             input_ids, cache=None if cache is None else cache.kv, attention_mask=attention_mask
         )
         if cache is not None:
-            cache.note_batch(input_ids)
+            cache.set_batch(input_ids)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.network.head(features[:, kept])
         loss = None
@@ -179,24 +179,24 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
     def make_cache(
         self, *, max_tokens: int | None = None, options: CacheOptions = DEFAULT_OPTIONS
     ) -> NetworkCache:
-        """An empty cache for ``past_key_values``.
+        """Make an empty cache for ``past_key_values``.
 
         Args:
-            max_tokens: Refuse to see more than this many tokens.
-            options: How they are stored.
+            max_tokens: The maximum number of tokens.
+            options: The options of the cache.
         """
         network = cast("QKVConfig", self.config).language_model
         return NetworkCache(network, max_tokens=max_tokens, options=options)
 
     def get_input_embeddings(self) -> nn.Module:
-        """The embedding as a layer; its weight is the network's own."""
+        """Return the embedding as a layer that shares the network's weight."""
         weight = self.network.embedding
         layer = nn.Embedding(weight.shape[0], weight.shape[1], device="meta")
         layer.weight = weight
         return layer
 
     def get_output_embeddings(self) -> nn.Module:
-        """The head as a layer; its weights are the network's own."""
+        """Return the head as a layer that shares the network's weights."""
         network = self.network
         weight = network.embedding if network.head_weight is None else network.head_weight
         layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
@@ -204,7 +204,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         return layer
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Refuse.
+        """Refuse to replace the embedding.
 
         Raises:
             ValueError: always; the vocabulary is part of the network's configuration.
@@ -224,10 +224,10 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:  # noqa: ARG002 -- all at once
-        """Give the parameters that were not loaded the first values of the network.
+        """Initialise all parameters that were not loaded.
 
-        All at once, whatever module is asked for first: transformers asks for those modules whose
-        own parameters are not all marked as loaded.
+        All at once, for any module: transformers calls this for modules whose own parameters are
+        not all marked as loaded.
         """
         missing = {
             name: parameter
@@ -248,7 +248,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         batch_size: int,
         max_cache_length: int,
     ) -> bool:
-        """Start a cache of ours of the kind that ``generate`` was asked for."""
+        """Make our cache of the requested kind."""
         kind = generation_config.cache_implementation
         if model_kwargs.get("past_key_values") is not None or not generation_config.use_cache:
             return super()._prepare_cache_for_generation(  # pyright: ignore[reportAttributeAccessIssue]
@@ -270,7 +270,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def register() -> None:
-    """Let ``AutoConfig`` and ``AutoModelForCausalLM`` know our networks; may be called again."""
+    """Register our networks with ``AutoConfig`` and ``AutoModelForCausalLM``; idempotent."""
     AutoConfig.register(QKVConfig.model_type, QKVConfig, exist_ok=True)
     AutoModelForCausalLM.register(QKVConfig, QKVForCausalLM, exist_ok=True)
 
@@ -281,7 +281,7 @@ def _mark(parameters: Iterable[Tensor]) -> None:
 
 
 def _refuse_unknown(kwargs: Mapping[str, Any]) -> None:
-    """What is absent or off may be passed on by other code; anything else would be ignored."""
+    """Refuse unknown arguments, except those that are None or False."""
     unknown = [name for name, value in kwargs.items() if value is not None and value is not False]
     if unknown:
         raise ValueError(
@@ -291,7 +291,7 @@ def _refuse_unknown(kwargs: Mapping[str, Any]) -> None:
 
 
 def _read_quantized(config: Mapping[str, Any]) -> CacheOptions:
-    """The names of transformers for what ``CacheOptions`` says, with its defaults."""
+    """Return ``CacheOptions`` from the names and defaults of transformers."""
     unknown = set(config) - _QUANTIZED_KEYS
     bits = config.get("nbits", 4)
     if unknown or bits not in {4, 8}:

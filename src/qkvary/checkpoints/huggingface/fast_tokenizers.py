@@ -1,8 +1,8 @@
-"""Our tokenizers as those of the ``tokenizers`` library, which transformers runs.
+"""Our tokenizers for the ``tokenizers`` library, which transformers uses.
 
-Tokens are the same for every text, but for three things that are said as notes: the letters of a
-special token inside of a text are that token there; runs of one character whose pieces overlap may
-be cut elsewhere; and a text that ours refuse may be refused later, or in other words.
+Tokens are the same for every text, with three exceptions, reported as notes: the name of a special
+token inside a text becomes that token; runs of one character whose pieces overlap may be split
+differently; and a text that ours rejects may be rejected later or with another message.
 """
 
 from typing import NamedTuple
@@ -29,17 +29,17 @@ class FastTokenizer(NamedTuple):
     """A tokenizer for transformers."""
 
     library: LibraryModel
-    """What encodes and decodes."""
+    """The tokenizer of the library."""
     beginning: str | None
-    """The token that begins a text, by its name."""
+    """The name of the token that begins a text."""
     end: str | None
-    """The token that ends one."""
+    """The name of the token that ends a text."""
     notes: tuple[str, ...]
-    """What is not the same, a sentence each."""
+    """Differences from our tokenizer, one sentence each."""
 
 
 def convert_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
-    """The same tokenizer for transformers.
+    """Convert a tokenizer for transformers.
 
     Raises:
         UsageError: if the library cannot express it.
@@ -90,7 +90,7 @@ def _add_end(library: LibraryModel, tokenizer: Tokenizer) -> FastTokenizer:
     if tokenizer.separator is None:
         return FastTokenizer(library, None, None, ())
     library.add_special_tokens([AddedToken(DOCUMENT_END, special=True, normalized=False)])
-    return FastTokenizer(library, None, DOCUMENT_END, (_say_special(DOCUMENT_END),))
+    return FastTokenizer(library, None, DOCUMENT_END, (_special_note(DOCUMENT_END),))
 
 
 def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
@@ -107,7 +107,7 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
     if tokenizer.joins_spaces:
         joined = [
             normalizers.Replace(Regex(" +"), " "),
-            # Not ^ and $, which are ends of lines here.
+            # Not ^ and $, which match at lines here.
             normalizers.Replace(Regex(r"\A | \z"), ""),
         ]
         library.normalizer = normalizers.Sequence([*joined, first])
@@ -123,21 +123,21 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
         pair=f"{_BEGIN} $A {_BEGIN} $B",
         special_tokens=[(_BEGIN, tokenizer.beginning or 0)],
     )
-    notes = [_say_special(*names)]
+    notes = [_special_note(*names)]
     overlapping = _count_overlapping(tokenizer)
     if overlapping:
         notes.append(
-            f"{overlapping} pieces overlap with themselves: runs of them may be cut elsewhere"
+            f"{overlapping} pieces overlap with themselves: runs of them may be split differently"
         )
     return FastTokenizer(library, _BEGIN, _END, tuple(notes))
 
 
 def _number_pieces(tokenizer: PieceTokenizer) -> dict[str, int]:
-    """Names of tokens as the library has them, spaces as they are."""
+    """Return the index of each piece by its name in the library, with spaces unchanged."""
     names = {_UNKNOWN: 0, _BEGIN: 1, _END: 2}
     for token, piece in enumerate(tokenizer.pieces[CONTROL_TOKENS:], start=CONTROL_TOKENS):
         try:
-            # Of equal pieces ours finds the first; the others stand for nothing here.
+            # Of equal pieces only the first is used; the others get placeholder names.
             name = piece.decode("utf-8")
         except UnicodeDecodeError:
             raise UsageError(
@@ -148,7 +148,7 @@ def _number_pieces(tokenizer: PieceTokenizer) -> dict[str, int]:
 
 
 def _list_merges(tokenizer: PieceTokenizer) -> list[tuple[str, str]]:
-    """Every way to put a piece together from two others, the highest score first."""
+    """Return all merges of two pieces to a third, the highest score first."""
     found = _found(tokenizer)
     merges = [
         (-tokenizer.scores[token], token, place, piece[:place], piece[place:])
@@ -160,7 +160,7 @@ def _list_merges(tokenizer: PieceTokenizer) -> list[tuple[str, str]]:
 
 
 def _found(tokenizer: PieceTokenizer) -> dict[bytes, int]:
-    """The pieces that are found in texts."""
+    """Return the pieces that can occur in texts."""
     found: dict[bytes, int] = {}
     for token, piece in enumerate(tokenizer.pieces[CONTROL_TOKENS:], start=CONTROL_TOKENS):
         if not (len(piece) == 6 and piece.startswith(b"<0x")):
@@ -169,7 +169,7 @@ def _found(tokenizer: PieceTokenizer) -> dict[bytes, int]:
 
 
 def _count_overlapping(tokenizer: PieceTokenizer) -> int:
-    """Pieces that three neighbours could become in two ways."""
+    """Count the pieces that three neighbours can form in two ways."""
     found = _found(tokenizer)
 
     def splits(piece: bytes) -> list[tuple[bytes, bytes]]:
@@ -183,5 +183,5 @@ def _count_overlapping(tokenizer: PieceTokenizer) -> int:
     return sum(overlaps(piece) for piece in found)
 
 
-def _say_special(*names: str) -> str:
-    return f"{', '.join(names)} inside of a text is that token; ours reads its letters"
+def _special_note(*names: str) -> str:
+    return f"{', '.join(names)} inside a text becomes that token; ours reads its letters"

@@ -1,7 +1,6 @@
-"""A language model as a folder that ``from_pretrained`` loads: its own class, GPT-2, or Llama.
+"""A language model as a folder for ``from_pretrained``: its own class, GPT-2, or Llama.
 
-Written at once, with a manifest: the folder is complete or not there. transformers does not look at
-the manifest; who loads it here does.
+The folder is written atomically, with a manifest, which transformers ignores and we verify.
 """
 
 import json
@@ -17,7 +16,7 @@ from qkvary.checkpoints.catalog import EXPORT_KIND, is_export
 from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
-from qkvary.checkpoints.huggingface.stock import Stock, export_stock, find_obstacle
+from qkvary.checkpoints.huggingface.stock import StockArchitecture, export_stock, find_obstacle
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
@@ -26,21 +25,21 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 
-Target = Stock | Literal["transformers"]
-"""What a network may become: a class of ours, or an architecture that every engine knows."""
+Target = StockArchitecture | Literal["transformers"]
+"""The exported class: our own, or an architecture that every engine supports."""
 
-_CLASSES: dict[Stock, str] = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
+_CLASSES: dict[StockArchitecture, str] = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
 
 
-class Exported(NamedTuple):
-    """What was written."""
+class ExportResult(NamedTuple):
+    """A completed export."""
 
     files: dict[str, int]
-    """Bytes of each file."""
+    """The bytes of each file."""
     architecture: str
     """The class that loads it."""
     notes: tuple[str, ...]
-    """What is lost or different, a sentence each."""
+    """Losses and differences, one sentence each."""
 
 
 class _Weights(NamedTuple):
@@ -50,20 +49,20 @@ class _Weights(NamedTuple):
     notes: tuple[str, ...]
 
 
-def export_folder(loaded: LoadedModel, path: Path, *, to: Target = "transformers") -> Exported:
-    """Write a model for transformers; an export that stands there already is replaced.
+def export_folder(loaded: LoadedModel, path: Path, *, to: Target = "transformers") -> ExportResult:
+    """Write a model for transformers; an existing export is replaced.
 
     Args:
-        loaded: A network, and its tokenizer where it has one.
+        loaded: The network and its tokenizer, if it has one.
         path: The folder.
-        to: What it becomes.
+        to: The class to export to.
 
     Raises:
-        UsageError: if the architecture cannot express the network, or something else stands there.
+        UsageError: if the class cannot express the network, or ``path`` holds something else.
         ResourceError: if the disk is full, broken or not writable.
     """
     if path.exists() and not _holds_export(path):
-        raise UsageError(f"{path} is no export of this program; it is not overwritten")
+        raise UsageError(f"{path} is not an export of this program; it is not overwritten")
     weights = _wrap(loaded.network) if to == "transformers" else _translate(loaded.network, to)
     fast = None if loaded.tokenizer is None else convert_tokenizer(loaded.tokenizer)
     _name_tokens(weights.config, loaded.tokenizer)
@@ -78,7 +77,7 @@ def export_folder(loaded: LoadedModel, path: Path, *, to: Target = "transformers
     make_directory(path.absolute().parent)
     atomic_write_dir(path, {**files, MANIFEST_NAME: manifest.to_json()})
     read_manifest(path).read_all(path)
-    return Exported(
+    return ExportResult(
         files={name: len(data) for name, data in files.items()},
         architecture=weights.architecture,
         notes=(*weights.notes, *(() if fast is None else fast.notes)),
@@ -90,15 +89,15 @@ def _wrap(network: LanguageModel) -> _Weights:
     config = model.config
     config.architectures = [QKVForCausalLM.__name__]
     tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
-    notes = ("qkvary.checkpoints.huggingface.causal.register() has to be called before loading",)
+    notes = ("call qkvary.checkpoints.huggingface.causal.register() before loading",)
     return _Weights(config, QKVForCausalLM.__name__, tensors, notes)
 
 
-def _translate(network: LanguageModel, to: Stock) -> _Weights:
+def _translate(network: LanguageModel, to: StockArchitecture) -> _Weights:
     try:
         stock = export_stock(network, to)
     except ValueError as error:
-        other: Stock = "llama" if to == "gpt2" else "gpt2"
+        other: StockArchitecture = "llama" if to == "gpt2" else "gpt2"
         able = other if find_obstacle(network.config, other) is None else "transformers"
         raise UsageError(f"{error}; --to {able} can") from None
     tensors = dict(stock.weights)
@@ -107,11 +106,11 @@ def _translate(network: LanguageModel, to: Stock) -> _Weights:
         del tensors["lm_head.weight"]
     stock.config.architectures = [_CLASSES[to]]
     stock.config.dtype = network.embedding.dtype
-    return _Weights(stock.config, _CLASSES[to], _apart(tensors), stock.notes)
+    return _Weights(stock.config, _CLASSES[to], _copy_tensors(tensors), stock.notes)
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors of memory of their own: copies of one projection are one tensor here."""
+def _copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors, because copies of one projection share memory here."""
     return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
 
 
@@ -134,7 +133,7 @@ def _generation(tokenizer: Tokenizer | None) -> str:
 def _describe_tokenizer(
     tokenizer: Tokenizer, fast: FastTokenizer, max_tokens: int
 ) -> dict[str, bytes]:
-    """The tokenizer for transformers, and for whoever loads the folder here."""
+    """Return the tokenizer files for transformers and for us."""
     about: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_tokens,

@@ -1,13 +1,12 @@
 """An exact smaller cache for the global layers of an unmodified Gemma 4 of transformers.
 
-Where ``attention_k_eq_v`` is set, a global layer projects once and keeps two tensors of it, the
-value ``V = norm(x W)`` and the key ``K = RoPE_p(gamma * V)``, which rotates some channels only
-(128 of 512 as published). So V and the rotated channels of K hold both, and so does V with the
-positions. Layers with a window and layers that read another layer's keys stay as they are.
+With ``attention_k_eq_v``, a global layer projects once and caches two tensors: the value ``V =
+norm(x W)`` and the key ``K = RoPE_p(gamma * V)``, which rotates only some channels (128 of 512 as
+published). So V with the rotated channels of K determines both, and so does V with the positions.
+Layers with a window and layers that read another layer's keys are unchanged.
 
-Exact in float32 and float64, bit by bit. In 16 bits the model rounds K once, from the unrounded
-norm, where here it is rounded from the rounded V: as if K had been stored half a unit in the last
-place away.
+Bit-exact in float32 and float64. In 16 bits the model rounds K once, from the unrounded norm, but
+this cache rounds it from the rounded V, an error of half a unit in the last place.
 
 Source: the modelling files of Gemma 4 in transformers 5.23.0.
 """
@@ -25,43 +24,43 @@ from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 Layout = Literal["value and slice", "rotate when read"]
-"""What is stored: V and the rotated channels of K, or V alone with one position per token."""
+"""The stored tensors: V and the rotated channels of K, or only V with one position per token."""
 
 GLOBAL = "full_attention"
-"""What transformers calls a layer without a window."""
+"""The layer type of transformers without a window."""
 FIXED_ROTATIONS = ("default", "proportional")
-"""Rotations whose frequencies do not change with the length of the text."""
+"""Rotary embeddings whose frequencies do not depend on the length of the text."""
 
 
-class KeptPositions:
-    """Positions of the stored tokens, once for all layers of a cache: 4 bytes a token."""
+class StoredPositions:
+    """Positions of the cached tokens, shared by all layers: 4 bytes per token."""
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Make an empty store."""
         self.stored: Tensor | None = None
         self._announced: Tensor | None = None
         self._is_announced = False
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """The size in bytes."""
         return 0 if self.stored is None else self.stored.untyped_storage().nbytes()
 
-    def announce(self, positions: Tensor | None) -> None:
-        """Say where the tokens of the coming call stand; ``None`` counts on from those seen."""
+    def set_next(self, positions: Tensor | None) -> None:
+        """Set the positions of the next call; ``None`` continues after the stored ones."""
         self._announced, self._is_announced = positions, True
 
     def append(self, rows: int, tokens: int, device: torch.device) -> None:
-        """Store the announced positions.
+        """Store the positions set before.
 
         Raises:
-            ValueError: if none were announced, or of another number of tokens.
+            ValueError: if none were set, or their number differs from the tokens.
         """
         seen = 0 if self.stored is None else self.stored.shape[1]
         if not self._is_announced:
             raise ValueError(
                 "expected a call of the model that this cache was made for, got another one, which "
-                "does not tell its positions"
+                "does not pass its positions"
             )
         new = self._announced
         if new is None:
@@ -84,32 +83,32 @@ class KeptPositions:
             self.stored = self.stored.repeat_interleave(times, dim=0)
 
     def drop_last(self, tokens: int) -> None:
-        """Forget the last tokens."""
+        """Remove the last tokens."""
         if self.stored is not None and tokens:
             self.stored = self.stored[:, : self.stored.shape[1] - tokens]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all tokens."""
         self.stored = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyOfValue:
-    """How a layer makes its keys of its values."""
+class KeyFromValue:
+    """Computes the keys of a layer from its values."""
 
     gain: nn.Parameter
-    """The weight of the norm of keys, one number a channel."""
+    """The weight of the key norm, one number per channel."""
     rotary: nn.Module
-    """What gives cosines and sines of positions."""
+    """The module that returns cosines and sines of positions."""
     angles: int
-    """Rotated pairs of channels: the first so many of both halves of a head."""
+    """The number of rotated channel pairs, the first of both halves of a head."""
 
     def apply_gain(self, values: Tensor, computed_in: torch.dtype) -> Tensor:
-        """``gamma * V`` as the model rounds it: multiplied in float32 whatever the type."""
+        """Return ``gamma * V`` with the model's rounding: multiplied in float32."""
         return (values.float() * self.gain.float()).to(computed_in)
 
     def rotate(self, keys: Tensor, positions: Tensor) -> Tensor:
-        """``RoPE_p`` in the order of operations of the model, on the rotated channels only."""
+        """Apply ``RoPE_p`` to the rotated channels, with the model's order of operations."""
         half = keys.shape[-1] // 2
         cos, sin = self.rotary(keys, positions, GLOBAL)
         cos, sin = (part[..., : self.angles].unsqueeze(1) for part in (cos, sin))
@@ -118,12 +117,12 @@ class KeyOfValue:
         return self.join(keys, torch.cat(turned, dim=-1))
 
     def slice_of(self, keys: Tensor) -> Tensor:
-        """The rotated channels of keys."""
+        """Return the rotated channels of keys."""
         half = keys.shape[-1] // 2
         return torch.cat((keys[..., : self.angles], keys[..., half : half + self.angles]), dim=-1)
 
     def join(self, still: Tensor, turned: Tensor) -> Tensor:
-        """Keys from those of which only the other channels count, and the rotated channels."""
+        """Return keys with the unrotated channels of ``still`` and the rotated channels."""
         half = still.shape[-1] // 2
         first, second = turned.chunk(2, dim=-1)
         return torch.cat(
@@ -133,17 +132,17 @@ class KeyOfValue:
 
 
 class ValueAndSliceLayer(DynamicLayer):
-    """Keeps V, and the rotated channels of K in place of K."""
+    """Stores V and the rotated channels of K."""
 
-    def __init__(self, make_key: KeyOfValue) -> None:
-        """Start empty."""
+    def __init__(self, make_key: KeyFromValue) -> None:
+        """Make an empty layer."""
         super().__init__()
         self.make_key = make_key
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store the new tokens and return keys and values of all."""
+        """Store the new tokens and return all keys and values."""
         turned, values = super().update(
             self.make_key.slice_of(key_states), value_states, *args, **kwargs
         )
@@ -152,10 +151,10 @@ class ValueAndSliceLayer(DynamicLayer):
 
 
 class RotateWhenReadLayer(DynamicLayer):
-    """Keeps V; K is made of it whenever it is read. The first such layer tends the positions."""
+    """Stores V and computes K at every read. The first such layer updates the positions."""
 
-    def __init__(self, make_key: KeyOfValue, positions: KeptPositions, *, first: bool) -> None:
-        """Start empty."""
+    def __init__(self, make_key: KeyFromValue, positions: StoredPositions, *, first: bool) -> None:
+        """Make an empty layer."""
         super().__init__()
         self.make_key = make_key
         self.positions = positions
@@ -164,21 +163,21 @@ class RotateWhenReadLayer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store the new tokens and return keys and values of all."""
+        """Store the new tokens and return all keys and values."""
         if self.first:
             rows, _, tokens, _ = key_states.shape
             self.positions.append(rows, tokens, key_states.device)
-        # Keys of no channels, so that everything that transformers does to keys can be done.
+        # Keys without channels, so that all operations of transformers on keys still work.
         _, values = super().update(key_states[..., :0], value_states, *args, **kwargs)
         still = self.make_key.apply_gain(values, value_states.dtype).to(key_states.dtype)
         return self.make_key.rotate(still, cast("Tensor", self.positions.stored)), values
 
     def get_seq_length(self) -> int:
-        """Tokens stored."""
+        """Return the number of cached tokens."""
         return 0 if self.values is None or self.values.ndim < 4 else self.values.shape[-2]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Take these rows, for beams."""
+        """Select rows for beam search."""
         super().reorder_cache(cast("torch.LongTensor", beam_idx))
         if self.first:
             self.positions.select(beam_idx)
@@ -196,13 +195,13 @@ class RotateWhenReadLayer(DynamicLayer):
             self.positions.repeat(repeats)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last tokens, whose number is given as a negative one."""
+        """Remove the last tokens, given as a negative number."""
         super().crop(tokens_to_remove)
         if self.first:
             self.positions.drop_last(-tokens_to_remove)
 
     def reset(self) -> None:
-        """Forget all."""
+        """Remove all tokens."""
         super().reset()
         if self.first:
             self.positions.clear()
@@ -215,18 +214,17 @@ _HOOKS: WeakKeyDictionary[nn.Module, RemovableHandle] = WeakKeyDictionary()
 def exact_cache(
     model: nn.Module, *, layout: Layout = "value and slice", offloading: bool = False
 ) -> DynamicCache:
-    """An empty cache for ``past_key_values`` of a Gemma 4, the same function in fewer bytes.
+    """Make an empty exact cache with fewer bytes for ``past_key_values`` of a Gemma 4.
 
     Args:
         model: A Gemma 4 of transformers, with or without its towers.
-        layout: ``value and slice`` costs nothing per token that is read; ``rotate when read``
-            stores less and rotates every stored key at every step. For its positions, the model
-            gets a hook, which ``uninstall`` removes.
+        layout: ``value and slice`` costs nothing per read token; ``rotate when read`` stores less
+            and rotates every stored key at every step. For its positions, the model gets a hook,
+            which ``uninstall`` removes.
         offloading: As in ``DynamicCache``.
 
     Raises:
-        ValueError: if the model has no layers whose value is their key, or the layout does not
-            save anything in them.
+        ValueError: if no layer shares key and value, or the layout saves nothing.
     """
     text = _find_text_model(model)
     makers = _find_makers(text, layout)
@@ -238,10 +236,10 @@ def exact_cache(
 
 
 def install(model: nn.Module, *, layout: Layout = "value and slice") -> None:
-    """Let every new cache of a Gemma 4 be an exact smaller one, in ``generate`` too.
+    """Make every new cache of a Gemma 4 an exact smaller one, in ``generate`` too.
 
-    The model gets a hook that changes dynamic caches while they are empty; its code and its
-    weights stay as they are. A cache of fixed size or of fewer bits is refused when it is used.
+    The model gets a hook that replaces layers of empty dynamic caches; its code and weights are
+    unchanged. A cache of fixed size or fewer bits is refused when it is used.
 
     Args:
         model: A Gemma 4 of transformers, with or without its towers.
@@ -257,14 +255,14 @@ def install(model: nn.Module, *, layout: Layout = "value and slice") -> None:
 
 
 def uninstall(model: nn.Module) -> None:
-    """Take back what ``install`` and ``exact_cache`` did; does nothing if they did nothing."""
+    """Undo ``install`` and ``exact_cache``, if they were called."""
     handle = _HOOKS.pop(_find_text_model(model), None)
     if handle is not None:
         handle.remove()
 
 
 def cache_bytes(cache: Cache) -> int:
-    """Bytes of the memory that a cache holds, each once, positions included."""
+    """Return the bytes that a cache holds, each once, including positions."""
     layers = cast("list[Any]", cache.layers)
     held: list[Tensor | None] = [part for one in layers for part in (one.keys, one.values)]
     held += [kept.stored for kept in _positions_of(cache)]
@@ -288,7 +286,7 @@ def _before_forward(
     *,
     layout: Layout | None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Put smaller layers into an empty cache, and tell the cache the positions of the call."""
+    """Replace the layers of an empty cache, and pass it the positions of the call."""
     names = list(inspect.signature(text.forward).parameters)
     given = dict(zip(names, args, strict=False)) | kwargs
     cache = given.get("past_key_values")
@@ -299,7 +297,7 @@ def _before_forward(
             _swap_layers(cache, _find_makers(text, layout), layout)
     if isinstance(cache, Cache):
         for kept in _positions_of(cache):
-            kept.announce(given.get("position_ids"))
+            kept.set_next(given.get("position_ids"))
     return (), given
 
 
@@ -308,8 +306,8 @@ def _wants_cache(text: nn.Module, given: Mapping[str, Any]) -> bool:
     return bool(cast("Any", text).config.use_cache if wanted is None else wanted)
 
 
-def _positions_of(cache: Cache) -> list[KeptPositions]:
-    """Those of a cache: one at most, unless layers were put together by hand."""
+def _positions_of(cache: Cache) -> list[StoredPositions]:
+    """Return the positions of a cache: at most one, unless layers were combined by hand."""
     found = {
         id(layer.positions): layer.positions
         for layer in cache.layers
@@ -318,17 +316,17 @@ def _positions_of(cache: Cache) -> list[KeptPositions]:
     return list(found.values())
 
 
-def _swap_layers(cache: Cache, makers: Mapping[int, KeyOfValue], layout: Layout) -> None:
-    """Replace the layers of an empty dynamic cache; one in use stays as it is.
+def _swap_layers(cache: Cache, makers: Mapping[int, KeyFromValue], layout: Layout) -> None:
+    """Replace the layers of an empty dynamic cache; a used cache is unchanged.
 
     Raises:
         ValueError: if the cache is of fixed size, or stores fewer bits.
     """
     if cache.layer_class_to_replicate is not None:
-        # A cache that was made without a configuration adds its layers as they are used.
+        # A cache made without a configuration adds layers on first use.
         while len(cache.layers) <= max(makers):
             cache.layers.append(cache.layer_class_to_replicate())
-    positions = KeptPositions()
+    positions = StoredPositions()
     for index, make_key in makers.items():
         layer = cache.layers[index]
         if isinstance(layer, _EXACT_LAYERS):
@@ -350,7 +348,7 @@ def _swap_layers(cache: Cache, makers: Mapping[int, KeyOfValue], layout: Layout)
 
 
 def _find_text_model(model: nn.Module) -> nn.Module:
-    """The decoder with the layers, inside of whatever stands around it."""
+    """Return the module with the decoder layers."""
     for module in model.modules():
         if _attentions(module):
             return module
@@ -361,7 +359,7 @@ def _find_text_model(model: nn.Module) -> nn.Module:
 
 
 def _attentions(text: nn.Module) -> dict[int, nn.Module]:
-    """The attention layers that project once for key and value and keep both."""
+    """Return the attention layers that project once for key and value and cache both."""
     layers = getattr(text, "layers", None)
     if not isinstance(layers, nn.ModuleList) or not hasattr(text, "rotary_emb"):
         return {}
@@ -375,11 +373,11 @@ def _attentions(text: nn.Module) -> dict[int, nn.Module]:
     }
 
 
-def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyOfValue]:
-    """How each such layer makes keys.
+def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyFromValue]:
+    """Return how each such layer computes its keys.
 
     Raises:
-        ValueError: if keys cannot be made of values, or the layout would save nothing.
+        ValueError: if keys cannot be computed from values, or the layout saves nothing.
     """
     if layout not in get_args(Layout):
         raise ValueError(
@@ -394,7 +392,7 @@ def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyOfValue]:
             f"{scaling}; choices: {', '.join(FIXED_ROTATIONS)}"
         )
     angles = int((getattr(rotary, f"{GLOBAL}_inv_freq") != 0).sum())
-    makers: dict[int, KeyOfValue] = {}
+    makers: dict[int, KeyFromValue] = {}
     for index, module in _attentions(text).items():
         attention = cast("Any", module)
         if attention.k_norm.eps != attention.v_norm.eps:
@@ -407,5 +405,5 @@ def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyOfValue]:
                 f"expected keys that are rotated in part for layout {layout}, got "
                 f"{2 * angles} of {attention.head_dim} channels; choices: rotate when read"
             )
-        makers[index] = KeyOfValue(gain=attention.k_norm.weight, rotary=rotary, angles=angles)
+        makers[index] = KeyFromValue(gain=attention.k_norm.weight, rotary=rotary, angles=angles)
     return makers

@@ -1,8 +1,9 @@
 """Our language models as stock architectures, GPT-2 or Llama, which any engine can run.
 
-What is shared is copied: a stock architecture has three projections. The function stays, rounding
-apart, and what sharing saves is lost; ``StockModel.notes`` says how much. Identity roles become
-unit matrices, low-rank products and maps are multiplied out, scales go into the query.
+Shared weights are copied, because a stock architecture has three projections. The function is the
+same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` says how much.
+Identity roles become unit matrices, low-rank products and maps are multiplied out, scales are
+folded into the query.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 Weights = dict[str, Tensor]
-Stock = Literal["gpt2", "llama"]
+StockArchitecture = Literal["gpt2", "llama"]
 """A stock architecture."""
-_TITLES: dict[Stock, str] = {"gpt2": "GPT-2", "llama": "Llama"}
+_TITLES: dict[StockArchitecture, str] = {"gpt2": "GPT-2", "llama": "Llama"}
 _KNOWN_TERMS = ("rotary", "temperature")
-"""Score terms that a stock architecture has, or that a weight can express."""
+"""Score terms that a stock architecture has, or that weights can express."""
 _TERMS = {
     "plus": "the bias of + on every key position",
     "diagonal": "a normalised diagonal of scores",
 }
 
 
-class StockModel(NamedTuple):
-    """A network in the terms of a stock architecture."""
+class StockExport(NamedTuple):
+    """A network expressed as a stock architecture."""
 
     config: PreTrainedConfig
-    """Of GPT-2 or Llama."""
+    """The configuration of GPT-2 or Llama."""
     weights: Weights
-    """By the architecture's own names, a tied head included."""
+    """The weights by the architecture's names, including a tied head."""
     notes: tuple[str, ...]
-    """What is lost, a sentence each."""
+    """Losses, one sentence each."""
 
     def build(self) -> Any:
-        """The model of transformers, ready for ``save_pretrained``."""
-        # Imported where it is needed: decoding is also measured where it is not installed.
+        """Build the model of transformers."""
+        # Imported here: the decode benchmark also runs without transformers.
         from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
         dtype = next(iter(self.weights.values())).dtype
@@ -62,25 +63,25 @@ class StockModel(NamedTuple):
 
 
 class _Linear(NamedTuple):
-    """``x W^T + b`` in float64, its rows cut into heads: [heads, head_dim, ...]."""
+    """``x W^T + b`` in float64, with rows split into heads: [heads, head_dim, ...]."""
 
     weight: Tensor
     bias: Tensor
 
 
-def export_stock(network: LanguageModel, to: Stock | None = None) -> StockModel:
-    """Express a network as GPT-2, or as Llama where it rotates.
+def export_stock(network: LanguageModel, to: StockArchitecture | None = None) -> StockExport:
+    """Express a network as GPT-2, or as Llama if it has rotary positions.
 
     Args:
-        network: Any language model of ours.
-        to: Which of the two, for a caller who needs that one.
+        network: A language model.
+        to: The architecture; by default the one that fits.
 
     Raises:
-        ValueError: if that architecture cannot express it, with the first reason.
+        ValueError: if the architecture cannot express it, with the first reason.
     """
     config = network.config
     rotary = _rotates(config)
-    chosen: Stock = to or ("llama" if rotary else "gpt2")
+    chosen: StockArchitecture = to or ("llama" if rotary else "gpt2")
     obstacle = find_obstacle(config, chosen)
     if obstacle is not None:
         raise ValueError(f"expected a network that {_TITLES[chosen]} can express, got {obstacle}")
@@ -88,7 +89,7 @@ def export_stock(network: LanguageModel, to: Stock | None = None) -> StockModel:
     make = _make_llama if rotary else _make_gpt2
     stock, weights = make(network, kv_heads)
     dtype = network.embedding.dtype
-    return StockModel(
+    return StockExport(
         config=stock,
         weights={name: _put(value, dtype) for name, value in weights.items()},
         notes=tuple(_find_losses(config, kv_heads, weights)),
@@ -99,19 +100,19 @@ def _put(value: Tensor, dtype: torch.dtype) -> Tensor:
     return value.detach().to("cpu", dtype).contiguous()
 
 
-def find_obstacle(config: LanguageModelConfig, to: Stock) -> str | None:
-    """The first reason why an architecture cannot express a network; None if it can."""
+def find_obstacle(config: LanguageModelConfig, to: StockArchitecture) -> str | None:
+    """Return the first reason why an architecture cannot express a network, or ``None``."""
     own = _obstacles_to_llama if to == "llama" else _obstacles_to_gpt2
     return next(chain(_obstacles(config), own(config)), None)
 
 
 def _rotates(config: LanguageModelConfig) -> bool:
-    """Whether any layer rotates queries and keys."""
+    """Return whether any layer has rotary positions."""
     return any(layer.variant.positions == "rotary" for layer in config.layers)
 
 
 def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
-    """What no stock architecture has."""
+    """Yield the features that no stock architecture supports."""
     for layer in config.layers:
         variant = layer.variant
         for term in variant.terms:
@@ -172,7 +173,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
 
 
 def _count_kv_heads(config: LanguageModelConfig) -> int:
-    """The least number that the KV heads of every layer can be copied to."""
+    """Return the smallest number to which the KV heads of every layer can be copied."""
     return math.lcm(
         *(
             layer.heads(layer.variant.sharing.roles[role])
@@ -272,10 +273,10 @@ def _make_llama(network: LanguageModel, kv_heads: int) -> tuple[PreTrainedConfig
 
 
 def _make_roles(attention: Attention, kv_heads: int) -> list[_Linear]:
-    """Query, key and value as linear maps of the layer input, each with its own weights.
+    """Return query, key and value as linear maps of the layer input, with separate weights.
 
-    Who runs them multiplies scores by 1/sqrt(head_dim); the rest of the layer's scale goes into
-    the query.
+    The stock architecture scales scores by 1/sqrt(head_dim); the rest of the layer's scale is
+    folded into the query.
     """
     config = attention.config
     roles: tuple[Role, ...] = ("query", "key", "value")
@@ -289,7 +290,7 @@ def _make_roles(attention: Attention, kv_heads: int) -> list[_Linear]:
 
 
 def _make_source(attention: Attention, source: Source) -> _Linear:
-    """A source as one linear map, cut into its heads."""
+    """Return a source as a linear map, split into heads."""
     config = attention.config
     if source == IDENTITY:
         weight = torch.eye(config.d_model, dtype=torch.float64)
@@ -308,7 +309,7 @@ def _make_source(attention: Attention, source: Source) -> _Linear:
 
 
 def _shape_query(attention: Attention, source: _Linear) -> _Linear:
-    """The query's own map of its source."""
+    """Apply the query's own map to its source."""
     config = attention.config
     if attention.query_map is not None:
         maps = attention.query_map.detach().cpu().double()
@@ -334,7 +335,7 @@ def _join(one: _Linear) -> _Linear:
 
 
 def _tabulate_positions(network: LanguageModel) -> Tensor:
-    """What a network adds to its tokens, by position."""
+    """Return the position embedding by position."""
     config = network.config
     if network.position_embedding is not None:
         return network.position_embedding
@@ -348,7 +349,7 @@ def _head(network: LanguageModel) -> Tensor:
 
 
 def _bias_of(layer: nn.Linear | nn.LayerNorm) -> Tensor:
-    """The bias, or the zeros that it stands for."""
+    """Return the bias, or zeros if there is none."""
     bias = cast("Tensor | None", layer.bias)
     return layer.weight.new_zeros(layer.weight.shape[0]) if bias is None else bias
 
@@ -358,28 +359,28 @@ def _transposed(layer: nn.Linear, name: str) -> Weights:
 
 
 def _norm(norm: nn.Module | None, name: str) -> Weights:
-    """The gain, and the bias of a LayerNorm."""
+    """Return the gain, and the bias of a LayerNorm."""
     if isinstance(norm, nn.LayerNorm):
         return {f"{name}.weight": norm.weight, f"{name}.bias": _bias_of(norm)}
     return {f"{name}.weight": cast("nn.RMSNorm", norm).weight}
 
 
 def _find_losses(config: LanguageModelConfig, kv_heads: int, weights: Weights) -> Iterator[str]:
-    """What the stock architecture takes more, or does not do."""
+    """Yield the additional costs and missing features of the stock architecture."""
     layer = config.layers[0]
     stock = 2 * kv_heads * layer.size_per_head * config.num_layers
     own = (cache_bytes_per_token(config, "float32") or 0) // 4
     if stock > own:
         yield (
-            f"its cache holds {stock:,} numbers of a token, keys and values of {kv_heads} heads a "
+            f"its cache holds {stock:,} numbers per token, keys and values of {kv_heads} heads per "
             f"layer, where {own:,} are needed"
         )
     tied = weights["lm_head.weight"].numel() if config.tied_head else 0
     stored = sum(value.numel() for value in weights.values()) - tied
     needed = network_parameters(config).total
     if stored > needed:
-        yield f"it has {stored:,} parameters where {needed:,} are needed, since copies are its own"
+        yield f"it has {stored:,} parameters where {needed:,} are needed, because it copies weights"
     block, is_llama = config.block, "model.norm.weight" in weights
     unknown = block.inner_dropout or (is_llama and (block.dropout or config.embedding_dropout))
     if unknown or len({one.dropout for one in config.layers}) > 1:
-        yield "in training it drops out less, or elsewhere"
+        yield "in training its dropout is weaker or applied elsewhere"
