@@ -1,4 +1,4 @@
-"""A checkpoint is found out by its files, whatever its format."""
+"""Every checkpoint format is recognised by its files."""
 
 from pathlib import Path
 

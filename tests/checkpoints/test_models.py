@@ -1,4 +1,4 @@
-"""A model that was saved comes back bit by bit, and one that was damaged does not come back."""
+"""A saved model loads bit-exactly, and a damaged one is rejected."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The flag for spaces is found in a SentencePiece model, and nothing else is believed."""
+"""The flag for spaces in a SentencePiece model is found; invalid files are rejected."""
 
 import pytest
 from hypothesis import given

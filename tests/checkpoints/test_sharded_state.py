@@ -1,4 +1,4 @@
-"""Rows that many wrote, read by any number of others; and no damage to them is silent."""
+"""Rows written by many processes are read by any number; all damage is detected."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""T6: whatever happens to the newest checkpoint, it is named, and the one before is used."""
+"""A damaged newest checkpoint is reported, and the one before is used."""
 
 import random
 import shutil

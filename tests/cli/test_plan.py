@@ -282,7 +282,7 @@ def test_what_never_fits_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert not any(row["fits"] for row in document["rows"])
     assert {row["devices"] for row in document["rows"]} == {None}
     text = shown(capsys, *arguments)
-    assert "the demand does not fit: not one user beside the weights" in text
+    assert "the demand does not fit: no user fits with the weights" in text
 
 
 @pytest.mark.parametrize("percent", ["0", "0%", "37%", "99%", "0.995"])

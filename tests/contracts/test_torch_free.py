@@ -14,7 +14,7 @@ MODULES = (
     "qkvary.cli.main",
     "qkvary.data.downloads",
     "qkvary.data.model_configs",
-    "qkvary.data.places",
+    "qkvary.data.prepared_sets",
     "qkvary.data.rows",
     "qkvary.data.tokenizers",
     "qkvary.checkpoints.catalog",

@@ -1,4 +1,4 @@
-"""Prepared sets of a few documents, and what must be in them, found the plain way."""
+"""Small prepared sets, and their expected contents, computed independently."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from qkvary.data.sources import Source, Stream
 from qkvary.data.tokenizers import ByteTokenizer, Tokenizer
 
 TINY_GROUPS = PreparationSettings(workers=1, group_bytes=(40, 90), block_bytes=16)
-"""So small that a few sentences fill several shards."""
+"""Small enough that a few sentences fill several shards."""
 BYTES = ByteTokenizer(has_separator=True)
 
 

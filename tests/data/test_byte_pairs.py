@@ -1,4 +1,4 @@
-"""GPT-2's tokens: those of an encoder written from the description, and those of the references."""
+"""GPT-2's tokens agree with an independent encoder and with the references."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Documents out of files: what each holds, and what is said about one that holds something else."""
+"""Documents from files, and the messages for invalid ones."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine: what arrives, what is refused, and in which words."""
+"""Downloads from a local server: successes, rejections and their messages."""
 
 import http.server
 import itertools

@@ -1,4 +1,4 @@
-"""Arrays of tokens are what each tokenizer gives, however a document is cut on the way."""
+"""Token arrays equal those of each tokenizer, however a document is split."""
 
 import hashlib
 import itertools

@@ -1,4 +1,4 @@
-"""Documents of the hub, by the library itself on files of this machine, and by a stand-in of it."""
+"""Documents of the hub, with the real library on local files and with a stand-in."""
 
 import dataclasses
 import json

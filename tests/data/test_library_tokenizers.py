@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face: their tokens, their bytes, and their way into a checkpoint."""
+"""Tokenizers of Hugging Face: tokens, bytes, and checkpoints."""
 
 import json
 from functools import cache

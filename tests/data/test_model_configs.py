@@ -1,4 +1,4 @@
-"""Configurations from files, folders and the hub, and every way in which one can be bad."""
+"""Configurations from files, folders and the hub, valid and invalid."""
 
 import json
 import os

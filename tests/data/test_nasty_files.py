@@ -1,4 +1,4 @@
-"""D5: files as they really lie around: each is read as it is defined, or refused in a line."""
+"""Hostile files are read as defined, or rejected in one line."""
 
 import gzip
 import io

@@ -129,7 +129,7 @@ def test_a_folder_with_other_files_is_unchanged(tmp_path: Path) -> None:
 
 
 def interrupted(after: int, error: type[BaseException] = ZeroDivisionError) -> PreparationSettings:
-    """PreparationSettings whose report raises at its so manieth call."""
+    """Return settings whose progress callback raises at its n-th call."""
     calls = iter(range(after))
 
     def report(_progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""D6: the program dies, or the disk fails, at every system call by which preparing persists."""
+"""Preparation survives a crash or disk fault at every persisting system call."""
 
 import os
 import re

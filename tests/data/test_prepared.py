@@ -1,4 +1,4 @@
-"""What was prepared comes back as it was, wherever it is; what was changed is found out (D4)."""
+"""A prepared set reads back unchanged from any folder; every change is detected."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Sources, corpora and prepared sets by name: what is found, and what is said where nothing is."""
+"""Sources, corpora and prepared sets by name, and messages for missing ones."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Sets that were prepared beforehand: when they are trained on, and when another is made."""
+"""Reuse of prepared sets: when a set is reused, and when another is made."""
 
 import json
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_named_validation_does_not_change_the_text(tmp_path: Path, held: str) ->
 def test_a_set_that_trains_on_held_out_files_is_not_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As prepared versions prepared folders with train and test, or with what was named."""
+    """Earlier versions prepared folders with train and test, or named files, like this."""
     folder = Path(write(tmp_path / "texts" / "train.txt")).parent
     write(folder / "test.txt", ["a secret"])
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""D1 to D3: the rows of a step depend on nothing that happened before."""
+"""The rows of a step do not depend on earlier steps."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""A permutation that is never written down: each index once, fair, and always the same."""
+"""A stateless permutation: each index once, uniform, and reproducible."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Texts become tokens and come back; what has no tokens is refused."""
+"""Texts survive a round trip through tokens; texts without tokens are rejected."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Published figures: the files are sound, and a person finds what is in them."""
+"""Published figures: the files are valid and can be searched."""
 
 import json
 from importlib import resources
@@ -53,7 +53,7 @@ def test_every_figure_is_printed_somehow(name: str, figure: PublishedFigure) -> 
     assert figure.std is None or figure.value is not None
 
 
-def test_a_table_is_meant_by_its_name_or_the_end_of_it() -> None:
+def test_a_table_is_found_by_its_name_or_its_end() -> None:
     assert find_published("poster-text") == "poster-text"
     assert find_published("table-10") == "three-projections-table-10"
     assert find_published("scenario") == "three-projections-scenario"
@@ -68,7 +68,7 @@ def test_a_table_is_meant_by_its_name_or_the_end_of_it() -> None:
         ("", "got ''; choices: "),
     ],
 )
-def test_a_table_that_is_not_there_is_refused(text: str, message: str) -> None:
+def test_unknown_tables_are_rejected(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         find_published(text)
 
@@ -93,19 +93,19 @@ def test_published_quality_takes_any_spelling(label: str, change: str) -> None:
 
 
 @pytest.mark.parametrize("label", ["QKV", "I-K=V", "Q-I-V"])
-def test_nothing_is_made_up_where_nothing_was_published(label: str) -> None:
+def test_unpublished_quality_is_none(label: str) -> None:
     assert published_quality(label) is None
 
 
 def test_an_unknown_table_suggests_the_nearest() -> None:
-    message = "unknown published table 'three-projections-table-44'; did you mean"
+    message = "expected a published table, got 'three-projections-table-44'; did you mean"
     with pytest.raises(ValueError, match=message):
         load_published("three-projections-table-44")
     with pytest.raises(ValueError, match="choices: key-value-notebook-characters, "):
         load_published("qqqq")
 
 
-def test_a_figure_that_is_not_there_names_what_is() -> None:
+def test_a_missing_figure_lists_the_rows_and_columns() -> None:
     table = load_published("three-projections-table-2")
     with pytest.raises(KeyError, match="no figure 'MQA', 'sort' in three-projections-table-2"):
         table.figure("MQA", "sort")

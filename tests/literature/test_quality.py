@@ -1,4 +1,4 @@
-"""The published price of sharing: changes, what rounding leaves open, and who dominates whom."""
+"""Published changes of quality, their rounding intervals, and dominance."""
 
 import math
 
@@ -9,10 +9,10 @@ from qkvary.literature.quality import (
     SEEDS,
     CostKind,
     Size,
+    change_per_real_token,
+    frontier_positions,
     qualities,
     quality_of,
-    standings,
-    undiluted,
 )
 
 PRINTED_300M = {
@@ -68,7 +68,7 @@ def test_the_interval_of_mqa_is_the_known_one() -> None:
     assert quality.printed == "+1.5 %"
 
 
-def test_any_spelling_is_read_and_nothing_is_made_up() -> None:
+def test_any_spelling_is_read_and_missing_figures_stay_missing() -> None:
     assert quality_of("q,k=v") == quality_of("Q-K=V")
     assert quality_of("GQA-8") is None
     assert quality_of("GQA-4", "1.2B") is None
@@ -77,12 +77,12 @@ def test_any_spelling_is_read_and_nothing_is_made_up() -> None:
         quality_of("MQA", "7B")  # type: ignore[arg-type]
 
 
-def test_caveats_name_what_was_never_trained_and_what_was_shipped() -> None:
+def test_caveats_name_missing_comparisons_and_the_released_script() -> None:
     def caveats(label: str, size: Size = "300M") -> str:
         quality = quality_of(label, size)
         return " ".join(quality.caveats) if quality else ""
 
-    assert "GQA-8 has the same cache and was never trained" in caveats("Q-K=V")
+    assert "GQA-8 has the same cache and was never compared" in caveats("Q-K=V")
     assert "GQA-2 has the same cache" in caveats("Q-GQA-4")
     assert "GQA-16 has the same cache" in caveats("Q-K=V", "1.2B")
     assert "Head sharing alone cannot" in caveats("Q-MQA")
@@ -95,7 +95,7 @@ def test_caveats_name_what_was_never_trained_and_what_was_shipped() -> None:
 def test_dilution_is_undone_in_the_logarithm() -> None:
     loss, gap, fraction = 1.7, 0.04, 0.37
     diluted = 100 * (math.exp(fraction * (loss + gap)) / math.exp(fraction * loss) - 1)
-    found = undiluted(diluted, math.exp(fraction * loss), fraction)
+    found = change_per_real_token(diluted, math.exp(fraction * loss), fraction)
     assert found.baseline_perplexity == pytest.approx(math.exp(loss))
     assert found.change_percent == pytest.approx(100 * (math.exp(gap) - 1))
 
@@ -116,7 +116,7 @@ def test_changes_without_padding(variant: str, changes: list[float]) -> None:
     assert baseline
     assert price
     found = [
-        undiluted(price.change_percent, baseline.perplexity, fraction)
+        change_per_real_token(price.change_percent, baseline.perplexity, fraction)
         for fraction in REAL_FRACTIONS
     ]
     assert [round(one.change_percent, 1) for one in found] == changes
@@ -132,9 +132,9 @@ def test_changes_without_padding(variant: str, changes: list[float]) -> None:
         ((-100.0, 5.11, 0.5), "a change above -100 %"),
     ],
 )
-def test_nonsense_is_refused(given: tuple[float, float, float], message: str) -> None:
+def test_invalid_arguments_are_rejected(given: tuple[float, float, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        undiluted(*given)
+        change_per_real_token(*given)
 
 
 # Variants that nothing dominates, and of each other all that do, best perplexity first.
@@ -162,9 +162,9 @@ EXPECTED: dict[tuple[Size, CostKind], tuple[str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("size", "by"), EXPECTED)
-def test_who_dominates_whom(size: Size, by: CostKind) -> None:
+def test_dominance(size: Size, by: CostKind) -> None:
     frontier, dominated = EXPECTED[size, by]
-    found = {standing.variant: standing for standing in standings(size, by)}
+    found = {standing.variant: standing for standing in frontier_positions(size, by)}
     assert [label for label, one in found.items() if one.status == "frontier"] == frontier.split()
     for label, dominators in dominated.items():
         assert [one.variant for one in found[label].dominated_by] == dominators.split()
@@ -174,20 +174,20 @@ def test_who_dominates_whom(size: Size, by: CostKind) -> None:
 
 def test_two_equal_perplexities_decide_by_print_only() -> None:
     """Q-MQA and Q=K-V are both printed as 5.36."""
-    standing = {one.variant: one for one in standings("300M", "cache")}["Q=K-V"]
+    standing = {one.variant: one for one in frontier_positions("300M", "cache")}["Q=K-V"]
     beyond = {one.variant: one.beyond_rounding for one in standing.dominated_by}
     assert not beyond["Q-MQA"]
     assert beyond["MQA"]
 
 
 def test_equal_costs_are_named() -> None:
-    by_cache = {one.variant: one.equal_cost for one in standings("300M", "cache")}
+    by_cache = {one.variant: one.equal_cost for one in frontier_positions("300M", "cache")}
     assert by_cache["QKV"] == ("Q=K-V",)
     assert by_cache["Q-K=V"] == ("Q=K=V",)
     assert by_cache["MQA"] == ()
-    by_parameters = {one.variant: one for one in standings("300M", "parameters")}
+    by_parameters = {one.variant: one for one in frontier_positions("300M", "parameters")}
     assert by_parameters["Q-K=V"].equal_cost == ("Q=K-V",)
     assert by_parameters["QKV"].cost == 305_534_976
-    assert standings("300M", "cache")[0].cost == 20 * 16 * 64 * 2 * 2
+    assert frontier_positions("300M", "cache")[0].cost == 20 * 16 * 64 * 2 * 2
     with pytest.raises(ValueError, match="expected a cost out of cache, parameters, got 'macs'"):
-        standings("300M", "macs")  # type: ignore[arg-type]
+        frontier_positions("300M", "macs")  # type: ignore[arg-type]

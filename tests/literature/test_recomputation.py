@@ -1,4 +1,4 @@
-"""Every published figure is recomputed, and every verdict is the one that was found by hand."""
+"""Every published figure is recomputed, with the verdict that was found by hand."""
 
 import dataclasses
 
@@ -11,13 +11,13 @@ from qkvary.literature.recomputation import (
     FigureVerdict,
     Recomputed,
     count_verdicts,
+    format_value,
     judge,
     recompute,
     recompute_figure,
-    spell,
 )
-from qkvary.literature.recomputations.derivation import Derivation, Reading
-from qkvary.literature.recomputations.scenario import BINARY, DECIMAL, PAPER, serve
+from qkvary.literature.recomputations.derivation import Alternative, Derivation
+from qkvary.literature.recomputations.scenario import BINARY, DECIMAL, PAPER, count_gpus
 from tests.literature.published_arithmetic import expected
 
 EVERY = tuple(one for name in published_names() for one in recompute(name))
@@ -222,7 +222,7 @@ def test_every_figure(one: Recomputed) -> None:
         assert not one.why
         return
     assert one.verdict == by_hand(one)
-    assert bool(one.why) == one.needs_a_word
+    assert bool(one.why) == one.needs_explanation
     assert one.derivation.formula
     if isinstance(one.derivation.value, str):
         assert one.derivation.value == words_of(one)
@@ -233,7 +233,7 @@ def test_every_figure(one: Recomputed) -> None:
         assert low <= one.derivation.value <= high
 
 
-def test_what_is_expected_by_hand_exists() -> None:
+def test_expected_figures_exist() -> None:
     keys = {key_of(one) for one in EVERY}
     assert set(NUMBERS) | set(WORDS) <= keys
     assert {(name, row, "value") for name, rows in SENTENCES.items() for row in rows} <= keys
@@ -315,25 +315,25 @@ def test_reasons_of_notable_sentences(row: str, why: str) -> None:
     assert find("three-projections-text", row, "value").why.startswith(why)
 
 
-def test_the_scenario_has_its_other_readings_beside_it() -> None:
+def test_the_scenario_has_other_conventions() -> None:
     """By hand: bytes of the card, less two per parameter, over bytes of a cache."""
     sizes = {"QKV": (81_920, 2 * 305_534_976), "Q-K=V": (40_960, 2 * 284_542_976)}
     for label, (token, weights) in sizes.items():
-        assert serve(label, PAPER).users_per_gpu == 40 * 10**9 // (token * 32_000)
+        assert count_gpus(label, PAPER).users_per_gpu == 40 * 10**9 // (token * 32_000)
         free = 40 * 10**9 - weights
-        assert serve(label, DECIMAL).users_per_gpu == free // (token * 32_768)
+        assert count_gpus(label, DECIMAL).users_per_gpu == free // (token * 32_768)
         free = 40 * 2**30 - weights
-        assert serve(label, BINARY).users_per_gpu == free // (token * 32_768)
+        assert count_gpus(label, BINARY).users_per_gpu == free // (token * 32_768)
     found = [
-        (serve(label, terms).users_per_gpu, serve(label, terms).gpus)
-        for terms in (PAPER, DECIMAL, BINARY)
+        (count_gpus(label, convention).users_per_gpu, count_gpus(label, convention).gpus)
+        for convention in (PAPER, DECIMAL, BINARY)
         for label in sizes
     ]
     assert found == [(15, 7), (30, 4), (14, 8), (29, 4), (15, 7), (31, 4)]
-    assert [serve(label, PAPER).gpus for label in ("GQA-4", "MQA")] == [2, 1]
+    assert [count_gpus(label, PAPER).gpus for label in ("GQA-4", "MQA")] == [2, 1]
     share = find("three-projections-scenario", "saved", "share").derivation
     assert share is not None
-    assert [reading.value for reading in share.others] == [50, pytest.approx(300 / 7)]
+    assert [alternative.value for alternative in share.others] == [50, pytest.approx(300 / 7)]
 
 
 def test_no_rounding_of_its_row_explains_the_average_of_table_3() -> None:
@@ -403,7 +403,7 @@ def test_verdicts(
 
 
 def test_a_convention_comes_before_a_rounding_and_a_slip_is_wrong() -> None:
-    exact = Reading(value=33.1, convention="other units")
+    exact = Alternative(value=33.1, convention="other units")
     derivation = Derivation(value=33.9, formula="f", note="A note.")
     with_other = dataclasses.replace(derivation, others=(exact,))
     assert judge(PRINTED, with_other) == (
@@ -416,7 +416,7 @@ def test_a_convention_comes_before_a_rounding_and_a_slip_is_wrong() -> None:
     assert judge(PRINTED, derivation) == (
         "rounding",
         None,
-        "33.9, cut off instead of rounded. A note.",
+        "33.9, truncated instead of rounded. A note.",
     )
 
 
@@ -435,4 +435,4 @@ def test_a_convention_comes_before_a_rounding_and_a_slip_is_wrong() -> None:
 def test_numbers_have_two_digits_more_than_print(
     value: float | str, printed: PublishedFigure, text: str
 ) -> None:
-    assert spell(value, printed) == text
+    assert format_value(value, printed) == text

@@ -1,16 +1,16 @@
-"""What a printed figure leaves open, and which roundings lead to it."""
+"""The precision of printed figures, and the kinds of rounding."""
 
 import pytest
 
 from qkvary.literature.figures import PublishedFigure, load_published
 from qkvary.literature.rounding import (
     coarse_step,
-    meant_decimals,
     printed_interval,
     printed_step,
     rounds_to,
     rounds_twice_to,
     truncates_to,
+    useful_decimals,
 )
 
 
@@ -34,7 +34,7 @@ def test_step_is_the_unit_of_the_last_digit(table: str, row: str, column: str, s
     assert printed_step(figure(table, row, column)) == pytest.approx(step)
 
 
-def test_interval_holds_everything_that_prints_so() -> None:
+def test_interval_holds_all_numbers_printed_alike() -> None:
     low, high = printed_interval(figure("three-projections-table-10", "GQA-8", "perplexity"))
     assert (low, high) == pytest.approx((5.0295, 5.0305))
     with pytest.raises(ValueError, match=r"expected a figure with a number, got '3nd\^2'"):
@@ -42,10 +42,10 @@ def test_interval_holds_everything_that_prints_so() -> None:
 
 
 def test_decimals_are_those_that_an_interval_leaves() -> None:
-    assert [meant_decimals(0, width) for width in (0.04, 0.19, 0.2, 0.4)] == [2, 2, 1, 1]
+    assert [useful_decimals(0, width) for width in (0.04, 0.19, 0.2, 0.4)] == [2, 2, 1, 1]
 
 
-def test_zeros_at_the_end_may_not_have_been_measured() -> None:
+def test_trailing_zeros_may_not_be_significant() -> None:
     assert coarse_step(figure("three-projections-table-10", "QKV", "cache")) == pytest.approx(100)
     assert coarse_step(figure("three-projections-table-10", "MQA", "cache")) == pytest.approx(1)
     assert coarse_step(figure("three-projections-table-7", "QKV", "at_32k")) == pytest.approx(0.01)

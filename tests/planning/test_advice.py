@@ -1,4 +1,4 @@
-"""Advice on serving: who dominates whom, what is quoted, and what is never guessed."""
+"""Advice on serving: dominance, quoted figures, and no guesses."""
 
 import itertools
 
@@ -11,13 +11,13 @@ from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.devices import Device, find_device
 from qkvary.costs.formats import parse_format
 from qkvary.costs.serving import Demand
-from qkvary.literature.quality import Size, qualities, quality_of, standings
+from qkvary.literature.quality import Size, frontier_positions, qualities, quality_of
 from qkvary.planning.advice import (
     SMALL,
     ServedVariant,
     advise_serving,
     advise_task,
-    caveats_of,
+    collect_caveats,
     nearest_size,
     published_change,
     serve_variants,
@@ -87,10 +87,10 @@ def test_equal_perplexities_dominate_by_their_printed_digits_only() -> None:
         (as_model(gpt_1200m()), PUBLISHED_LARGE, "1.2B"),
     ],
 )
-def test_a_plan_agrees_with_the_standings_of_the_papers(
+def test_a_plan_agrees_with_the_frontiers_of_the_papers(
     model: Model, labels: tuple[str, ...], size: Size
 ) -> None:
-    published = {one.variant: one for one in standings(size)}
+    published = {one.variant: one for one in frontier_positions(size)}
     for row in serve(model, labels, size=size):
         if row.saving is None:
             expected = published[row.label]
@@ -131,7 +131,7 @@ def test_formats_are_compared_with_their_own_kind() -> None:
         assert [row.standing for row in first] == [row.standing for row in second]
 
 
-def test_what_nobody_published_is_not_guessed() -> None:
+def test_unpublished_changes_are_not_guessed() -> None:
     rows = small(("I-K-V", "GQA-8", "GQA-2", "Q-K=V@alibi"))
     for label in ("I-K-V", "GQA-8", "GQA-2", "Q-K=V@alibi"):
         assert rows[label].quality is None
@@ -184,7 +184,7 @@ def test_advice_on_the_papers_network() -> None:
     assert "Fewest devices on the published frontier: MQA, 1 device, +1.6 % perplexity." in text
     assert "Q-K=V is dominated: GQA-4 and MQA take no more cache and are no worse" in text
     assert "Q-GQA-4 is dominated: MQA takes no more cache and is no worse" in text
-    assert "nobody published that run" in text
+    assert "that run was never published" in text
     assert "K=V stacks on head sharing, as its authors say" in text
 
 
@@ -238,7 +238,7 @@ def test_an_exact_saving_that_takes_more_devices_is_no_advice() -> None:
     assert not any("layer input" in sentence for sentence in advice_of(rows))
 
 
-def test_an_exact_saving_may_be_what_fits() -> None:
+def test_an_exact_saving_may_make_a_model_fit() -> None:
     tight = Device(name="x", title="x", memory_bytes=300 * 2**20)
     rows = serve(load_size("gpt2"), device=tight, context=1024, replica_sizes=(1,))
     assert [row.plan.fits for row in rows[:2]] == [False, True]
@@ -247,7 +247,7 @@ def test_an_exact_saving_may_be_what_fits() -> None:
     assert sentences[1].startswith("Exact, without training: layer input, 100 devices for all")
 
 
-def test_what_is_not_on_the_frontier_is_not_counted_to_it() -> None:
+def test_dominated_models_are_not_on_the_frontier() -> None:
     rows = serve(load_size("gemma-4-31b"), size="1.2B", users=1, context=1024, device=H200)
     sentences = advice_of(rows)
     assert (
@@ -269,12 +269,12 @@ def test_a_demand_that_nothing_meets() -> None:
     tiny = Device(name="x", title="x", memory_bytes=10**6)
     sentences = advice_of(serve(as_model(gpt_300m()), device=tiny))
     assert sentences[0] == (
-        "As it is (QKV) the demand does not fit: not one user beside the weights."
+        "As it is (QKV) the demand does not fit: no user fits with the weights."
     )
     assert not any("Fewest devices" in sentence for sentence in sentences)
 
 
-def test_models_without_a_label_are_spoken_of_as_they_are() -> None:
+def test_models_without_a_label_are_named_as_given() -> None:
     sentences = advice_of(serve(load_size("deepseek-v2-lite"), size="1.2B", users=1))
     (only,) = sentences
     assert only.startswith("As it is: ")
@@ -282,15 +282,15 @@ def test_models_without_a_label_are_spoken_of_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("kind", ["set", "image"])
-def test_what_decodes_nothing_has_no_cache_to_save(kind: str) -> None:
+def test_models_that_do_not_decode_have_no_cache_to_save(kind: str) -> None:
     sentences = list(advise_task(kind))  # type: ignore[arg-type]
     assert "nothing is decoded" in sentences[0]
     assert "section 2.5" in sentences[1]
     assert any("suspect" in sentence for sentence in sentences) == (kind == "set")
 
 
-def test_caveats_are_said_once_and_with_their_variant() -> None:
-    found = caveats_of([*qualities("300M"), None, *qualities("300M")])
+def test_caveats_are_listed_once_with_their_variant() -> None:
+    found = collect_caveats([*qualities("300M"), None, *qualities("300M")])
     assert len(set(found)) == len(found)
     assert found[0].startswith(
         "Published changes are those of a language model of 300M without an encoder: "
@@ -302,18 +302,20 @@ def test_caveats_are_said_once_and_with_their_variant() -> None:
 
 
 def test_without_published_figures_there_is_nothing_to_warn_of() -> None:
-    assert caveats_of([None, None]) == ()
+    assert collect_caveats([None, None]) == ()
     baseline = quality_of("QKV")
-    (only,) = caveats_of([baseline])
+    (only,) = collect_caveats([baseline])
     assert only.startswith("Published changes are those of a language model of 300M")
 
 
-def test_a_variant_is_dominated_by_those_that_nobody_asked_for_too() -> None:
+def test_hidden_candidates_dominate_too() -> None:
     model = as_model(gpt_300m(), "300M")
     asked = choose_candidates(model, ("Q-K=V",)).rows
-    rivals = choose_candidates(model).rows
+    hidden_candidates = choose_candidates(model).rows
     alone = serve_variants(asked, make_demand(), [BF16], size="300M")
-    beside = serve_variants(asked, make_demand(), [BF16], size="300M", rivals=rivals)
+    beside = serve_variants(
+        asked, make_demand(), [BF16], size="300M", hidden_candidates=hidden_candidates
+    )
     assert [row.name for row in beside] == [row.name for row in alone]
     assert (alone[-1].label, alone[-1].standing, alone[-1].dominated_by) == (
         "Q-K=V",

@@ -1,4 +1,4 @@
-"""What the pictures show is what the plan counts, at every place where it can be compared."""
+"""The curves of a plan agree with its counts wherever they can be compared."""
 
 import dataclasses
 import itertools
@@ -9,7 +9,7 @@ import pytest
 from qkvary.arch.families.sizes import load_size
 from qkvary.costs.devices import Device
 from qkvary.costs.serving import plan_serving
-from qkvary.literature.quality import Size, quality_of, standings
+from qkvary.literature.quality import Size, frontier_positions, quality_of
 from qkvary.planning.pictures import (
     SIZES,
     CachePicture,
@@ -39,7 +39,7 @@ def users_of(plan: Plan) -> UsersPicture:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_lines_meet_the_table_at_the_context_that_was_asked_for(name: str) -> None:
+def test_lines_meet_the_table_at_the_requested_context(name: str) -> None:
     plan = make_plan(name)
     picture = cache_of(plan)
     drawn = {name: dict(line.points)[32_768] for line in picture.curves for name in line.names}
@@ -87,7 +87,7 @@ def test_a_window_bends_the_line() -> None:
     ("context", "low", "high"),
     [(1, 16, 4096), (3, 16, 4096), (1024, 256, 4096), (32_768, 1024, 65_536)],
 )
-def test_the_axis_of_contexts_holds_what_was_asked_for(context: int, low: int, high: int) -> None:
+def test_the_axis_of_contexts_includes_the_requested_one(context: int, low: int, high: int) -> None:
     picture = cache_of(make_plan(context=context))
     assert (picture.low, picture.high) == (low, high)
     assert picture.max_tokens == 2048
@@ -168,7 +168,7 @@ def test_a_network_that_decodes_nothing_has_neither() -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_points_are_the_published_ones(size: Size) -> None:
     picture = draw_quality(size)
-    placed = {standing.variant: standing for standing in standings(size)}
+    placed = {standing.variant: standing for standing in frontier_positions(size)}
     assert {point.variant for point in picture.points} == set(placed)
     for point in picture.points:
         quality = quality_of(point.variant, size)

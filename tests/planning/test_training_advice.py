@@ -1,4 +1,4 @@
-"""Advice on training: arithmetic here beside what was measured and published there."""
+"""Advice on training: own arithmetic compared with published measurements."""
 
 import pytest
 
@@ -98,30 +98,30 @@ def test_the_frontier_is_of_products_and_quality() -> None:
 def test_a_model_that_takes_the_fewest_products_already() -> None:
     rows = train(as_model(gpt_300m("Q-MQA")), ("QKV", "MQA"))
     assert next(iter(advise_training(rows))) == (
-        "Nothing on the published frontier takes fewer products than the model as it is."
+        "No variant on the published frontier takes fewer products than the given model."
     )
 
 
-def test_what_does_not_fit_is_said_first() -> None:
+def test_a_model_that_does_not_fit_is_reported_first() -> None:
     small = Device(name="x", title="x", memory_bytes=22 * 10**9)
     large = as_model(gpt_1200m())
     sentences = list(advise_training(train(large, size="1.2B", device=small, tokens=4096)))
     assert sentences[0] == (
-        "As it is (QKV) not one sequence fits beside weights, gradients and optimizer on one "
+        "As it is (QKV) no sequence fits with weights, gradients and optimizer on one "
         "device: shard them, keep fewer activations (--checkpointing), or shorten --context."
     )
 
 
-def test_what_was_done_already_is_no_advice() -> None:
+def test_settings_in_use_are_not_advised() -> None:
     rows = train(as_model(gpt_1200m()), size="1.2B", device=A100, tokens=2**18, checkpointing=True)
     assert rows[0].plan.free_bytes > 0
     assert next(iter(advise_training(rows))) == (
-        "As it is (QKV) not one sequence fits beside weights, gradients and optimizer on one "
+        "As it is (QKV) no sequence fits with weights, gradients and optimizer on one "
         "device: shard them, or shorten --context."
     )
 
 
-def test_shorter_sequences_do_not_help_what_has_no_room_for_weights() -> None:
+def test_shorter_sequences_do_not_help_without_room_for_weights() -> None:
     rows = train(load_size("llama-3.1-8b"), size="1.2B")
     assert rows[0].plan.free_bytes < 0
     assert next(iter(advise_training(rows))) == (
@@ -130,11 +130,11 @@ def test_shorter_sequences_do_not_help_what_has_no_room_for_weights() -> None:
     )
 
 
-def test_models_without_a_label_are_spoken_of_as_they_are() -> None:
+def test_models_without_a_label_are_named_as_given() -> None:
     sentences = list(advise_training(train(load_size("gemma-4-31b"), size="1.2B")))
     assert sentences[0].startswith("As it is: weights, gradients and optimizer alone do not fit")
     assert sentences[1].startswith("Fewest products on the published frontier: ")
-    assert "% below the model as it is; a gain" in sentences[1]
+    assert "% below the model as it is; training" in sentences[1]
 
 
 def test_networks_that_decode_nothing_can_be_trained() -> None:

@@ -1,8 +1,7 @@
-"""The papers' figures as data, as they are printed.
+"""The papers' figures as data, as printed.
 
-One JSON file per published table, in ``published/``, found by its file name. Whether a figure
-follows from the paper's own inputs is derived in ``recomputation``. Never imports torch, numpy or
-scipy: the command line reads it.
+One JSON file per published table, in ``published/``, found by its file name. ``recomputation``
+derives whether a figure follows from the paper's own inputs. Never imports torch, numpy or scipy.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ QUALITY_COLUMNS = (
     ("three-projections-table-2", "average"),
     ("query-identity-table-2", "validation_loss"),
 )
-"""Where :func:`published_quality` looks, in this order: language models at the smaller size first.
+"""The columns that :func:`published_quality` searches, in this order: small language models first.
 """
 
 BASELINE = "QKV"
-"""What published changes of quality are relative to."""
+"""The variant to which published changes of quality are relative."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +40,16 @@ class PublishedColumn:
     title: str
     unit: str
     tasks: tuple[str, ...]
-    """The tasks of this package that the column is about; several for an average; none if none."""
+    """The tasks of this package to which the column corresponds; several for an average."""
     metric: str | None
-    """The metric of those tasks, e.g. ``accuracy``; None where nothing here can stand beside it."""
+    """The metric of those tasks, e.g. ``accuracy``; None if nothing here is comparable."""
     where: tuple[tuple[str, int], ...]
-    """Sizes of the one setting that the column is about (``context``, ``d_model``, ``num_layers``,
-    ``steps``); empty for an average over all settings of the tasks."""
+    """The sizes of the column's setting (``context``, ``d_model``, ``num_layers``, ``steps``);
+    empty for an average over all settings of the tasks."""
     variants: tuple[str, ...]
-    """The variants that the column is about, where columns and not rows are variants."""
+    """The variants of the column, if columns are variants."""
     stated: bool
-    """Whether its figures are settings or claims without a source, neither measured nor derived."""
+    """Whether its figures are settings or unsupported claims, neither measured nor derived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +57,17 @@ class PublishedFigure:
     """One printed figure."""
 
     row: str
-    """The row as the paper labels it."""
+    """The label of the row in the paper."""
     variant: str | None
-    """The canonical label of the row, or None where it is not a variant."""
+    """The canonical label of the row, or None if it is not a variant."""
     column: str
     printed: str
-    """As printed, e.g. ``+0.7%``; ``-`` where the paper prints none."""
+    """The printed text, e.g. ``+0.7%``; ``-`` if the paper prints none."""
     value: float | None
-    """The number, in the unit of the column; None for words and formulas."""
+    """The number in the unit of the column; None for words and formulas."""
     std: float | None
     note: str
-    """What the print does not say about this figure."""
+    """A remark on the figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,7 @@ class PublishedTable:
     title: str
     paper: str
     place: str
-    """Where in the source, e.g. ``Table 4``."""
+    """The location in the source, e.g. ``Table 4``."""
     arxiv: str | None
     unit: str
     columns: tuple[PublishedColumn, ...]
@@ -89,12 +88,12 @@ class PublishedTable:
 
     @property
     def source(self) -> str:
-        """The source in a line."""
+        """The source on one line."""
         where = f"{self.paper}, {self.place}"
         return f"{where} (arXiv {self.arxiv})" if self.arxiv else where
 
     def figure(self, row: str, column: str) -> PublishedFigure:
-        """Return one figure; KeyError names what there is."""
+        """Return one figure; a KeyError lists the rows and columns."""
         for figure in self.figures:
             if (figure.row, figure.column) == (row, column):
                 return figure
@@ -106,11 +105,11 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedQuality:
-    """What a paper reports that a variant costs in quality."""
+    """The published change of quality of a variant."""
 
     variant: str
     change: str
-    """As printed, e.g. ``+3.1 %``."""
+    """The printed change, e.g. ``+3.1 %``."""
     quantity: str
     source: str
     note: str
@@ -137,16 +136,16 @@ def load_published(name: str) -> PublishedTable:
     """
     names = published_names()
     if name not in names:
-        raise ValueError(f"unknown published table {name!r}; {suggest(name, names)}")
+        raise ValueError(f"expected a published table, got {name!r}; {suggest(name, names)}")
     text = (resources.files("qkvary.literature.published") / f"{name}.json").read_text("utf-8")
     return decode_table(json.loads(text), name)
 
 
 def find_published(text: str) -> str:
-    """Return the name of the table that somebody means: a full name, or the end of just one.
+    """Return the full name of a table, given it or an unambiguous end of it.
 
     Raises:
-        ValueError: if no table or more than one is meant, with what is near.
+        ValueError: for no match or several, with suggestions.
     """
     names = published_names()
     if text in names:
@@ -166,10 +165,10 @@ def find_published(text: str) -> str:
 
 
 def decode_table(data: Mapping[str, Any], name: str) -> PublishedTable:
-    """Build a table from the content of its file.
+    """Build a table from the contents of its file.
 
     Raises:
-        ValueError: if the content is not a table of this schema under this name.
+        ValueError: if the contents have another schema or name.
     """
     if data.get("schema_version") != SCHEMA_VERSION or data.get("name") != name:
         raise ValueError(
@@ -197,12 +196,12 @@ def decode_table(data: Mapping[str, Any], name: str) -> PublishedTable:
 
 
 def published_quality(label: str) -> PublishedQuality | None:
-    """Return the published change of quality of a variant, or None where nobody published one.
+    """Return the published change of quality of a variant, or None if none was published.
 
-    A column of changes is quoted as printed; from a column of results the baseline's is subtracted.
+    A column of changes is quoted as printed; from a column of results the baseline is subtracted.
 
     Args:
-        label: Any spelling of the variant.
+        label: The variant, in any spelling.
     """
     variant = format_label(parse_variant(label))
     if variant == BASELINE:
@@ -251,7 +250,7 @@ def _figure(
     columns: Mapping[str, Mapping[str, Any]],
     data: Mapping[str, Any],
 ) -> PublishedFigure:
-    """Read one figure: a number alone, or with how it is printed; columns give the note."""
+    """Read one figure: a number, or a number with its printed form."""
     entry = row["figures"][key]
     if key not in columns:
         raise ValueError(f"published table {data['name']!r}: no column {key!r} (row {label!r})")

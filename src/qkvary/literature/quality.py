@@ -1,8 +1,8 @@
-"""What sharing costs in quality by the papers' own figures, with everything that limits them.
+"""The cost of sharing in quality by the papers' figures, with their limitations.
 
 Only language models: the perplexities of "Do Transformers Need Three Projections?", Tables 4 and
-10. Changes are recomputed from the printed perplexities and carry the interval that printing leaves
-open. Never imports torch.
+10. Changes are recomputed from the printed perplexities, with intervals for their rounding. Never
+imports torch.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ Status = Literal["frontier", "dominated beyond rounding", "dominated by the prin
 SEEDS = 1
 """Trained networks per variant and size."""
 REAL_FRACTION_BOUND = 0.53
-"""An estimate of the largest share of real tokens: documents of 1.09k tokens on average, each
-padded or cut to 2,048. Average length from the data card of a 6B-token sample of the corpus."""
+"""An estimated upper bound of the share of real tokens: documents of 1.09k tokens on average,
+padded or truncated to 2,048. The average is from the data card of a 6B-token sample of the corpus.
+"""
 REAL_FRACTIONS = (1.0, REAL_FRACTION_BOUND, 0.45, 0.40)
 """Shares of real tokens for which changes are given; 1 is as published."""
 
@@ -60,70 +61,70 @@ _STOPPED_EARLY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """The published change of validation perplexity of one variant against QKV."""
+    """The published change of a variant's validation perplexity against QKV."""
 
     variant: str
     """The canonical label."""
     size: Size
-    """The networks that were compared."""
+    """The size of the compared networks."""
     change_percent: float
-    """Recomputed from the two printed perplexities."""
+    """The change, recomputed from the two printed perplexities."""
     low: float
-    """The smallest change that prints as these perplexities, in percent."""
+    """The smallest change consistent with the printed perplexities, in percent."""
     high: float
     """The largest."""
     printed: str
-    """The change as the paper prints it, which is not always what its perplexities give."""
+    """The printed change, which does not always follow from the perplexities."""
     perplexity: float
-    """As printed: of padded positions, not of real tokens."""
+    """The printed perplexity, over padded positions instead of real tokens."""
     seeds: int
-    """Trained networks behind the figure."""
+    """The number of trained networks behind the figure."""
     source: str
     """The paper and its table."""
     caveats: tuple[str, ...]
-    """Sentences that belong beside the figure."""
+    """Limitations of the figure, in sentences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Undiluted:
+class RealTokenChange:
     """A perplexity and its change per real token, if padding costs nothing."""
 
     real_fraction: float
-    """The share of positions that are real tokens."""
+    """The share of positions with real tokens."""
     baseline_perplexity: float
-    """Of the baseline, per real token."""
+    """The baseline's perplexity per real token."""
     change_percent: float
-    """Against it, per real token."""
+    """The change against it per real token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dominator:
-    """A variant that costs no more and is no worse, one of the two strictly."""
+    """A variant that is no worse in cost and perplexity, and better in one."""
 
     variant: str
     """The canonical label."""
     beyond_rounding: bool
-    """Whether its perplexity is lower however the two printed ones were rounded."""
+    """Whether its perplexity is lower for any rounding of the two printed ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedStanding:
-    """Where a variant stands among those that were trained at its size, at one cost."""
+class FrontierPosition:
+    """The position of a variant relative to the frontier of its size, for one cost."""
 
     variant: str
     """The canonical label."""
     cost: int
-    """Bytes of cache per token in bf16, or parameters."""
+    """Bytes of bf16 cache per token, or parameters."""
     perplexity: float
-    """As printed."""
+    """The printed perplexity."""
     dominated_by: tuple[Dominator, ...]
-    """Best perplexity first."""
+    """The dominating variants, best perplexity first."""
     equal_cost: tuple[str, ...]
-    """Other variants that were trained at exactly the same cost."""
+    """Other variants trained at exactly the same cost."""
 
     @property
     def status(self) -> Status:
-        """Whether anything dominates it, and how surely."""
+        """Whether the variant is dominated, and how surely."""
         if not self.dominated_by:
             return "frontier"
         if any(one.beyond_rounding for one in self.dominated_by):
@@ -132,12 +133,12 @@ class PublishedStanding:
 
 
 def quality_of(label: str, size: Size = "300M") -> Quality | None:
-    """Return the published price of a variant, or None where none was published at this size.
+    """Return the published change of a variant, or None if there is none at this size.
 
     Args:
-        label: Any spelling of the variant. KV heads are counted, so GQA-4 exists at 300M (of 16
+        label: The variant, in any spelling. GQA counts KV heads, so GQA-4 exists at 300M (of 16
             heads) and GQA-8 at 1.2B (of 32).
-        size: Which of the two networks.
+        size: The size of the networks.
 
     Raises:
         ValueError: for an unknown label or size.
@@ -164,20 +165,22 @@ def quality_of(label: str, size: Size = "300M") -> Quality | None:
 
 
 def qualities(size: Size = "300M") -> tuple[Quality, ...]:
-    """Return the published price of every variant that was trained at a size, QKV first."""
+    """Return the published change of every variant that was trained at a size, QKV first."""
     found = (quality_of(label, size) for label in _perplexities(size))
     return tuple(quality for quality in found if quality is not None)
 
 
-def undiluted(change_percent: float, baseline_perplexity: float, real_fraction: float) -> Undiluted:
-    """Return what a change would be per real token.
+def change_per_real_token(
+    change_percent: float, baseline_perplexity: float, real_fraction: float
+) -> RealTokenChange:
+    """Convert a change of perplexity to one per real token.
 
-    A mean loss L over positions of which a share f is real and the rest costs nothing is f times
-    the loss of a real token: L/f, so perplexities are raised to the power 1/f.
+    A mean loss L over positions of which a share f is real, with free padding, is L/f per real
+    token, so perplexities are raised to the power 1/f.
 
     Args:
-        change_percent: Change of the published perplexity.
-        baseline_perplexity: The published perplexity that it is relative to.
+        change_percent: The change of the published perplexity.
+        baseline_perplexity: The published perplexity of the baseline.
         real_fraction: f.
 
     Raises:
@@ -191,26 +194,26 @@ def undiluted(change_percent: float, baseline_perplexity: float, real_fraction: 
             f"{baseline_perplexity} and {change_percent}"
         )
     power = 1 / real_fraction
-    return Undiluted(
+    return RealTokenChange(
         real_fraction=real_fraction,
         baseline_perplexity=baseline_perplexity**power,
         change_percent=100 * ((1 + change_percent / 100) ** power - 1),
     )
 
 
-def standings(size: Size = "300M", by: CostKind = "cache") -> tuple[PublishedStanding, ...]:
-    """Return who dominates whom among the variants that were trained at a size.
+def frontier_positions(size: Size = "300M", by: CostKind = "cache") -> tuple[FrontierPosition, ...]:
+    """Return the frontier position of every variant that was trained at a size.
 
     Args:
-        size: Which of the two networks.
-        by: Compare at no more cache per token, or at no more parameters.
+        size: The size of the networks.
+        by: Compare by cache per token, or by parameters.
     """
     if by not in get_args(CostKind):
         raise ValueError(f"expected a cost out of {', '.join(get_args(CostKind))}, got {by!r}")
     figures = _perplexities(size)
     costs = {label: _cost(label, size, by) for label in figures}
     return tuple(
-        PublishedStanding(
+        FrontierPosition(
             variant=label,
             cost=costs[label],
             perplexity=figure.value or math.nan,
@@ -261,7 +264,7 @@ def _caveats(variant: str, size: Size) -> list[str]:
     if shared.key == shared.value and shared.query != shared.key:
         half = layer.num_kv_heads / 2
         found.append(
-            f"GQA-{half:.0f} has the same cache and was never trained beside it."
+            f"GQA-{half:.0f} has the same cache and was never compared with it."
             if half >= 1
             else "Head sharing alone cannot make so small a cache with heads of this size."
         )

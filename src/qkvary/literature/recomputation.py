@@ -1,11 +1,11 @@
-"""Every published figure, recomputed from the cost model, with a verdict that is derived.
+"""Recomputation of every published figure from the cost model, with a derived verdict.
 
 The verdict compares the recomputed number with the printed one, given its printed digits:
 
 - ``equal``: it rounds to the printed figure;
 - ``other convention``: it does so only under another convention, which is then named;
-- ``rounding``: the printed figure was cut off, rounded twice or to fewer digits than printed, or
-  lies within what the rounding of its inputs leaves open;
+- ``rounding``: the printed figure was truncated, rounded twice or to fewer digits than printed, or
+  is consistent with the rounding of its inputs;
 - ``wrong``: none of these;
 - ``measured``: an experiment or a choice of the authors, from which others may derive;
 - ``stated``: words, or no figure at all.
@@ -37,7 +37,7 @@ from qkvary.literature.recomputations import (
     three_projections,
     three_projections_text,
 )
-from qkvary.literature.recomputations.derivation import Derivation, Reading, Registry, Value
+from qkvary.literature.recomputations.derivation import Alternative, Derivation, Registry, Value
 from qkvary.literature.rounding import (
     coarse_step,
     printed_interval,
@@ -66,31 +66,31 @@ _SOURCES = (
 DERIVATIONS: Registry = {
     name: derive for source in _SOURCES for name, derive in source.TABLES.items()
 }
-"""What derives the figures of each table; a table that is not here has only measurements."""
+"""The derivation of each table's figures; other tables have only measurements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputed:
-    """A published figure beside what it should be."""
+    """A published figure with its recomputation."""
 
     table: str
     """The name of the published table."""
     figure: PublishedFigure
-    """What is printed there."""
+    """The published figure."""
     unit: str
-    """Of its column."""
+    """The unit of its column."""
     derivation: Derivation | None
-    """``None`` where there is nothing to recompute."""
+    """The recomputation; ``None`` if there is none."""
     verdict: FigureVerdict
-    """How the two agree."""
-    reading: Reading | None
-    """The other convention or the slip that gives the printed figure."""
+    """The result of the comparison."""
+    alternative: Alternative | None
+    """The other convention or the mistake that gives the printed figure."""
     why: str
-    """Why it is not equal, in a sentence; empty where it is."""
+    """The reason why it is not equal, in a sentence; empty if it is."""
 
     @property
-    def needs_a_word(self) -> bool:
-        """Whether a reader must be told: recomputed, and not equal."""
+    def needs_explanation(self) -> bool:
+        """Whether the figure was recomputed and is not equal."""
         return self.verdict in ("rounding", "other convention", "wrong")
 
 
@@ -114,7 +114,7 @@ def recompute_figure(table: PublishedTable, figure: PublishedFigure) -> Recomput
     derive = DERIVATIONS.get(table.name)
     printed = figure.printed != NOTHING_PRINTED
     derivation = derive(figure) if derive and printed else None
-    verdict, reading, why = judge(figure, derivation)
+    verdict, alternative, why = judge(figure, derivation)
     if verdict == "measured" and column.stated:
         verdict = "stated"
     return Recomputed(
@@ -123,25 +123,25 @@ def recompute_figure(table: PublishedTable, figure: PublishedFigure) -> Recomput
         unit=column.unit,
         derivation=derivation,
         verdict=verdict,
-        reading=reading,
+        alternative=alternative,
         why=why,
     )
 
 
 def count_verdicts(name: str) -> Mapping[FigureVerdict, int]:
-    """Count the figures of a table by verdict; every verdict is there."""
+    """Count the figures of a table by verdict, including zero counts."""
     found = Counter(one.verdict for one in recompute(name))
     return {verdict: found[verdict] for verdict in VERDICTS}
 
 
 def judge(
     figure: PublishedFigure, derivation: Derivation | None
-) -> tuple[FigureVerdict, Reading | None, str]:
-    """Compare a printed figure with what it should be.
+) -> tuple[FigureVerdict, Alternative | None, str]:
+    """Compare a printed figure with its recomputation.
 
     Returns:
-        The verdict; the reading that gives the printed figure, if it took another one; and a
-        sentence, empty for equal figures and where nothing was recomputed.
+        The verdict; the alternative that gives the printed figure, if any; and a sentence, empty
+        for equal figures and without a recomputation.
     """
     if derivation is None:
         return ("stated" if figure.value is None else "measured"), None, ""
@@ -149,24 +149,24 @@ def judge(
         return ("equal", None, "") if derivation.holds else ("wrong", None, derivation.note)
     if _prints_as(derivation.value, figure):
         return "equal", None, ""
-    for reading in derivation.others:
-        if _prints_as(reading.value, figure):
-            why = f"{spell(reading.value, figure)} with {reading.convention}."
-            return "other convention", reading, _join(why, derivation.note)
-    for reading in derivation.slips:
-        if _prints_as(reading.value, figure) or _rounding(reading.value, figure, None):
-            why = f"{spell(reading.value, figure)} by {reading.convention}."
-            return "wrong", reading, _join(why, derivation.note)
+    for alternative in derivation.others:
+        if _prints_as(alternative.value, figure):
+            why = f"{format_value(alternative.value, figure)} with {alternative.convention}."
+            return "other convention", alternative, _join(why, derivation.note)
+    for alternative in derivation.slips:
+        if _prints_as(alternative.value, figure) or _rounding(alternative.value, figure, None):
+            why = f"{format_value(alternative.value, figure)} by {alternative.convention}."
+            return "wrong", alternative, _join(why, derivation.note)
     rounding = _rounding(derivation.value, figure, derivation.spread)
     if rounding:
         return "rounding", None, _join(rounding, derivation.note)
-    number = "" if isinstance(derivation.value, str) else spell(derivation.value, figure)
+    number = "" if isinstance(derivation.value, str) else format_value(derivation.value, figure)
     why = f"No rounding of {number} gives {figure.printed}." if number else ""
     return "wrong", None, _join(why, derivation.note)
 
 
-def spell(value: Value, figure: PublishedFigure) -> str:
-    """Write a recomputed number with two digits more than the printed figure has."""
+def format_value(value: Value, figure: PublishedFigure) -> str:
+    """Format a recomputed number with two digits more than the printed figure."""
     if isinstance(value, str):
         return value
     step = printed_step(figure) if figure.value is not None else 1.0
@@ -188,25 +188,25 @@ def _prints_as(value: Value, figure: PublishedFigure) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Words and formulas without what may differ in print."""
+    """Normalise words and formulas for comparison."""
     return "".join(text.removesuffix(" only").split())
 
 
 def _rounding(value: Value, figure: PublishedFigure, spread: tuple[float, float] | None) -> str:
-    """Say which rounding leads from a number to the printed figure; empty if none does."""
+    """Describe the rounding that gives the printed figure; empty if none does."""
     if isinstance(value, str) or figure.value is None:
         return ""
     printed, step = figure.value, printed_step(figure)
-    number = spell(value, figure)
+    number = format_value(value, figure)
     low, high = printed_interval(figure)
     if spread:
-        ends = " to ".join(spell(end, figure) for end in spread)
+        ends = " to ".join(format_value(end, figure) for end in spread)
         fits = spread[0] <= high and low <= spread[1]
         return f"{number} of rounded figures, which allow {ends}." if fits else ""
     if rounds_twice_to(value, printed, step):
         return f"{number}, rounded twice."
     if truncates_to(value, printed, step):
-        return f"{number}, cut off instead of rounded."
+        return f"{number}, truncated instead of rounded."
     if rounds_to(value, printed, coarse_step(figure)):
         return f"{number}, rounded to fewer digits than are printed."
     return ""

@@ -1,7 +1,4 @@
-"""A printed figure as what it is: a number known to its last printed digit.
-
-Knows nothing of where a figure comes from. Never imports torch.
-"""
+"""Printed figures as numbers known to their last printed digit. Never imports torch."""
 
 from __future__ import annotations
 
@@ -14,16 +11,16 @@ _NUMBER = re.compile(r"[-+]?(?P<whole>\d[\d,]*)(?:\.(?P<decimals>\d+))?")
 _RANGE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)%")
 _ABOUT = ("~", "about ")
 _SLACK = 1e-9
-"""What floating point may add to a distance, relative to a step."""
+"""The relative tolerance for floating-point errors, in steps."""
 
-COARSE = 0.2
-"""Percentage points of an interval from which on one decimal says enough."""
+WIDE_INTERVAL = 0.2
+"""The width in percentage points from which one decimal suffices."""
 
 
 def printed_step(figure: PublishedFigure) -> float:
-    """The unit of the last printed digit, in the unit of the figure's value: 0.1 for ``+3.1%``.
+    """Return the unit of the last printed digit, in the unit of the value: 0.1 for ``+3.1%``.
 
-    ``423k`` with the value 423,000 has the step 1,000. Words that stand for a number have 1.
+    ``423k`` with the value 423,000 has the step 1,000. Words with a number have 1.
     """
     match = _NUMBER.search(figure.printed)
     if match is None:
@@ -35,7 +32,7 @@ def printed_step(figure: PublishedFigure) -> float:
 
 
 def printed_interval(figure: PublishedFigure) -> tuple[float, float]:
-    """The numbers that are printed as this figure.
+    """Return the interval of numbers that are printed as this figure.
 
     Raises:
         ValueError: for a figure without a number.
@@ -47,9 +44,9 @@ def printed_interval(figure: PublishedFigure) -> tuple[float, float]:
 
 
 def coarse_step(figure: PublishedFigure) -> float:
-    """The step if the zeros at the end of a whole number were not measured: 100 for ``5,900``.
+    """Return the step if trailing zeros are not significant: 100 for ``5,900``.
 
-    Two digits always count, and one where the print says "about": 10 for ``~30%``.
+    Two digits always count, or one after "about": 10 for ``~30%``.
     """
     match = _NUMBER.search(figure.printed)
     if match is None or match["decimals"]:
@@ -61,18 +58,18 @@ def coarse_step(figure: PublishedFigure) -> float:
 
 
 def printed_range(figure: PublishedFigure) -> tuple[float, float] | None:
-    """The two ends of a figure such as ``40-50%``; ``None`` for any other."""
+    """Return the ends of a figure such as ``40-50%``; ``None`` for any other."""
     match = _RANGE.search(figure.printed)
     return (float(match[1]), float(match[2])) if match else None
 
 
-def meant_decimals(low: float, high: float) -> int:
-    """Decimals that a percentage is worth writing with when its interval is as wide as this one."""
-    return 1 if high - low >= COARSE else 2
+def useful_decimals(low: float, high: float) -> int:
+    """Return the useful number of decimals of a percentage with this interval."""
+    return 1 if high - low >= WIDE_INTERVAL else 2
 
 
 def rounds_to(number: float, printed: float, step: float) -> bool:
-    """Whether a number is printed so; a number half-way between two figures is printed as either.
+    """Return whether a number is printed as this figure; ties may round either way.
 
     Args:
         number: The exact number.
@@ -83,13 +80,13 @@ def rounds_to(number: float, printed: float, step: float) -> bool:
 
 
 def truncates_to(number: float, printed: float, step: float) -> bool:
-    """Whether a number is printed so when the digits after the last one are cut off."""
+    """Return whether truncating a number gives the printed figure."""
     cut = math.trunc(number / step + math.copysign(_SLACK, number)) * step
     return abs(cut - printed) <= step * _SLACK * 10
 
 
 def rounds_twice_to(number: float, printed: float, step: float) -> bool:
-    """Whether a number is printed so when it is rounded to one or two digits more before."""
+    """Return whether rounding a number first to one or two more digits gives the printed figure."""
     for finer in (step / 10, step / 100):
         once = _half_up(number, finer)
         if abs(_half_up(once, step) - printed) <= step * _SLACK * 10:

@@ -1,8 +1,8 @@
-"""Which variant to serve or train: what it costs here, joined with what was published about it.
+"""Advice on which variant to serve, from its costs and published quality.
 
-A variant is dominated by one that takes no more cache and is no worse by the published figures.
-Those rest on one seed and two digits, so that each carries its rounding interval, and a change that
-nobody published is never guessed. Never imports torch.
+A variant is dominated by one that needs no more cache and is no worse by the published figures.
+These rest on one seed and two digits, so each has a rounding interval; unpublished changes are
+never guessed. Never imports torch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from qkvary.costs.formats import Format
 from qkvary.costs.pareto import dominates
 from qkvary.costs.serving import Demand, ServingPlan, plan_serving
 from qkvary.literature.quality import Quality, Size, quality_of
-from qkvary.literature.rounding import meant_decimals
+from qkvary.literature.rounding import useful_decimals
 from qkvary.text.names import count, listed
 
 TaskKind = Literal["causal", "set", "image"]
 Goal = Literal["serving", "training"]
-Standing = Literal[
+FrontierStatus = Literal[
     "same function",
     "frontier",
     "dominated",
@@ -32,7 +32,7 @@ Standing = Literal[
 ]
 
 SMALL = 600_000_000
-"""Parameters below which a model is compared with the papers' 300M, above with their 1.2B."""
+"""The parameters below which a model is compared with the papers' 300M, else with their 1.2B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,23 +42,23 @@ class ServedVariant:
     label: str
     """The variant."""
     name: str
-    """The variant, and what is stored where that is not as usual."""
+    """The variant with its storage, if that is not the default."""
     is_original: bool
-    """Whether it has the weights of the model as it was given."""
+    """Whether it has the weights of the given model."""
     saving: Method | None
-    """How it stores less with these weights, where it does."""
+    """The method of an exact saving with these weights, if any."""
     plan: ServingPlan
-    """How it meets the demand."""
+    """The serving plan."""
     quality: Quality | None
-    """The published change of perplexity against all heads and projections."""
-    standing: Standing
-    """Where it stands among the variants of the same format."""
+    """The published change of perplexity against QKV."""
+    standing: FrontierStatus
+    """The frontier status among the variants of the same format."""
     dominated_by: tuple[str, ...]
-    """The variants that take no more cache and are no worse."""
+    """The variants that need no more cache and are no worse."""
 
     @property
     def cache(self) -> Format:
-        """How its cache is stored."""
+        """The format of its cache."""
         return self.plan.cache
 
 
@@ -68,25 +68,25 @@ def serve_variants(
     formats: Sequence[Format],
     *,
     size: Size,
-    rivals: Sequence[Candidate] = (),
+    hidden_candidates: Sequence[Candidate] = (),
 ) -> tuple[ServedVariant, ...]:
-    """Plan every candidate in every format, the candidates of one format together.
+    """Plan every candidate in every format, and compare candidates within a format.
 
     Args:
         candidates: A model in several variants.
-        demand: What is asked.
-        formats: How the cache may be stored.
-        size: Which of the papers' models published changes are taken from.
-        rivals: Variants that are not shown and may dominate one that is.
+        demand: The demand.
+        formats: The formats of the cache.
+        size: The papers' model whose published changes are used.
+        hidden_candidates: Variants that are not shown but may dominate one that is.
     """
     shown = {candidate.label for candidate in candidates}
-    hidden = [rival for rival in rivals if rival.label not in shown]
+    hidden = [extra for extra in hidden_candidates if extra.label not in shown]
     served: list[ServedVariant] = []
     for form in formats:
-        everybody = [*candidates, *hidden]
-        plans = [plan_serving(candidate.model, demand, form) for candidate in everybody]
-        qualities = [published_change(candidate, size) for candidate in everybody]
-        points = list(zip(everybody, plans, qualities, strict=True))
+        compared = [*candidates, *hidden]
+        plans = [plan_serving(candidate.model, demand, form) for candidate in compared]
+        qualities = [published_change(candidate, size) for candidate in compared]
+        points = list(zip(compared, plans, qualities, strict=True))
         for candidate, plan, quality in points[: len(candidates)]:
             above = [
                 (other.label, better)
@@ -111,7 +111,7 @@ def serve_variants(
                     standing=(
                         "same function"
                         if candidate.saving is not None
-                        else _standing(quality, [better for _, better in above])
+                        else _frontier_status(quality, [better for _, better in above])
                     ),
                     dominated_by=tuple(label for label, _ in above),
                 )
@@ -120,10 +120,10 @@ def serve_variants(
 
 
 def published_change(candidate: Candidate, size: Size) -> Quality | None:
-    """What was published about a variant, or ``None``.
+    """Return the published quality of a variant, or ``None``.
 
-    Published head sharing is looked up by its group, four query heads to a KV head, not by the
-    number of KV heads: GQA-4 of 16 heads and GQA-8 of 32 are one choice.
+    Published head sharing is matched by group size, four query heads per KV head, not by the number
+    of KV heads: GQA-4 of 16 heads and GQA-8 of 32 are equivalent.
     """
     if candidate.label == AS_IT_IS:
         return None
@@ -138,12 +138,12 @@ def published_change(candidate: Candidate, size: Size) -> Quality | None:
 
 
 def nearest_size(parameters: int) -> Size:
-    """The papers' model that a model of this many parameters is compared with."""
+    """Return the papers' model with which a model of this many parameters is compared."""
     return "300M" if parameters < SMALL else "1.2B"
 
 
 def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
-    """What follows for who serves the model, in sentences, the first format's figures first."""
+    """Yield the serving advice in sentences, by the first format's figures."""
     first = [row for row in served if row.cache == served[0].cache]
     original = first[0]
     yield _as_it_is(original)
@@ -159,13 +159,13 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
     )
     if frontier:
         is_best = _is_no_worse(original.plan.devices, frontier[0].plan.devices)
-        yield _nothing_better(original) if is_best else _fewest(frontier[0])
+        yield _original_is_best(original) if is_best else _fewest(frontier[0])
         rest = [row for row in frontier[0 if is_best else 1 :] if not row.is_original]
         if rest:
-            # A model of which nothing was published is not on the frontier itself.
+            # A model without published figures is not on the frontier itself.
             is_further = original.standing == "frontier" or not is_best
             start = "Also on the frontier" if is_further else "On the frontier"
-            yield f"{start}: {'; '.join(map(_in_short, rest))}."
+            yield f"{start}: {'; '.join(map(_summarise, rest))}."
     for row in first:
         if row.dominated_by:
             one = len(row.dominated_by) == 1
@@ -175,24 +175,24 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
                 "by the published figures."
             )
     yield from _at_equal_cost(first)
-    yield from _due_to_the_authors(first)
+    yield from _authors_own_claim(first)
 
 
 def own_name(label: str) -> str:
-    """How a sentence about the model as it was given begins."""
+    """Return the beginning of a sentence about the given model."""
     return "As it is" if label == AS_IT_IS else f"As it is ({label})"
 
 
 def as_given(label: str) -> str:
-    """What the model as it was given is called inside a sentence."""
+    """Return the name of the given model within a sentence."""
     return "the model as it is" if label == AS_IT_IS else f"{label} as it is"
 
 
 def advise_task(kind: TaskKind) -> Iterator[str]:
-    """What the kind of task changes, as paper 1 says in section 2.5, and what its figures say."""
+    """Yield the effects of the kind of task, by section 2.5 of paper 1 and its figures."""
     if kind == "causal":
         yield (
-            "Causal tasks: the query must stay apart from the key; Q=K variants lose most where "
+            "Causal tasks: the query must differ from the key; Q=K variants lose most where "
             "order matters (Q=K=V +25.4 % perplexity at 300M)."
         )
         return
@@ -209,12 +209,12 @@ def advise_task(kind: TaskKind) -> Iterator[str]:
     if kind == "set":
         yield (
             "Sets: the published gain of the + forms on the anomaly task is suspect, since the "
-            "anomaly always stood last and the position term can see that."
+            "anomaly was always last, which the position term can detect."
         )
 
 
-def caveats_of(found_qualities: Iterable[Quality | None]) -> tuple[str, ...]:
-    """What must be known about the published figures that were used, each once."""
+def collect_caveats(found_qualities: Iterable[Quality | None]) -> tuple[str, ...]:
+    """Return the distinct limitations of the published figures that were used."""
     qualities = [quality for quality in found_qualities if quality is not None]
     sources = [
         f"Published changes are those of a language model of {quality.size} without an encoder: "
@@ -236,7 +236,7 @@ def caveats_of(found_qualities: Iterable[Quality | None]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*sources, *everywhere, *of_one)))
 
 
-def _standing(quality: Quality | None, above: Sequence[Quality]) -> Standing:
+def _frontier_status(quality: Quality | None, above: Sequence[Quality]) -> FrontierStatus:
     if quality is None:
         return "no published figure"
     if not above:
@@ -248,22 +248,22 @@ def _standing(quality: Quality | None, above: Sequence[Quality]) -> Standing:
 def _as_it_is(row: ServedVariant) -> str:
     plan = row.plan
     if not plan.fits or plan.devices is None:
-        return f"{own_name(row.label)} the demand does not fit: not one user beside the weights."
+        return f"{own_name(row.label)} the demand does not fit: no user fits with the weights."
     return f"{own_name(row.label)}: {_held(plan)}, {_devices(row)} for all."
 
 
 def _held(plan: ServingPlan) -> str:
-    """The users of one copy of the model, and its devices."""
+    """Return the users and devices of one replica, in words."""
     users = plan.users_per_replica
     return f"{count(users, 'user')} on {count(plan.devices_per_replica or 1, 'device')}"
 
 
 def _is_no_worse(own: int | None, other: int | None) -> bool:
-    """Whether a model takes no more devices than another; ``None`` are too many for either."""
+    """Return whether a model needs no more devices than another; ``None`` means too many."""
     return other is None or (own is not None and own <= other)
 
 
-def _nothing_better(row: ServedVariant) -> str:
+def _original_is_best(row: ServedVariant) -> str:
     return (
         f"No variant of the frontier in this table needs fewer devices than {as_given(row.label)}."
     )
@@ -275,7 +275,7 @@ def _fewest(row: ServedVariant) -> str:
     )
 
 
-def _in_short(row: ServedVariant) -> str:
+def _summarise(row: ServedVariant) -> str:
     return f"{row.label} ({_devices(row)}, {_change(row)})"
 
 
@@ -285,18 +285,18 @@ def _change(row: ServedVariant) -> str:
         return "no published change"
     if quality.change_percent == 0:
         return "the baseline"
-    digits = meant_decimals(quality.low, quality.high)
+    digits = useful_decimals(quality.low, quality.high)
     return f"{quality.change_percent:+.{digits}f} % perplexity"
 
 
 def _at_equal_cost(rows: Sequence[ServedVariant]) -> Iterator[str]:
-    """The comparison that would decide: K=V against head sharing of equal bytes and parameters."""
+    """Yield the missing comparison: K=V against head sharing of equal bytes and parameters."""
     tied = next((row for row in rows if row.label == "Q-K=V" and row.quality), None)
     if tied is None or tied.quality is None:
         return
     yield (
-        "At equal cache and equal parameters the rival of K=V is half as many KV heads "
-        "(Q-K=V against GQA with half the heads): nobody published that run."
+        "At equal cache and equal parameters the alternative to K=V is half as many KV heads "
+        "(Q-K=V against GQA with half the heads): that run was never published."
     )
     queries = quality_of("Q=K-V", tied.quality.size)
     if queries is not None:
@@ -307,8 +307,8 @@ def _at_equal_cost(rows: Sequence[ServedVariant]) -> Iterator[str]:
         )
 
 
-def _due_to_the_authors(rows: Sequence[ServedVariant]) -> Iterator[str]:
-    """What K=V is good for, which the authors say themselves."""
+def _authors_own_claim(rows: Sequence[ServedVariant]) -> Iterator[str]:
+    """Yield the use of K=V that its authors name."""
     by_label = {row.label: row for row in rows}
     one_head, both = by_label.get("MQA"), by_label.get("Q-MQA")
     if one_head is None or both is None:

@@ -23,11 +23,11 @@ from qkvary.literature.quality import (
     REAL_FRACTIONS,
     Size,
     Status,
+    change_per_real_token,
+    frontier_positions,
     qualities,
-    standings,
-    undiluted,
 )
-from qkvary.planning.advice import caveats_of
+from qkvary.planning.advice import collect_caveats
 from qkvary.planning.plans import Plan
 
 SIZES: tuple[Size, ...] = get_args(Size)
@@ -265,13 +265,15 @@ def draw_quality(size: Size) -> QualityPicture:
     """
     found = qualities(size)
     baseline = next(one for one in found if one.variant == BASELINE)
-    placed = {standing.variant: standing for standing in standings(size, "cache")}
+    placed = {standing.variant: standing for standing in frontier_positions(size, "cache")}
     whole = placed[BASELINE].cost
     points: list[PublishedPoint] = []
     for quality in found:
         standing = placed[quality.variant]
         real_low, real_high = (
-            undiluted(quality.change_percent, baseline.perplexity, fraction).change_percent
+            change_per_real_token(
+                quality.change_percent, baseline.perplexity, fraction
+            ).change_percent
             for fraction in REAL_RANGE
         )
         points.append(
@@ -289,7 +291,7 @@ def draw_quality(size: Size) -> QualityPicture:
             )
         )
     points.sort(key=lambda point: (-point.share, point.change_percent))
-    return QualityPicture(size=size, points=tuple(points), caveats=caveats_of(found))
+    return QualityPicture(size=size, points=tuple(points), caveats=collect_caveats(found))
 
 
 def shared_caveats(pictures: Sequence[QualityPicture]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A whole plan as a value: what was asked, every variant's answer, what follows, what limits it.
+"""A complete plan as a value: question, answers per variant, advice and limitations.
 
 Never imports torch.
 """
@@ -20,7 +20,7 @@ from qkvary.planning.advice import (
     TaskKind,
     advise_serving,
     advise_task,
-    caveats_of,
+    collect_caveats,
     nearest_size,
     serve_variants,
 )
@@ -29,40 +29,40 @@ from qkvary.planning.training_advice import TrainedVariant, advise_training, tra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingAnswer:
-    """Everything that is said about serving."""
+    """The answer for serving."""
 
     savings: SavingsReport
-    """What can be saved with the weights as they are."""
+    """The exact savings with the given weights."""
     rows: tuple[ServedVariant, ...]
     """Every variant in every format."""
     advice: tuple[str, ...]
-    """What follows."""
+    """The advice, in sentences."""
     caveats: tuple[str, ...]
-    """What must be known about the figures."""
+    """The limitations of the figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingAnswer:
-    """Everything that is said about training."""
+    """The answer for training."""
 
     rows: tuple[TrainedVariant, ...]
     """Every variant."""
     advice: tuple[str, ...]
-    """What follows."""
+    """The advice, in sentences."""
     caveats: tuple[str, ...]
-    """What must be known about the figures."""
+    """The limitations of the figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
-    """How a model is trained."""
+    """The settings of training."""
 
     precision: Precision
-    """What weights, gradients and activations are kept in."""
+    """The number formats of weights, gradients and activations."""
     checkpointing: bool
-    """Whether blocks are computed again instead of kept."""
+    """Whether activations of blocks are recomputed instead of stored."""
     utilization: float
-    """The share of the matrix rate that is reached."""
+    """The share of the peak matrix rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,43 +70,45 @@ class Plan:
     """A question with its answer, as reports show it."""
 
     model: Model
-    """The model as it is."""
+    """The given model."""
     layers: str
     """Its kinds of attention, in words."""
     candidates: Candidates
-    """It and its variants."""
+    """The model and its variants."""
     demand: Demand
-    """What it has to do, on what."""
+    """The demand and the device."""
     formats: tuple[Format, ...]
-    """How the cache may be stored; pictures show the first."""
+    """The formats of the cache; charts show the first."""
     task: TaskKind
-    """What the model reads."""
+    """The kind of task."""
     answer: ServingAnswer | TrainingAnswer
-    """Every variant, and what follows."""
+    """The answer for every variant."""
     regime: Regime | None = None
-    """How it is trained; ``None`` for a serving plan."""
+    """The settings of training; ``None`` for a serving plan."""
     notes: tuple[str, ...] = ()
-    """What must be known about the model."""
+    """Remarks on the model."""
     decimal: bool = False
-    """Whether amounts of memory are written in powers of ten."""
+    """Whether memory is written in powers of ten."""
 
 
 def answer_serving(
     candidates: Candidates, demand: Demand, formats: Sequence[Format], *, task: TaskKind = "causal"
 ) -> ServingAnswer:
-    """Plan the serving of every candidate in every format, and say what follows.
+    """Plan the serving of every candidate in every format, with advice.
 
     Args:
         candidates: A model and its variants.
-        demand: What is to be served, on what.
-        formats: How the cache may be stored; savings are counted in the first.
-        task: What the model reads.
+        demand: The demand and the device.
+        formats: The formats of the cache; savings are counted in the first.
+        task: The kind of task.
     """
     model = candidates.original.model
     size = nearest_size(model_parameters(model).total)
-    # A variant that was asked for is dominated by those that nobody asked for too.
-    rivals = choose_candidates(model).rows
-    rows = serve_variants(candidates.rows, demand, formats, size=size, rivals=rivals)
+    # Variants that were not requested can dominate requested ones.
+    hidden_candidates = choose_candidates(model).rows
+    rows = serve_variants(
+        candidates.rows, demand, formats, size=size, hidden_candidates=hidden_candidates
+    )
     return ServingAnswer(
         savings=find_savings(
             model,
@@ -117,20 +119,20 @@ def answer_serving(
         ),
         rows=rows,
         advice=(*advise_serving(rows), *advise_task(task)),
-        caveats=caveats_of(row.quality for row in rows),
+        caveats=collect_caveats(row.quality for row in rows),
     )
 
 
 def answer_training(
     candidates: Candidates, demand: Demand, regime: Regime, *, task: TaskKind = "causal"
 ) -> TrainingAnswer:
-    """Plan the training of every candidate on one device, and say what follows.
+    """Plan the training of every candidate on one device, with advice.
 
     Args:
-        candidates: A model and its variants; how they store a cache does not matter here.
-        demand: The device, its reserve and the tokens of a sequence.
-        regime: How the model is trained.
-        task: What the model reads.
+        candidates: A model and its variants; cache storage does not matter here.
+        demand: The device, its reserve and the sequence length.
+        regime: The settings of training.
+        task: The kind of task.
     """
     trained: list[Candidate] = [row for row in candidates.rows if row.saving is None]
     rows = train_variants(
@@ -147,5 +149,5 @@ def answer_training(
     return TrainingAnswer(
         rows=rows,
         advice=(*advise_training(rows), *advise_task(task)),
-        caveats=caveats_of(row.quality for row in rows),
+        caveats=collect_caveats(row.quality for row in rows),
     )

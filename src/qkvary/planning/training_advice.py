@@ -1,4 +1,4 @@
-"""Which variant to train: throughput and memory here, joined with what was published about it.
+"""Advice on which variant to train, from throughput, memory and published quality.
 
 Never imports torch.
 """
@@ -25,13 +25,13 @@ class TrainedVariant:
     label: str
     """The variant."""
     is_original: bool
-    """Whether it is the model as it was given."""
+    """Whether it is the given model."""
     parameters: int
-    """All of them."""
+    """The number of parameters."""
     plan: TrainingPlan
     """Memory and throughput."""
     published_tokens_per_second: float | None
-    """What paper 1 measured of its 300M models on its own machines."""
+    """Paper 1's measurement of its 300M models on its own machines."""
     quality: Quality | None
     """The published change of perplexity."""
 
@@ -53,13 +53,13 @@ def train_variants(
     Args:
         candidates: A model in several variants.
         device: The device.
-        tokens: Tokens of a sequence.
-        precision: What weights, gradients and activations are kept in.
-        checkpointing: Whether blocks are computed again instead of kept.
-        reserve: The share of memory that is left alone.
-        utilization: The share of the matrix rate that training reaches.
-        size: Which of the papers' models published changes are taken from.
-        encoder_tokens: Tokens of the encoder, where the model does not fix them.
+        tokens: Tokens per sequence.
+        precision: The number formats of weights, gradients and activations.
+        checkpointing: Whether activations of blocks are recomputed instead of stored.
+        reserve: The share of memory that stays free.
+        utilization: The share of the peak matrix rate.
+        size: The papers' model whose published changes are used.
+        encoder_tokens: Tokens of the encoder, if the model does not fix them.
     """
     speeds = _published_speeds() if size == "300M" else {}
     rows: list[TrainedVariant] = []
@@ -91,10 +91,10 @@ def train_variants(
 
 
 def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
-    """What follows for who trains the model, in sentences."""
+    """Yield the training advice in sentences."""
     base = rows[0]
     if base.plan.largest_batch < 1:
-        yield _what_does_not_fit(base)
+        yield _explain_misfit(base)
     known = [row for row in rows if row.quality is not None]
     better = [row for row in known if not any(_dominates(other, row) for other in known)]
     if better:
@@ -103,17 +103,16 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
         if saved > 0:
             yield (
                 f"Fewest products on the published frontier: {best.label}, {saved:.1f} % below "
-                f"{as_given(base.label)}; a gain of that order is the most that training can be "
-                "faster."
+                f"{as_given(base.label)}; training can be faster by that much at most."
             )
         else:
-            yield "Nothing on the published frontier takes fewer products than the model as it is."
+            yield "No variant on the published frontier takes fewer products than the given model."
     if {"Q-K=V", "MQA"} <= {row.label for row in known}:
         yield _compare_speeds()
 
 
-def _what_does_not_fit(base: TrainedVariant) -> str:
-    """What is too large for one device, and what helps against it."""
+def _explain_misfit(base: TrainedVariant) -> str:
+    """Return why a model does not fit one device, and what helps."""
     name, plan = own_name(base.label), base.plan
     if plan.free_bytes < 0:
         return (
@@ -122,13 +121,13 @@ def _what_does_not_fit(base: TrainedVariant) -> str:
         )
     fewer = "" if plan.checkpointing else "keep fewer activations (--checkpointing), "
     return (
-        f"{name} not one sequence fits beside weights, gradients and optimizer on one device: "
-        f"shard them, {fewer}or shorten --context."
+        f"{name} no sequence fits with weights, gradients and optimizer on one device: shard them, "
+        f"{fewer}or shorten --context."
     )
 
 
 def _compare_speeds() -> str:
-    """What paper 1 recommends to who is short of compute, beside its own measurements."""
+    """Compare paper 1's recommendation for limited compute with its own measurements."""
     speeds = _published_speeds()
     tied, one_head = quality_of("Q-K=V"), quality_of("MQA")
     if tied is None or one_head is None:
@@ -151,7 +150,7 @@ def _dominates(one: TrainedVariant, other: TrainedVariant) -> bool:
 
 
 def _published_speeds() -> dict[str, float]:
-    """Tokens a second of paper 1's 300M models, by label."""
+    """Return the tokens per second of paper 1's 300M models, by label."""
     table = load_published("three-projections-table-4")
     return {
         figure.variant: figure.value

@@ -1,4 +1,4 @@
-"""A character model does what its reference says, and a damaged one is refused in a sentence."""
+"""A character model agrees with its reference, and a damaged one is rejected."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A llama2.c model does what its reference says, and a damaged one is refused in a sentence."""
+"""A llama2.c model agrees with its reference, and a damaged one is rejected."""
 
 import itertools
 import math

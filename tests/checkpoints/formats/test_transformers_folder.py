@@ -1,4 +1,4 @@
-"""What transformers saves of our networks is read without it, bit by bit."""
+"""Networks saved by transformers load bit-exactly without it."""
 
 import json
 from pathlib import Path

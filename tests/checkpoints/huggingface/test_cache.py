@@ -1,4 +1,4 @@
-"""Our cache does what transformers asks of one, and refuses the rest."""
+"""Our cache supports the operations of transformers, and rejects the rest."""
 
 import copy
 import random

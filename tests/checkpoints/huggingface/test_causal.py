@@ -1,4 +1,4 @@
-"""Our networks in transformers: the same text by every way of decoding, the bytes of the costs."""
+"""Our networks in transformers: equal text by every decoding method, and equal bytes."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A folder that ``from_pretrained`` loads: the same tensors, the same logits, the same tokens."""
+"""A folder for ``from_pretrained`` gives the same tensors, logits and tokens."""
 
 import dataclasses
 import json

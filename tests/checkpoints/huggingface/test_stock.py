@@ -1,4 +1,4 @@
-"""Our networks as GPT-2 and Llama: equal logits of what they can say, a reason for the rest."""
+"""Our networks as GPT-2 and Llama: equal logits where expressible, else a reason."""
 
 import dataclasses
 import re
@@ -244,7 +244,9 @@ def test_losses_are_reported() -> None:
     assert both.notes[0].startswith("its cache holds 48 numbers per token, keys and values of 2")
     block = dataclasses.replace(SWIGLU, dropout=0.1)
     dropped = build_network(dataclasses.replace(llama_config("QKV"), block=block))
-    assert export_stock(dropped).notes == ("in training its dropout is weaker or applied elsewhere",)
+    assert export_stock(dropped).notes == (
+        "in training its dropout is weaker or applied elsewhere",
+    )
 
 
 def change(config: LanguageModelConfig, **fields: Any) -> LanguageModelConfig:

@@ -1,4 +1,4 @@
-"""Averages of printed accuracies and of what the public notebook stores: Tables 2 and 3."""
+"""Averages of printed accuracies and of the public notebook's results: Tables 2 and 3."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from qkvary.literature.figures import PublishedFigure, load_published
 from qkvary.literature.recomputations.derivation import (
+    Alternative,
     Derivation,
     Derive,
-    Reading,
     Registry,
     by_column,
     printed_value,
@@ -28,7 +28,7 @@ _MEAN = "mean over configurations, as the public notebook stores it"
 
 
 def average(table: str, columns: Sequence[str]) -> Derive:
-    """Return what derives the mean of some columns of the same row."""
+    """Return a derivation of the mean of columns of the same row."""
 
     def derive(figure: PublishedFigure) -> Derivation:
         parts = [load_published(table).figure(figure.row, column) for column in columns]
@@ -47,14 +47,14 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _stored(figure: PublishedFigure) -> Derivation | None:
-    """What the notebook stores for the same variant and task."""
+    """Derive the mean that the notebook stores for the same variant and task."""
     if figure.variant not in _IN_NOTEBOOK:
         return None
     return Derivation(value=_in_notebook(figure.variant, figure.column), formula=_MEAN)
 
 
 def _exchanged(figure: PublishedFigure) -> Derivation | None:
-    """The columns swap and sub of the earlier paper hold each other's figures."""
+    """Derive the columns swap and sub, which the earlier paper exchanged."""
     if figure.variant is None:
         return None
     other = _EXCHANGED[figure.column]
@@ -62,7 +62,7 @@ def _exchanged(figure: PublishedFigure) -> Derivation | None:
         value=_in_notebook(figure.variant, figure.column),
         formula=_MEAN,
         slips=(
-            Reading(
+            Alternative(
                 value=_in_notebook(figure.variant, other),
                 convention=f"taking the figure of {other}: the columns are exchanged",
             ),

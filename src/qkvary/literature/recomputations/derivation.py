@@ -1,4 +1,4 @@
-"""What a published figure should be, and how that is known."""
+"""Derivations of published figures."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ Value = float | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What a figure becomes under another convention, or by a slip."""
+class Alternative:
+    """The figure under another convention, or with a mistake."""
 
     value: Value
-    """The figure then."""
+    """The resulting figure."""
     convention: str
-    """Completes "with ..." for a convention and "by ..." for a slip."""
+    """A phrase that completes "with ..." for a convention and "by ..." for a mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derivation:
-    """One figure, recomputed."""
+    """One recomputed figure."""
 
     value: Value
-    """Under the convention that the paper states, or else the plain meaning of its words."""
+    """The value under the paper's convention, or else the plain meaning of its words."""
     formula: str
-    """For people; the value does not come from this text."""
+    """An explanation; the value is not computed from this text."""
     convention: str = ""
-    """What is counted, in which units; empty where there is nothing to choose."""
+    """The counted items and units; empty if there is no choice."""
     spread: tuple[float, float] | None = None
-    """What the value may be where it is made of rounded figures."""
-    others: tuple[Reading, ...] = ()
-    """Under other conventions, each one applied to everything that enters the figure."""
-    slips: tuple[Reading, ...] = ()
-    """By mistakes that are known to have been made, such as two units in one quotient."""
+    """The possible range, if the value is computed from rounded figures."""
+    others: tuple[Alternative, ...] = ()
+    """Alternatives under other conventions, each applied throughout."""
+    slips: tuple[Alternative, ...] = ()
+    """Alternatives by known mistakes, such as two units in one quotient."""
     holds: bool | None = None
-    """Of a claim in words: whether the value bears it out."""
+    """Whether the value supports a claim in words."""
     note: str = ""
-    """What else the reader of the figure must know."""
+    """A further remark for the reader."""
 
 
 Derive = Callable[[PublishedFigure], Derivation | None]
-"""What a figure of one table should be; ``None`` where nothing can be recomputed."""
+"""Derives a figure of one table; ``None`` if it cannot be recomputed."""
 Registry = Mapping[str, Derive]
-"""By the name of the table."""
+"""Derivations by table name."""
 
 
 def by_column(columns: Mapping[str, Derive]) -> Derive:
-    """Return what derives the figures of the given columns and no others."""
+    """Return a derivation of the figures of the given columns only."""
 
     def derive(figure: PublishedFigure) -> Derivation | None:
         column = columns.get(figure.column)
@@ -60,7 +60,7 @@ def by_column(columns: Mapping[str, Derive]) -> Derive:
 
 
 def by_row(rows: Mapping[str, Callable[[], Derivation]]) -> Derive:
-    """Return what derives a table of single figures, one per row."""
+    """Return a derivation of a table with one figure per row."""
 
     def derive(figure: PublishedFigure) -> Derivation | None:
         row = rows.get(figure.row)
@@ -70,7 +70,7 @@ def by_row(rows: Mapping[str, Callable[[], Derivation]]) -> Derive:
 
 
 def printed_value(table: str, row: str, column: str) -> float:
-    """Return a printed number that another figure is made of.
+    """Return a printed number that enters another figure.
 
     Raises:
         ValueError: if the figure has no number.

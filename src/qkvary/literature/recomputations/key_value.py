@@ -1,4 +1,4 @@
-"""The sentences of "Key-Value Transformer" that carry figures about costs."""
+"""The statements of "Key-Value Transformer" about costs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from qkvary.arch.labels import parse_variant
 from qkvary.arch.sharing import Source
 from qkvary.costs.macs import projection_macs_per_token
 from qkvary.costs.parameters import projection_parameters
-from qkvary.literature.recomputations.derivation import Derivation, Reading, Registry, by_row
+from qkvary.literature.recomputations.derivation import Alternative, Derivation, Registry, by_row
 
 
 def _layer(label: str) -> AttentionConfig:
@@ -15,7 +15,7 @@ def _layer(label: str) -> AttentionConfig:
 
 
 def _derive_share(*, macs: bool, value: bool = True) -> float:
-    """What KV has of QKV's projections, in percent."""
+    """Return KV's projections relative to QKV's, in percent."""
     sizes: list[int] = []
     for label in ("Q=K-V", "QKV"):
         layer = _layer(label)
@@ -37,12 +37,12 @@ def _derive_half(*, macs: bool) -> Derivation:
         formula="2 projections / 3 projections",
         convention="input projections only, weights without biases",
         others=(
-            Reading(
+            Alternative(
                 value=_derive_share(macs=macs, value=False),
                 convention="the value's projection left out",
             ),
         ),
-        note="With the output projection as well it is three quarters.",
+        note="Including the output projection it is three quarters.",
     )
 
 

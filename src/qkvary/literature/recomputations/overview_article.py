@@ -7,8 +7,8 @@ from qkvary.arch.labels import parse_variant
 from qkvary.costs.cache import layer_cache_bytes_per_token
 from qkvary.costs.parameters import attention_parameters, projection_parameters
 from qkvary.literature.figures import PublishedFigure
-from qkvary.literature.recomputations import quantities as of
-from qkvary.literature.recomputations.derivation import Derivation, Reading, Registry, by_column
+from qkvary.literature.recomputations import quantities as costs
+from qkvary.literature.recomputations.derivation import Alternative, Derivation, Registry, by_column
 from qkvary.literature.recomputations.three_projections import variant_of
 
 _HEADS = 16
@@ -41,35 +41,40 @@ def _projections_saved(label: str) -> float:
 
 
 def _model_saved(label: str) -> float:
-    before, after = (of.parameters(one).total for one in ("QKV", label))
+    before, after = (costs.parameters(one).total for one in ("QKV", label))
     return 100 * (1 - after / before)
 
 
 def _parameters(figure: PublishedFigure) -> Derivation:
     label = variant_of(figure)
-    readings = [
-        Reading(value=_projections_saved(label), convention="input projections only"),
-        Reading(value=_model_saved(label), convention="the whole 300M network of the first paper"),
+    alternatives = [
+        Alternative(value=_projections_saved(label), convention="input projections only"),
+        Alternative(
+            value=_model_saved(label), convention="the whole 300M network of the first paper"
+        ),
     ]
     if label == "Q-I-V":
-        # The 300M network has no such variant in print, but an equal number of matrices.
-        readings[1] = Reading(value=_model_saved("Q=K-V"), convention=readings[1].convention)
-    if label == "GQA-4":
-        half = Reading(
-            value=_model_saved("GQA-8"), convention=f"{readings[1].convention}, 8 of 16 KV heads"
+        # Not published at 300M; Q=K-V has the same number of matrices.
+        alternatives[1] = Alternative(
+            value=_model_saved("Q=K-V"), convention=alternatives[1].convention
         )
-        readings.append(half)
+    if label == "GQA-4":
+        half = Alternative(
+            value=_model_saved("GQA-8"),
+            convention=f"{alternatives[1].convention}, 8 of 16 KV heads",
+        )
+        alternatives.append(half)
     note = ""
     if label in ("MQA", "GQA-4"):
         note = (
-            "Under that convention the two rows with 33 % would have 6.9 %: the column has no one "
-            "convention."
+            "Under that convention the two rows with 33 % would have 6.9 %: the column mixes "
+            "conventions."
         )
     return Derivation(
         value=_attention_saved(label),
         formula="1 - matrices of the layer / 4 d^2, each KV head being 1/16 of a matrix",
         convention="attention layer of 16 heads, output projection included, no biases",
-        others=() if label == "QKV" else tuple(readings),
+        others=() if label == "QKV" else tuple(alternatives),
         note=note,
     )
 
@@ -80,7 +85,7 @@ def _cache(figure: PublishedFigure) -> Derivation:
         value=_cache_ratio(label, _HEADS),
         formula="KV heads of QKV / KV heads",
         convention="16 heads",
-        others=(Reading(value=_cache_ratio(label, _HEADS_OF_8X), convention="8 heads"),)
+        others=(Alternative(value=_cache_ratio(label, _HEADS_OF_8X), convention="8 heads"),)
         if label == "MQA"
         else (),
         note="The ratio of MQA is the number of heads, which the article does not give."

@@ -1,4 +1,4 @@
-"""The tables and sentences of the poster "Do Transformers Need Three Projections?"."""
+"""The tables and statements of the poster "Do Transformers Need Three Projections?"."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable
 
 from qkvary.literature.figures import PublishedFigure
-from qkvary.literature.recomputations import quantities as of
+from qkvary.literature.recomputations import quantities as costs
 from qkvary.literature.recomputations.derivation import (
+    Alternative,
     Derivation,
-    Reading,
     Registry,
     by_column,
     by_row,
@@ -46,10 +46,11 @@ def _downstream_reduction(figure: PublishedFigure) -> Derivation | None:
         return None
     label = variant_of(figure)
     plain = derive_reduction(label, "1.2B")
-    slips: tuple[Reading, ...] = ()
+    slips: tuple[Alternative, ...] = ()
     if label == "Q-MQA":
-        small = Reading(
-            value=of.cache_reduction(label), convention="the figure of the 300M network, 16 heads"
+        small = Alternative(
+            value=costs.cache_reduction(label),
+            convention="the figure of the 300M network, 16 heads",
         )
         slips = (small,)
     return Derivation(
@@ -83,14 +84,14 @@ def _shrinks() -> Derivation:
 _ROWS: dict[str, Callable[[], Derivation]] = {
     "attention's share of parameters (%)": attention_parameter_share,
     "QKV cache at 300M (KB a token)": lambda: Derivation(
-        value=of.cache_bytes("QKV") / of.KIB,
-        formula=of.CACHE_FORMULA,
+        value=costs.cache_bytes("QKV") / costs.KIB,
+        formula=costs.CACHE_FORMULA,
         convention="KB of 1,024 bytes",
     ),
     **{
         f"{label} cache at {words} (GB)": functools.partial(derive_cache_gb, label, "300M", tokens)
         for label in ("QKV", "Q-K=V")
-        for words, tokens in (("32K", of.TOKENS_32K), ("128K", of.TOKENS_128K))
+        for words, tokens in (("32K", costs.TOKENS_32K), ("128K", costs.TOKENS_128K))
     },
     "change of Q-K=V at 1.2B (%)": lambda: derive_change("Q-K=V", LARGE, "perplexity"),
     "accuracy of Q-K=V against QKV": _accuracy,

@@ -1,7 +1,7 @@
-"""Formulas in n, d and m: Table 1 of two papers and the poster's table, read off the cost model.
+"""Formulas in n, d and m: Table 1 of two papers and the poster's table, from the cost model.
 
-The published ``+`` sends m channels of every score map through a 1x1 map. Counted here as it is
-published; the cost model counts the equal, reduced form.
+The published ``+`` maps m channels of every score map through a 1x1 map. It is counted as published
+here; the cost model counts the equivalent reduced form.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from qkvary.costs.macs import projection_macs_per_token
 from qkvary.costs.parameters import attention_parameters, projection_parameters
 from qkvary.literature.figures import PublishedFigure
 from qkvary.literature.recomputations.derivation import (
+    Alternative,
     Derivation,
     Derive,
-    Reading,
     Registry,
     by_column,
 )
@@ -30,7 +30,7 @@ _WITH_OUTPUT = (
 
 
 def computation(figure: PublishedFigure) -> Derivation:
-    """Multiply-accumulates of n tokens through the input projections, and the published ``+``."""
+    """Derive the MACs of n tokens through the input projections and the published ``+``."""
     config = _layer(figure)
     count = sum(_squares(config, source, macs=True) for source in config.variant.projections)
     plain = _spell(count, "nd^2")
@@ -45,13 +45,13 @@ def computation(figure: PublishedFigure) -> Derivation:
         value=f"{plain} + H n^2 m",
         formula="n tokens through each input projection; m products for each score of each head",
         convention=f"{WITHOUT_BIASES}; the map of + as published",
-        others=(Reading(value=f"{plain} + n^2 m", convention=_ONE_HEAD),),
+        others=(Alternative(value=f"{plain} + n^2 m", convention=_ONE_HEAD),),
         note="Reduced exactly to one temperature and one bias per key, + takes about n products.",
     )
 
 
 def parameters(figure: PublishedFigure) -> Derivation:
-    """Weights of the input projections and of the map of ``+``."""
+    """Derive the weights of the input projections and of the map of ``+``."""
     config = _layer(figure)
     count = sum(_squares(config, source, macs=False) for source in config.variant.projections)
     plain = _spell(count, "d^2")
@@ -73,7 +73,7 @@ def parameters(figure: PublishedFigure) -> Derivation:
 
 
 def _earlier(derive: Derive) -> Derive:
-    """The earlier paper's table, which leaves the value's projection out."""
+    """Return a derivation for the earlier paper's table, which omits the value's projection."""
 
     def derived(figure: PublishedFigure) -> Derivation | None:
         full = derive(figure)
@@ -85,7 +85,7 @@ def _earlier(derive: Derive) -> Derive:
         plain = _spell(len(counted), unit)
         extra = {"computation": " + n^2 m", "parameters": " + m"}[figure.column]
         single = f" and {_ONE_HEAD}" if config.variant.plus and unit == "nd^2" else ""
-        reading = Reading(
+        alternative = Alternative(
             value=plain + (extra if config.variant.plus else ""),
             convention=_VALUE_LEFT_OUT + single,
         )
@@ -93,7 +93,7 @@ def _earlier(derive: Derive) -> Derive:
             value=full.value,
             formula=full.formula,
             convention=full.convention,
-            others=(reading,),
+            others=(alternative,),
             note="With the value counted, KV has two thirds of QKV, not half.",
         )
 
@@ -107,7 +107,7 @@ def _layer(figure: PublishedFigure) -> AttentionConfig:
 
 
 def _squares(config: AttentionConfig, source: Source, *, macs: bool) -> int:
-    """How many d x d a projection has: parameters, or products of one token."""
+    """Return how many times d x d a projection has in parameters, or in MACs per token."""
     size = (
         projection_macs_per_token(config, source)
         if macs
@@ -117,7 +117,7 @@ def _squares(config: AttentionConfig, source: Source, *, macs: bool) -> int:
 
 
 def _map_weights(config: AttentionConfig) -> int:
-    """Weights that ``+`` adds to a layer: all but the projections, the output's included."""
+    """Return the weights that ``+`` adds to a layer."""
     sources = (projection_parameters(config, source) for source in config.variant.projections)
     projections = sum(size.weights for size in sources) + config.d_model**2
     return attention_parameters(config).weights - projections

@@ -1,4 +1,4 @@
-"""What the cost model says about the papers' networks, in the words of their tables."""
+"""The cost model's quantities for the papers' networks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Size = Literal["300M", "1.2B"]
 
 TOKENS_32K = 32_768
 ROUND_32K = 32_000
-"""What "32k" is where thousands are decimal."""
+""""32k" with decimal thousands."""
 TOKENS_128K = 131_072
 ROUND_128K = 128_000
 GB = 10**9
@@ -35,13 +35,13 @@ def network(label: str, size: Size = "300M") -> LanguageModelConfig:
 
 @functools.cache
 def parameters(label: str, size: Size = "300M") -> ParameterCount:
-    """Return its parameters by part."""
+    """Return the parameters of a network by part."""
     return model_parameters(as_model(network(label, size)))
 
 
 @functools.cache
 def macs(label: str, tokens: int, pairs: Pairs = "square") -> MacCount:
-    """Return the multiply-accumulates of the smaller network over one sequence."""
+    """Return the MACs of the smaller network for one sequence."""
     return forward_macs(as_model(network(label)), tokens=tokens, pairs=pairs)
 
 
@@ -52,7 +52,7 @@ def cache_bytes(label: str, size: Size = "300M", *, tokens: int = 1) -> int:
 
 
 def cache_reduction(label: str, size: Size = "300M") -> float:
-    """Return how much smaller the cache is than that of QKV, in percent."""
+    """Return the reduction of the cache relative to QKV, in percent."""
     return 100 * (1 - cache_bytes(label, size) / cache_bytes("QKV", size))
 
 

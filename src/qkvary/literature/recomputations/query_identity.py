@@ -1,4 +1,4 @@
-"""Table 2 and the sentences of "[Key,Value] is probably all you need"."""
+"""Table 2 and the statements of "[Key,Value] is probably all you need"."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NETWORKS: Mapping[str, LanguageModelConfig] = {
     "Reduced (117M)": gpt_124m("I-K-V"),
     "Reduced, larger MLP (124M)": gpt_124m("I-K-V", d_ff=3456),
 }
-"""By the row of Table 2."""
+"""The networks by row of Table 2."""
 
 _NO_BIASES = "no biases, tied head"
 
@@ -30,7 +30,7 @@ def _count(row: str) -> ParameterCount:
 
 
 def _blocks(row: str) -> int:
-    """Parameters without the two tables."""
+    """Return the parameters without the two embedding tables."""
     count = _count(row)
     return count.total - count.embedding - count.positions
 

@@ -1,7 +1,7 @@
 """The deployment scenario of "Do Transformers Need Three Projections?", section 3.3.3.
 
 100 users with 32k tokens each on A100 GPUs of 40 GB at $2,000 a month. The paper counts caches of
-32,000 tokens in 10^9 bytes and no weights; two other readings stand beside it.
+32,000 tokens in 10^9 bytes and no weights; two other conventions are compared.
 """
 
 from __future__ import annotations
@@ -15,118 +15,126 @@ from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.devices import find_device
 from qkvary.costs.formats import parse_format
 from qkvary.literature.figures import PublishedFigure
-from qkvary.literature.recomputations import quantities as of
-from qkvary.literature.recomputations.derivation import Derivation, Derive, Reading, Registry
+from qkvary.literature.recomputations import quantities as costs
+from qkvary.literature.recomputations.derivation import Alternative, Derivation, Derive, Registry
 from qkvary.literature.recomputations.three_projections import derive_cache_gb, variant_of
 
 USERS = 100
 PRICE = 2_000
-"""Dollars for a GPU and a month: $14k for 7."""
+"""Dollars per GPU and month: $14k for 7."""
 GPU = "a100-40gb"
 SHARED = "Q-K=V"
-"""What the paper recommends; the other side is QKV."""
+"""The paper's recommendation, compared with QKV."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """How memory is counted."""
+class Convention:
+    """A convention for counting memory."""
 
     tokens: int
-    """What "32k" means."""
+    """The meaning of "32k"."""
     memory_bytes: int
-    """What "40 GB" means."""
+    """The meaning of "40 GB"."""
     weights: bool
-    """Whether the weights take memory."""
+    """Whether weights count."""
     words: str
-    """The same for people."""
+    """A description."""
 
 
 def _gpu_bytes() -> int:
     return find_device(GPU).memory_bytes
 
 
-PAPER = Terms(
-    tokens=of.ROUND_32K,
+PAPER = Convention(
+    tokens=costs.ROUND_32K,
     memory_bytes=_gpu_bytes(),
     weights=False,
     words="32,000 tokens, 40 x 10^9 bytes, no weights",
 )
-DECIMAL = Terms(
-    tokens=of.TOKENS_32K,
+DECIMAL = Convention(
+    tokens=costs.TOKENS_32K,
     memory_bytes=_gpu_bytes(),
     weights=True,
     words="32,768 tokens, 40 x 10^9 bytes and 16-bit weights",
 )
-BINARY = Terms(
-    tokens=of.TOKENS_32K,
+BINARY = Convention(
+    tokens=costs.TOKENS_32K,
     memory_bytes=40 * 2**30,
     weights=True,
     words="32,768 tokens, 40 x 2^30 bytes and 16-bit weights",
 )
 OTHERS = (DECIMAL, BINARY)
-"""What is shown beside the paper's convention."""
+"""The alternatives to the paper's convention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """What one variant needs under one set of terms."""
+class GpuCount:
+    """The GPUs that one variant needs under one convention."""
 
     users_per_gpu: int
-    """Whole users that one holds."""
+    """Whole users per GPU."""
     gpus: int
-    """For all users."""
+    """GPUs for all users."""
 
     @property
     def dollars_per_month(self) -> int:
-        """For all GPUs."""
+        """The price of all GPUs."""
         return self.gpus * PRICE
 
 
-def serve(label: str, terms: Terms) -> Served:
-    """Count the GPUs that a variant needs: every GPU holds the model and whole users."""
-    free = terms.memory_bytes
-    if terms.weights:
-        free -= weight_bytes(as_model(of.network(label)), parse_format("bf16"))
-    users = free // of.cache_bytes(label, tokens=terms.tokens)
-    return Served(users_per_gpu=users, gpus=math.ceil(USERS / users))
+def count_gpus(label: str, convention: Convention) -> GpuCount:
+    """Count the GPUs for a variant: every GPU holds the model and whole users."""
+    free = convention.memory_bytes
+    if convention.weights:
+        free -= weight_bytes(as_model(costs.network(label)), parse_format("bf16"))
+    users = free // costs.cache_bytes(label, tokens=convention.tokens)
+    return GpuCount(users_per_gpu=users, gpus=math.ceil(USERS / users))
 
 
-def saved_per_month(terms: Terms) -> int:
-    """Dollars that sharing saves in a month."""
-    return serve("QKV", terms).dollars_per_month - serve(SHARED, terms).dollars_per_month
+def saved_per_month(convention: Convention) -> int:
+    """Return the dollars that sharing saves per month."""
+    return (
+        count_gpus("QKV", convention).dollars_per_month
+        - count_gpus(SHARED, convention).dollars_per_month
+    )
 
 
-def saved_percent(terms: Terms) -> float:
-    """The share of the cost that sharing saves."""
-    return 100 * saved_per_month(terms) / serve("QKV", terms).dollars_per_month
+def saved_percent(convention: Convention) -> float:
+    """Return the share of the price that sharing saves."""
+    return 100 * saved_per_month(convention) / count_gpus("QKV", convention).dollars_per_month
 
 
-def _per_variant(quantity: Callable[[Served], float], formula: str) -> Derive:
+def _per_variant(quantity: Callable[[GpuCount], float], formula: str) -> Derive:
     def derive(figure: PublishedFigure) -> Derivation:
         label = variant_of(figure)
-        return _derive(lambda terms: quantity(serve(label, terms)), formula)
+        return _derive(lambda convention: quantity(count_gpus(label, convention)), formula)
 
     return derive
 
 
-def _derive(quantity: Callable[[Terms], float], formula: str) -> Derivation:
+def _derive(quantity: Callable[[Convention], float], formula: str) -> Derivation:
     return Derivation(
         value=quantity(PAPER),
         formula=formula,
         convention=PAPER.words,
-        others=tuple(Reading(value=quantity(terms), convention=terms.words) for terms in OTHERS),
+        others=tuple(
+            Alternative(value=quantity(convention), convention=convention.words)
+            for convention in OTHERS
+        ),
     )
 
 
 _COLUMNS: dict[str, Derive] = {
-    "cache": lambda figure: derive_cache_gb(variant_of(figure), "300M", of.TOKENS_32K),
+    "cache": lambda figure: derive_cache_gb(variant_of(figure), "300M", costs.TOKENS_32K),
     "users": _per_variant(lambda served: served.users_per_gpu, "memory / cache of a user, whole"),
     "gpus": _per_variant(lambda served: served.gpus, "100 users / users per GPU, rounded up"),
     "month": _per_variant(lambda served: served.dollars_per_month, "GPUs x $2,000"),
 }
 _SAVED: dict[str, Derive] = {
     "month": lambda _: _derive(saved_per_month, "cost of QKV - cost of Q-K=V"),
-    "year": lambda _: _derive(lambda terms: 12 * saved_per_month(terms), "12 x saved a month"),
+    "year": lambda _: _derive(
+        lambda convention: 12 * saved_per_month(convention), "12 x saved a month"
+    ),
     "share": lambda _: _derive(saved_percent, "saved / cost of QKV"),
 }
 

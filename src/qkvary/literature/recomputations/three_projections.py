@@ -11,11 +11,11 @@ from qkvary.arch.sharing import Source
 from qkvary.costs.macs import MacCount
 from qkvary.costs.parameters import ParameterCount
 from qkvary.literature.figures import PublishedFigure, load_published
-from qkvary.literature.recomputations import quantities as of
+from qkvary.literature.recomputations import quantities as costs
 from qkvary.literature.recomputations.derivation import (
+    Alternative,
     Derivation,
     Derive,
-    Reading,
     Registry,
     by_column,
     printed_value,
@@ -27,14 +27,14 @@ LARGE = "three-projections-table-10"
 
 SQUARE = "every pair of tokens counted, also those that causality hides; biases and softmax not"
 _NETWORKS = {"three": "QKV", "two": "Q-K=V", "one": "Q=K=V"}
-"""What stands in the three columns of Tables 5, 6 and 8; Q=K-V costs what Q-K=V costs there."""
+"""The variants of the three columns of Tables 5, 6 and 8; Q=K-V costs the same as Q-K=V there."""
 _NAMES: Mapping[Source, str] = {"q": "Q", "k": "K", "v": "V", "x": "X"}
 _BILLION = 10**9
 _MILLION = 10**6
 
 
 def variant_of(figure: PublishedFigure) -> str:
-    """The label of a figure's row.
+    """Return the variant of a figure's row.
 
     Raises:
         ValueError: if the row is not a variant.
@@ -45,7 +45,7 @@ def variant_of(figure: PublishedFigure) -> str:
 
 
 def perplexity(split: str) -> Derive:
-    """The perplexity that belongs to a printed loss."""
+    """Return a derivation of the perplexity from the printed loss."""
 
     def derive(figure: PublishedFigure) -> Derivation:
         loss = load_published(SMALL).figure(figure.row, f"{split}_loss")
@@ -62,12 +62,12 @@ def perplexity(split: str) -> Derive:
 def derive_change(
     variant: str, table: str = SMALL, column: str = "validation_perplexity"
 ) -> Derivation:
-    """The change of a printed perplexity against that of QKV, in percent."""
+    """Derive the change of a printed perplexity against QKV's, in percent."""
     own = load_published(table).figure(variant, column)
     base = load_published(table).figure("QKV", column)
     (low, high), (base_low, base_high) = printed_interval(own), printed_interval(base)
-    value = of.change(base.value or math.nan, own.value or math.nan)
-    spread = (of.change(base_high, low), of.change(base_low, high))
+    value = costs.change(base.value or math.nan, own.value or math.nan)
+    spread = (costs.change(base_high, low), costs.change(base_low, high))
     return Derivation(
         value=value,
         formula=f"{own.printed} / {base.printed} - 1",
@@ -76,41 +76,42 @@ def derive_change(
 
 
 def change(figure: PublishedFigure) -> Derivation | None:
-    """The change of perplexity at 300M; none for variants that were not trained there."""
+    """Derive the change of perplexity at 300M; none for variants that were not trained there."""
     if figure.value is None:
         return None
     return derive_change(variant_of(figure))
 
 
 def change_large(figure: PublishedFigure) -> Derivation | None:
-    """The change of perplexity at 1.2B."""
+    """Derive the change of perplexity at 1.2B."""
     if figure.value is None:
         return None
     return derive_change(variant_of(figure), LARGE, "perplexity")
 
 
 def cache_reduction(figure: PublishedFigure) -> Derivation | None:
-    """How much smaller the cache is at 300M, in percent."""
+    """Derive the reduction of the cache at 300M, in percent."""
     return None if figure.value is None else derive_reduction(variant_of(figure))
 
 
-def derive_reduction(variant: str, size: of.Size = "300M") -> Derivation:
-    """How much smaller a cache is than that of QKV, in percent."""
+def derive_reduction(variant: str, size: costs.Size = "300M") -> Derivation:
+    """Derive the reduction of a cache relative to QKV's, in percent."""
+    own, whole = (costs.cache_bytes(label, size) for label in (variant, "QKV"))
     return Derivation(
-        value=of.cache_reduction(variant, size),
-        formula=f"1 - {of.cache_bytes(variant, size):,} / {of.cache_bytes('QKV', size):,} bytes",
+        value=costs.cache_reduction(variant, size),
+        formula=f"1 - {own:,} / {whole:,} bytes",
         convention="bytes of one token",
     )
 
 
 def cached(figure: PublishedFigure) -> Derivation:
-    """Which tensors decoding keeps."""
+    """Derive the tensors that decoding caches."""
     kept = [_NAMES[source] for source in parse_variant(variant_of(figure)).cached]
     return Derivation(value="+".join(kept), formula="the projections that key and value read")
 
 
 def projections(figure: PublishedFigure) -> Derivation:
-    """Which roles have a projection of their own, in the words of Table 11."""
+    """Derive the roles with their own projection, in the words of Table 11."""
     variant = parse_variant(variant_of(figure))
     groups = [
         "=".join(role[0].upper() for role in variant.sharing.readers(source))
@@ -159,7 +160,7 @@ _MAC_FORMULAS = {
 
 def _parameters(figure: PublishedFigure) -> Derivation:
     return Derivation(
-        value=_parts(of.parameters(_NETWORKS[figure.column]))[figure.row] / _MILLION,
+        value=_parts(costs.parameters(_NETWORKS[figure.column]))[figure.row] / _MILLION,
         formula=_PARAMETER_FORMULAS[figure.row],
         convention="biases everywhere, 20 layers, d 1024, d_ff 4096",
     )
@@ -167,9 +168,9 @@ def _parameters(figure: PublishedFigure) -> Derivation:
 
 def _parameter_change(figure: PublishedFigure) -> Derivation:
     label = _NETWORKS[figure.column.removeprefix("change_")]
-    before, after = (_parts(of.parameters(one))[figure.row] for one in ("QKV", label))
+    before, after = (_parts(costs.parameters(one))[figure.row] for one in ("QKV", label))
     return Derivation(
-        value=of.change(before, after),
+        value=costs.change(before, after),
         formula=f"{after:,} / {before:,} - 1",
         convention="biases everywhere",
     )
@@ -177,8 +178,8 @@ def _parameter_change(figure: PublishedFigure) -> Derivation:
 
 def _macs(figure: PublishedFigure) -> Derivation:
     label = _NETWORKS[figure.column]
-    visible = _work(of.macs(label, 2048, "visible"))[figure.row] / _BILLION
-    square = _work(of.macs(label, 2048))[figure.row] / _BILLION
+    visible = _work(costs.macs(label, 2048, "visible"))[figure.row] / _BILLION
+    square = _work(costs.macs(label, 2048))[figure.row] / _BILLION
     note = "" if visible == square else f"Visible pairs only: {visible:.2f} G."
     return Derivation(
         value=square,
@@ -190,24 +191,24 @@ def _macs(figure: PublishedFigure) -> Derivation:
 
 def _mac_change(figure: PublishedFigure) -> Derivation:
     label = _NETWORKS[figure.column.removeprefix("change_")]
-    before, after = (_work(of.macs(one, 2048))[figure.row] for one in ("QKV", label))
+    before, after = (_work(costs.macs(one, 2048))[figure.row] for one in ("QKV", label))
     return Derivation(
-        value=of.change(before, after),
+        value=costs.change(before, after),
         formula=f"{after / _BILLION:.2f} / {before / _BILLION:.2f} - 1",
         convention=SQUARE,
     )
 
 
 def attention_share(label: str, tokens: int) -> float:
-    """The share of attention in all multiply-accumulates of the 300M network, in percent."""
-    count = of.macs(label, tokens)
+    """Return the share of attention in the MACs of the 300M network, in percent."""
+    count = costs.macs(label, tokens)
     return 100 * count.attention / count.total
 
 
 def _share(figure: PublishedFigure) -> Derivation:
     tokens = int(figure.row.split()[0])
     label = _NETWORKS[figure.column]
-    count = of.macs(label, tokens, "visible")
+    count = costs.macs(label, tokens, "visible")
     twin = {("three", 512): ("two", 1024), ("two", 1024): ("three", 512)}.get(
         (figure.column, tokens)
     )
@@ -228,25 +229,25 @@ def _share(figure: PublishedFigure) -> Derivation:
 def _saving(figure: PublishedFigure) -> Derivation:
     tokens = int(figure.row.split()[0])
     label = _NETWORKS[figure.column.removeprefix("saving_")]
-    before, after = (of.macs(one, tokens).total for one in ("QKV", label))
+    before, after = (costs.macs(one, tokens).total for one in ("QKV", label))
     return Derivation(
-        value=of.change(before, after),
+        value=costs.change(before, after),
         formula="all products / all products of QKV - 1",
         convention=SQUARE,
     )
 
 
 def _per_token(figure: PublishedFigure) -> Derivation:
-    size = of.cache_bytes(variant_of(figure))
+    size = costs.cache_bytes(variant_of(figure))
     return Derivation(
-        value=size / of.KIB,
-        formula=of.CACHE_FORMULA,
+        value=size / costs.KIB,
+        formula=costs.CACHE_FORMULA,
         convention="KB of 1,024 bytes",
     )
 
 
-def derive_cache_gb(label: str, size: of.Size, tokens: int, users: int = 1) -> Derivation:
-    """A cache in 10^9 bytes, and what it becomes where "k" means 1,000 tokens.
+def derive_cache_gb(label: str, size: costs.Size, tokens: int, users: int = 1) -> Derivation:
+    """Derive a cache in 10^9 bytes, and with "k" meaning 1,000 tokens.
 
     Args:
         label: The variant.
@@ -254,24 +255,27 @@ def derive_cache_gb(label: str, size: of.Size, tokens: int, users: int = 1) -> D
         tokens: A context of 2^15 or 2^17 tokens.
         users: Sequences.
     """
-    decimal = {of.TOKENS_32K: of.ROUND_32K, of.TOKENS_128K: of.ROUND_128K}[tokens]
-    formula = of.CACHE_FORMULA + f" x {tokens:,} tokens" + (f" x {users} users" * (users > 1))
-    words = of.ROUND_TOKENS.replace(f"{of.ROUND_32K:,}", f"{decimal:,}")
+    decimal = {
+        costs.TOKENS_32K: costs.ROUND_32K,
+        costs.TOKENS_128K: costs.ROUND_128K,
+    }[tokens]
+    formula = costs.CACHE_FORMULA + f" x {tokens:,} tokens" + (f" x {users} users" * (users > 1))
+    words = costs.ROUND_TOKENS.replace(f"{costs.ROUND_32K:,}", f"{decimal:,}")
     return Derivation(
-        value=users * of.cache_bytes(label, size, tokens=tokens) / of.GB,
+        value=users * costs.cache_bytes(label, size, tokens=tokens) / costs.GB,
         formula=formula,
         convention="GB of 10^9 bytes",
         others=(
-            Reading(
-                value=users * of.cache_bytes(label, size, tokens=decimal) / of.GB,
-                convention=words.replace(f"{of.TOKENS_32K:,}", f"{tokens:,}"),
+            Alternative(
+                value=users * costs.cache_bytes(label, size, tokens=decimal) / costs.GB,
+                convention=words.replace(f"{costs.TOKENS_32K:,}", f"{tokens:,}"),
             ),
         ),
     )
 
 
 def _at_32k(figure: PublishedFigure) -> Derivation:
-    return derive_cache_gb(variant_of(figure), "300M", of.TOKENS_32K)
+    return derive_cache_gb(variant_of(figure), "300M", costs.TOKENS_32K)
 
 
 def _difference(figure: PublishedFigure) -> Derivation:
@@ -285,7 +289,7 @@ def _difference(figure: PublishedFigure) -> Derivation:
 
 def _large_parameters(figure: PublishedFigure) -> Derivation:
     return Derivation(
-        value=of.parameters(variant_of(figure), "1.2B").total / _MILLION,
+        value=costs.parameters(variant_of(figure), "1.2B").total / _MILLION,
         formula="all parameters of 22 layers, d 2048, d_ff 8192, 32 heads; tied head",
         convention="biases everywhere",
     )
@@ -293,13 +297,15 @@ def _large_parameters(figure: PublishedFigure) -> Derivation:
 
 def _large_attention(figure: PublishedFigure) -> Derivation:
     label = variant_of(figure)
-    slips: tuple[Reading, ...] = ()
+    slips: tuple[Alternative, ...] = ()
     if label == "QKV":
         # Half-way between four matrices a layer and the three of the next row.
-        half = (of.parameters(label, "1.2B").attention + _attention_of_shared()) / 2
-        slips = (Reading(value=half / _MILLION, convention="three and a half matrices a layer"),)
+        half = (costs.parameters(label, "1.2B").attention + _attention_of_shared()) / 2
+        slips = (
+            Alternative(value=half / _MILLION, convention="three and a half matrices a layer"),
+        )
     return Derivation(
-        value=of.parameters(label, "1.2B").attention / _MILLION,
+        value=costs.parameters(label, "1.2B").attention / _MILLION,
         formula="layers x (query + key and value of the KV heads + output), d x width + width each",
         convention="biases everywhere, output projection included",
         slips=slips,
@@ -308,29 +314,29 @@ def _large_attention(figure: PublishedFigure) -> Derivation:
 
 
 def _attention_of_shared() -> int:
-    return of.parameters("Q-K=V", "1.2B").attention
+    return costs.parameters("Q-K=V", "1.2B").attention
 
 
 def _large_cache(figure: PublishedFigure) -> Derivation:
-    size = of.cache_bytes(variant_of(figure), "1.2B", tokens=of.TOKENS_32K)
+    size = costs.cache_bytes(variant_of(figure), "1.2B", tokens=costs.TOKENS_32K)
     return Derivation(
-        value=size / of.MB,
-        formula=f"{of.CACHE_FORMULA} x 32,768 tokens",
+        value=size / costs.MB,
+        formula=f"{costs.CACHE_FORMULA} x 32,768 tokens",
         convention="MB of 10^6 bytes",
-        others=(Reading(value=size / of.MIB, convention="MiB of 2^20 bytes"),),
+        others=(Alternative(value=size / costs.MIB, convention="MiB of 2^20 bytes"),),
         note="Two rows of the column are in 10^6 bytes and four in MiB.",
     )
 
 
 @functools.cache
 def mixed_units_reduction(label: str) -> float:
-    """A cache reduction at 1.2B if printed MiB are divided by 5,900 printed MB, in percent."""
+    """Return the cache reduction at 1.2B, wrongly dividing MiB by MB, in percent."""
     printed = printed_value(LARGE, label, "cache")
     return 100 * (1 - printed / printed_value(LARGE, "QKV", "cache"))
 
 
 def derive_large_reduction(label: str) -> Derivation:
-    """A cache reduction at 1.2B, and what mixed units make of it."""
+    """Derive a cache reduction at 1.2B, and its value with mixed units."""
     plain = derive_reduction(label, "1.2B")
     printed = load_published(LARGE).figure(label, "cache").printed
     return Derivation(
@@ -338,7 +344,7 @@ def derive_large_reduction(label: str) -> Derivation:
         formula=plain.formula,
         convention=plain.convention,
         slips=(
-            Reading(
+            Alternative(
                 value=mixed_units_reduction(label),
                 convention=f"1 - {printed} MiB / 5,900 MB of Table 10",
             ),

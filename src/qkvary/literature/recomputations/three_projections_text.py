@@ -1,4 +1,4 @@
-"""The sentences of "Do Transformers Need Three Projections?" that carry figures."""
+"""The statements with figures in "Do Transformers Need Three Projections?"."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping
 
 from qkvary.costs.formats import parse_format
 from qkvary.literature.figures import load_published
-from qkvary.literature.quality import qualities, standings
-from qkvary.literature.recomputations import quantities as of
+from qkvary.literature.quality import frontier_positions, qualities
+from qkvary.literature.recomputations import quantities as costs
 from qkvary.literature.recomputations.derivation import (
+    Alternative,
     Derivation,
-    Reading,
     Registry,
     by_row,
     printed_value,
 )
-from qkvary.literature.recomputations.scenario import DECIMAL, PAPER, saved_percent, serve
+from qkvary.literature.recomputations.scenario import DECIMAL, PAPER, count_gpus, saved_percent
 from qkvary.literature.recomputations.three_projections import (
     LARGE,
     SMALL,
@@ -42,21 +42,21 @@ def _caches() -> Rows:
     rows: dict[str, Callable[[], Derivation]] = {}
     for label in ("QKV", "Q-K=V"):
         rows[f"{label} cache at 128k tokens (GB)"] = functools.partial(
-            derive_cache_gb, label, "300M", of.TOKENS_128K
+            derive_cache_gb, label, "300M", costs.TOKENS_128K
         )
         rows[f"{label} cache, 32 users at 32k (GB)"] = functools.partial(
-            derive_cache_gb, label, "300M", of.TOKENS_32K, USERS
+            derive_cache_gb, label, "300M", costs.TOKENS_32K, USERS
         )
     rows["cache saved by Q-K=V, 32 users at 32k (GB)"] = _saved_cache
-    rows["QKV cache at 1.2B and 32k (GB)"] = functools.partial(_large_cache, "QKV", 1, of.GB)
+    rows["QKV cache at 1.2B and 32k (GB)"] = functools.partial(_large_cache, "QKV", 1, costs.GB)
     for label in ("MQA", "Q-MQA"):
         rows[f"{label} cache at 1.2B and 32k (MB)"] = functools.partial(
-            _large_cache, label, 1, of.MB
+            _large_cache, label, 1, costs.MB
         )
         rows[f"{label} cache at 1.2B, times smaller than QKV"] = functools.partial(_times, label)
     for label in ("QKV", "MQA", "Q-MQA"):
         rows[f"{label} cache at 1.2B, 32 users (GB)"] = functools.partial(
-            _large_cache, label, USERS, of.GB
+            _large_cache, label, USERS, costs.GB
         )
     for label in ("MQA", "GQA-8", "Q-GQA-8", "Q-MQA"):
         rows[f"{label} cache reduction at 1.2B (%)"] = functools.partial(
@@ -67,40 +67,41 @@ def _caches() -> Rows:
 
 
 def _saved_cache() -> Derivation:
-    qkv = derive_cache_gb("QKV", "300M", of.TOKENS_32K, USERS)
-    half = 0.5  # Q-K=V keeps one tensor of two.
+    qkv = derive_cache_gb("QKV", "300M", costs.TOKENS_32K, USERS)
+    half = 0.5  # Q-K=V caches one tensor of two.
     return Derivation(
         value=float(qkv.value) * half,
         formula=f"half of: {qkv.formula}",
         convention=qkv.convention,
         others=tuple(
-            Reading(value=float(one.value) * half, convention=one.convention) for one in qkv.others
+            Alternative(value=float(one.value) * half, convention=one.convention)
+            for one in qkv.others
         ),
     )
 
 
 def _large_cache(label: str, users: int, unit: int) -> Derivation:
-    size = users * of.cache_bytes(label, "1.2B", tokens=of.TOKENS_32K)
-    # A megabyte of 2^20 bytes, and a gigabyte that is a thousand of them.
-    binary = of.MIB * (unit // of.MB)
-    words = "MiB of 2^20 bytes" if unit == of.MB else "GB of 1,000 MiB"
+    size = users * costs.cache_bytes(label, "1.2B", tokens=costs.TOKENS_32K)
+    # A megabyte of 2^20 bytes, and a gigabyte of a thousand such megabytes.
+    binary = costs.MIB * (unit // costs.MB)
+    words = "MiB of 2^20 bytes" if unit == costs.MB else "GB of 1,000 MiB"
     return Derivation(
         value=size / unit,
-        formula=f"{of.CACHE_FORMULA} x 32,768 tokens" + f" x {users} users" * (users > 1),
-        convention=f"10^{6 if unit == of.MB else 9} bytes",
-        others=(Reading(value=size / binary, convention=words),),
+        formula=f"{costs.CACHE_FORMULA} x 32,768 tokens" + f" x {users} users" * (users > 1),
+        convention=f"10^{6 if unit == costs.MB else 9} bytes",
+        others=(Alternative(value=size / binary, convention=words),),
     )
 
 
 def _times(label: str) -> Derivation:
-    qkv, own = (of.cache_bytes(one, "1.2B") for one in ("QKV", label))
+    qkv, own = (costs.cache_bytes(one, "1.2B") for one in ("QKV", label))
     printed = load_published(LARGE).figure(label, "cache").printed
     quotient = printed_value(LARGE, "QKV", "cache") / printed_value(LARGE, label, "cache")
     return Derivation(
         value=qkv / own,
         formula=f"{qkv:,} / {own:,} bytes a token",
         convention="one unit",
-        slips=(Reading(value=quotient, convention=f"5,900 MB / {printed} MiB of Table 10"),),
+        slips=(Alternative(value=quotient, convention=f"5,900 MB / {printed} MiB of Table 10"),),
     )
 
 
@@ -118,7 +119,7 @@ def _nearly_hundred() -> Derivation:
 def _serving() -> Rows:
     return {
         "context of Q-K=V in the memory of QKV, times": lambda: Derivation(
-            value=of.cache_bytes("QKV") / of.cache_bytes("Q-K=V"),
+            value=costs.cache_bytes("QKV") / costs.cache_bytes("Q-K=V"),
             formula="bytes a token of QKV / of Q-K=V",
         ),
         "users of Q-K=V in the memory of QKV, times": _users_ratio,
@@ -126,7 +127,7 @@ def _serving() -> Rows:
             value=saved_percent(PAPER),
             formula="saved / cost of QKV, as in the deployment scenario",
             convention=PAPER.words,
-            others=(Reading(value=saved_percent(DECIMAL), convention=DECIMAL.words),),
+            others=(Alternative(value=saved_percent(DECIMAL), convention=DECIMAL.words),),
             note="Half is the limit, where caches fill all memory.",
         ),
         "cache reduction of Q-K=V with INT8 (%)": _quantised,
@@ -135,9 +136,9 @@ def _serving() -> Rows:
 
 
 def _users_ratio() -> Derivation:
-    shared, qkv = (serve(label, DECIMAL).users_per_gpu for label in ("Q-K=V", "QKV"))
+    shared, qkv = (count_gpus(label, DECIMAL).users_per_gpu for label in ("Q-K=V", "QKV"))
     return Derivation(
-        value=serve("Q-K=V", PAPER).users_per_gpu / serve("QKV", PAPER).users_per_gpu,
+        value=count_gpus("Q-K=V", PAPER).users_per_gpu / count_gpus("QKV", PAPER).users_per_gpu,
         formula="users per GPU of Q-K=V / of QKV",
         convention=PAPER.words,
         note=f"Whole users: with 32,768 tokens each it is {shared} / {qkv}.",
@@ -145,9 +146,9 @@ def _users_ratio() -> Derivation:
 
 
 def _quantised() -> Derivation:
-    head = of.network("Q-K=V").layers[0].size_per_head
+    head = costs.network("Q-K=V").layers[0].size_per_head
     plain, scaled = (parse_format(name).row_bytes(head) for name in ("bf16", "int8"))
-    left = 100 - of.cache_reduction("Q-K=V")
+    left = 100 - costs.cache_reduction("Q-K=V")
     return Derivation(
         value=100 - left / 2,
         formula="1 - 0.5 x 8 bits / 16 bits",
@@ -161,7 +162,10 @@ def _quantised() -> Derivation:
 
 def _reduction_formula() -> Derivation:
     groups = 8
-    true, printed = of.cache_reduction(f"Q-GQA-{groups}", "1.2B"), 100 * (1 - 1 / (2 * groups))
+    true, printed = (
+        costs.cache_reduction(f"Q-GQA-{groups}", "1.2B"),
+        100 * (1 - 1 / (2 * groups)),
+    )
     return Derivation(
         value="1 - g/(2H)",
         formula="one tensor of g KV heads against two of H heads",
@@ -185,7 +189,9 @@ def _shares() -> Rows:
             note="Of the attention layer with its output projection it is 25 %.",
         ),
         "attention parameters saved by Q=K=V (%)": lambda: Derivation(
-            value=-of.change(of.parameters("QKV").attention, of.parameters("Q=K=V").attention),
+            value=-costs.change(
+                costs.parameters("QKV").attention, costs.parameters("Q=K=V").attention
+            ),
             formula="1 - 2 / 4 matrices",
             convention="output projection included",
         ),
@@ -199,15 +205,15 @@ def _shares() -> Rows:
 
 
 def attention_parameter_share() -> Derivation:
-    """The share of attention in the parameters of the 300M network."""
-    count = of.parameters("QKV")
+    """Derive the share of attention in the parameters of the 300M network."""
+    count = costs.parameters("QKV")
     blocks = count.total - count.embedding - count.positions
     return Derivation(
         value=100 * count.attention / count.total,
         formula=f"{count.attention:,} / {count.total:,}",
         convention="300M, output projection included",
         others=(
-            Reading(value=100 * count.attention / blocks, convention="the embeddings left out"),
+            Alternative(value=100 * count.attention / blocks, convention="the embeddings left out"),
         ),
     )
 
@@ -225,7 +231,7 @@ def _over_half() -> Derivation:
 
 def _gains_shrink() -> Derivation:
     first, last = (
-        -of.change(of.macs("QKV", tokens).total, of.macs("Q-K=V", tokens).total)
+        -costs.change(costs.macs("QKV", tokens).total, costs.macs("Q-K=V", tokens).total)
         for tokens in (128, 4096)
     )
     return Derivation(
@@ -238,8 +244,12 @@ def _gains_shrink() -> Derivation:
 
 
 def _equal_costs() -> str:
-    same = of.parameters("Q-K=V") == of.parameters("Q=K-V")
-    return "identical" if same and of.macs("Q-K=V", 2048) == of.macs("Q=K-V", 2048) else "different"
+    same = costs.parameters("Q-K=V") == costs.parameters("Q=K-V")
+    return (
+        "identical"
+        if same and costs.macs("Q-K=V", 2048) == costs.macs("Q=K-V", 2048)
+        else "different"
+    )
 
 
 def _plus_limit() -> Derivation:
@@ -248,7 +258,7 @@ def _plus_limit() -> Derivation:
         value=limit / _PLUS_HEADS,
         formula="n for which n d^2 saved = H n^2 m added: d^2 / (m H)",
         convention="m = 100, d = 1000, 4 heads; + computed as published",
-        others=(Reading(value=limit, convention="one head"),),
+        others=(Alternative(value=limit, convention="one head"),),
         note="Reduced exactly, + costs less than a projection at any length of practice.",
     )
 
@@ -264,7 +274,7 @@ def _quality() -> Rows:
         "Q-K=V on the frontier of perplexity and cache": _frontier,
         "change of perplexity of head-sharing and combined variants": _below_five,
         "spread of training speed at 300M (%)": lambda: Derivation(
-            value=of.change(
+            value=costs.change(
                 printed_value(SMALL, "QKV", "tokens_per_second"),
                 printed_value(SMALL, "Q=K=V", "tokens_per_second"),
             ),
@@ -281,7 +291,7 @@ def _training_change() -> Derivation:
         formula=trained.formula,
         convention="training perplexity",
         spread=trained.spread,
-        others=(Reading(value=validated.value, convention="validation perplexity"),),
+        others=(Alternative(value=validated.value, convention="validation perplexity"),),
     )
 
 
@@ -299,7 +309,7 @@ def _order() -> Derivation:
     orders: list[list[str]] = []
     for size in ("300M", "1.2B"):
         ranked = sorted(qualities(size), key=lambda one: one.perplexity)
-        # GQA-4 of 16 heads and GQA-8 of 32 are the same choice.
+        # GQA-4 of 16 heads and GQA-8 of 32 have the same group size.
         orders.append([re.sub(r"GQA-\d+", "GQA", one.variant) for one in ranked])
     small, large = orders
     return Derivation(
@@ -311,7 +321,7 @@ def _order() -> Derivation:
 
 def _frontier() -> Derivation:
     statuses = {
-        size: next(one for one in standings(size, "cache") if one.variant == "Q-K=V")
+        size: next(one for one in frontier_positions(size, "cache") if one.variant == "Q-K=V")
         for size in ("300M", "1.2B")
     }
     dominators = [other.variant for other in statuses["300M"].dominated_by]

@@ -1,4 +1,4 @@
-"""Steps and tokens of the published training runs, from the settings of the public code."""
+"""Steps and tokens of the published training runs, from the public code's settings."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from dataclasses import dataclass
 from qkvary.literature.recomputations.derivation import Derivation
 
 BUDGET = 10 * 10**9
-"""Tokens that the runs of "Do Transformers Need Three Projections?" were planned for."""
+"""The planned tokens of the runs of "Do Transformers Need Three Projections?"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What makes a step."""
+    """The batch of one training step."""
 
     sequences: int
-    """Per device and micro-batch."""
+    """Sequences per device and micro-batch."""
     accumulated: int
     """Micro-batches per step."""
     devices: int
-    """That train one network together."""
+    """Devices per network."""
     context: int
-    """Positions of a sequence."""
+    """Positions per sequence."""
 
     @property
     def tokens_per_step(self) -> int:
-        """Positions that one optimizer step sees, padding included."""
+        """Positions per optimizer step, including padding."""
         return self.sequences * self.accumulated * self.devices * self.context
 
     @property
     def formula(self) -> str:
-        """The same for people."""
+        """The same as text."""
         parts = (self.sequences, self.accumulated, self.devices)
         return f"{' x '.join(map(str, parts))} x {self.context:,} tokens"
 
@@ -38,11 +38,11 @@ class Run:
 RUN_300M = Run(sequences=6, accumulated=24, devices=8, context=2048)
 RUN_1200M = Run(sequences=2, accumulated=36, devices=8, context=2048)
 RUN_124M = Run(sequences=12, accumulated=40, devices=1, context=1024)
-"""Of "[Key,Value] is probably all you need"."""
+"""The runs of "[Key,Value] is probably all you need"."""
 
 
 def derive_tokens(run: Run, steps: int, note: str = "") -> Derivation:
-    """Tokens of a run, in billions."""
+    """Derive the tokens of a run, in billions."""
     return Derivation(
         value=steps * run.tokens_per_step / 10**9,
         formula=f"{steps:,} steps x {run.formula}",
@@ -52,7 +52,7 @@ def derive_tokens(run: Run, steps: int, note: str = "") -> Derivation:
 
 
 def derive_steps(run: Run, note: str = "") -> Derivation:
-    """Whole steps of a budget of 10^10 tokens."""
+    """Derive the whole steps of a budget of 10^10 tokens."""
     return Derivation(
         value=BUDGET // run.tokens_per_step,
         formula=f"10^10 tokens / ({run.formula}), whole",
