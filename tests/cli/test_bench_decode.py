@@ -46,7 +46,7 @@ def test_a_measurement_is_printed_and_written(
         "x transformers",
         "Times as fast as running the prefix again",
         "Q-K=V against QKV: the poster's measurement and ours",
-        "In float32 everybody gave the same tokens",
+        "In float32 all runners gave the same tokens",
         f"written: {out / 'README.md'}",
     ):
         assert words in printed.out
@@ -99,9 +99,9 @@ def test_usual_question(asked: Asked) -> None:
     network = question.networks[0]
     assert (network.d_model, network.num_layers, network.vocabulary) == (256, 4, 512)
     assert (question.contexts, question.batches, question.dtypes) == ((256,), (1,), ("float32",))
-    effort = question.effort
-    assert (effort.new_tokens, effort.rounds, effort.threads) == (240, 7, 1)
-    assert (effort.memory_context, effort.memory_chunk, effort.device) == (2**15, 128, "cpu")
+    settings = question.settings
+    assert (settings.new_tokens, settings.rounds, settings.threads) == (240, 7, 1)
+    assert (settings.memory_context, settings.memory_chunk, settings.device) == (2**15, 128, "cpu")
     (cache,) = question.caches
     assert (cache.layout, cache.storage, cache.kernel) == (None, None, None)
     assert question.stock == ("transformers", "transformers-static")
@@ -123,9 +123,9 @@ def test_every_option_reaches_the_question(asked: Asked) -> None:
     assert {cache.kernel for cache in question.caches} == {"layer", "native"}
     storages = {cache.storage and cache.storage.storage for cache in question.caches}
     assert storages == {"growing", "int4"}
-    effort = question.effort
-    assert (effort.new_tokens, effort.rounds, effort.threads, effort.seed) == (99, 3, 2, 7)
-    assert effort.memory_context == 0
+    settings = question.settings
+    assert (settings.new_tokens, settings.rounds, settings.threads, settings.seed) == (99, 3, 2, 7)
+    assert settings.memory_context == 0
     assert question.stock == ()
     assert question.networks[0].layers[0].num_heads == 8
 
@@ -136,8 +136,8 @@ def test_a_checkpoint_brings_its_sizes(tmp_path: Path, asked: Asked) -> None:
     (question,) = asked
     longest = llama2c.SIZES["seq_len"]
     assert question.contexts == (longest,)
-    assert question.effort.memory_context == longest
-    assert question.effort.new_tokens == longest - 16
+    assert question.settings.memory_context == longest
+    assert question.settings.new_tokens == longest - 16
     assert question.checkpoint == str(tmp_path / "model")
     assert question.networks[0].max_tokens == longest
 

@@ -6,7 +6,7 @@ from qkvary.reports.tables import Table
 
 def test_every_figure_that_is_not_equal_says_how_and_why() -> None:
     names = list(published_names())
-    rows = [row for name in names for row in recompute(name) if row.needs_a_word]
+    rows = [row for name in names for row in recompute(name) if row.needs_explanation]
     report = published_report(list(map(load_published, names)), rows, counts=True)
     tables = {
         block.key: block

@@ -22,7 +22,7 @@ from qkvary.inference.benchmark.records import (
     STOCK_RUNNERS,
     CacheChoice,
     DecodeQuestion,
-    Effort,
+    MeasurementSettings,
     from_json,
 )
 from qkvary.reports.decode import decode_report
@@ -185,7 +185,7 @@ def command(
         told = None if json_output else console(sys.stderr)
         from qkvary.inference.benchmark.measurements import measure
 
-        record = measure(question, command=_typed(), tell=lambda text: _tell(told, text))
+        record = measure(question, command=_typed(), log=lambda text: _tell(told, text))
     report = decode_report(record)
     files: tuple[Path, ...] = ()
     if out is not None:
@@ -244,7 +244,7 @@ def _ask(
         dtypes=dtypes,
         caches=_choose_caches(cases),
         stock=STOCK_RUNNERS if measuring.transformers else (),
-        effort=Effort(
+        settings=MeasurementSettings(
             new_tokens=tokens,
             rounds=measuring.rounds,
             prefix_steps=tokens,

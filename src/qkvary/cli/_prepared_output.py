@@ -7,7 +7,7 @@ from rich.text import Text
 
 from qkvary.cli._output import printable
 from qkvary.data.prepared import PreparedData
-from qkvary.data.splits import explain_miss
+from qkvary.data.splits import explain_share_error
 from qkvary.reports.terminal import print_rows
 from qkvary.text.numbers import fixed, whole
 
@@ -51,7 +51,7 @@ def find_miss(data: PreparedData) -> str | None:
     if rule is None:
         return None
     held_out, rest = (data.splits[name].text_bytes for name in ("validation", "train"))
-    return explain_miss(rule["share"], held_out, rest)
+    return explain_share_error(rule["share"], held_out, rest)
 
 
 def print_prepared(screen: Console, data: PreparedData) -> None:

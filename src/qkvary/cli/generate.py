@@ -21,7 +21,7 @@ from qkvary.inference.requests import (
     collect,
     group_requests,
 )
-from qkvary.inference.streaming import spell
+from qkvary.inference.streaming import detokenize
 from qkvary.reports.terminal import print_rows
 from qkvary.storage.errors import UsageError
 
@@ -376,7 +376,7 @@ def _print_logprobs(
 ) -> None:
     before = [request.prompt[-1], *answer.tokens]
     rows = [
-        (str(token), repr(spell(tokenizer, [token], after=after)), f"{logprob:.4f}")
+        (str(token), repr(detokenize(tokenizer, [token], after=after)), f"{logprob:.4f}")
         for token, after, logprob in zip(
             answer.tokens, before[: len(answer.tokens)], answer.logprobs or (), strict=True
         )

@@ -50,7 +50,7 @@ def command(*tables: Name, verdict: Verdicts = (), json_output: Json = False) ->
     if wanted:
         rows = [row for row in rows if row.verdict in wanted]
     elif not tables and not json_output:
-        rows = [row for row in rows if row.needs_a_word]
+        rows = [row for row in rows if row.needs_explanation]
     report = published_report(list(map(load_published, names)), rows, counts=not tables)
     show(report, json_output=json_output)
 

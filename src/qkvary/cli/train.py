@@ -38,9 +38,9 @@ from qkvary.cli._prepared_output import find_miss
 from qkvary.cli._results import gather_results, report_folder
 from qkvary.cli._runs_output import print_plan, print_scores
 from qkvary.cli._training_progress import TrainingDisplay
-from qkvary.data.earlier import find_or_prepare
-from qkvary.data.preparation import Settings
+from qkvary.data.preparation import PreparationSettings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
+from qkvary.data.reuse import find_or_prepare
 from qkvary.reports.files import write_report
 from qkvary.reports.study import study_report
 from qkvary.reports.terminal import print_report
@@ -358,9 +358,9 @@ def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> Pr
             prepared = find_or_prepare(
                 reference,
                 tokenizer,
-                usual=preset.tokenizer,
-                tell=print_error,
-                settings=Settings(report=line.show),
+                default=preset.tokenizer,
+                warn=print_error,
+                settings=PreparationSettings(on_progress=line.show),
             )
         finally:
             line.end()

@@ -9,11 +9,11 @@ from qkvary.inference.benchmark.comparisons import (
     MemoryGap,
     Speed,
     compare_memory,
+    compare_with_poster,
+    describe_workload,
     is_long,
-    name_place,
-    place_of,
     read_speeds,
-    stand_beside_poster,
+    workload_of,
 )
 from qkvary.inference.benchmark.findings import find_answers, find_caveats
 from qkvary.inference.benchmark.records import DecodeRecord, to_json
@@ -56,12 +56,12 @@ def decode_report(record: DecodeRecord) -> Report:
 def _speed(record: DecodeRecord) -> Section:
     groups: dict[tuple[int, int, str], list[Speed]] = {}
     for speed in read_speeds(record):
-        groups.setdefault(place_of(speed.row.case), []).append(speed)
+        groups.setdefault(workload_of(speed.row.case), []).append(speed)
     blocks: list[Block] = []
     for speeds, table in zip(groups.values(), speed_tables(record), strict=True):
         chart = Chart(
             draw=partial(speed_chart, speeds),
-            caption=f"Tokens per second: {name_place(speeds[0].row.case)}",
+            caption=f"Tokens per second: {describe_workload(speeds[0].row.case)}",
             file=table.key,
         )
         blocks += [Group(blocks=(chart,), layout="alone"), table]
@@ -83,7 +83,7 @@ def _memory(record: DecodeRecord) -> Section:
     if rows:
         chart = Chart(
             draw=partial(memory_chart, rows),
-            caption=f"Memory: {name_place(rows[0].case)}",
+            caption=f"Memory: {describe_workload(rows[0].case)}",
             file="memory",
         )
         charts = Group(blocks=(chart,), layout="alone")
@@ -124,7 +124,7 @@ def _data(record: DecodeRecord) -> dict[str, Any]:
         "caveats": find_caveats(record),
         "speeds": [_speed_data(speed) for speed in read_speeds(record)],
         "gaps": [_gap_data(gap) for gap in compare_memory(record)],
-        "poster": stand_beside_poster(record),
+        "poster": compare_with_poster(record),
     }
 
 

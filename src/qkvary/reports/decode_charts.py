@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from qkvary.inference.benchmark.comparisons import Speed, name_place
+from qkvary.inference.benchmark.comparisons import Speed, describe_workload
 from qkvary.inference.benchmark.records import MemoryRow, Runner
 from qkvary.literature.figures import BASELINE
 from qkvary.reports import label_placement, svg
@@ -54,7 +54,7 @@ def speed_chart(speeds: Sequence[Speed]) -> svg.Drawing:
     return svg.Drawing(
         width=WIDTH,
         height=bottom + BOTTOM,
-        title=f"Tokens per second, {name_place(case)}",
+        title=f"Tokens per second, {describe_workload(case)}",
         description=clip(f"{said}.", 1200),
         parts=tuple(parts),
     )
@@ -87,7 +87,7 @@ def memory_chart(rows: Sequence[MemoryRow]) -> svg.Drawing:
     return svg.Drawing(
         width=WIDTH,
         height=bottom + BOTTOM,
-        title=f"Memory, {name_place(rows[0].case)}",
+        title=f"Memory, {describe_workload(rows[0].case)}",
         description=clip(f"{said}.", 1200),
         parts=tuple(parts),
     )

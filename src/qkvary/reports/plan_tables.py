@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from qkvary.literature.quality import Quality
-from qkvary.literature.rounding import meant_decimals
+from qkvary.literature.rounding import useful_decimals
 from qkvary.planning.advice import ServedVariant
 from qkvary.planning.pictures import (
     REAL_RANGE,
@@ -251,7 +251,7 @@ def change_cell(change: float, low: float, high: float) -> Cell:
     """Return a published change with the interval that its printed digits leave."""
     if low == high == 0:
         return plain(0.0, "baseline", tone="quiet")
-    digits = meant_decimals(low, high)
+    digits = useful_decimals(low, high)
     below = (numbers.interval(low, high, digits),)
     return Cell(raw=change, text=numbers.fixed(change, digits, sign=True), below=below)
 

@@ -10,7 +10,7 @@ from qkvary.literature.recomputation import (
     FigureVerdict,
     Recomputed,
     count_verdicts,
-    spell,
+    format_value,
 )
 from qkvary.reports.report import Block, Prose, Report, Section
 from qkvary.reports.tables import Cell, Column, Table, Tone, named, pick, plain
@@ -113,14 +113,14 @@ def _row(row: Recomputed, titles: dict[str, str]) -> tuple[Cell, ...]:
     return (
         named(name),
         plain(row.figure.value, row.figure.printed),
-        plain(value, MISSING if value is None else spell(value, row.figure)),
+        plain(value, MISSING if value is None else format_value(value, row.figure)),
         plain(row.verdict, tone=_TONES.get(row.verdict, "")),
         plain(" ".join(_how(row))),
     )
 
 
 def _how(row: Recomputed) -> Iterator[str]:
-    """Yield the formula, what was counted, why it is not equal, and the other readings."""
+    """Yield the formula, what was counted, why it is not equal, and the alternatives."""
     derivation = row.derivation
     if derivation is None:
         if row.figure.note:
@@ -130,9 +130,9 @@ def _how(row: Recomputed) -> Iterator[str]:
     yield f"{derivation.formula}{counted}."
     if row.why or derivation.note:
         yield row.why or derivation.note
-    for reading in derivation.others:
-        if reading != row.reading:
-            yield f"{spell(reading.value, row.figure)} with {reading.convention}."
+    for alternative in derivation.others:
+        if alternative != row.alternative:
+            yield f"{format_value(alternative.value, row.figure)} with {alternative.convention}."
 
 
 def _table_data(published: PublishedTable) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _row_data(row: Recomputed) -> dict[str, Any]:
         ),
         "low": low,
         "high": high,
-        **pick(row, "verdict reading"),
+        **pick(row, "verdict reading=alternative"),
         "others": derivation.others if derivation else (),
         "why": row.why,
         "note": row.figure.note or (derivation.note if derivation else ""),
