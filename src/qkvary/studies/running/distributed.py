@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkvary.inference.decoding import generate
-from qkvary.inference.samples import Sampler
+from qkvary.inference.samples import TextSampler
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.studies.running.messages import Job, WorkerMessage
@@ -87,13 +87,13 @@ def make_worker(
     return worker
 
 
-def _sampler(cell: Cell, prompt: str | None) -> Sampler | None:
+def _sampler(cell: Cell, prompt: str | None) -> TextSampler | None:
     if prompt is None:
         return None
     tokenizer = load_cell_task(cell.run.task).tokenizer
     if tokenizer is None:
         raise UsageError(f"expected a text task for samples, got {cell.run.task.name}")
-    return Sampler(tokenizer, prompt, most=cell.run.task.sequence_length)
+    return TextSampler(tokenizer, prompt, most=cell.run.task.sequence_length)
 
 
 def announce_end(distribution: Distribution) -> None:
