@@ -294,10 +294,10 @@ def compute_quality_points(size: Size) -> QualityPoints:
     return QualityPoints(size=size, points=tuple(points), caveats=collect_caveats(found))
 
 
-def shared_caveats(sizes: Sequence[QualityPoints]) -> tuple[str, ...]:
+def shared_caveats(charts: Sequence[QualityPoints]) -> tuple[str, ...]:
     """Return the limitations that several charts share."""
     return tuple(
-        caveat for caveat in sizes[0].caveats if all(caveat in points.caveats for points in sizes)
+        caveat for caveat in charts[0].caveats if all(caveat in one.caveats for one in charts)
     )
 
 
