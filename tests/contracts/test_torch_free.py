@@ -35,7 +35,7 @@ MODULES = (
     "qkvary.planning.advice",
     "qkvary.planning.training_advice",
     "qkvary.planning.plans",
-    "qkvary.planning.pictures",
+    "qkvary.planning.curves",
     "qkvary.literature.quality",
     "qkvary.inference.benchmark.records",
     "qkvary.inference.benchmark.networks",

@@ -192,7 +192,7 @@ BAD: list[tuple[str, Callable[[Path], Path], type[Exception], str]] = [
         "no JSON",
         lambda place: write(place / "a.jsonl", lines(["x"]) + "{text: 1}\n"),
         UsageError,
-        "a.jsonl:2: expected one JSON object a line, got: Expecting property name",
+        "a.jsonl:2: expected one JSON object per line, got: Expecting property name",
     ),
     (
         "a list",
@@ -228,7 +228,7 @@ BAD: list[tuple[str, Callable[[Path], Path], type[Exception], str]] = [
         "deep JSON",
         lambda place: write(place / "a.jsonl", "[" * 200_000),
         UsageError,
-        "a.jsonl:1: expected one JSON object a line",
+        "a.jsonl:1: expected one JSON object per line",
     ),
     (
         "no gzip",
@@ -264,7 +264,7 @@ BAD: list[tuple[str, Callable[[Path], Path], type[Exception], str]] = [
         "a folder",
         lambda place: place,
         UsageError,
-        "which is none",
+        "which is not one",
     ),
 ]
 

@@ -77,7 +77,7 @@ def test_tiny_shakespeare_has_its_customary_split() -> None:
         assert split.documents == 1
         assert split.read(0, split.tokens)[:-1].tolist() == codes.tolist()
     assert data.vocabulary == 66
-    with pytest.raises(UsageError, match="comes split"):
+    with pytest.raises(UsageError, match="already has splits"):
         open_source("tiny-shakespeare", SourceOptions(validation=Path("x")))
 
 
@@ -249,7 +249,7 @@ def test_one_text_beside_a_test_file_is_cut_by_position(tmp_path: Path) -> None:
             "for validation with `qkvary data prepare ... --validation PATH`",
         ),
         ({"a.pdf": "x"}, {}, "expected files of .txt, .text, .jsonl"),
-        ({"a.txt": "a"}, {"validation": Path("nowhere")}, "got nowhere, which is none"),
+        ({"a.txt": "a"}, {"validation": Path("nowhere")}, "got nowhere, which does not"),
         (
             {"train.txt": "a", "valid.txt": "b"},
             {"held_out": 0.1},

@@ -8,7 +8,13 @@ from markupsafe import Markup
 
 from qkvary.costs.devices import find_device
 from qkvary.literature.quality import Size
-from qkvary.planning.pictures import SIZES, Curve, draw_cache, draw_quality, draw_users
+from qkvary.planning.curves import (
+    SIZES,
+    Curve,
+    compute_cache_curves,
+    compute_quality_points,
+    compute_user_curves,
+)
 from qkvary.planning.plans import Plan
 from qkvary.reports import plan_charts
 from tests.reports.hostile import PAYLOADS, UNICODE
@@ -18,7 +24,7 @@ MODELS = ("300M", "llama-3.1-8b", "gemma-4-31b", "deepseek-v4-flash", "whisper-t
 
 
 def drawings(plan: Plan) -> list[Markup]:
-    cache, users = draw_cache(plan), draw_users(plan)
+    cache, users = compute_cache_curves(plan), compute_user_curves(plan)
     found: list[Markup] = []
     if cache is not None:
         found.append(plan_charts.cache_chart(cache, decimal=plan.decimal).to_svg("cache"))
@@ -70,7 +76,7 @@ def test_names_at_the_end_of_lines_do_not_overlap() -> None:
 
 def test_a_row_has_one_dash_in_both_pictures() -> None:
     plan = make_plan("gemma-4-31b")
-    cache, users = draw_cache(plan), draw_users(plan)
+    cache, users = compute_cache_curves(plan), compute_user_curves(plan)
     assert cache is not None
     assert users is not None
     by_name = {
@@ -120,7 +126,7 @@ def test_asked_and_longest_context_are_both_named() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_dominated_points_are_hollow_and_carry_a_dagger(size: Size) -> None:
-    picture = draw_quality(size)
+    picture = compute_quality_points(size)
     drawing = plan_charts.quality_chart(picture).to_svg("quality")
     root = check(drawing)
     names = {node.text for node in root.iter("text") if "name" in node.attrib["class"]}
@@ -133,15 +139,17 @@ def test_dominated_points_are_hollow_and_carry_a_dagger(size: Size) -> None:
 
 
 def test_what_is_off_the_scale_is_written_at_its_edge() -> None:
-    drawing = plan_charts.quality_chart(draw_quality("300M")).to_svg("quality")
+    drawing = plan_charts.quality_chart(compute_quality_points("300M")).to_svg("quality")
     assert ">Q=K=V † +25.4 %<" in drawing
     assert drawing.count("reference open") == 1
-    assert "reference open" not in plan_charts.quality_chart(draw_quality("1.2B")).to_svg("quality")
+    assert "reference open" not in plan_charts.quality_chart(compute_quality_points("1.2B")).to_svg(
+        "quality"
+    )
 
 
 def test_intervals_are_drawn_to_scale() -> None:
     """The bar of what digits leave open, against the grid lines of 0 and 5 percent."""
-    root = check(plan_charts.quality_chart(draw_quality("300M")).to_svg("quality"))
+    root = check(plan_charts.quality_chart(compute_quality_points("300M")).to_svg("quality"))
     grid = {
         tick.text: float(line.attrib["y1"])
         for group in root.findall("g")[:1]
@@ -154,7 +162,9 @@ def test_intervals_are_drawn_to_scale() -> None:
         if node.attrib["class"] == "whisker f-share" and node.attrib["x1"] == node.attrib["x2"]
     ]
     lengths = sorted(abs(float(node.attrib["y1"]) - float(node.attrib["y2"])) for node in upright)
-    points = [one for one in draw_quality("300M").points if one.variant in ("Q-K=V", "Q=K-V")]
+    points = [
+        one for one in compute_quality_points("300M").points if one.variant in ("Q-K=V", "Q=K-V")
+    ]
     wanted = sorted((one.high - one.low) * pixels for one in points)
     assert lengths == pytest.approx(wanted, abs=0.02)
 

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from qkvary.planning.pictures import draw_cache, draw_quality, draw_users
+from qkvary.planning.curves import compute_cache_curves, compute_quality_points, compute_user_curves
 from qkvary.planning.plans import ServingAnswer
 from qkvary.reports import plan_tables
 from qkvary.reports.tables import Table
@@ -23,7 +23,7 @@ def cells(table: Table, variant: str, cache: str | None = None) -> dict[str, str
 
 @pytest.mark.parametrize("context", [1, 1000, 2048, 32_768])
 def test_cache_table_has_the_context_and_few_columns(context: int) -> None:
-    picture = draw_cache(make_plan(context=context))
+    picture = compute_cache_curves(make_plan(context=context))
     assert picture is not None
     table = plan_tables.cache_table(picture, decimal=False)
     keys = [column.key for column in table.columns]
@@ -34,7 +34,7 @@ def test_cache_table_has_the_context_and_few_columns(context: int) -> None:
 
 
 def test_users_table_has_the_device_and_counts_whole_users() -> None:
-    picture = draw_users(make_plan())
+    picture = compute_user_curves(make_plan())
     assert picture is not None
     table = plan_tables.users_table(picture, decimal=False)
     own = next(place for place, one in enumerate(table.columns) if one.below == "this device")
@@ -48,7 +48,7 @@ def test_users_table_has_the_device_and_counts_whole_users() -> None:
 
 
 def test_quality_table_marks_the_estimate_as_one() -> None:
-    table = plan_tables.quality_table(draw_quality("300M"))
+    table = plan_tables.quality_table(compute_quality_points("300M"))
     row = cells(table, "Q-K=V")
     assert row["cache_share"] == "1/2"
     assert row["perplexity"] == "5.27"

@@ -175,7 +175,7 @@ def _from_corpus(corpus: Corpus, choices: SourceOptions) -> Source:
 def _shipped(corpus: Corpus, choices: SourceOptions) -> Source:
     """Return the text inside the package with its customary split."""
     if choices.validation is not None:
-        raise UsageError(f"{corpus.name} comes split: leave --validation out")
+        raise UsageError(f"{corpus.name} already has splits: leave --validation out")
     return cut_source(
         str(choices.name),
         _shakespeare,
@@ -196,7 +196,7 @@ def _from_hub(
     reference: str, choices: SourceOptions, corpus: Corpus | None = None, commit: str | None = None
 ) -> Source:
     if choices.validation is not None:
-        raise UsageError("a data set of the hub holds documents out itself: take --held-out")
+        raise UsageError("expected --held-out for a data set of the hub, got --validation")
     repository, configuration, revision = parse_hub(reference)
     named = corpus.hub_validation if corpus and choices.held_out is None else None
 

@@ -146,7 +146,7 @@ class _Bytes:
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
-            raise UsageError(f"expected a file, got {path}, which is none")
+            raise UsageError(f"expected a file, got {path}, which is not one")
         self._path, self._size, self._given = path, path.stat().st_size, 0
         packed = path.suffix.lower() == ".gz"
         self._file = cast("IO[bytes]", gzip.open(path, "rb") if packed else path.open("rb"))  # noqa: SIM115
@@ -236,7 +236,7 @@ def _parse_line(line: bytes, where: str, field: str) -> Any:
     except UnicodeDecodeError:
         raise UsageError(f"{where}: expected UTF-8, got other bytes") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: expected one JSON object a line, got: {error}") from None
+        raise UsageError(f"{where}: expected one JSON object per line, got: {error}") from None
     if not isinstance(entry, dict):
         raise UsageError(f"{where}: expected a JSON object, got a {type(entry).__name__}")
     if field not in entry:

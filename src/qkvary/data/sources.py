@@ -251,7 +251,9 @@ def cut_source(
 def _find_parts(path: Path, choices: SourceOptions) -> dict[str | None, list[Path]]:
     """Return the files of each split; ``None`` for those that a rule splits."""
     if not path.exists():
-        raise UsageError(f"expected a file or folder of documents, got {path}, which is none")
+        raise UsageError(
+            f"expected a file or folder of documents, got {path}, which does not exist"
+        )
     split = _split_parts(path) if path.is_dir() else {}
     comes_split = "train" in split and (len(split) > 1 or choices.validation is not None)
     parts = split if comes_split else {"train": list_files(path)}
@@ -309,7 +311,9 @@ def list_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise UsageError(f"expected a file or folder of documents, got {path}, which is none")
+        raise UsageError(
+            f"expected a file or folder of documents, got {path}, which does not exist"
+        )
     found = [file for file in sorted(path.rglob("*")) if kind_of(file) and file.is_file()]
     visible = [
         file

@@ -11,13 +11,13 @@ from qkvary.costs.macs import count_encoder_tokens
 from qkvary.costs.parameters import model_parameters
 from qkvary.literature.quality import Quality
 from qkvary.planning.advice import ServedVariant, nearest_size
-from qkvary.planning.pictures import (
+from qkvary.planning.curves import (
     MOST_MEMORY,
     SIZES,
-    CachePicture,
-    UsersPicture,
-    draw_cache,
-    draw_users,
+    CacheCurves,
+    UserCurves,
+    compute_cache_curves,
+    compute_user_curves,
 )
 from qkvary.planning.plans import Plan, ServingAnswer
 from qkvary.planning.training_advice import TrainedVariant
@@ -34,7 +34,9 @@ def plan_report(plan: Plan) -> Report:
     answer = plan.answer
     serving = answer if isinstance(answer, ServingAnswer) else None
     variants = variants_table(plan)
-    cache, users = (draw_cache(plan), draw_users(plan)) if serving else (None, None)
+    cache, users = (
+        (compute_cache_curves(plan), compute_user_curves(plan)) if serving else (None, None)
+    )
     missing = _explain_missing(cache, users) if serving else ""
     blocks: tuple[Block, ...] = (variants, Prose(missing, small=True)) if missing else (variants,)
     sections = (
@@ -124,7 +126,7 @@ def describe_saving(saving: Saving, layers: int, size: Callable[[float], str]) -
     )
 
 
-def _explain_missing(cache: CachePicture | None, users: UsersPicture | None) -> str:
+def _explain_missing(cache: CacheCurves | None, users: UserCurves | None) -> str:
     if cache is None:
         return "No chart of the cache: no variant keeps any."
     if users is None:
@@ -136,7 +138,7 @@ def _explain_missing(cache: CachePicture | None, users: UsersPicture | None) -> 
 
 
 def _charts(
-    cache: CachePicture | None, users: UsersPicture | None, *, decimal: bool
+    cache: CacheCurves | None, users: UserCurves | None, *, decimal: bool
 ) -> Iterator[Section]:
     if cache is not None:
         yield Section(

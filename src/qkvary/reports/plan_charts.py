@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from qkvary.literature.figures import BASELINE
-from qkvary.planning.pictures import CachePicture, Curve, QualityPicture, UsersPicture
+from qkvary.planning.curves import CacheCurves, Curve, QualityPoints, UserCurves
 from qkvary.reports import label_placement, svg
 from qkvary.reports.variant_styles import family_of, mark
 from qkvary.text import numbers, units
@@ -64,7 +64,7 @@ def end_names(
     return [EndName(lines=lines, y=y) for lines, y in zip(written, middles, strict=True)]
 
 
-def cache_chart(picture: CachePicture, *, decimal: bool = False) -> svg.Drawing:
+def cache_chart(picture: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
     """Draw the cache of one user against the context, both in doublings."""
     height, area = _area(picture.curves)
     across = svg.Scale(
@@ -112,7 +112,7 @@ def cache_chart(picture: CachePicture, *, decimal: bool = False) -> svg.Drawing:
     )
 
 
-def users_chart(picture: UsersPicture, *, decimal: bool = False) -> svg.Drawing:
+def users_chart(picture: UserCurves, *, decimal: bool = False) -> svg.Drawing:
     """Draw users of one device against its memory, as steps, both in doublings."""
     height, area = _area(picture.curves)
     across = svg.Scale(
@@ -155,7 +155,7 @@ def users_chart(picture: UsersPicture, *, decimal: bool = False) -> svg.Drawing:
     )
 
 
-def quality_chart(picture: QualityPicture) -> svg.Drawing:
+def quality_chart(picture: QualityPoints) -> svg.Drawing:
     """Draw the papers' change of perplexity against cache: frontier, intervals, an estimate."""
     height = 330.0
     area = (54.0, 26.0, WIDTH - 10, height - 44)
@@ -188,7 +188,7 @@ def quality_chart(picture: QualityPicture) -> svg.Drawing:
     )
 
 
-def cache_range(picture: CachePicture) -> tuple[float, float]:
+def cache_range(picture: CacheCurves) -> tuple[float, float]:
     """The bytes between which the cache is drawn: every line and the device, with room above."""
     held = [value for curve in picture.curves for _, value in curve.points]
     low, high = min([*held, picture.memory_bytes]) / 1.3, max(held) * 1.3
@@ -196,13 +196,13 @@ def cache_range(picture: CachePicture) -> tuple[float, float]:
     return low, max(high, picture.memory_bytes * (picture.memory_bytes / low) ** 0.2)
 
 
-def users_range(picture: UsersPicture) -> tuple[float, float]:
+def users_range(picture: UserCurves) -> tuple[float, float]:
     """The users between which lines are drawn: from below the first."""
     values = [value for curve in picture.curves for _, value in curve.points]
     return (0.8 if min(values) < 4 else min(values) / 2), max(max(values) * 1.5, 4.0)
 
 
-def quality_range(picture: QualityPicture) -> tuple[float, float]:
+def quality_range(picture: QualityPoints) -> tuple[float, float]:
     """The changes between which points are drawn to scale."""
     near = [point for point in picture.points if point.change_percent <= FAR]
     low, high = svg.padded([value for one in near for value in (one.low, one.real_high)], 0.06)
@@ -267,7 +267,7 @@ def _upright(
     ]
 
 
-def _longest(picture: CachePicture, across: svg.Scale, area: label_placement.Box) -> list[Markup]:
+def _longest(picture: CacheCurves, across: svg.Scale, area: label_placement.Box) -> list[Markup]:
     if picture.max_tokens is None or not picture.low <= picture.max_tokens <= picture.high:
         return []
     x, words = across(picture.max_tokens), f"made for {units.tokens(picture.max_tokens)}"
@@ -280,7 +280,7 @@ def _longest(picture: CachePicture, across: svg.Scale, area: label_placement.Box
 
 
 def _memory_line(
-    picture: CachePicture,
+    picture: CacheCurves,
     across: svg.Scale,
     up: svg.Scale,
     area: label_placement.Box,
@@ -366,7 +366,7 @@ def _marks(
 
 
 def _published(
-    picture: QualityPicture,
+    picture: QualityPoints,
     across: svg.Scale,
     up: svg.Scale,
     area: label_placement.Box,

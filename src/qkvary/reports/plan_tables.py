@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from qkvary.literature.quality import Quality
 from qkvary.literature.rounding import useful_decimals
 from qkvary.planning.advice import ServedVariant
-from qkvary.planning.pictures import (
+from qkvary.planning.curves import (
     REAL_RANGE,
-    CachePicture,
-    QualityPicture,
-    UsersPicture,
+    CacheCurves,
+    QualityPoints,
+    UserCurves,
 )
 from qkvary.planning.plans import Plan, Regime, ServingAnswer
 from qkvary.planning.training_advice import TrainedVariant
@@ -21,7 +21,7 @@ MOST_COLUMNS = 7
 """Places of an axis that a table shows."""
 
 
-def cache_table(picture: CachePicture, *, decimal: bool) -> Table:
+def cache_table(picture: CacheCurves, *, decimal: bool) -> Table:
     """Return the cache of one user at some contexts, the one that was asked for among them."""
     places = _thin(picture.low, picture.high, (picture.context, picture.max_tokens))
     notes = [
@@ -58,7 +58,7 @@ def cache_table(picture: CachePicture, *, decimal: bool) -> Table:
     )
 
 
-def users_table(picture: UsersPicture, *, decimal: bool) -> Table:
+def users_table(picture: UserCurves, *, decimal: bool) -> Table:
     """Return the users of one device at some amounts of memory, the plan's device among them."""
     places = _thin(picture.low, picture.high, (picture.memory_bytes,))
     notes = [
@@ -98,7 +98,7 @@ def users_table(picture: UsersPicture, *, decimal: bool) -> Table:
     )
 
 
-def quality_table(picture: QualityPicture) -> Table:
+def quality_table(picture: QualityPoints) -> Table:
     """Return the published points with their intervals and the estimate per real token."""
     most, fewest = (numbers.percent(share, 0) for share in REAL_RANGE)
     return Table(

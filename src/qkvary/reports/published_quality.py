@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from qkvary.literature.quality import Size
-from qkvary.planning.pictures import draw_quality, estimate_note, shared_caveats
+from qkvary.planning.curves import compute_quality_points, estimate_note, shared_caveats
 from qkvary.reports import svg
 from qkvary.reports.plan_charts import quality_chart
 from qkvary.reports.plan_tables import quality_table
@@ -21,7 +21,7 @@ def published_quality(sizes: Sequence[Size]) -> tuple[Block, ...]:
     Args:
         sizes: The sizes of their networks, in this order.
     """
-    pictures = [draw_quality(size) for size in sizes]
+    pictures = [compute_quality_points(size) for size in sizes]
     shared = shared_caveats(pictures)
     charts = tuple(
         Chart(

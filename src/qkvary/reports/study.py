@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from qkvary.literature.quality import qualities
-from qkvary.planning.pictures import SIZES
+from qkvary.planning.curves import SIZES
 from qkvary.reports import run_tables, study_tables
 from qkvary.reports.attention_maps import AttentionMaps, best, chance, column_width, drawing
 from qkvary.reports.learning_curves import count_runs, headline_quantities, panels

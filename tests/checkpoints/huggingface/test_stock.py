@@ -309,7 +309,7 @@ LLAMA_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "layers with and without rotation",
     ),
-    "twice": ({"positions": "learned"}, "learned positions beside rotary ones; choices: none"),
+    "twice": ({"positions": "learned"}, "learned positions besides rotary ones; choices: none"),
     "norm": ({"block": dataclasses.replace(SWIGLU, norm="layernorm")}, "layernorm; choices: rms"),
     "plain": ({"block": dataclasses.replace(SWIGLU, activation="gelu")}, "gelu; choices: swiglu"),
 }

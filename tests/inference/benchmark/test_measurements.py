@@ -255,7 +255,7 @@ def test_peaks_come_from_fresh_processes(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_checkpoint_is_measured_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurements, "measure_apart", measure_here)
+    monkeypatch.setattr(measurements, "measure_in_subprocess", measure_here)
     config = dataclasses.replace(make_network("Q-GQA-1@rotary", SIZES), max_tokens=40)
     save_model(tmp_path / "model", LanguageModel(config, seed=7))
     question = ask(

@@ -25,7 +25,7 @@ from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
-FORMAT = "llama2.c (a .bin file, its tokenizer tok*.bin beside it)"
+FORMAT = "llama2.c (a .bin file, with its tokenizer tok*.bin in the same folder)"
 ROTARY_BASE = 10_000.0
 LARGEST_SIZE = 2**24
 LONGEST_PIECE = 1024

@@ -1,1 +1,1 @@
-"""What transformers can do with our networks, and what our caches can do for its models."""
+"""Our networks as models of transformers, and our caches for its models."""

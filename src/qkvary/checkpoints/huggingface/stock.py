@@ -165,7 +165,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
     if len({layer.position.rotary_base for layer in config.layers}) > 1:
         yield "layers with different rotary bases"
     if config.positions != "none":
-        yield f"{config.positions} positions beside rotary ones; choices: none"
+        yield f"{config.positions} positions besides rotary ones; choices: none"
     if block.norm != "rmsnorm":
         yield f"{block.norm}; choices: rmsnorm"
     if block.activation != "swiglu":

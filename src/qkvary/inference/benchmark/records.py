@@ -47,7 +47,7 @@ class CacheChoice:
     layout: CacheLayout | None = None
     """The tensors to store."""
     storage: CacheOptions | None = None
-    """How they are allocated and quantized; its other fields are ignored."""
+    """The allocation and quantization; its other fields are ignored."""
     kernel: DecodeKernel | None = None
     """The attention kernel."""
 

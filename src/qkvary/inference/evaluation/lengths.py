@@ -100,7 +100,7 @@ def score_lengths(
     longest = max(lengths)
     spans = trim_to_windows(text.spans(joined=protocol.joined), length=longest)
     if not len(spans):
-        advice = "" if protocol.joined else "; --joined reads documents one behind the other"
+        advice = "" if protocol.joined else "; --joined concatenates documents"
         raise UsageError(
             f"expected a document of more than {longest} tokens for the longest windows, got none"
             + advice

@@ -22,7 +22,7 @@ from qkvary.nn.decoder import Decoder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """How a text is read."""
+    """The way a text is cut into windows and batched."""
 
     context: int
     """The maximum number of tokens before a target."""

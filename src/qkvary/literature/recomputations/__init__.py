@@ -1,1 +1,1 @@
-"""How each published figure follows from the cost model: one file per paper."""
+"""Derivations of the published figures from the cost model, one file per paper."""

@@ -10,13 +10,13 @@ from qkvary.arch.families.sizes import load_size
 from qkvary.costs.devices import Device
 from qkvary.costs.serving import plan_serving
 from qkvary.literature.quality import Size, frontier_positions, quality_of
-from qkvary.planning.pictures import (
+from qkvary.planning.curves import (
     SIZES,
-    CachePicture,
-    UsersPicture,
-    draw_cache,
-    draw_quality,
-    draw_users,
+    CacheCurves,
+    UserCurves,
+    compute_cache_curves,
+    compute_quality_points,
+    compute_user_curves,
     estimate_note,
     shared_caveats,
 )
@@ -26,14 +26,14 @@ from tests.reports.plan_examples import make_plan
 MODELS = ("300M", "llama-3.1-8b", "gemma-3-4b", "deepseek-v4-flash")
 
 
-def cache_of(plan: Plan) -> CachePicture:
-    picture = draw_cache(plan)
+def cache_of(plan: Plan) -> CacheCurves:
+    picture = compute_cache_curves(plan)
     assert picture is not None
     return picture
 
 
-def users_of(plan: Plan) -> UsersPicture:
-    picture = draw_users(plan)
+def users_of(plan: Plan) -> UserCurves:
+    picture = compute_user_curves(plan)
     assert picture is not None
     return picture
 
@@ -141,8 +141,8 @@ def test_steps_rise_by_one_user_where_one_more_fits() -> None:
 
 def test_a_model_that_is_too_large_for_the_axis_has_no_picture() -> None:
     small = Device(name="small", title="a small one", memory_bytes=2**20)
-    assert draw_users(make_plan(device=small)) is None
-    assert draw_cache(make_plan(device=small)) is not None
+    assert compute_user_curves(make_plan(device=small)) is None
+    assert compute_cache_curves(make_plan(device=small)) is not None
 
 
 def test_rows_without_a_user_are_named() -> None:
@@ -161,13 +161,13 @@ def test_a_network_that_decodes_nothing_has_neither() -> None:
     )
     model = dataclasses.replace(load_size("300M"), layers=(seeing,))
     bidirectional = dataclasses.replace(plan, model=model)
-    assert draw_cache(bidirectional) is None
-    assert draw_users(bidirectional) is None
+    assert compute_cache_curves(bidirectional) is None
+    assert compute_user_curves(bidirectional) is None
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_points_are_the_published_ones(size: Size) -> None:
-    picture = draw_quality(size)
+    picture = compute_quality_points(size)
     placed = {standing.variant: standing for standing in frontier_positions(size)}
     assert {point.variant for point in picture.points} == set(placed)
     for point in picture.points:
@@ -186,7 +186,7 @@ def test_points_are_the_published_ones(size: Size) -> None:
 
 
 def test_the_frontier_has_no_projection_sharing_until_one_head_is_left() -> None:
-    small, large = (draw_quality(size) for size in SIZES)
+    small, large = (compute_quality_points(size) for size in SIZES)
     assert [point.variant for point in small.frontier] == ["Q-MQA", "MQA", "GQA-4", "QKV"]
     assert [point.variant for point in large.frontier] == ["Q-MQA", "MQA", "GQA-8", "QKV"]
     assert [point.share for point in small.frontier] == [1 / 32, 1 / 16, 1 / 4, 1]
@@ -194,7 +194,7 @@ def test_the_frontier_has_no_projection_sharing_until_one_head_is_left() -> None
 
 def test_the_estimate_is_the_change_with_its_exponent() -> None:
     """If a share f of the positions is real, perplexities are raised to the power 1/f."""
-    point = next(one for one in draw_quality("300M").points if one.variant == "Q-K=V")
+    point = next(one for one in compute_quality_points("300M").points if one.variant == "Q-K=V")
     ratio = 5.27 / 5.11
     assert point.real_low == pytest.approx(100 * (ratio ** (1 / 0.53) - 1))
     assert point.real_high == pytest.approx(100 * (ratio ** (1 / 0.40) - 1))
@@ -204,7 +204,7 @@ def test_the_estimate_is_the_change_with_its_exponent() -> None:
 
 
 def test_caveats_of_both_sizes_are_said_once() -> None:
-    pictures = [draw_quality(size) for size in SIZES]
+    pictures = [compute_quality_points(size) for size in SIZES]
     shared = shared_caveats(pictures)
     assert any("One network was trained per variant" in caveat for caveat in shared)
     assert any("padded" in caveat for caveat in shared)

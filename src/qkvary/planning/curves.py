@@ -1,7 +1,7 @@
-"""What the pictures of a plan show, as values: curves and points, before anything is drawn.
+"""The curves and points of a plan's charts, as values.
 
-Cache against context, users against memory, and the papers' own quality against cache. Knows
-neither SVG nor matplotlib, so that both draw the same. Never imports torch.
+Cache against context, users against memory, and the papers' quality against cache. Never imports
+torch.
 """
 
 from __future__ import annotations
@@ -31,142 +31,142 @@ from qkvary.planning.advice import collect_caveats
 from qkvary.planning.plans import Plan
 
 SIZES: tuple[Size, ...] = get_args(Size)
-"""The papers' networks that have pictures."""
+"""The papers' networks that have charts."""
 FEWEST_TOKENS = 16
-"""Where the axis of contexts begins at the earliest."""
+"""The smallest start of the context axis."""
 USUAL_FIRST = 1024
-"""Where it begins if neither a window nor the question is shorter."""
+"""The start of the context axis, unless a window or the question is shorter."""
 MOST_DOUBLINGS = 24
-"""Doublings that an axis of contexts spans."""
+"""The maximum length of the context axis in doublings."""
 SINGLE_STEPS = 40
-"""Users up to which each step is drawn; beyond, a step is thinner than a line."""
+"""The number of users up to which each step is drawn; later steps are thinner than a line."""
 MOST_MEMORY = 64
-"""How many times the memory of the device the axis of memory may reach."""
+"""The maximum of the memory axis, in multiples of the device's memory."""
 REAL_RANGE = (max(REAL_FRACTIONS[1:]), min(REAL_FRACTIONS))
-"""The shares of real tokens that bound the estimate of what a change is without padding."""
+"""The shares of real tokens that bound the estimated change without padding."""
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One line of a picture."""
+    """One line of a chart."""
 
     names: tuple[str, ...]
-    """The rows of the plan that lie on it, as its tables call them."""
+    """The rows of the plan with this curve, as named in its tables."""
     label: str
-    """The variant of the first of them, which decides the look."""
+    """The variant of the first row, which decides the style."""
     order: int
-    """The place of the first of them among the rows of the plan, for a dash of its own."""
+    """The index of the first row, which decides the dash."""
     points: tuple[Point, ...]
-    """From left to right."""
+    """The points, from left to right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CachePicture:
-    """Cache of one user against the context."""
+class CacheCurves:
+    """The cache of one user against the context."""
 
     curves: tuple[Curve, ...]
-    """Tokens and bytes, one line for all rows that keep the same."""
+    """Tokens and bytes, one curve for all rows with equal caches."""
     form: Format
-    """How the cache is stored."""
+    """The format of the cache."""
     low: int
-    """Where the axis of contexts begins."""
+    """The start of the context axis."""
     high: int
-    """Where it ends."""
+    """The end of the context axis."""
     context: int
-    """The context that was asked for."""
+    """The requested context."""
     max_tokens: int | None
-    """The longest context that the model was made for."""
+    """The maximum context of the model."""
     device: str
     """The device, in words."""
     memory_bytes: int
     """Its memory."""
     free_bytes: int
-    """What is left of it beside the reserve and the weights of the model as it is."""
+    """The memory left by the reserve and the weights of the given model."""
     left_out: tuple[str, ...]
-    """Rows that keep no cache."""
+    """Rows without a cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsersPicture:
+class UserCurves:
     """Users of one device against its memory."""
 
     curves: tuple[Curve, ...]
     """Bytes of memory and users, as steps."""
     loads: tuple[tuple[int, int], ...]
-    """Bytes of the weights and of one user, for each curve."""
+    """Bytes of the weights and of one user, per curve."""
     form: Format
-    """How the cache is stored."""
+    """The format of the cache."""
     low: float
-    """Where the axis of memory begins."""
+    """The start of the memory axis."""
     high: float
-    """Where it ends."""
+    """The end of the memory axis."""
     context: int
-    """Tokens that every user keeps."""
+    """Cached tokens per user."""
     device: str
     """The device, in words."""
     memory_bytes: int
     """Its memory."""
     reserve: float
-    """The share of memory that is left alone."""
+    """The share of memory that stays free."""
     left_out: tuple[str, ...]
-    """Rows of which not one user fits within the axis, or whose users keep nothing."""
+    """Rows for which no user fits within the axis, or whose users have no cache."""
 
     def users_at(self, memory_bytes: float) -> tuple[int, ...]:
-        """The users that fit in so much memory, a number for each curve."""
+        """Return the number of users that fit in this memory, per curve."""
         usable = math.floor(memory_bytes * (1 - self.reserve))
         return tuple(max(0, (usable - weights) // user) for weights, user in self.loads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedPoint:
-    """One variant that the papers trained."""
+    """One variant trained by the papers."""
 
     variant: str
-    """Its label."""
+    """The label."""
     share: float
-    """Its cache as a share of that of all heads and projections."""
+    """The cache as a share of QKV's."""
     perplexity: float
-    """As printed."""
+    """The printed perplexity."""
     change_percent: float
-    """Recomputed from the printed perplexities."""
+    """The change, recomputed from the printed perplexities."""
     low: float
-    """The smallest change that prints like this."""
+    """The smallest change consistent with print."""
     high: float
     """The largest."""
     real_low: float
-    """An estimate of the change per real token, if as many are real as can be."""
+    """The estimated change per real token, for the largest share of real tokens."""
     real_high: float
-    """The same for the fewest real tokens that are plausible."""
+    """The same for the smallest plausible share."""
     status: Status
-    """Where it stands among all of its size."""
+    """The frontier status among all variants of its size."""
     dominated_by: tuple[str, ...]
-    """The variants that keep no more and are no worse."""
+    """The variants with no larger cache that are no worse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QualityPicture:
-    """The papers' change of perplexity against cache, of one size."""
+class QualityPoints:
+    """The papers' changes of perplexity against cache, for one size."""
 
     size: Size
-    """Which of their networks."""
+    """The size of the networks."""
     points: tuple[PublishedPoint, ...]
-    """Every variant that was trained, most cache first."""
+    """Every trained variant, largest cache first."""
     caveats: tuple[str, ...]
-    """What must be known about the figures, their source first."""
+    """The limitations of the figures, their source first."""
 
     @property
     def frontier(self) -> tuple[PublishedPoint, ...]:
-        """The points that nothing dominates, least cache first."""
+        """The points on the frontier, smallest cache first."""
         kept = [point for point in self.points if point.status == "frontier"]
         return tuple(sorted(kept, key=lambda point: point.share))
 
 
-def draw_cache(plan: Plan) -> CachePicture | None:
-    """The cache of one user against the context, or ``None`` where nothing keeps any.
+def compute_cache_curves(plan: Plan) -> CacheCurves | None:
+    """Compute the cache of one user against the context, or ``None`` without any cache.
 
-    In the plan's first format; with the most that is kept on the way, as the plan counts.
+    In the plan's first format, with the peak during decoding.
     """
     model, demand, form = plan.model, plan.demand, plan.formats[0]
     if not model.is_causal:
@@ -190,7 +190,7 @@ def draw_cache(plan: Plan) -> CachePicture | None:
     ]
     if not curves:
         return None
-    return CachePicture(
+    return CacheCurves(
         curves=tuple(sorted(curves, key=lambda curve: -curve.points[-1][1])),
         form=form,
         low=low,
@@ -209,10 +209,10 @@ def draw_cache(plan: Plan) -> CachePicture | None:
     )
 
 
-def draw_users(plan: Plan) -> UsersPicture | None:
-    """Users of one device against its memory, or ``None`` where none fits within the axis.
+def compute_user_curves(plan: Plan) -> UserCurves | None:
+    """Compute the users of one device against its memory, or ``None`` if none fits within the axis.
 
-    One copy of the model on one device, the cache in the plan's first format.
+    For one replica on one device, in the plan's first cache format.
     """
     model, demand, form = plan.model, plan.demand, plan.formats[0]
     if not model.is_causal:
@@ -243,7 +243,7 @@ def draw_users(plan: Plan) -> UsersPicture | None:
     if not curves:
         return None
     curves.sort(key=lambda pair: -pair[0].points[-1][1])
-    return UsersPicture(
+    return UserCurves(
         curves=tuple(curve for curve, _ in curves),
         loads=tuple(load for _, load in curves),
         form=form,
@@ -257,11 +257,11 @@ def draw_users(plan: Plan) -> UsersPicture | None:
     )
 
 
-def draw_quality(size: Size) -> QualityPicture:
-    """The papers' quality against cache at one size, with everything that limits it.
+def compute_quality_points(size: Size) -> QualityPoints:
+    """Compute the papers' quality against cache at one size, with its limitations.
 
     Args:
-        size: Which of their networks.
+        size: The size of the networks.
     """
     found = qualities(size)
     baseline = next(one for one in found if one.variant == BASELINE)
@@ -291,20 +291,18 @@ def draw_quality(size: Size) -> QualityPicture:
             )
         )
     points.sort(key=lambda point: (-point.share, point.change_percent))
-    return QualityPicture(size=size, points=tuple(points), caveats=collect_caveats(found))
+    return QualityPoints(size=size, points=tuple(points), caveats=collect_caveats(found))
 
 
-def shared_caveats(pictures: Sequence[QualityPicture]) -> tuple[str, ...]:
-    """What limits all of several pictures, so that it needs to be said only once."""
+def shared_caveats(charts: Sequence[QualityPoints]) -> tuple[str, ...]:
+    """Return the limitations that several charts share."""
     return tuple(
-        caveat
-        for caveat in pictures[0].caveats
-        if all(caveat in picture.caveats for picture in pictures)
+        caveat for caveat in charts[0].caveats if all(caveat in one.caveats for one in charts)
     )
 
 
 def estimate_note() -> str:
-    """What the second interval of a published point is."""
+    """Return the explanation of a published point's second interval."""
     most, fewest = (f"{share * 100:.0f} %" for share in REAL_RANGE)
     return (
         "Dotted bars: an estimate, not a measurement, of the change per real token, if "
@@ -313,7 +311,7 @@ def estimate_note() -> str:
 
 
 def name_row(row: Candidate) -> str:
-    """The name of a row, with a star for the weights as they are."""
+    """Return the name of a row, with a star for the given weights."""
     return row.name + (" *" if row.is_original else "")
 
 
@@ -345,7 +343,7 @@ def _windows(model: Model) -> set[int]:
 
 
 def _context_range(model: Model, context: int) -> tuple[int, int]:
-    """Powers of two around the context, the model's longest and its shortest window."""
+    """Return powers of two around the context, the model's maximum and its shortest window."""
     shortest = min([USUAL_FIRST, context // 4, *(window // 2 for window in _windows(model))])
     low = 2 ** math.floor(math.log2(max(shortest, FEWEST_TOKENS)))
     high = 2 ** math.ceil(math.log2(max(2 * context, 2 * (model.max_tokens or 0), 16 * low)))
@@ -353,7 +351,7 @@ def _context_range(model: Model, context: int) -> tuple[int, int]:
 
 
 def _sample_contexts(model: Model, context: int, low: int, high: int) -> list[int]:
-    """Four to a doubling, and wherever a line may bend."""
+    """Return four contexts per doubling, and those where a curve may bend."""
     first, last = low.bit_length() - 1, high.bit_length() - 1
     regular = {round(2 ** (quarter / 4)) for quarter in range(4 * first, 4 * last + 1)}
     bends = {context, model.max_tokens or context}
@@ -362,7 +360,7 @@ def _sample_contexts(model: Model, context: int, low: int, high: int) -> list[in
 
 
 def _memory_range(memory: int, firsts: Sequence[float]) -> tuple[float, float]:
-    """Powers of two around the device, wide enough for the first user of every row within reach."""
+    """Return powers of two around the device that include the first user of every row in reach."""
     reach = [first for first in firsts if memory / MOST_MEMORY <= first <= memory * MOST_MEMORY]
     low = min([memory / 4, *reach])
     high = max([memory * 4, *(2 * first for first in reach)])
@@ -372,7 +370,7 @@ def _memory_range(memory: int, firsts: Sequence[float]) -> tuple[float, float]:
 def _steps(
     weights: int, user: int, usable: float, most: int, reach: tuple[float, float]
 ) -> Iterator[Point]:
-    """The corners of the users that fit against memory, within the axis."""
+    """Yield the corners of users against memory, within the axis."""
     low, high = reach
     first = max(1, int((low * usable - weights) // user))
     yield max(low, (weights + first * user) / usable), float(first)
