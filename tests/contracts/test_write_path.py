@@ -21,7 +21,13 @@ ALLOWED = {
     "cli/main.py": ("os.open", "os.O_WRONLY", "Path(os.devnull).open"),
     "inference/benchmark/peak_memory.py": ("_MARKS.write_text",),
     "nn/decoding/build.py": ("tempfile.TemporaryDirectory",),
-    "nn/decoding/kept.py": ("folder.mkdir", "path.write_text", "tempfile.TemporaryDirectory"),
+    # A folder is opened to be locked.
+    "nn/decoding/kept.py": (
+        "folder.mkdir",
+        "os.open",
+        "path.write_text",
+        "tempfile.TemporaryDirectory",
+    ),
 }
 
 METHODS = {
