@@ -45,9 +45,13 @@ WAYS = [
 
 
 def in_every_format(test: Callable[..., None]) -> Callable[..., None]:
-    """Run a test for every network and number format."""
-    by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    return by_dtype(pytest.mark.parametrize("name", NETWORKS)(test))
+    """Run a test for every network and number format: by default half of them, by turns."""
+    cases = [
+        pytest.param(name, dtype, marks=pytest.mark.slow if (one + other) % 2 else ())
+        for one, name in enumerate(NETWORKS)
+        for other, dtype in enumerate(DTYPES)
+    ]
+    return pytest.mark.parametrize(("name", "dtype"), cases)(test)
 
 
 def make_cache(model: LanguageModel, options: CacheOptions = DEFAULT_OPTIONS) -> KVCache:
