@@ -321,9 +321,7 @@ def command(
                 print_plan(study, store, json_output=json_output)
             return 0
         asked = study.cells()[0].run.execution
-        begun = distribution.run_on_first(
-            lambda: to_dict(_begun_in_another_way(study, store, running))
-        )
+        begun = distribution.run_on_first(lambda: to_dict(_begun_execution(study, store, running)))
         if begun is not None:
             study = with_execution(study, from_dict(ExecutionSettings, begun))
         distribution.run_on_first(lambda: _check_finished(study, store))
@@ -413,8 +411,8 @@ def _train(
     return display.code
 
 
-def _begun_in_another_way(study: Study, store: Store, running: Running) -> ExecutionSettings | None:
-    """How runs were begun that are to be gone on with in another way."""
+def _begun_execution(study: Study, store: Store, running: Running) -> ExecutionSettings | None:
+    """Return the execution settings of the similar runs to resume, or None."""
     similar = None if running.anew else find_similar_run(store, study)
     if similar is not None and not running.allow_change:
         raise UsageError(

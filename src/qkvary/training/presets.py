@@ -61,7 +61,7 @@ class Preset:
     remarks: tuple[str, ...] = ()
     """Remarks for the description."""
     base: str = ""
-    """The preset whose variant or tuning this one changes, and which accepts other variants."""
+    """The preset from which this one differs in variant or tuning; it accepts other variants."""
 
     @property
     def variant(self) -> str:
