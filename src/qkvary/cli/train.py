@@ -346,7 +346,7 @@ def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> Pr
     if is_prepared(path):
         if tokenizer is not None:
             raise UsageError(
-                f"expected no --tokenizer with a set that is prepared, got {tokenizer} with {path}"
+                f"expected no --tokenizer with a prepared set, got {tokenizer} with {path}"
             )
         return open_prepared(path)
 
