@@ -47,7 +47,7 @@ def test_a_measurement_is_printed_and_written(
         "Times as fast as running the prefix again",
         "Q-K=V against QKV: the poster's measurement and ours",
         "In float32 all runners gave the same tokens",
-        f"written: {out / 'README.md'}",
+        f"written: {out / 'report.md'}",
     ):
         assert words in printed.out
     assert printed.err.startswith("speed at 12 tokens, batch 1, float32")
