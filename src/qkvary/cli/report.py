@@ -35,7 +35,7 @@ StudyName = Annotated[
 ]
 Formats = Annotated[
     tuple[ReportFormat, ...],
-    Parameter(name="--format", negative=(), help="What to write; repeat it for more."),
+    Parameter(name="--format", negative=(), help="Format to write; repeat it for more."),
 ]
 Target = Annotated[
     Path | None,
