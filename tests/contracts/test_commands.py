@@ -1,5 +1,6 @@
 """Every file in cli is a command: it explains itself, refuses bad input, and speaks JSON."""
 
+import functools
 import inspect
 import json
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from cyclopts import App
 
 from qkvary.cli.main import FOLDER, command_names, main, summarise
+from qkvary.reports.files import write_report
 from tests.reference import llama2c
 
 STUDY_FILE = '''"""A study so small that a test can run it."""
@@ -149,7 +151,8 @@ def test_bad_input_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFix
 def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """The study of ``places`` has all pictures; to draw them takes longer than all else."""
     for command in ("study", "train"):
-        monkeypatch.setattr(f"qkvary.cli.{command}.FORMATS", ("html", "csv"))
+        few = functools.partial(write_report, formats=("html", "csv"))
+        monkeypatch.setattr(f"qkvary.cli.{command}.write_report", few)
     monkeypatch.setattr("qkvary.studies.running.utilization.SIDE_ON_CPU", 64)
 
 

@@ -90,7 +90,7 @@ def _size(plan: Plan) -> Callable[[float], str]:
 
 
 def _savings(plan: Plan, answer: ServingAnswer) -> Section:
-    """Return what can be saved with the weights as they are."""
+    """Return the exact savings with the given weights."""
     report, size = answer.savings, _size(plan)
     now = f"{size(report.bytes_now)} of cache a user in {plan.formats[0].name}"
     methods = [describe_saving(one, len(plan.model.layers), size) for one in report.savings]
@@ -111,7 +111,7 @@ def _savings(plan: Plan, answer: ServingAnswer) -> Section:
 
 
 def describe_saving(saving: Saving, layers: int, size: Callable[[float], str]) -> tuple[str, str]:
-    """Return in words what a method saves, and what it needs."""
+    """Return the saving of a method and its requirements, in words."""
     count = len(saving.layers)
     where = f"all {layers} layers" if count == layers else f"{count} of {layers} layers"
     saved = f"{numbers.percent(-saving.share_of_model)}"

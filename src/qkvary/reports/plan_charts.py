@@ -1,7 +1,7 @@
-"""The pictures of a plan as inline SVG: cache against context, users against memory, quality.
+"""The charts of a plan as inline SVG: cache against context, users against memory, quality.
 
-Nothing is computed here but places. A line is told apart by its dash and by the name at its end,
-so that no reader needs the colours.
+Only positions are computed here. Dashes and the names at their ends distinguish the lines, so that
+no reader needs the colours.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from qkvary.text.names import clip, listed, short
 
 WIDTH = 400.0
 LINE = 13.0
-"""Height of a line of a name."""
+"""The height of a line of a name."""
 NAME_LENGTH = 16
-"""Letters of a line of a name."""
+"""Maximum letters per line of a name."""
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 4", "12 4", "4 2 1 2", "1 2", "10 2 1 2 1 2")
-"""A dash for each row of a plan, the first one solid; more rows than these begin again."""
+"""A dash for each row of a plan, the first one solid; further rows repeat them."""
 FAR = 10.0
-"""Percent from which a change is written at the edge of the picture instead of drawn to scale."""
+"""The change in percent above which a point is at the edge of the chart, not to scale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class EndName:
     """The names at the end of a line, one below the other."""
 
     lines: tuple[str, ...]
-    """One name each."""
+    """The lines of text."""
     y: float
     """The middle of all lines."""
 
@@ -45,7 +45,7 @@ class EndName:
 
 
 def wrap_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Break the names of a line into pieces that fit beside a chart."""
+    """Break the names of a curve into lines that fit beside a chart."""
     kept = (short(name, 60).replace(" *", "\N{NO-BREAK SPACE}*") for name in names)
     broken = (textwrap.wrap(name, NAME_LENGTH) for name in kept)
     return tuple(short(piece, NAME_LENGTH + 4) for pieces in broken for piece in pieces)
@@ -54,7 +54,7 @@ def wrap_names(names: Sequence[str]) -> tuple[str, ...]:
 def end_names(
     curves: Sequence[Curve], up: Callable[[float], float], top: float, bottom: float
 ) -> list[EndName]:
-    """Place the names of lines beside their ends, moved apart where they would overlap."""
+    """Place the names of curves at their ends, without overlap."""
     written = [wrap_names(curve.names) for curve in curves]
     wanted = [
         (up(curve.points[-1][1]), len(lines) * LINE + 2)
@@ -189,7 +189,7 @@ def quality_chart(picture: QualityPoints) -> svg.Drawing:
 
 
 def cache_range(picture: CacheCurves) -> tuple[float, float]:
-    """The bytes between which the cache is drawn: every line and the device, with room above."""
+    """Return the range of bytes of the chart: every curve and the device, with room above."""
     held = [value for curve in picture.curves for _, value in curve.points]
     low, high = min([*held, picture.memory_bytes]) / 1.3, max(held) * 1.3
     # The device and its two lines of words take a sixth of the height.
@@ -197,13 +197,13 @@ def cache_range(picture: CacheCurves) -> tuple[float, float]:
 
 
 def users_range(picture: UserCurves) -> tuple[float, float]:
-    """The users between which lines are drawn: from below the first."""
+    """Return the range of users of the chart, from below the first."""
     values = [value for curve in picture.curves for _, value in curve.points]
     return (0.8 if min(values) < 4 else min(values) / 2), max(max(values) * 1.5, 4.0)
 
 
 def quality_range(picture: QualityPoints) -> tuple[float, float]:
-    """The changes between which points are drawn to scale."""
+    """Return the range of changes that are drawn to scale."""
     near = [point for point in picture.points if point.change_percent <= FAR]
     low, high = svg.padded([value for one in near for value in (one.low, one.real_high)], 0.06)
     return low, high + (0.0 if len(near) == len(picture.points) else (high - low) * 0.12)
@@ -215,12 +215,12 @@ def write_share(share: float) -> str:
 
 
 def name_point(variant: str, status: str) -> str:
-    """The name of a published point, with a dagger where something dominates it."""
+    """Return the name of a published point, with a dagger if it is dominated."""
     return variant if status == "frontier" else f"{variant} †"
 
 
 def _area(curves: Sequence[Curve]) -> tuple[float, label_placement.Box]:
-    """The height of a chart of lines, and where its lines are drawn."""
+    """Return the height of a chart of curves, and the area of its curves."""
     pieces = [wrap_names(curve.names) for curve in curves]
     margin = max(label_placement.text_width(piece) for lines in pieces for piece in lines) + 16
     height = max(300.0, sum(len(lines) for lines in pieces) * (LINE + 7) + 100)
@@ -228,12 +228,12 @@ def _area(curves: Sequence[Curve]) -> tuple[float, label_placement.Box]:
 
 
 def _ticks(area: label_placement.Box, width: float) -> int:
-    """How many values find room below a chart."""
+    """Return the number of values that fit below a chart."""
     return max(2, int((area[2] - area[0]) / width))
 
 
 def dash_of(curve: Curve) -> str:
-    """The dash of a line, the same in every picture of a plan."""
+    """Return the dash of a curve, the same in every chart of a plan."""
     return DASHES[curve.order % len(DASHES)]
 
 
@@ -242,7 +242,7 @@ def _sizes(decimal: bool) -> Callable[[float], str]:
 
 
 def _taken(y: float, area: label_placement.Box) -> Markup:
-    """Shade what is not free on one device."""
+    """Shade the memory that is not free on one device."""
     bottom = min(max(y, area[1]), area[3])
     return svg.element(
         "rect",
@@ -257,7 +257,7 @@ def _taken(y: float, area: label_placement.Box) -> Markup:
 def _upright(
     value: float, words: str, across: svg.Scale, area: label_placement.Box, row: int
 ) -> list[Markup]:
-    """Draw an upright line with its words above the chart, kept within it."""
+    """Draw a vertical line with its words above, within the width of the chart."""
     x, y = across(value), area[1] - 4 - (row - 1) * LINE
     half = label_placement.text_width(words) / 2
     at = min(max(x, half + 4), WIDTH - half - 4)
@@ -272,9 +272,9 @@ def _longest(picture: CacheCurves, across: svg.Scale, area: label_placement.Box)
         return []
     x, words = across(picture.max_tokens), f"made for {units.tokens(picture.max_tokens)}"
     width = label_placement.text_width(words)
-    asked = across(picture.context)
-    # Two names over neighbouring lines stand in two rows.
-    row = 2 if abs(x - asked) < width else 1
+    requested = across(picture.context)
+    # Names of neighbouring lines need two rows.
+    row = 2 if abs(x - requested) < width else 1
     drawn = _upright(picture.max_tokens, words, across, area, row)
     return [svg.line((x, area[1]), (x, area[3]), "limit"), drawn[1]]
 
@@ -314,7 +314,7 @@ def _memory_line(
 def _lines(
     curves: Sequence[Curve], across: svg.Scale, up: svg.Scale, area: label_placement.Box
 ) -> list[Markup]:
-    """Draw every line with its names behind its end."""
+    """Draw every curve with its names at its end."""
     parts: list[Markup] = []
     names: list[Markup] = []
     ends = end_names(curves, up, area[1], area[3])
@@ -338,7 +338,7 @@ def _lines(
 
 
 def _from_axis(curve: Curve, low: float) -> Curve:
-    """The line with its first step, which rises from none."""
+    """Return the curve with its first step, which begins at 0."""
     first = curve.points[0][0]
     return (
         curve if first <= low else dataclasses.replace(curve, points=((first, 0.0), *curve.points))
@@ -346,7 +346,7 @@ def _from_axis(curve: Curve, low: float) -> Curve:
 
 
 def _value_at(curve: Curve, place: float) -> float:
-    """The value of a line at one of its points."""
+    """Return the value of a curve at one of its points."""
     return next(value for x, value in curve.points if x >= place)
 
 
@@ -357,7 +357,7 @@ def _marks(
     across: svg.Scale,
     up: svg.Scale,
 ) -> list[Markup]:
-    """Mark what the table says of the place that was asked for."""
+    """Mark the values of the table at the requested position."""
     return [
         mark(family_of(curve.label, BASELINE), across(place), up(value), 4)
         for curve, value in zip(curves, values, strict=True)
@@ -383,7 +383,7 @@ def _published(
             parts.append(svg.path([(x - 4, y - 7), (x, y - 13), (x + 4, y - 7)], "reference open"))
             words += f" {point.change_percent:+.1f} %"
         else:
-            # As wide as can be seen beside the mark, which is higher than most of them.
+            # Wide enough to be visible beside the mark, which is higher than most intervals.
             if point.high > point.low:
                 ends = up(point.low), up(point.high)
                 parts.extend(_interval(x, *ends, 8, f"whisker f-{family.key}"))

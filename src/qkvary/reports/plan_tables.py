@@ -18,11 +18,11 @@ from qkvary.reports.tables import Cell, Column, Table, named, plain
 from qkvary.text import names, numbers, units
 
 MOST_COLUMNS = 7
-"""Places of an axis that a table shows."""
+"""The maximum number of columns of an axis."""
 
 
 def cache_table(picture: CacheCurves, *, decimal: bool) -> Table:
-    """Return the cache of one user at some contexts, the one that was asked for among them."""
+    """Return the cache of one user at some contexts, including the requested one."""
     places = _thin(picture.low, picture.high, (picture.context, picture.max_tokens))
     notes = [
         (
@@ -59,7 +59,7 @@ def cache_table(picture: CacheCurves, *, decimal: bool) -> Table:
 
 
 def users_table(picture: UserCurves, *, decimal: bool) -> Table:
-    """Return the users of one device at some amounts of memory, the plan's device among them."""
+    """Return the users of one device at some amounts of memory, including the plan's."""
     places = _thin(picture.low, picture.high, (picture.memory_bytes,))
     notes = [
         (
@@ -125,7 +125,7 @@ def quality_table(picture: QualityPoints) -> Table:
                     else f"{numbers.fixed(point.real_low, 1, sign=True)} to "
                     f"{numbers.fixed(point.real_high, 1, sign=True)}",
                 ),
-                standing_cell(point.status, point.dominated_by),
+                status_cell(point.status, point.dominated_by),
             )
             for point in picture.points
         ),
@@ -139,7 +139,7 @@ def quality_table(picture: QualityPoints) -> Table:
 
 
 def _thin(low: float, high: float, wanted: Sequence[int | None]) -> list[float]:
-    """Powers of two along an axis, few enough for a table, and what was asked for."""
+    """Return powers of two along an axis, few enough for a table, and the requested value."""
     first, last = round(low).bit_length() - 1, round(high).bit_length() - 1
     kept = sorted({value for value in wanted if value is not None and low <= value <= high})
     room = max(2, MOST_COLUMNS - len(kept))
@@ -152,7 +152,7 @@ def variants_table(plan: Plan) -> Table:
     """Return the table of a plan's variants, in serving or in training.
 
     Raises:
-        ValueError: if a plan of training does not say how.
+        ValueError: if a plan of training has no regime.
     """
     if isinstance(plan.answer, ServingAnswer):
         return serving_table(plan, plan.answer)
@@ -162,7 +162,7 @@ def variants_table(plan: Plan) -> Table:
 
 
 def serving_table(plan: Plan, answer: ServingAnswer) -> Table:
-    """Return every variant in every format: what fits, what it costs, where it stands."""
+    """Return every variant in every format: users, costs and frontier status."""
     priced = plan.demand.price is not None
     columns = (
         Column(key="variant", title="variant", numeric=False),
@@ -248,7 +248,7 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
 
 
 def change_cell(change: float, low: float, high: float) -> Cell:
-    """Return a published change with the interval that its printed digits leave."""
+    """Return a published change with the interval of its printed digits."""
     if low == high == 0:
         return plain(0.0, "baseline", tone="quiet")
     digits = useful_decimals(low, high)
@@ -256,11 +256,11 @@ def change_cell(change: float, low: float, high: float) -> Cell:
     return Cell(raw=change, text=numbers.fixed(change, digits, sign=True), below=below)
 
 
-def standing_cell(standing: str, above: Sequence[str]) -> Cell:
-    """Return where a variant stands, with those that dominate it."""
+def status_cell(status: str, above: Sequence[str]) -> Cell:
+    """Return the frontier status of a variant, with those that dominate it."""
     if not above:
-        return plain(standing, tone="" if standing == "frontier" else "quiet")
-    return Cell(raw=standing, text=standing, below=(f"by {names.listed(above)}",), tone="quiet")
+        return plain(status, tone="" if status == "frontier" else "quiet")
+    return Cell(raw=status, text=status, below=(f"by {names.listed(above)}",), tone="quiet")
 
 
 def _serving_row(row: ServedVariant, *, priced: bool, decimal: bool) -> tuple[Cell, ...]:
@@ -285,7 +285,7 @@ def _serving_row(row: ServedVariant, *, priced: bool, decimal: bool) -> tuple[Ce
         plain(plan.tokens_per_second, numbers.compact(plan.tokens_per_second)),
         plain(plan.bound),
         _quality_cell(row.quality),
-        standing_cell(row.standing, row.dominated_by),
+        status_cell(row.standing, row.dominated_by),
     )
 
 
