@@ -96,7 +96,7 @@ def test_a_missing_chart_is_explained() -> None:
     assert "memory" not in keys(plan)
     prose = section(plan_report(plan), "variants").blocks[1]
     assert isinstance(prose, Prose)
-    assert prose.text.startswith("No chart of users and memory: not one user of any variant fits")
+    assert prose.text.startswith("No chart of users and memory: no user of any variant fits")
     assert "even of 64 times this memory" in prose.text
 
 

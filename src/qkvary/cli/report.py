@@ -59,8 +59,8 @@ def command(
     chosen = choose_study(study, where) if training is None else training.study
     results, name = gather_results(chosen, store), chosen.name
     if training is not None:
-        typed = (*training.commands, shlex.join(["qkvary", "report", study]))
-        results = replace(results, summary=replace(results.summary, commands=typed))
+        commands = (*training.commands, shlex.join(["qkvary", "report", study]))
+        results = replace(results, summary=replace(results.summary, commands=commands))
         name = page_name(store, chosen)
     folder = report_folder(name, out) if to is None else to
     shown = study_report(results.summary, results.attention)

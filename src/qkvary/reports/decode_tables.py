@@ -109,7 +109,7 @@ def poster_table(record: DecodeRecord) -> Table | None:
             Column(key="where", title="where", numeric=False),
             Column(key="percent", title="%"),
         ),
-        rows=tuple(row for beside in found for row in _poster_rows(beside)),
+        rows=tuple(row for one in found for row in _poster_rows(one)),
         notes=(
             (
                 "Peak memory: weights and answer, without the program. The poster's batch and "
@@ -311,23 +311,23 @@ def _gap_row(gap: MemoryGap) -> tuple[Cell, ...]:
     )
 
 
-def _poster_rows(beside: PublishedComparison) -> Iterator[tuple[Cell, ...]]:
-    low, high = beside.published
+def _poster_rows(comparison: PublishedComparison) -> Iterator[tuple[Cell, ...]]:
+    low, high = comparison.published
     yield (
-        named(beside.quantity),
+        named(comparison.quantity),
         plain("the poster: 1.2B, bfloat16, A100"),
         plain(low, f"{numbers.fixed(low, 1, sign=True)} to {numbers.fixed(high, 1, sign=True)}"),
     )
-    for where, value in beside.model:
+    for where, value in comparison.model:
         yield (
-            named(beside.quantity),
+            named(comparison.quantity),
             plain(f"the cost model: 1.2B, bf16, {where}"),
             plain(value, numbers.fixed(value, 1, sign=True)),
         )
-    for where, change in beside.here:
+    for where, change in comparison.here:
         alone = change.low == change.high
         yield (
-            named(beside.quantity),
+            named(comparison.quantity),
             plain(f"measured here: {where}"),
             Cell(
                 raw=change.value,

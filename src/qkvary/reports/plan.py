@@ -128,10 +128,10 @@ def describe_saving(saving: Saving, layers: int, size: Callable[[float], str]) -
 
 def _explain_missing(cache: CacheCurves | None, users: UserCurves | None) -> str:
     if cache is None:
-        return "No chart of the cache: no variant keeps any."
+        return "No chart of the cache: no variant has one."
     if users is None:
         return (
-            "No chart of users and memory: not one user of any variant fits beside the weights "
+            "No chart of users and memory: no user of any variant fits with the weights "
             f"on one device, even of {MOST_MEMORY} times this memory."
         )
     return ""
@@ -145,7 +145,7 @@ def _charts(
             key="context",
             title="Cache and context",
             lead="One line for all rows that keep the same; marks are at the requested context. "
-            "Where a line enters the shaded part, one user no longer fits beside the weights on "
+            "Where a line enters the shaded part, one user no longer fits with the weights on "
             "one device. * the weights as they are; every other line would have to be trained.",
             blocks=_alone(
                 Chart(

@@ -21,17 +21,17 @@ MOST_COLUMNS = 7
 """The maximum number of columns of an axis."""
 
 
-def cache_table(picture: CacheCurves, *, decimal: bool) -> Table:
+def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
     """Return the cache of one user at some contexts, including the requested one."""
-    places = _thin(picture.low, picture.high, (picture.context, picture.max_tokens))
+    places = _thin(data.low, data.high, (data.context, data.max_tokens))
     notes = [
         (
-            f"Stored in {picture.form.name}; the most that is kept on the way to that many tokens. "
-            "Both axes of the picture are logarithmic; a window bends a line where it is full."
+            f"Stored in {data.form.name}; the peak up to that many tokens. "
+            "Both axes of the chart are logarithmic; a window bends a line where it is full."
         )
     ]
-    if picture.left_out:
-        notes.append(f"Without a cache: {names.listed(picture.left_out)}.")
+    if data.left_out:
+        notes.append(f"Without a cache: {names.listed(data.left_out)}.")
     return Table(
         key="cache",
         title="Cache of one user",
@@ -50,7 +50,7 @@ def cache_table(picture: CacheCurves, *, decimal: bool) -> Table:
                     for place in places
                 ),
             )
-            for curve in picture.curves
+            for curve in data.curves
             for held in (dict(curve.points),)
             for name in curve.names
         ),
@@ -58,28 +58,28 @@ def cache_table(picture: CacheCurves, *, decimal: bool) -> Table:
     )
 
 
-def users_table(picture: UserCurves, *, decimal: bool) -> Table:
+def users_table(data: UserCurves, *, decimal: bool) -> Table:
     """Return the users of one device at some amounts of memory, including the plan's."""
-    places = _thin(picture.low, picture.high, (picture.memory_bytes,))
+    places = _thin(data.low, data.high, (data.memory_bytes,))
     notes = [
         (
-            f"One copy of the model on one device, {numbers.share(picture.reserve)} of its "
-            f"memory left alone, the cache in {picture.form.name}. The plan's table spreads a copy "
-            "over several devices where that takes fewer in all."
+            f"One copy of the model on one device, {numbers.share(data.reserve)} of its "
+            f"memory kept free, the cache in {data.form.name}. The plan's table spreads a copy "
+            "over several devices if that needs fewer in all."
         )
     ]
-    if picture.left_out:
-        notes.append(f"Not in the picture: {names.listed(picture.left_out)}.")
+    if data.left_out:
+        notes.append(f"Not in the chart: {names.listed(data.left_out)}.")
     return Table(
         key="users",
-        title=f"Users of {picture.context:,} tokens on one device",
+        title=f"Users of {data.context:,} tokens on one device",
         columns=(
             Column(key="variant", title="variant", numeric=False),
             *(
                 Column(
                     key=f"users_at_{place:.0f}",
                     title=units.data_size(place, decimal=decimal),
-                    below="this device" if place == picture.memory_bytes else "memory",
+                    below="this device" if place == data.memory_bytes else "memory",
                 )
                 for place in places
             ),
@@ -90,7 +90,7 @@ def users_table(picture: UserCurves, *, decimal: bool) -> Table:
                 *(plain(own, numbers.whole(own) if own else "none") for own in users),
             )
             for curve, users in zip(
-                picture.curves, zip(*map(picture.users_at, places), strict=True), strict=True
+                data.curves, zip(*map(data.users_at, places), strict=True), strict=True
             )
             for name in curve.names
         ),
@@ -98,12 +98,12 @@ def users_table(picture: UserCurves, *, decimal: bool) -> Table:
     )
 
 
-def quality_table(picture: QualityPoints) -> Table:
+def quality_table(data: QualityPoints) -> Table:
     """Return the published points with their intervals and the estimate per real token."""
     most, fewest = (numbers.percent(share, 0) for share in REAL_RANGE)
     return Table(
-        key=f"quality-{picture.size}",
-        title=f"{picture.size} networks: change of perplexity against cache",
+        key=f"quality-{data.size}",
+        title=f"{data.size} networks: change of perplexity against cache",
         columns=(
             Column(key="variant", title="variant", numeric=False),
             Column(key="cache_share", title="cache", below="of QKV's"),
@@ -127,7 +127,7 @@ def quality_table(picture: QualityPoints) -> Table:
                 ),
                 status_cell(point.status, point.dominated_by),
             )
-            for point in picture.points
+            for point in data.points
         ),
         notes=(
             (
@@ -236,7 +236,7 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
             ),
             (
                 "Weights: with their optimizer; activations: of one sequence, of a fused softmax "
-                "core and logits in 32 bits; sequences: beside weights and optimizer on one "
+                "core and logits in 32 bits; sequences: with weights and optimizer on one "
                 "device; MACs: per token."
             ),
             (

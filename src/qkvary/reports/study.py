@@ -194,7 +194,7 @@ def _solving(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         title="Steps until solved",
         link="Steps to solve",
         lead="Each small mark is one seed, the large one the median. Runs that did not solve the "
-        "task are counted at the right; where the middle run never did, there is no median.",
+        "task are counted at the right; without a median if the middle run never did.",
         blocks=(Group(blocks=charts, layout="wide"),) if charts else (),
     )
 
@@ -308,7 +308,7 @@ def _variants(summary: Summary) -> Section:
         key="variants",
         title="The variants",
         lead="Each drawing is derived from the definition that the network was built from. The "
-        "labels are the papers’ names: a minus separates what is learned apart, an equals sign "
+        "labels are the papers’ names: a minus separates projections, an equals sign "
         "joins roles that read one projection. Tinted boxes are what a cache keeps when text is "
         "generated.",
         blocks=(Group(blocks=diagrams, layout="diagrams"),) if diagrams else (),
@@ -319,7 +319,7 @@ def _published(summary: Summary) -> Section:
     return Section(
         key="published",
         title="Published figures",
-        lead="What the papers print beside what was measured here. “Does not recompute” means that "
+        lead="The papers’ figures, and those measured here. “Does not recompute” means that "
         "the figure does not follow from the paper’s own inputs.",
         blocks=tuple(
             run_tables.published_table(comparison, f"published-{index}")

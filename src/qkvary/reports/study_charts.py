@@ -103,7 +103,7 @@ def error_bar(point: FrontierPoint) -> tuple[float, float] | None:
     return point.quality + gap.low_single - gap.mean, point.quality + gap.high_single - gap.mean
 
 
-def apart(places: Sequence[svg.Point]) -> list[svg.Point]:
+def separate(places: Sequence[svg.Point]) -> list[svg.Point]:
     """Move points that cover each other a few pixels to the right."""
     moved: list[svg.Point] = []
     for left, y in places:
@@ -134,7 +134,7 @@ def _points(
     marks: list[Markup] = []
     obstacles: list[label_placement.Box] = []
     spots: list[label_placement.Spot] = []
-    places = apart([(across(point.cost), up(point.quality)) for point in points])
+    places = separate([(across(point.cost), up(point.quality)) for point in points])
     for point, (x, y) in zip(points, places, strict=True):
         family = family_of(point.variant, baseline)
         ends = error_bar(point)

@@ -151,7 +151,7 @@ def contrast_table(summary: Summary, key: str) -> Table:
     ]
     note = (
         "The first variant minus the second, in pairs of the same setting and seed. These "
-        f"comparisons are a family of their own, apart from those with {summary.baseline}. "
+        f"comparisons are a family of their own, separate from those with {summary.baseline}. "
         f"{ARROWS['better']} better and {ARROWS['worse']} worse are supported by the data."
     )
     return Table(
