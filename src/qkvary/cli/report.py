@@ -20,7 +20,7 @@ from qkvary.cli._output import print_error, show
 from qkvary.cli._results import gather_results, report_folder
 from qkvary.cli._trainings import choose_training
 from qkvary.reports.files import write_report
-from qkvary.reports.report import USUAL_FORMATS, ReportFormat
+from qkvary.reports.report import DEFAULT_FORMATS, ReportFormat
 from qkvary.reports.study import study_report
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import page_name
@@ -50,7 +50,7 @@ def command(
     where: Where = DEFAULT_WHERE,
     out: Out = DEFAULT_OUT,
     to: Target = None,
-    formats: Formats = USUAL_FORMATS,
+    formats: Formats = DEFAULT_FORMATS,
     json_output: Json = False,
 ) -> None:
     """Write the report of a study: one page, tables (CSV, Markdown) and figures (SVG, PDF, PNG)."""

@@ -9,7 +9,7 @@ from qkvary.reports.figures import FigureFormat, figure_files
 from qkvary.reports.json_data import to_json
 from qkvary.reports.markdown import render_markdown
 from qkvary.reports.page import render_page
-from qkvary.reports.report import FORMATS, USUAL_FORMATS, Report, ReportFormat
+from qkvary.reports.report import DEFAULT_FORMATS, FORMATS, Report, ReportFormat
 from qkvary.reports.tables import table_csv
 from qkvary.storage.durable import atomic_write_file, explain_os_errors, make_directory
 from qkvary.storage.errors import UsageError
@@ -20,7 +20,7 @@ ENDINGS: dict[str, ReportFormat] = {".json": "json", ".html": "html", ".md": "ma
 
 
 def write_report(
-    report: Report, target: Path, formats: Sequence[ReportFormat] = USUAL_FORMATS
+    report: Report, target: Path, formats: Sequence[ReportFormat] = DEFAULT_FORMATS
 ) -> tuple[Path, ...]:
     """Write a report.
 

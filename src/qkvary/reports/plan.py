@@ -250,7 +250,7 @@ def _served(row: ServedVariant) -> dict[str, Any]:
             "flops_per_byte=step.flops_per_byte tokens_per_second tokens_per_second_and_user bound",
         ),
         "quality": _quality(row.quality),
-        **pick(row, "standing dominated_by"),
+        **pick(row, "standing=status dominated_by"),
     }
 
 

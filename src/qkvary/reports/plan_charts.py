@@ -85,7 +85,7 @@ def cache_chart(data: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
         _occupied(up(max(data.free_bytes, low)), area),
         svg.y_axis(up, area[0], area[2], size, 6),
         svg.x_axis(across, area[3], units.tokens, _ticks(area, 40)),
-        svg.text(8, 13, f"cache of one user, {data.form.name}", "axis-title"),
+        svg.text(8, 13, f"cache of one user, {data.cache.name}", "axis-title"),
         svg.text(area[2], height - 6, "context in tokens (1k = 1,024)", "axis-title end"),
         *_vertical(data.context, f"requested: {units.tokens(data.context)}", across, area, 1),
         *_longest(data, across, area),
@@ -102,7 +102,7 @@ def cache_chart(data: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
         f"{data.device} has {size(data.memory_bytes)}, of which "
         f"{size(max(data.free_bytes, 0))} are left after the weights."
     )
-    title = f"Cache of one user against context, stored in {data.form.name}"
+    title = f"Cache of one user against context, stored in {data.cache.name}"
     return svg.Drawing(
         width=WIDTH,
         height=height,
@@ -131,7 +131,7 @@ def users_chart(data: UserCurves, *, decimal: bool = False) -> svg.Drawing:
     parts = [
         svg.y_axis(up, area[0], area[2], numbers.tick, 5),
         svg.x_axis(across, area[3], size, _ticks(area, 62)),
-        svg.text(8, 13, f"users of {data.context:,} tokens, {data.form.name}", "axis-title"),
+        svg.text(8, 13, f"users of {data.context:,} tokens, {data.cache.name}", "axis-title"),
         svg.text(area[2], height - 6, "memory of the device", "axis-title end"),
         *_vertical(data.memory_bytes, memory, across, area, 1),
         *_lines([_from_axis(curve, data.low) for curve in data.curves], across, up, area),
@@ -145,7 +145,7 @@ def users_chart(data: UserCurves, *, decimal: bool = False) -> svg.Drawing:
         f"Users of {data.context:,} tokens with one copy of the model on {data.device} "
         f"({size(data.memory_bytes)}): {'; '.join(values)}."
     )
-    title = f"Users of one device against its memory, cache in {data.form.name}"
+    title = f"Users of one device against its memory, cache in {data.cache.name}"
     return svg.Drawing(
         width=WIDTH,
         height=height,

@@ -26,7 +26,7 @@ def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
     places = _thin(data.low, data.high, (data.context, data.max_tokens))
     notes = [
         (
-            f"Stored in {data.form.name}; the peak up to that many tokens. "
+            f"Stored in {data.cache.name}; the peak up to that many tokens. "
             "Both axes of the chart are logarithmic; a window bends a line where it is full."
         )
     ]
@@ -64,7 +64,7 @@ def users_table(data: UserCurves, *, decimal: bool) -> Table:
     notes = [
         (
             f"One copy of the model on one device, {numbers.share(data.reserve)} of its "
-            f"memory kept free, the cache in {data.form.name}. The plan's table spreads a copy "
+            f"memory kept free, the cache in {data.cache.name}. The plan's table spreads a copy "
             "over several devices if that needs fewer in all."
         )
     ]
@@ -285,7 +285,7 @@ def _serving_row(row: ServedVariant, *, priced: bool, decimal: bool) -> tuple[Ce
         plain(plan.tokens_per_second, numbers.compact(plan.tokens_per_second)),
         plain(plan.bound),
         _quality_cell(row.quality),
-        status_cell(row.standing, row.dominated_by),
+        status_cell(row.status, row.dominated_by),
     )
 
 

@@ -12,7 +12,7 @@ from qkvary.reports.tables import Table
 
 ReportFormat = Literal["html", "markdown", "csv", "svg", "png", "pdf", "json"]
 FORMATS: tuple[ReportFormat, ...] = get_args(ReportFormat)
-USUAL_FORMATS = FORMATS[:-1]
+DEFAULT_FORMATS = FORMATS[:-1]
 
 Layout = Literal["", "narrow", "wide", "alone", "panels", "maps", "diagrams"]
 
