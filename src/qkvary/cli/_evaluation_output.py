@@ -181,8 +181,8 @@ def _explain(document: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"shared: {against['words_in_a_row']} words in a row of a question with its right "
             f"answer, or all of a shorter one, occur in one of the "
-            f"{count(against['documents'], 'document')} for training of {against['data']}; the "
-            "figures there are of the other questions"
+            f"{count(against['documents'], 'document')} for training of {against['data']}; this "
+            "table is of the other questions"
         )
     if any(task["cut_prompts"] for task in tasks.values()):
         yield "cut: prompts longer than the network reads, which lost solved examples on the left"

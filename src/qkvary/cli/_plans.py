@@ -87,7 +87,7 @@ class Question:
     utilization: float
     """The share of the peak matrix rate in training."""
     price: float | None
-    """The price of one device a month."""
+    """The price of one device per month."""
     formats: tuple[Format, ...]
     """The formats of the cache."""
     weights: Format

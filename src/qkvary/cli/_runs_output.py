@@ -28,7 +28,7 @@ SCORES = (
     ("loss", "loss"),
     ("perplexity", "perplexity"),
     ("bits_per_byte", "bits per byte"),
-    ("document_loss", "loss, a document a row"),
+    ("document_loss", "loss, a document per row"),
     ("paper_loss", "with padding, as published"),
     ("real_share", "share of real tokens"),
 )

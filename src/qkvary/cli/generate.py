@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from qkvary.inference.decoding import CacheMaker
 
 DEFAULT_TOKENS = 256
-"""The default of new tokens, if the model has positions for them."""
+"""The default number of new tokens, if the model has positions for them."""
 BATCH = 16
 """The maximum number of prompts in a batch."""
 

@@ -1,4 +1,4 @@
-"""Run a study: train what is not done yet, print the answer, write the report."""
+"""Run a study: train unfinished runs, print the answer, write the report."""
 
 import sys
 from collections import Counter
@@ -55,7 +55,7 @@ def command(
     dry_run: DryRun = False,
     json_output: Json = False,
 ) -> int:
-    """Run a study: train what is not done yet, print the answer, write the report.
+    """Run a study: train unfinished runs, print the answer, write the report.
 
     Finished runs are not run again; a stopped study resumes where it stopped.
     """

@@ -99,7 +99,7 @@ def _table(costs: CostComparison) -> Table:
 
 def _notes(base: CostRow, size: "partial[str]") -> Iterator[str]:
     yield (
-        "* the weights as they are; others would have to be trained; changes are to the first "
+        "* the given weights; others would have to be trained; changes are to the first "
         "row; MACs of one decoded token at the full context."
     )
     if base.cache_bytes is None:

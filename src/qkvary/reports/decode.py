@@ -91,8 +91,8 @@ def _memory(record: DecodeRecord) -> Section:
     return Section(
         key="memory",
         title="Memory",
-        lead="Each answer in a fresh process. Boxes, from the left: weights, cache, and what the "
-        "peak takes besides.",
+        lead="Each answer in a fresh process. Boxes, from the left: weights, cache, and the "
+        "rest of the peak.",
         blocks=tuple(blocks),
         brief=True,
     )

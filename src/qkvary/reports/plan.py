@@ -78,11 +78,11 @@ def _facts(plan: Plan, serving: ServingAnswer | None) -> Iterator[tuple[str, str
     yield f"after {numbers.share(demand.reserve)} reserve", size(demand.usable_bytes)
     if serving is not None:
         first = serving.rows[0].plan
-        yield f"cache a user, {first.cache.name}", size(first.user_bytes)
+        yield f"cache per user, {first.cache.name}", size(first.user_bytes)
         none = first.devices is None
         yield "devices, as it is", "none fit" if none else numbers.whole(first.devices)
     if demand.price is not None:
-        yield "price of a device", f"{numbers.money(demand.price)} a month"
+        yield "price of a device", f"{numbers.money(demand.price)} per month"
 
 
 def _size(plan: Plan) -> Callable[[float], str]:
@@ -92,7 +92,7 @@ def _size(plan: Plan) -> Callable[[float], str]:
 def _savings(plan: Plan, answer: ServingAnswer) -> Section:
     """Return the exact savings with the given weights."""
     report, size = answer.savings, _size(plan)
-    now = f"{size(report.bytes_now)} of cache a user in {plan.formats[0].name}"
+    now = f"{size(report.bytes_now)} of cache per user in {plan.formats[0].name}"
     methods = [describe_saving(one, len(plan.model.layers), size) for one in report.savings]
     lossy = names.listed([f"{name} {size(held)}" for name, held in report.lossy])
     blocks: list[Block] = [Prose(f"Now: {now}. Exact methods compute the same function.")]
@@ -100,10 +100,10 @@ def _savings(plan: Plan, answer: ServingAnswer) -> Section:
     if report.already or report.obstacles:
         blocks.append(Bullets((*report.already, *report.obstacles)))
     words = "scales counted; changes the function, to be measured"
-    blocks.append(Pairs(((f"lossy: {lossy} a user", words),)))
+    blocks.append(Pairs(((f"lossy: {lossy} per user", words),)))
     return Section(
         key="savings",
-        title="With the weights as they are",
+        title="With the given weights",
         link="Exact savings",
         blocks=tuple(blocks),
         brief=True,
@@ -121,7 +121,7 @@ def describe_saving(saving: Saving, layers: int, size: Callable[[float], str]) -
     certainty = "exact" if exact else f"possible, {saving.certainty}"
     then = size(saving.model_bytes_then)
     return (
-        f"{certainty}: {saving.method}, {where}: {then} a user ({saved})",
+        f"{certainty}: {saving.method}, {where}: {then} per user ({saved})",
         f"{saving.explanation}; {saving.price}",
     )
 
@@ -146,7 +146,7 @@ def _charts(
             title="Cache and context",
             lead="One line for all rows that keep the same; marks are at the requested context. "
             "Where a line enters the shaded part, one user no longer fits with the weights on "
-            "one device. * the weights as they are; every other line would have to be trained.",
+            "one device. * the given weights; every other line would have to be trained.",
             blocks=_alone(
                 Chart(
                     draw=partial(cache_chart, cache, decimal=decimal),

@@ -189,7 +189,7 @@ def serving_table(plan: Plan, answer: ServingAnswer) -> Table:
 def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
     device, made_for = plan.demand.device, plan.model.max_tokens
     limit = "" if made_for is None else f" (the model was made for {made_for:,})"
-    yield "* the weights as they are; every other row would have to be trained."
+    yield "* the given weights; every other row would have to be trained."
     yield (
         "Cache: of one user; users: on one device; devices: for all users, such as 8 by 2 where "
         f"every 2 share a copy of the model ({plan.demand.replica_sizes[-1]} at most); longest: "
