@@ -104,6 +104,6 @@ def test_a_missing_converter_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _name: None)
-    with pytest.raises(UsageError, match=r"pip install 'qkvary\[train\]' brings it"):
+    with pytest.raises(UsageError, match=r"run pip install 'qkvary\[train\]'"):
         write_report(plan(), tmp_path / "out", ("html", "png"))
     assert not (tmp_path / "out").exists()
