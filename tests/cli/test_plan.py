@@ -217,7 +217,7 @@ def test_training_is_planned_on_request(capsys: pytest.CaptureFixture[str]) -> N
     assert full["sequence_bytes"] > first["sequence_bytes"]
     text = shown(capsys, *arguments)
     assert "What trains 300M on sequences of 1,024 tokens on" in text
-    assert "Precision: mixed; activations kept, at 40 % of the matrix rate." in text
+    assert "Precision: mixed; activations stored, at 40 % of the matrix rate." in text
     assert "1 user" not in text
 
 

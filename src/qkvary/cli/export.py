@@ -16,8 +16,8 @@ To = Annotated[
     Literal["transformers", "gpt2", "llama"],
     Parameter(
         name="--to",
-        help="transformers keeps sharing; gpt2 and llama (networks that rotate) copy it, "
-        "for any engine.",
+        help="transformers keeps the sharing; gpt2 and llama (rotary networks) store "
+        "copies, for any engine.",
     ),
 ]
 

@@ -28,8 +28,8 @@ from qkvary.studies.running.trainings import page_name
 StudyName = Annotated[
     str,
     Parameter(
-        help="A study by its name, a Python file with a STUDY by its path, or what qkvary train "
-        "made: 'train lm-10m on mine'.",
+        help="A study by its name, a Python file with a STUDY by its path, or a "
+        "training: 'train lm-10m on mine'.",
         completer=complete_study,
     ),
 ]

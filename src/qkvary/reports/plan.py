@@ -184,9 +184,9 @@ def _published(plan: Plan) -> Iterator[Section]:
             key="published",
             title="Published quality against cache",
             link="Published quality",
-            lead="What the papers measured of networks trained from scratch, not of this model; "
+            lead="The papers’ measurements of networks trained from scratch, not of this model; "
             f"the plan compares it with their {size} networks. The line joins the points on the "
-            "frontier: none keeps less and is better.",
+            "frontier: none has a smaller cache and is better.",
             blocks=published_quality([size, *(other for other in SIZES if other != size)]),
         )
 

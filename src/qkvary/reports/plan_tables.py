@@ -231,7 +231,7 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
         notes=(
             (
                 f"Precision: {regime.precision}; "
-                f"{'each block computed again' if regime.checkpointing else 'activations kept'}, "
+                f"{'each block recomputed' if regime.checkpointing else 'activations stored'}, "
                 f"at {numbers.share(regime.utilization)} of the matrix rate."
             ),
             (

@@ -339,7 +339,7 @@ def _language_models(summary: Summary) -> Section:
         link="Language models",
         lead="Change of perplexity against cache, of the papers’ networks of 300 million and 1.2 "
         "billion parameters: not of the networks of this study. The line joins the points on the "
-        "frontier: none keeps less and is better.",
+        "frontier: none has a smaller cache and is better.",
         blocks=published_quality(SIZES) if decodes and known else (),
     )
 

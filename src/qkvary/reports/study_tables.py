@@ -405,8 +405,8 @@ def cost_table(tables: Sequence[ResultTable], key: str) -> Table:
 
 _UTILIZATION = Column(key="utilization", title="utilization", below="mean")
 _UTILIZATION_NOTE = (
-    "Utilization is the arithmetic of training, hidden pairs and what is computed again left out, "
-    "over that of one large product on the same device when the run had ended."
+    "Utilization is the arithmetic of training, without hidden pairs and recomputation, over that "
+    "of one large product on the same device at the end of the run."
 )
 
 
