@@ -28,7 +28,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("model", "text", "typed", "message"),
     [
-        ("own", "latin", [], "latin, which is none at byte 4"),
+        ("own", "latin", [], "latin, which is not at byte 4"),
         ("own", "text", ["--context", "4,0"], "expected windows of at least 1 token, got 0"),
         ("own", "text", ["--context", "4,18"], "expected windows of at most 17 tokens, got 18"),
         ("own", "text", ["--context", "4,999"], "expected a text of more than 999 tokens"),

@@ -177,7 +177,7 @@ def test_a_damaged_set_is_not_looked_into(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{rotary}"], "expected something to evaluate on, got neither --data nor --tasks"),
+        (["{rotary}"], "expected --data or --tasks, got neither"),
         (["{rotary}", "--data", "{text}", "--context", "0"], "--context of at least 1, got 0"),
         (
             ["{rotary}", "--data", "{text}", "--stride", "34"],

@@ -112,7 +112,7 @@ def test_debug_shows_where(
 
 def test_debug_behind_the_end_of_options_is_an_argument() -> None:
     arguments = ["show", "--", "--debug"]
-    assert module._take_debug(arguments) is False
+    assert module._pop_debug(arguments) is False
     assert arguments == ["show", "--", "--debug"]
 
 

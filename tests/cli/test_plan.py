@@ -107,7 +107,7 @@ def test_json_says_what_was_asked_and_answers_it(capsys: pytest.CaptureFixture[s
 def test_savings_come_first(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("gemma-4-31b", "--memory", "80GB", "--context", "128k")
     text = shown(capsys, *arguments)
-    assert text.index("With the weights as they are") < text.index("\nVariants\n")
+    assert text.index("With the given weights") < text.index("\nVariants\n")
     assert "exact: value and rotated slice, 10 of 60 layers" in text
     assert "−37.5 % of those layers" in text
     assert "exact: rotate when read, 10 of 60 layers" in text
@@ -169,7 +169,7 @@ def test_what_memory_has_to_hold_is_one_number(capsys: pytest.CaptureFixture[str
     most = document["rows"][0]["cache_bytes_per_user"]
     assert document["savings"]["cache_bytes_now"] == most
     assert most > model_cache_bytes(load_size("deepseek-v4-flash"), context=32_768)
-    assert "Now: 226 MiB of cache a user in bf16" in shown(capsys, *arguments)
+    assert "Now: 226 MiB of cache per user in bf16" in shown(capsys, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_training_is_planned_on_request(capsys: pytest.CaptureFixture[str]) -> N
     assert full["sequence_bytes"] > first["sequence_bytes"]
     text = shown(capsys, *arguments)
     assert "What trains 300M on sequences of 1,024 tokens on" in text
-    assert "Precision: mixed; activations kept, at 40 % of the matrix rate." in text
+    assert "Precision: mixed; activations stored, at 40 % of the matrix rate." in text
     assert "1 user" not in text
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from qkvary.arch.families.table import FAMILIES, read_model
 from qkvary.arch.models import count_kinds
-from qkvary.cli._models import choose_context, describe_layers, notes_of
+from qkvary.cli._models import choose_context, collect_notes, describe_layers
 from qkvary.cli.main import main
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.comparison import compare_costs
@@ -116,7 +116,7 @@ def answer_everything(config: dict[str, Any], generator: random.Random) -> None:
     assert len(rows) == len(every.rows)
     assert describe_layers(model)
     chosen = choose_candidates(model)
-    assert notes_of(model, chosen, context) is not None
+    assert collect_notes(model, chosen, context) is not None
     size = nearest_size(model_parameters(model).total)
     device = DEVICES[generator.choice(list(DEVICES))]
     if model.is_causal:

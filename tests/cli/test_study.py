@@ -52,7 +52,7 @@ def test_interrupted_study_says_so_and_keeps_its_steps(
     assert process.returncode == code
     assert printed == ""
     assert "interrupt again to stop at once" in said
-    assert "the same command goes on where it stopped" in said
+    assert "the same command resumes where it stopped" in said
     assert "Traceback" not in said
     assert list(tmp_path.glob("runs/*/*/checkpoints/*/MANIFEST.json"))
     assert not list(tmp_path.glob("runs/*/*/record.json"))

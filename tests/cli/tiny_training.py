@@ -49,7 +49,7 @@ def make_places(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     patch.setattr(utilization, "SIDE_ON_CPU", 64)
     patch.setenv("QKVARY_CACHE", str(folder / "cache"))
     patch.setattr(presets, "PRESETS", with_tiny())
-    patch.setattr("qkvary.reports.files.USUAL_FORMATS", ("html", "csv"))
+    patch.setattr("qkvary.reports.files.DEFAULT_FORMATS", ("html", "csv"))
     (folder / "mine.txt").write_text(TEXT)
     return folder
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.cli._prepared_output import find_miss
+from qkvary.cli._prepared_output import find_share_error
 from qkvary.data import documents, tokenizer_files
 from qkvary.data.corpora import CORPORA, open_source
 from qkvary.data.downloads import DownloadError
@@ -136,7 +136,7 @@ def test_the_share_of_a_text_that_is_just_too_long_is_met(
     data = prepare(tmp_path, {"book.txt": text}, held_out=share)
     assert share / 2 <= held_out_share(data) <= 2 * share
     assert sum(split.text_bytes for split in data.splits.values()) == len(text)
-    assert find_miss(data) is None
+    assert find_share_error(data) is None
 
 
 def test_a_long_text_whose_share_is_met_is_cut_as_little_as_before(
@@ -152,7 +152,7 @@ def test_a_share_that_cannot_be_met_is_reported(tmp_path: Path) -> None:
     texts = {f"{number}.txt": str(number) * 10 for number in range(3)}
     data = prepare(tmp_path, texts)
     assert counts(data) == {"train": 2, "validation": 1}
-    assert find_miss(data) == (
+    assert find_share_error(data) == (
         "0.33 of the text is held out, not 0.05: whole documents are held out, and these are few "
         "or differ in size; `qkvary data prepare --validation` names others"
     )

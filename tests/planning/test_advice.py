@@ -59,7 +59,7 @@ def small(labels: tuple[str, ...] = PUBLISHED, **fields: object) -> dict[str, Se
 
 def test_the_published_frontier_is_found() -> None:
     rows = small()
-    assert {name for name, row in rows.items() if row.standing == "frontier"} == {
+    assert {name for name, row in rows.items() if row.status == "frontier"} == {
         "QKV",
         "GQA-4",
         "MQA",
@@ -67,14 +67,14 @@ def test_the_published_frontier_is_found() -> None:
     }
     assert rows["Q-K=V"].dominated_by == ("GQA-4", "MQA")
     assert rows["Q-GQA-4"].dominated_by == ("MQA",)
-    assert rows["Q-K=V"].standing == "dominated"
+    assert rows["Q-K=V"].status == "dominated"
 
 
 def test_equal_perplexities_dominate_by_their_printed_digits_only() -> None:
     """Q=K-V and Q-MQA print one perplexity: rounding may have made them equal."""
     rows = serve(as_model(gpt_300m("Q=K-V")), ("Q-MQA",))
     assert rows[0].label == "Q=K-V"
-    assert rows[0].standing == "dominated by the printed digits only"
+    assert rows[0].status == "dominated by the printed digits only"
     assert rows[0].dominated_by == ("Q-MQA",)
     (sentence,) = (text for text in advise_serving(rows) if text.startswith("Q=K-V is"))
     assert sentence.startswith("Q=K-V is dominated by the printed digits only: Q-MQA takes no")
@@ -96,7 +96,7 @@ def test_a_plan_agrees_with_the_frontiers_of_the_papers(
             expected = published[row.label]
             assert set(row.dominated_by) == {one.variant for one in expected.dominated_by}
             is_sure = any(one.beyond_rounding for one in expected.dominated_by)
-            assert (row.standing == "dominated") == is_sure
+            assert (row.status == "dominated") == is_sure
 
 
 def test_dominance_by_comparing_every_pair() -> None:
@@ -118,7 +118,7 @@ def test_dominance_by_comparing_every_pair() -> None:
 def test_exact_savings_neither_dominate_nor_are_dominated() -> None:
     rows = small()
     saved = rows["QKV, layer input"]
-    assert (saved.standing, saved.dominated_by, saved.is_original) == ("same function", (), True)
+    assert (saved.status, saved.dominated_by, saved.is_original) == ("same function", (), True)
     assert all("layer input" not in name for row in rows.values() for name in row.dominated_by)
 
 
@@ -128,14 +128,14 @@ def test_formats_are_compared_with_their_own_kind() -> None:
     assert [row.cache.name for row in rows] == ["bf16"] * half + ["int8"] * half
     for first, second in itertools.pairwise((rows[:half], rows[half:])):
         assert [row.name for row in first] == [row.name for row in second]
-        assert [row.standing for row in first] == [row.standing for row in second]
+        assert [row.status for row in first] == [row.status for row in second]
 
 
 def test_unpublished_changes_are_not_guessed() -> None:
     rows = small(("I-K-V", "GQA-8", "GQA-2", "Q-K=V@alibi"))
     for label in ("I-K-V", "GQA-8", "GQA-2", "Q-K=V@alibi"):
         assert rows[label].quality is None
-        assert (rows[label].standing, rows[label].dominated_by) == ("no published figure", ())
+        assert (rows[label].status, rows[label].dominated_by) == ("no published figure", ())
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_dominated_models_are_not_on_the_frontier() -> None:
         "No variant of the frontier in this table needs fewer devices than the model as it is."
         in sentences
     )
-    assert rows[0].standing == "no published figure"
+    assert rows[0].status == "no published figure"
     assert any(sentence.startswith("On the frontier: QKV (1 device") for sentence in sentences)
     assert not any(sentence.startswith("Also") for sentence in sentences)
 
@@ -317,10 +317,10 @@ def test_hidden_candidates_dominate_too() -> None:
         asked, make_demand(), [BF16], size="300M", hidden_candidates=hidden_candidates
     )
     assert [row.name for row in beside] == [row.name for row in alone]
-    assert (alone[-1].label, alone[-1].standing, alone[-1].dominated_by) == (
+    assert (alone[-1].label, alone[-1].status, alone[-1].dominated_by) == (
         "Q-K=V",
         "frontier",
         (),
     )
-    assert (beside[-1].standing, beside[-1].dominated_by) == ("dominated", ("GQA-4", "MQA"))
+    assert (beside[-1].status, beside[-1].dominated_by) == ("dominated", ("GQA-4", "MQA"))
     assert beside[-1].plan == alone[-1].plan

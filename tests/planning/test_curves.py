@@ -48,7 +48,7 @@ def test_lines_meet_the_table_at_the_requested_context(name: str) -> None:
     assert drawn == {
         row.name + (" *" if row.is_original else ""): row.plan.user_bytes for row in first
     }
-    assert picture.form == plan.formats[0]
+    assert picture.cache == plan.formats[0]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -27,7 +27,7 @@ def test_a_plan_says_the_question_the_answers_and_their_limits() -> None:
     assert report.answer == plan.answer.advice
     assert report.caveats == (*plan.answer.caveats, *plan.notes)
     facts = dict(report.facts)
-    assert facts["cache a user, bf16"] == "2.5 GiB"
+    assert facts["cache per user, bf16"] == "2.5 GiB"
     assert facts["after 10 % reserve"] == "33.5 GiB"
     assert facts["devices, as it is"] == "8"
     assert keys(plan) == ["savings", "variants", "context", "memory", "published"]
@@ -36,9 +36,9 @@ def test_a_plan_says_the_question_the_answers_and_their_limits() -> None:
 def test_exact_savings_come_first_and_lossy_ones_are_marked() -> None:
     blocks = section(plan_report(make_plan()), "savings").blocks
     names = [name for block in blocks if isinstance(block, Pairs) for name, _ in block.items]
-    assert names[0] == "exact: layer input, all 20 layers: 1.25 GiB a user (−50.0 %)"
+    assert names[0] == "exact: layer input, all 20 layers: 1.25 GiB per user (−50.0 %)"
     assert names[1].startswith("possible, needs the weights: keys alone, all 20 layers")
-    assert names[-1] == "lossy: fp8 1.25 GiB, int8 1.33 GiB and int4 720 MiB a user"
+    assert names[-1] == "lossy: fp8 1.25 GiB, int8 1.33 GiB and int4 720 MiB per user"
     llama = section(plan_report(make_plan("llama-3.1-8b")), "savings").blocks
     assert llama[1] == Pairs((("exact: nothing", ""),))
 
@@ -48,7 +48,7 @@ def test_savings_of_some_layers_say_which_share() -> None:
     first = blocks[1].items[0][0]
     assert "10 of 60 layers" in first
     assert "of those layers)" in first
-    assert " GB a user" in first
+    assert " GB per user" in first
 
 
 def test_the_published_charts_come_with_each_caveat_once() -> None:
@@ -96,7 +96,7 @@ def test_a_missing_chart_is_explained() -> None:
     assert "memory" not in keys(plan)
     prose = section(plan_report(plan), "variants").blocks[1]
     assert isinstance(prose, Prose)
-    assert prose.text.startswith("No chart of users and memory: not one user of any variant fits")
+    assert prose.text.startswith("No chart of users and memory: no user of any variant fits")
     assert "even of 64 times this memory" in prose.text
 
 

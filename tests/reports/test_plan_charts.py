@@ -119,7 +119,9 @@ def test_asked_and_longest_context_are_both_named() -> None:
             for node in root.iter("text")
             if "strong" in node.attrib["class"]
         }
-        asked = next(place for words, place in marks.items() if str(words).startswith("asked: "))
+        asked = next(
+            place for words, place in marks.items() if str(words).startswith("requested: ")
+        )
         made = marks["made for 2k"]
         assert abs(asked[0] - made[0]) > 80 or abs(asked[1] - made[1]) > 12
 

@@ -54,7 +54,7 @@ def test_error_bars_are_the_interval_around_the_point() -> None:
 
 
 def test_points_that_cover_each_other_move_apart() -> None:
-    moved = charts.apart([(10, 10), (10, 10), (10, 12), (50, 10)])
+    moved = charts.separate([(10, 10), (10, 10), (10, 12), (50, 10)])
     assert moved[0] == (10, 10)
     assert moved[3] == (50, 10)
     assert len({x for x, _ in moved[:3]}) == 3

@@ -29,18 +29,18 @@ from qkvary.reports.decode import decode_report
 from qkvary.storage.errors import UsageError
 from qkvary.text.units import parse_count
 
-USUAL_VARIANTS = ("QKV", "Q-K=V", "MQA", "Q-MQA")
-USUAL_CONTEXT, USUAL_TOKENS, USUAL_MEMORY_CONTEXT = 256, 240, 2**15
+DEFAULT_VARIANTS = ("QKV", "Q-K=V", "MQA", "Q-MQA")
+DEFAULT_CONTEXT, DEFAULT_TOKENS, DEFAULT_MEMORY_CONTEXT = 256, 240, 2**15
 SHORTEST_PROMPT = 16
 MEMORY_CHUNK = 128
-"""Tokens of a prompt that pass the network at once where memory is measured."""
+"""Prompt tokens per forward pass when memory is measured."""
 PROGRAM = "qkvary bench decode"
 
 
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cases:
-    """What is decoded; every combination is measured."""
+    """The cases to decode; every combination is measured."""
 
     context: Annotated[
         str | None,
@@ -49,7 +49,7 @@ class Cases:
             help="Tokens of prompt and answer together, such as 256,4k. 256 if not given.",
         ),
     ] = None
-    batch: Annotated[str, Parameter(name="--batch", help="Answers at once, such as 1,8.")] = "1"
+    batch: Annotated[str, Parameter(name="--batch", help="Batch sizes, such as 1,8.")] = "1"
     dtype: Annotated[
         str | None,
         Parameter(
@@ -60,20 +60,16 @@ class Cases:
     layout: Annotated[
         str | None,
         Parameter(
-            name="--layout", help=f"What the cache keeps: {', '.join(get_args(CacheLayout))}."
+            name="--layout", help=f"Contents of the cache: {', '.join(get_args(CacheLayout))}."
         ),
     ] = None
     storage: Annotated[
         str | None,
-        Parameter(
-            name="--storage", help="Where it is kept: preallocated, growing, int8-g64, int4-b32."
-        ),
+        Parameter(name="--storage", help="Its storage: preallocated, growing, int8-g64, int4-b32."),
     ] = None
     kernel: Annotated[
         str | None,
-        Parameter(
-            name="--kernel", help=f"What attends to it: {', '.join(get_args(DecodeKernel))}."
-        ),
+        Parameter(name="--kernel", help=f"The kernel: {', '.join(get_args(DecodeKernel))}."),
     ] = None
 
 
@@ -82,40 +78,39 @@ class Cases:
 class Network:
     """The network with random weights."""
 
-    d_model: Annotated[int, Parameter(name="--d-model", help="Its width.")] = 256
-    num_layers: Annotated[int, Parameter(name="--num-layers", help="Its blocks.")] = 4
-    num_heads: Annotated[int, Parameter(name="--num-heads", help="Its query heads.")] = 4
-    vocabulary: Annotated[int, Parameter(name="--vocabulary", help="Its distinct tokens.")] = 512
-    seed: Annotated[int, Parameter(name="--seed", help="Of its weights and of the prompts.")] = 0
+    d_model: Annotated[int, Parameter(name="--d-model", help="Width.")] = 256
+    num_layers: Annotated[int, Parameter(name="--num-layers", help="Blocks.")] = 4
+    num_heads: Annotated[int, Parameter(name="--num-heads", help="Query heads.")] = 4
+    vocabulary: Annotated[int, Parameter(name="--vocabulary", help="Vocabulary size.")] = 512
+    seed: Annotated[int, Parameter(name="--seed", help="Seed of weights and prompts.")] = 0
 
 
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
-    """How much is measured, and where."""
+    """The amount of measurement, and the device."""
 
     tokens: Annotated[
         int | None,
         Parameter(
             name="--tokens",
             converter=convert_count,
-            help="New tokens of an answer. 240, or what the context leaves, if not given.",
+            help="New tokens per answer. 240, or as many as the context leaves, if not given.",
         ),
     ] = None
-    rounds: Annotated[int, Parameter(name="--rounds", help="Answers of everybody.")] = 7
-    threads: Annotated[int, Parameter(name="--threads", help="Of torch.")] = 1
+    rounds: Annotated[int, Parameter(name="--rounds", help="Answers per runner.")] = 7
+    threads: Annotated[int, Parameter(name="--threads", help="Threads of torch.")] = 1
     device: Device = "cpu"
     memory_context: Annotated[
         int,
         Parameter(
             name="--memory-context",
             converter=convert_count,
-            help="Tokens of the answers whose peak memory is compared with the formula; 0 for none "
-            "besides the cases.",
+            help="Context at which peak memory is compared with the formula; 0 for the cases only.",
         ),
-    ] = USUAL_MEMORY_CONTEXT
+    ] = DEFAULT_MEMORY_CONTEXT
     memory: Annotated[
-        bool, Parameter(name="--memory", help="Measure peak memory, each in a fresh process.")
+        bool, Parameter(name="--memory", help="Measure peak memory, each time in a new process.")
     ] = True
     transformers: Annotated[
         bool, Parameter(name="--transformers", help="Measure transformers' generate too.")
@@ -133,13 +128,15 @@ Variants = Annotated[
         negative=(),
         consume_multiple=(1, None),
         show_default=False,
-        help="Of random networks, in any spelling. QKV Q-K=V MQA Q-MQA if not given; with @rotary "
-        "they are like Llama, otherwise like GPT-2.",
+        help="Variants of random networks, in any spelling. QKV Q-K=V MQA Q-MQA if not given; with "
+        "@rotary they resemble Llama, otherwise GPT-2.",
     ),
 ]
 Checkpoint = Annotated[
     Path | None,
-    Parameter(help="A network instead of random ones: our own, a llama2.c .bin, characters."),
+    Parameter(
+        help="A checkpoint instead of random networks: our own, a llama2.c .bin, a character model."
+    ),
 ]
 Target = Annotated[
     Path | None,
@@ -150,7 +147,7 @@ Target = Annotated[
 ]
 Stored = Annotated[
     Path | None,
-    Parameter(name="--read", help="Measure nothing: show and write this record (.json)."),
+    Parameter(name="--read", help="Measure nothing; show and write this record (.json)."),
 ]
 
 
@@ -168,9 +165,9 @@ def command(
 ) -> None:
     """Measure decoding: memory and speed per variant, beside transformers and without a cache.
 
-    Everybody answers the same prompts in turns, greedily: this project with its cache, the same
+    All runners answer the same prompts in turns, greedily: this project with its cache, the same
     network run on the whole prefix for every token, and generate of transformers with the same
-    weights. Peak memory is that of a fresh process for each answer.
+    weights. Peak memory is measured in a new process for each answer.
     """
     if out is not None:
         from qkvary.reports.files import check_target
@@ -181,11 +178,11 @@ def command(
             raise UsageError("expected --read without a checkpoint or variants, got both")
         record = from_json(read.read_bytes(), where=str(read))
     else:
-        question = _ask(checkpoint, variant, cases, network, measuring)
-        told = None if json_output else console(sys.stderr)
+        question = _make_question(checkpoint, variant, cases, network, measuring)
+        screen = None if json_output else console(sys.stderr)
         from qkvary.inference.benchmark.measurements import measure
 
-        record = measure(question, command=_typed(), log=lambda text: _tell(told, text))
+        record = measure(question, command=_command_line(), log=lambda text: _log(screen, text))
     report = decode_report(record)
     files: tuple[Path, ...] = ()
     if out is not None:
@@ -195,17 +192,17 @@ def command(
     show(report, json_output=json_output, files=files)
 
 
-def _ask(
+def _make_question(
     checkpoint: Path | None,
     labels: Sequence[str],
     cases: Cases,
     network: Network,
     measuring: Measuring,
 ) -> DecodeQuestion:
-    """The question that somebody typed.
+    """Return the question of the command line.
 
     Raises:
-        UsageError: for options that do not go together, or a word that is none of the choices.
+        UsageError: for incompatible options or an unknown choice.
     """
     dtypes = _choose(cases.dtype, get_args(Dtype), "--dtype")
     longest: int | None = None
@@ -216,23 +213,23 @@ def _ask(
             num_heads=network.num_heads,
             vocabulary=network.vocabulary,
         )
-        networks = tuple(make_network(label, sizes) for label in labels or USUAL_VARIANTS)
+        networks = tuple(make_network(label, sizes) for label in labels or DEFAULT_VARIANTS)
         networks = tuple(dict.fromkeys(networks))
         dtypes = dtypes or ("float32",)
     else:
         if labels or network != dataclasses.replace(DEFAULT_NETWORK, seed=network.seed):
-            raise UsageError(
-                "expected a checkpoint without --variant and sizes, which it has, got both"
-            )
+            raise UsageError("expected a checkpoint without --variant and sizes, got both")
         loaded = load_checkpoint(checkpoint).network
         networks, longest = (loaded.config,), loaded.config.max_tokens
         stored = str(loaded.embedding.dtype).removeprefix("torch.")
         dtypes = dtypes or _choose(stored, get_args(Dtype), "a checkpoint")
-    contexts = _count(cases.context, "--context") or (min(USUAL_CONTEXT, longest or USUAL_CONTEXT),)
+    contexts = _count(cases.context, "--context") or (
+        min(DEFAULT_CONTEXT, longest or DEFAULT_CONTEXT),
+    )
     _check_length(contexts, longest)
     tokens = measuring.tokens
     if tokens is None:
-        tokens = max(2, min(USUAL_TOKENS, min(contexts) - SHORTEST_PROMPT))
+        tokens = max(2, min(DEFAULT_TOKENS, min(contexts) - SHORTEST_PROMPT))
     memory_context = measuring.memory_context if measuring.memory else None
     if memory_context and longest:
         memory_context = min(memory_context, longest)
@@ -260,13 +257,13 @@ def _ask(
 def _check_length(contexts: Sequence[int], longest: int | None) -> None:
     if longest is not None and max(contexts) > longest:
         raise UsageError(
-            f"expected contexts of at most {longest:,} tokens, which the checkpoint was made for, "
+            f"expected contexts of at most {longest:,} tokens, the maximum of the checkpoint, "
             f"got {max(contexts):,}"
         )
 
 
 def _count(text: str | None, name: str) -> tuple[int, ...]:
-    """Whole numbers above 0, each once."""
+    """Return distinct positive whole numbers."""
     if text is None:
         return ()
     counts = tuple(dict.fromkeys(parse_count(part) for part in text.split(",")))
@@ -276,7 +273,7 @@ def _count(text: str | None, name: str) -> tuple[int, ...]:
 
 
 def _choose(text: str | None, choices: Iterable[str], name: str) -> tuple[Any, ...]:
-    """Words out of some, each once."""
+    """Return distinct words out of the choices."""
     if text is None:
         return ()
     known = tuple(choices)
@@ -289,7 +286,7 @@ def _choose(text: str | None, choices: Iterable[str], name: str) -> tuple[Any, .
 
 
 def _choose_caches(cases: Cases) -> tuple[CacheChoice, ...]:
-    """Every combination of what was said; what was not said is as it usually is."""
+    """Return every combination of the cache options, with defaults for those not given."""
     layouts = _choose(cases.layout, get_args(CacheLayout), "--layout") or (None,)
     kernels = _choose(cases.kernel, get_args(DecodeKernel), "--kernel") or (None,)
     storages: tuple[CacheOptions | None, ...] = (None,)
@@ -310,12 +307,12 @@ def _read_storage(text: str) -> CacheOptions:
     return parse_options(name)
 
 
-def _typed() -> str:
-    """What somebody typed, as far as this process knows."""
+def _command_line() -> str:
+    """Return the command line, or the program if this process was started differently."""
     words = sys.argv[1:]
     return shlex.join(["qkvary", *words]) if words[:2] == PROGRAM.split()[1:] else PROGRAM
 
 
-def _tell(screen: Console | None, text: str) -> None:
+def _log(screen: Console | None, text: str) -> None:
     if screen is not None:
         screen.print(Text(printable(text), style="dim"), soft_wrap=True)

@@ -21,9 +21,9 @@ from qkvary.text.units import parse_count
 if TYPE_CHECKING:
     from qkvary.inference.cache_quality import CacheMeasurement
 
-USUAL_CONTEXTS = (128, 512)
-"""Tokens of a window, as far as the network goes, beside the longest that it sees."""
-USUAL_STORAGES = (
+DEFAULT_CONTEXTS = (128, 512)
+"""Tokens per window, up to the maximum of the network, which is added."""
+DEFAULT_STORAGES = (
     "int8-g64,int8-b32,int8-g64-rot,int8-b32-rot,int4-g32,int4-b32,int4-g32-rot,int4-b32-rot"
 )
 
@@ -34,7 +34,7 @@ Contexts = Annotated[
     str | None,
     Parameter(
         name="--context",
-        help="Tokens of a window, such as 128,1k. 128, 512 and the longest there is, if not given.",
+        help="Tokens of a window, such as 128,1k. 128, 512 and the maximum if not given.",
     ),
 ]
 Storages = Annotated[
@@ -45,9 +45,9 @@ Storages = Annotated[
         "tokens); -r16 keeps the newest 16 tokens as they are, -rot rotates first.",
     ),
 ]
-Layout = Annotated[CacheLayout, Parameter(name="--layout", help="What the cache keeps of a token.")]
+Layout = Annotated[CacheLayout, Parameter(name="--layout", help="Contents of the cache.")]
 Tokens = Annotated[
-    str, Parameter(name="--tokens", help="Tokens that are decoded with each storage, at most.")
+    str, Parameter(name="--tokens", help="Maximum number of tokens to decode with each storage.")
 ]
 
 
@@ -57,7 +57,7 @@ def command(
     *,
     text: Text,
     context: Contexts = None,
-    storage: Storages = USUAL_STORAGES,
+    storage: Storages = DEFAULT_STORAGES,
     layout: Layout = "sources",
     tokens: Tokens = "4k",
     json_output: Json = False,
@@ -65,7 +65,7 @@ def command(
     """Measure what a rounded cache costs a checkpoint: divergence and perplexity against bits.
 
     The text is cut into windows that do not overlap. Each is decoded token by token from an empty
-    cache; the divergence is from the same network without rounding. int8 is meant to stay within
+    cache; the divergence is from the same network without rounding. int8 should stay within
     a median of 1e-3 nats, a 99th percentile of 1e-2, 0.2 % of perplexity and 99 % of top tokens.
     """
     from qkvary.inference.cache_quality import measure_text
@@ -96,22 +96,22 @@ def command(
 
 
 def _read(path: Path) -> str:
-    """A text.
+    """Read a text.
 
     Raises:
-        UsageError: for a file that holds no text.
+        UsageError: if the file is not text.
     """
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"expected --text with a file in UTF-8, got {path}, which is none at byte "
+            f"expected --text with a file in UTF-8, got {path}, which is not at byte "
             f"{error.start:,}"
         ) from None
 
 
 def describe(row: "CacheMeasurement") -> dict[str, Any]:
-    """All figures of a storage by their names."""
+    """Return all figures of a storage by name."""
     quality = row.quality
     return {
         "storage": format_options(row.options),
@@ -124,7 +124,7 @@ def describe(row: "CacheMeasurement") -> dict[str, Any]:
 
 def _choose_contexts(text: str | None, longest: int) -> list[int]:
     if text is None:
-        return sorted({*(count for count in USUAL_CONTEXTS if count < longest), longest})
+        return sorted({*(count for count in DEFAULT_CONTEXTS if count < longest), longest})
     return [parse_count(part) for part in text.split(",")]
 
 
@@ -167,5 +167,5 @@ def _cells(row: "CacheMeasurement") -> tuple[str, ...]:
 
 
 def _judge(options: CacheOptions, *, meets: bool) -> str:
-    """Only codes of 8 bits promise anything."""
+    """Judge codes of 8 bits; others have no gate."""
     return MISSING if options.bits != 8 else "met" if meets else "missed"

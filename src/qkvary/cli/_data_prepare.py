@@ -1,4 +1,4 @@
-"""Turn documents into tokens on the disk, once; the same command goes on where it stopped."""
+"""Turn documents into tokens on disk, once; the same command resumes where it stopped."""
 
 import dataclasses
 import sys
@@ -35,7 +35,7 @@ Tokenizer = Annotated[
 ]
 Separator = Annotated[
     str,
-    Parameter(name="--separator", help="The token behind every document, for a tokenizer.json."),
+    Parameter(name="--separator", help="The token after every document, for a tokenizer.json."),
 ]
 Out = Annotated[
     Path | None,
@@ -49,13 +49,13 @@ Workers = Annotated[
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Documents:
-    """Which documents are taken, and which of them are for validation."""
+    """The selection of documents, and of those for validation."""
 
     name: Annotated[
-        str | None, Parameter(name="--name", help="What to call it; by default as the source.")
+        str | None, Parameter(name="--name", help="Name of the set; by default that of the source.")
     ] = None
     field: Annotated[
-        str, Parameter(name="--field", help="The entry of a line or row that is the text.")
+        str, Parameter(name="--field", help="The field of a line or row that holds the text.")
     ] = "text"
     validation: Annotated[
         Path | None,
@@ -65,7 +65,7 @@ class Documents:
         float | None,
         Parameter(
             name="--held-out",
-            help="Share of the documents for validation where none are named: 0.05 of local ones.",
+            help="Share of documents for validation, without --validation; 0.05 of local ones.",
         ),
     ] = None
     max_tokens: Annotated[
@@ -73,7 +73,7 @@ class Documents:
         Parameter(
             name="--max-tokens",
             converter=convert_positive,
-            help="Stop behind the training document that reaches so many tokens: 100000, 64M.",
+            help="Stop after the training document that reaches this many tokens: 100000, 64M.",
         ),
     ] = None
 
@@ -92,9 +92,9 @@ def command(
     workers: Workers = None,
     json_output: Json = False,
 ) -> None:
-    """Turn documents into tokens on the disk, once; the same command goes on where it stopped.
+    """Turn documents into tokens on disk, once; the same command resumes where it stopped.
 
-    A set that is complete is only checked and shown.
+    A complete set is only checked and shown.
     """
     choices = SourceOptions(**dataclasses.asdict(documents))
     line = ProgressLine(console(sys.stderr))
@@ -116,7 +116,7 @@ def command(
 
 
 class ProgressLine:
-    """Where the preparation stands: one line that changes, or a line now and then."""
+    """The progress of a preparation: one updated line, or a line every 30 seconds."""
 
     def __init__(self, screen: Console) -> None:
         self._screen = screen
@@ -125,7 +125,7 @@ class ProgressLine:
         self._drawn = False
 
     def show(self, progress: Progress) -> None:
-        """Take note; print when enough time has gone by."""
+        """Print the progress, unless the last line is too recent."""
         now = time.monotonic()
         if now - self._shown < self._pause:
             return
@@ -138,13 +138,13 @@ class ProgressLine:
             self._screen.print(Text(text))
 
     def end(self) -> None:
-        """Leave the line."""
+        """End the line."""
         if self._drawn:
             self._screen.print()
 
 
 def describe_progress(progress: Progress, seconds: float) -> str:
-    """How far, how fast, how long to go."""
+    """Return share, counts, rate and remaining time in words."""
     rate = (progress.text_bytes - progress.resumed_bytes) / max(seconds, 1e-9)
     parts = [
         f"{progress.documents:,} documents",

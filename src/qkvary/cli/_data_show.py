@@ -1,4 +1,4 @@
-"""Show a prepared set: counts, splits, what overlaps, and the beginning of a text."""
+"""Show a prepared set: counts, splits, overlaps, and the beginning of a text."""
 
 from typing import Annotated
 
@@ -14,17 +14,17 @@ from qkvary.data.prepared_sets import find_prepared
 SAMPLE_TOKENS = 60
 
 Reference = Annotated[
-    str, Parameter(help="Its folder, or name/tokenizer of a set in the cache: english-novels/gpt2.")
+    str, Parameter(help="Folder, or name/tokenizer of a set in the cache: english-novels/gpt2.")
 ]
 Document = Annotated[
-    int, Parameter(name="--document", help="Which document of the training split to begin with.")
+    int, Parameter(name="--document", help="Document of the training split to show.")
 ]
 
 
 def command(prepared: Reference, /, *, document: Document = 0, json_output: Json = False) -> None:
-    """Show a prepared set: counts, splits, what overlaps, and the beginning of a text.
+    """Show a prepared set: counts, splits, overlaps, and the beginning of a text.
 
-    Every file is compared with its sha256 before.
+    Every file is first compared with its sha256.
     """
     data = open_prepared(find_prepared(prepared))
     sample = begin_document(data, document)
@@ -38,10 +38,10 @@ def command(prepared: Reference, /, *, document: Document = 0, json_output: Json
 
 
 def begin_document(data: PreparedData, number: int) -> str:
-    """The first tokens of a training document, as text.
+    """Return the first tokens of a training document, as text.
 
     Raises:
-        ValueError: if there is no such document.
+        ValueError: if no such document exists.
     """
     split = data.splits["train"]
     if not 0 <= number < split.documents:

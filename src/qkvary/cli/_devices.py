@@ -1,4 +1,4 @@
-"""What torch offers on this machine. The only part of the command ``doctor`` that needs torch."""
+"""The devices and kernels of torch: the only part of ``doctor`` that needs torch."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ KERNEL_LENGTHS = (16, 64, 65, 256, 1024)
 
 
 def describe_torch() -> dict[str, Any] | None:
-    """Devices, threads, instructions, and the attention kernel chosen at some lengths."""
+    """Return devices, threads, instructions, and the attention kernel chosen at some lengths."""
     layer = AttentionConfig(d_model=64, num_heads=2)
     kernels = {
         f"{length} keys": choose_kernel(layer, length, training=True) for length in KERNEL_LENGTHS

@@ -1,4 +1,4 @@
-"""How an evaluation is printed."""
+"""The printed form of an evaluation."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ _NUMBERS = (("loss", "right"), ("perplexity", "right"), ("bits", "right"))
 
 
 def print_evaluation(screen: Console, document: Mapping[str, Any]) -> None:
-    """Print what was measured: a text, lengths, tasks.
+    """Print the measurements: a text, lengths, tasks.
 
     Args:
-        screen: Where to.
-        document: What ``--json`` would print.
+        screen: The console.
+        document: The document that ``--json`` prints.
     """
     if "text" in document:
         _print_text(screen, document)
@@ -33,7 +33,7 @@ def print_evaluation(screen: Console, document: Mapping[str, Any]) -> None:
 def _print_text(screen: Console, document: Mapping[str, Any]) -> None:
     text, protocol = document["text"], document["protocol"]
     documents = count(text["documents"], "document")
-    read = "one behind the other" if protocol.joined else "each by itself"
+    read = "one after the other" if protocol.joined else "each by itself"
     windows = count(text["windows"], "window")
     said = (
         f"{', '.join(document['data'])}: {documents} {read}, {text['tokens']:,} tokens or "
@@ -180,9 +180,9 @@ def _explain(document: Mapping[str, Any]) -> Iterator[str]:
     if against is not None:
         yield (
             f"shared: {against['words_in_a_row']} words in a row of a question with its right "
-            f"answer, or all of a shorter one, stand in one of the "
-            f"{count(against['documents'], 'document')} for training of {against['data']}; the "
-            "figures beside are of the other questions"
+            f"answer, or all of a shorter one, occur in one of the "
+            f"{count(against['documents'], 'document')} for training of {against['data']}; this "
+            "table is of the other questions"
         )
     if any(task["cut_prompts"] for task in tasks.values()):
         yield "cut: prompts longer than the network reads, which lost solved examples on the left"

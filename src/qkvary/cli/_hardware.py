@@ -1,4 +1,4 @@
-"""The device that a plan is for, as it is typed."""
+"""The options that describe the device of a plan."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -14,30 +14,30 @@ from qkvary.text.units import parse_bandwidth, parse_bytes, parse_flops
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What a model is planned for."""
+    """The device of a plan."""
 
     gpu: Annotated[
         str | None, Parameter(name=("--gpu", "--device"), help="A device, such as a100-40gb.")
     ] = None
     memory: Annotated[
-        str | None, Parameter(name="--memory", help="Its memory, if not the device's: 24GiB, 40GB.")
+        str | None, Parameter(name="--memory", help="Memory, if not the device's: 24GiB, 40GB.")
     ] = None
     bandwidth: Annotated[
-        str | None, Parameter(name="--bandwidth", help="Its bandwidth, such as 68GB/s.")
+        str | None, Parameter(name="--bandwidth", help="Bandwidth, such as 68GB/s.")
     ] = None
     flops: Annotated[
-        str | None, Parameter(name="--flops", help="Its 16-bit matrix rate, such as 2TFLOPS.")
+        str | None, Parameter(name="--flops", help="16-bit matrix rate, such as 2TFLOPS.")
     ] = None
     reserve: Annotated[
-        str, Parameter(name="--reserve", help="Memory left to activations and the engine.")
+        str, Parameter(name="--reserve", help="Memory for activations and the engine.")
     ] = "10%"
     price: Annotated[
-        float | None, Parameter(name="--price", help="Of one device and month, in any currency.")
+        float | None, Parameter(name="--price", help="Price per device and month.")
     ] = None
 
 
 def choose_device(hardware: Hardware) -> Device:
-    """The device that was named, with what was said of it besides."""
+    """Return the named device with the given changes, or a device of one's own."""
     if hardware.gpu is None and hardware.memory is None:
         raise UsageError(
             "expected --gpu with a device such as a100-40gb, or --memory with an amount such as "

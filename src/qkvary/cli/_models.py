@@ -1,4 +1,4 @@
-"""What the planning commands share: the model, its variants, formats, and how rows are drawn."""
+"""The options that planning commands share: the model, its variants, formats and units."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -15,11 +15,11 @@ from qkvary.costs.formats import Format, parse_format
 from qkvary.data.model_configs import resolve_model
 
 LONGEST_DEFAULT = 8192
-"""Tokens that are planned for where neither the person nor the model says less."""
+"""The maximum of the default context."""
 
 
 def complete_model(_context: object) -> Sequence[str]:
-    """The names of models, for the shell."""
+    """Return the names of models, for the shell."""
     return name_sizes()
 
 
@@ -44,7 +44,7 @@ Context = Annotated[
     Parameter(
         name="--context",
         converter=convert_positive,
-        help="Tokens of a sequence: 2048, 32k (32,768), 1M. The model's own longest, at most 8k.",
+        help="Tokens per sequence: 2048, 32k (32,768), 1M. The model's maximum, at most 8k.",
     ),
 ]
 EncoderTokens = Annotated[
@@ -56,7 +56,7 @@ EncoderTokens = Annotated[
     ),
 ]
 WeightFormat = Annotated[
-    str, Parameter(name="--weights", help="How weights are stored: fp32, bf16, fp8, int8, int4.")
+    str, Parameter(name="--weights", help="Format of the weights: fp32, bf16, fp8, int8, int4.")
 ]
 Decimal = Annotated[
     bool,
@@ -67,22 +67,22 @@ Decimal = Annotated[
 
 
 def find_model(reference: str) -> Model:
-    """The model that a person means; what is downloaded is kept.
+    """Return the model of a reference; downloads are cached.
 
     Raises:
-        ValueError: if there is none, or its configuration cannot be read.
+        ValueError: if none exists, or its configuration cannot be read.
         DownloadError: if the hub cannot be reached.
     """
     return resolve_model(reference)
 
 
-def choose_context(model: Model, asked: int | None) -> int:
-    """The tokens that a command is about: those asked for, or the model's own, up to a limit."""
-    return asked or min(model.max_tokens or LONGEST_DEFAULT, LONGEST_DEFAULT)
+def choose_context(model: Model, requested: int | None) -> int:
+    """Return the requested context, or the model's maximum up to a limit."""
+    return requested or min(model.max_tokens or LONGEST_DEFAULT, LONGEST_DEFAULT)
 
 
 def read_formats(text: str) -> tuple[Format, ...]:
-    """Formats separated by commas.
+    """Read formats separated by commas.
 
     Raises:
         ValueError: for an unknown one.
@@ -91,7 +91,7 @@ def read_formats(text: str) -> tuple[Format, ...]:
 
 
 def describe_layers(model: Model) -> str:
-    """The kinds of attention of a model and how many layers have each."""
+    """Return the kinds of attention of a model with their numbers of layers, in words."""
     counts: dict[str, int] = {}
     for layer, count in count_kinds(model.layers):
         kind = _describe_layer(layer)
@@ -99,24 +99,24 @@ def describe_layers(model: Model) -> str:
     return "; ".join(f"{count} x {kind}" for kind, count in counts.items())
 
 
-def notes_of(
+def collect_notes(
     model: Model, candidates: Candidates, context: int, *, encoder_tokens: int | None = None
 ) -> list[str]:
-    """What a reader of the figures must know.
+    """Return the limitations of a model's figures.
 
     Args:
         model: The model.
         candidates: Its variants.
         context: Tokens of a sequence.
-        encoder_tokens: Those that were asked for.
+        encoder_tokens: The requested tokens of the encoder.
     """
     notes = list(model.notes)
-    heard = None if model.encoder is None else model.encoder.tokens
+    fixed = None if model.encoder is None else model.encoder.tokens
     if encoder_tokens is not None and model.encoder is None:
         notes.append(f"{model.name} has no encoder: --encoder-tokens changes nothing")
-    elif encoder_tokens is not None and heard not in {None, encoder_tokens}:
+    elif encoder_tokens is not None and fixed not in {None, encoder_tokens}:
         notes.append(
-            f"the encoder of {model.name} always has {heard:,} tokens: --encoder-tokens changes "
+            f"the encoder of {model.name} always has {fixed:,} tokens: --encoder-tokens changes "
             "nothing"
         )
     if model.max_tokens is not None and context > model.max_tokens:

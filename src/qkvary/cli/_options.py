@@ -17,20 +17,18 @@ DEFAULT_OUT = Path("runs")
 
 
 def complete_study(_context: object) -> Iterator[str]:
-    """The names of studies, for the shell."""
+    """Yield the names of studies, for the shell."""
     yield from study_names()
 
 
 Json = Annotated[
     bool, Parameter(name="--json", negative=(), help="Print one JSON document and nothing else.")
 ]
-Out = Annotated[Path, Parameter(name="--out", help="Folder of the runs and of what is written.")]
+Out = Annotated[Path, Parameter(name="--out", help="Folder of runs and reports.")]
 Checkpoint = Annotated[
     Path, Parameter(help="A folder or file: our own, a llama2.c .bin, or a character model.")
 ]
-Device = Annotated[
-    str, Parameter(name="--device", help="Where to compute: cpu, cuda, cuda:1, mps.")
-]
+Device = Annotated[str, Parameter(name="--device", help="Device: cpu, cuda, cuda:1, mps.")]
 NetworkDtype = Annotated[
     Literal["float64", "float32", "bfloat16", "float16"] | None,
     Parameter(name="--dtype", help="Number format; as stored if not given."),
@@ -47,7 +45,7 @@ StudyName = Annotated[
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """How a study is run differently from its definition; the same options find its runs again."""
+    """Changes to the definition of a study; the same options find its runs again."""
 
     seeds: Annotated[
         str | None,
@@ -55,9 +53,9 @@ class Where:
             name=("--seeds", "--seed"), help="Other seeds than the study's: 7 or 0,1,2 or 0-4."
         ),
     ] = None
-    device: Annotated[
-        str, Parameter(name="--device", help="Where to train: cpu, cuda, cuda:1, mps.")
-    ] = "cpu"
+    device: Annotated[str, Parameter(name="--device", help="Device: cpu, cuda, cuda:1, mps.")] = (
+        "cpu"
+    )
     dtype: Annotated[
         Literal["float32", "float64"],
         Parameter(name="--dtype", help="Number format of the weights."),
@@ -97,17 +95,17 @@ Length = Annotated[
 
 
 def check_device(device: str) -> None:
-    """Refuse what is no name of a device.
+    """Refuse an invalid name of a device.
 
     Raises:
-        UsageError: if it is none.
+        UsageError: for an invalid name.
     """
     if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
         raise UsageError(f"expected a device such as cpu, cuda, cuda:1 or mps, got {device!r}")
 
 
 def choose_study(name: str, where: Where) -> Study:
-    """The study of a name or path, with the seeds, device and dtype that were asked for.
+    """Return the study of a name or path, with the requested seeds, device and dtype.
 
     Raises:
         UsageError: for an unknown study, device or list of seeds.

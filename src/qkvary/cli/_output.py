@@ -1,6 +1,6 @@
-"""How commands print: one console for tables, one JSON document for machines, one line for errors.
+"""Printing: a console for tables, one JSON document for programs, one line for errors.
 
-Works without a terminal, in a narrow one, and where the locale knows ASCII only.
+Works without a terminal, in a narrow one, and in an ASCII locale.
 """
 
 import codecs
@@ -22,21 +22,21 @@ from qkvary.text.names import count
 
 WIDTH_WITHOUT_TERMINAL = 160
 MOST_FILES = 3
-"""Files whose names are printed; of more, the number."""
+"""The number of files that are printed by name; further ones are counted."""
 NEAR = dict(
     zip("–—−×·±ᵀτ∞’", ("-", "-", "-", "x", ".", "+-", "^T", "tau", "inf", "'"), strict=True)
 )
-"""What stands for a character where the stream knows ASCII only."""
+"""The replacements of characters in an ASCII stream."""
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to the entry point, which knows that a reader may go away."""
+        """Leave the error to the entry point."""
         raise BrokenPipeError
 
 
 def console(stream: TextIO | None = None, *, width: int = WIDTH_WITHOUT_TERMINAL) -> Console:
-    """A console on a stream, ``width`` columns wide where no terminal says otherwise."""
+    """Return a console on a stream, ``width`` columns wide without a terminal."""
     target = sys.stdout if stream is None else stream
     _never_fail_to_encode(target)
     free = target.isatty() or "COLUMNS" in os.environ
@@ -63,17 +63,17 @@ def print_error(message: str) -> None:
         stream.write("qkvary: " + printable(text) + "\n")
         stream.flush()
     except OSError:
-        # Nobody reads standard error any more; the exit code still tells.
+        # Standard error is closed; the exit code remains.
         return
 
 
 def show(report: Report, *, json_output: bool, files: Sequence[Path] = (), **more: object) -> None:
-    """Print a report, or its data as JSON, and what was written.
+    """Print a report, or its data as JSON, and the written files.
 
     Args:
-        report: What to show.
+        report: The report.
         json_output: Print JSON.
-        files: What was written.
+        files: The written files.
         more: Further keys of the JSON document.
     """
     if json_output:
@@ -90,11 +90,11 @@ def show(report: Report, *, json_output: bool, files: Sequence[Path] = (), **mor
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """A curve in one line of text; ASCII where the stream knows no more."""
+    """Return a curve as one line of text, in ASCII if the stream requires it."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""
-    marks = "▁▂▃▄▅▆▇█" if _knows(sys.stdout, "▁█") else "_.-=+*%#"
+    marks = "▁▂▃▄▅▆▇█" if _can_encode(sys.stdout, "▁█") else "_.-=+*%#"
     low, high = min(finite), max(finite)
     stride = max(1, math.ceil(len(values) / width))
     points = [values[start] for start in range(0, len(values), stride)]
@@ -104,7 +104,7 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
     )
 
 
-def _knows(stream: TextIO, text: str) -> bool:
+def _can_encode(stream: TextIO, text: str) -> bool:
     try:
         text.encode(stream.encoding or "ascii")
     except UnicodeEncodeError:
@@ -113,7 +113,7 @@ def _knows(stream: TextIO, text: str) -> bool:
 
 
 def _never_fail_to_encode(stream: TextIO) -> None:
-    """Let a stream that knows few characters print near ones: a hyphen for a dash."""
+    """Let a stream replace characters that it cannot encode: a hyphen for a dash."""
     if isinstance(stream, io.TextIOWrapper):
         codecs.register_error("qkvary", _replace)
         stream.reconfigure(errors="qkvary")

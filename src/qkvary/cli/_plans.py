@@ -1,4 +1,4 @@
-"""What a plan is asked, as it is typed and resolved, before anything is counted or printed."""
+"""The options of a plan, and the question that they resolve to."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -19,7 +19,7 @@ from qkvary.planning.advice import Goal, TaskKind
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a model is planned to do."""
+    """The demand on a model."""
 
     context: Context = None
     users: Annotated[
@@ -31,24 +31,22 @@ class Load:
     encoder_tokens: EncoderTokens = None
     dtype: Annotated[
         str,
-        Parameter(
-            name=("--dtype", "--cache"), help="How the cache may be stored, separated by commas."
-        ),
+        Parameter(name=("--dtype", "--cache"), help="Formats of the cache, separated by commas."),
     ] = "bf16,int8"
     weights: WeightFormat = "bf16"
     task: Annotated[
         TaskKind,
-        Parameter(name="--task", help="What the model reads: causal text, sets, or images."),
+        Parameter(name="--task", help="Kind of task: causal text, sets, or images."),
     ] = "causal"
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purpose:
-    """Serving or training, and how it is trained."""
+    """Serving or training, and the settings of training."""
 
     goal: Annotated[
-        Goal, Parameter(name="--goal", help="What is planned: serving or training.")
+        Goal, Parameter(name="--goal", help="Goal of the plan: serving or training.")
     ] = "serving"
     precision: Annotated[
         Precision,
@@ -59,7 +57,7 @@ class Purpose:
         Parameter(
             name="--checkpointing",
             negative=(),
-            help="Training: keep each block's input only and compute the block again.",
+            help="Training: store only each block's input and recompute the block.",
         ),
     ] = False
     utilization: Annotated[
@@ -70,34 +68,34 @@ class Purpose:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Everything that was asked, resolved."""
+    """The resolved question of a plan."""
 
     model: Model
-    """The model as it is."""
+    """The given model."""
     candidates: Candidates
-    """It and its variants."""
+    """The model and its variants."""
     device: Device
-    """What it runs on."""
+    """The device."""
     context: int
     """Tokens of a sequence."""
     load: Load
-    """What it has to do."""
+    """The demand as given."""
     purpose: Purpose
-    """Serving or training."""
+    """The goal as given."""
     reserve: float
-    """The share of memory that is left alone."""
+    """The share of memory that stays free."""
     utilization: float
-    """The share of the matrix rate that training reaches."""
+    """The share of the peak matrix rate in training."""
     price: float | None
-    """Of one device and month."""
+    """The price of one device per month."""
     formats: tuple[Format, ...]
-    """How the cache may be stored."""
+    """The formats of the cache."""
     weights: Format
-    """How weights are stored."""
+    """The format of the weights."""
 
     @property
     def demand(self) -> Demand:
-        """As a serving plan wants it."""
+        """The demand of a serving plan."""
         return Demand(
             device=self.device,
             context=self.context,
@@ -110,6 +108,6 @@ class Question:
 
     @property
     def trains(self) -> bool:
-        """Whether training is planned, or a network that decodes nothing."""
+        """Whether the plan is for training, or for a network that does not decode."""
         serving = self.purpose.goal == "serving" and self.load.task == "causal"
         return not (serving and self.model.is_causal)

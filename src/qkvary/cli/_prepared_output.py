@@ -1,4 +1,4 @@
-"""How a prepared set is shown: its splits, what overlaps, and what it was made of."""
+"""The printed form of a prepared set: its splits, overlaps and sources."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ COLUMNS = (
 
 
 def summarise_prepared(data: PreparedData) -> dict[str, Any]:
-    """What is known of a set, as data."""
+    """Return a set as JSON-ready data."""
     splits = {
         name: {
             "documents": split.documents,
@@ -40,13 +40,13 @@ def summarise_prepared(data: PreparedData) -> dict[str, Any]:
         "tokenizer": data.about["tokenizer"],
         "splits": splits,
         "held_out": data.about["plan"]["source"]["held_out"],
-        "warning": find_miss(data),
+        "warning": find_share_error(data),
         "overlap": data.about["overlap"],
     }
 
 
-def find_miss(data: PreparedData) -> str | None:
-    """What is to be said where the share that is held out is far from the one asked for."""
+def find_share_error(data: PreparedData) -> str | None:
+    """Return a warning if the held-out share is far from the requested one, else None."""
     rule = data.about["plan"]["source"]["held_out"]
     if rule is None:
         return None
@@ -55,7 +55,7 @@ def find_miss(data: PreparedData) -> str | None:
 
 
 def print_prepared(screen: Console, data: PreparedData) -> None:
-    """Print a set for people."""
+    """Print a set."""
     found = summarise_prepared(data)
     tokenizer = found["tokenizer"]
     screen.print(Text(printable(f"{data.name}: {data.path}"), style="bold"))
@@ -63,7 +63,7 @@ def print_prepared(screen: Console, data: PreparedData) -> None:
         Text(
             printable(
                 f"tokenizer {tokenizer['name']}: {tokenizer['vocabulary']:,} tokens, "
-                f"{tokenizer['separator']} behind each document"
+                f"{tokenizer['separator']} after each document"
             )
         )
     )
@@ -93,7 +93,7 @@ def _describe_split(data: PreparedData) -> str:
         return f"held out: {rule['share']:.4g} of the documents, by {rule['rule']}"
     if isinstance(files, dict) and "cut" in files:
         return f"held out: the last {1 - files['cut']:.4g} of the text"
-    return "split as its files are"
+    return "split like its files"
 
 
 def _describe_overlap(overlap: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""From a study and a folder of runs to what the commands print: records, summary, report files."""
+"""The results of a study in a folder of runs, which commands print."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,18 +17,18 @@ from qkvary.text.names import folder_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """What a folder of runs says about a study."""
+    """The results of a study in a folder of runs."""
 
     summary: Summary
-    """Its tables."""
+    """The tables."""
     attention: tuple[AttentionMaps, ...]
-    """One example for each setting and variant that has one."""
+    """One example per setting and variant, if any."""
     damage: tuple[str, ...]
-    """Runs that could not be read, in sentences; they count as missing."""
+    """One sentence per unreadable run; these count as missing."""
 
 
 def gather_results(study: Study, store: Store) -> Results:
-    """Read every run of a study that there is; of those that are not done, the curves so far.
+    """Read every run of a study, unfinished ones with their curves so far.
 
     Raises:
         NewerFormatError: if a newer qkvary wrote one of them.
@@ -50,14 +50,14 @@ def gather_results(study: Study, store: Store) -> Results:
 
 
 def report_folder(name: str, out: Path) -> Path:
-    """Where the report of a study or of a training's note goes, unless the user says otherwise."""
+    """Return the default folder of the report of a study or training."""
     return out / "reports" / folder_name(name)
 
 
 def _gather_attention(
     summary: Summary, store: Store, damage: list[str]
 ) -> tuple[AttentionMaps, ...]:
-    """The maps of the first finished run of every setting and variant, in the study's order."""
+    """Return the maps of the first finished run per setting and variant, in the study's order."""
     found: dict[tuple[str, str], AttentionMaps] = {}
     for run in summary.runs:
         place = (run.setting, run.variant)

@@ -1,4 +1,4 @@
-"""What a training would make and what it reached, as tables."""
+"""The planned runs of a training and their scores, as tables."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ SCORES = (
     ("loss", "loss"),
     ("perplexity", "perplexity"),
     ("bits_per_byte", "bits per byte"),
-    ("document_loss", "loss, a document a row"),
+    ("document_loss", "loss, a document per row"),
     ("paper_loss", "with padding, as published"),
     ("real_share", "share of real tokens"),
 )
-"""What the test at the end finds, and what it is called."""
+"""The metrics of the final test, with their titles."""
 
 
 def print_plan(study: Study, store: Store, *, json_output: bool) -> None:
-    """Print what would be trained, or one JSON document of it."""
+    """Print the planned runs, as a table or as JSON."""
     (setting,) = study.settings
     rows: list[dict[str, Any]] = []
     for cell in study.cells():
@@ -77,7 +77,7 @@ def print_plan(study: Study, store: Store, *, json_output: bool) -> None:
 
 
 def print_scores(screen: Console, study: Study, store: Store) -> None:
-    """What each run that is done reached, by both conventions, and how fast."""
+    """Print the scores of each finished run, by both conventions, and its speed."""
     records = [(cell, store.record(cell.run_key)) for cell in study.cells()]
     done = [(cell, record) for cell, record in records if record and record.status == "done"]
     measured = any("utilization" in record.timing for _, record in done)
@@ -101,7 +101,7 @@ def print_scores(screen: Console, study: Study, store: Store) -> None:
 
 
 def _utilization(timing: Mapping[str, float]) -> tuple[str, str]:
-    """Operations a second and their share, as they were measured when the run ended."""
+    """Return operations per second and their share of the peak, as measured at the end."""
     share, whole = timing.get("utilization"), timing.get("product_flops_per_second")
     if share is None or whole is None:
         return "", ""

@@ -1,4 +1,4 @@
-"""How a training shows itself: one line that moves, and a line for each validation."""
+"""The progress of a training: one updated line, and a line for each validation."""
 
 import time
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from qkvary.studies.running.messages import WorkerMessage
 from qkvary.studies.study import Cell
 
 PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
-"""Seconds between two lines that say how far it is."""
+"""Seconds between two lines of progress."""
 
 
 class TrainingDisplay:
-    """Takes news and log entries of runs, and prints what people want to see of them."""
+    """Prints the worker messages and log entries of runs."""
 
     def __init__(self, screen: Console, cells: tuple[Cell, ...], *, quiet: bool = False) -> None:
-        """Print to a console, or only errors where ``quiet``."""
+        """Print to a console; only errors if ``quiet``."""
         self._screen, self._cells, self._quiet = screen, cells, quiet
         self._pause = PAUSE_ON_TERMINAL if screen.is_terminal else PAUSE_ELSEWHERE
         self._shown = 0.0
@@ -28,23 +28,23 @@ class TrainingDisplay:
         self._first: tuple[float, int] | None = None
         self.code = 0
 
-    def handle(self, news: WorkerMessage) -> None:
-        """Take one piece of news."""
-        if news.kind == "progress":
-            self._progress(news)
-        elif news.kind == "started":
+    def handle(self, message: WorkerMessage) -> None:
+        """Print one worker message."""
+        if message.kind == "progress":
+            self._progress(message)
+        elif message.kind == "started":
             self._first = None
-            self._line(self._cells[news.cell].title, style="bold")
-        elif news.kind == "ended":
-            self._ended(news)
-        elif news.kind == "waiting":
-            self._line(f"waiting for {news.text}")
-        elif news.kind == "note":
+            self._line(self._cells[message.cell].title, style="bold")
+        elif message.kind == "ended":
+            self._ended(message)
+        elif message.kind == "waiting":
+            self._line(f"waiting for {message.text}")
+        elif message.kind == "note":
             self._clear()
-            print_error(news.text)
+            print_error(message.text)
 
     def log(self, _cell: Cell, entry: Mapping[str, Any]) -> None:
-        """Take one entry of a run's log."""
+        """Print one entry of a run's log."""
         step = f"step {entry['step']:,}"
         if entry["event"] == "validation":
             scores = [f"{name} {entry[name]:.4g}" for name in ("perplexity", "bits_per_byte")]
@@ -56,34 +56,36 @@ class TrainingDisplay:
             self._line(f"{step}: skipped, loss {loss:.4g}, gradient norm {norm:.4g}")
         elif entry["event"] == "resumed":
             changed = entry.get("changed", {})
-            way = [f"{name} {now} (was {begun})" for name, (begun, now) in changed.items()]
-            self._line(", ".join([f"goes on at {step}", *way]))
+            changes = [f"{name} {now} (was {begun})" for name, (begun, now) in changed.items()]
+            self._line(", ".join([f"resumed at {step}", *changes]))
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Clear the line of progress."""
         self._clear()
 
-    def _ended(self, news: WorkerMessage) -> None:
-        if news.status == "diverged":
+    def _ended(self, message: WorkerMessage) -> None:
+        if message.status == "diverged":
             self._clear()
-            print_error(f"{self._cells[news.cell].title} diverged: {news.text}")
+            print_error(f"{self._cells[message.cell].title} diverged: {message.text}")
             self.code = self.code or 5
-        elif news.status == "failed":
+        elif message.status == "failed":
             self._clear()
-            print_error(f"{self._cells[news.cell].title} failed: {news.text}")
+            print_error(f"{self._cells[message.cell].title} failed: {message.text}")
             self.code = self.code or 1
         else:
-            took = format_seconds(news.seconds)
-            self._line(f"{self._cells[news.cell].title} is done in {took}: loss {news.loss:.4f}")
+            took = format_seconds(message.seconds)
+            self._line(
+                f"{self._cells[message.cell].title} is done in {took}: loss {message.loss:.4f}"
+            )
 
-    def _progress(self, news: WorkerMessage) -> None:
+    def _progress(self, message: WorkerMessage) -> None:
         now = time.monotonic()
         if self._first is None:
-            self._first = (now, news.step)
+            self._first = (now, message.step)
         if now - self._shown < self._pause:
             return
         self._shown = now
-        text = self._describe(news, now)
+        text = self._describe(message, now)
         if self._quiet:
             return
         if self._screen.is_terminal:
@@ -92,17 +94,17 @@ class TrainingDisplay:
         else:
             self._screen.print(Text(text), soft_wrap=True)
 
-    def _describe(self, news: WorkerMessage, now: float) -> str:
-        parts = [f"step {news.step:,} of {news.steps:,}"]
-        if news.loss is not None:
-            parts.append(f"loss {news.loss:.4f}")
-        began, first = self._first or (now, news.step)
-        if news.step > first:
-            rate = (news.step - first) / (now - began)
-            run = self._cells[news.cell].run
+    def _describe(self, message: WorkerMessage, now: float) -> str:
+        parts = [f"step {message.step:,} of {message.steps:,}"]
+        if message.loss is not None:
+            parts.append(f"loss {message.loss:.4f}")
+        began, first = self._first or (now, message.step)
+        if message.step > first:
+            rate = (message.step - first) / (now - began)
+            run = self._cells[message.cell].run
             tokens = run.training.batch_size * run.task.sequence_length
             parts.append(f"{rate * tokens:,.0f} tokens/s")
-            parts.append(f"{format_seconds((news.steps - news.step) / rate)} left")
+            parts.append(f"{format_seconds((message.steps - message.step) / rate)} left")
         return ", ".join(parts)
 
     def _line(self, text: str, style: str = "") -> None:

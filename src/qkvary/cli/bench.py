@@ -1,7 +1,7 @@
 """Measure on this machine.
 
 A group of commands: ``bench NAME`` is the file ``_bench_NAME.py`` of this folder, which is imported
-when it is asked for.
+when it is called.
 """
 
 from cyclopts import App
@@ -12,7 +12,7 @@ PREFIX = "_bench_"
 
 
 def measurement_names() -> tuple[str, ...]:
-    """The measurements there are, by the files of this folder."""
+    """Return the names of the measurements, from the files of this folder."""
     return tuple(sorted(path.stem.removeprefix(PREFIX) for path in FOLDER.glob(f"{PREFIX}*.py")))
 
 

@@ -12,9 +12,9 @@ from qkvary.cli._models import (
     VariantLabels,
     WeightFormat,
     choose_context,
+    collect_notes,
     describe_layers,
     find_model,
-    notes_of,
 )
 from qkvary.cli._options import Json, convert_positive
 from qkvary.cli._output import show
@@ -24,13 +24,13 @@ from qkvary.costs.formats import parse_format
 from qkvary.reports.cost import CostComparison, cost_report
 
 Batch = Annotated[
-    int, Parameter(name="--batch", converter=convert_positive, help="Sequences at once.")
+    int, Parameter(name="--batch", converter=convert_positive, help="Sequences in a batch.")
 ]
 CacheFormat = Annotated[
     str,
     Parameter(
         name=("--dtype", "--cache"),
-        help="How the cache is stored: fp32, bf16, fp16, fp8, int8, int4, int4-g32 (groups of 32).",
+        help="Format of the cache: fp32, bf16, fp16, fp8, int8, int4, int4-g32 (groups of 32).",
     ),
 ]
 
@@ -50,8 +50,8 @@ def command(
 ) -> None:
     """Count what a model costs in every variant: parameters, arithmetic, weights and cache.
 
-    The first row is the model as it is, the others what it would cost with its projections shared
-    in another way: those would have to be trained.
+    The first row is the given model; the others share its projections differently and would have
+    to be trained.
     """
     known = find_model(model)
     tokens = choose_context(known, context)
@@ -73,7 +73,7 @@ def command(
         cache=cache,
         weights=parse_format(weights),
         encoder_tokens=encoder_tokens,
-        notes=notes_of(known, chosen, tokens, encoder_tokens=encoder_tokens),
+        notes=collect_notes(known, chosen, tokens, encoder_tokens=encoder_tokens),
         decimal=decimal,
     )
     show(cost_report(costs), json_output=json_output)

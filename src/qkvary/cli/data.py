@@ -1,7 +1,7 @@
-"""Prepare documents for training, and look at what was prepared.
+"""Prepare documents for training, and show prepared sets.
 
 A group of commands: ``data NAME`` is the file ``_data_NAME.py`` of this folder, which is imported
-when it is asked for.
+when it is called.
 """
 
 from cyclopts import App

@@ -1,4 +1,4 @@
-"""Say what this machine offers: versions, devices, compiler, kernels, the folder of runs."""
+"""Show what this machine offers: versions, devices, compiler, kernels, the folder of runs."""
 
 import fcntl
 import importlib.metadata
@@ -24,7 +24,7 @@ try:
 except ModuleNotFoundError:
     # Costs, variants and this command work without torch.
     def describe_torch() -> dict[str, Any] | None:
-        """Nothing to describe."""
+        """Return None, without torch."""
         return None
 
 
@@ -34,9 +34,9 @@ TESTED_TORCH = "2.13"
 
 
 def command(*, out: Out = DEFAULT_OUT, json_output: Json = False) -> None:
-    """Say what this machine offers: versions, devices, compiler, kernels, the folder of runs."""
+    """Show what this machine offers: versions, devices, compiler, kernels, the folder of runs."""
     report: dict[str, Any] = {
-        "environment": {**machine(), **_surroundings()},
+        "environment": {**machine(), **_host()},
         "packages": _versions(),
         "torch": describe_torch(),
         "folder": _folder(out),
@@ -64,7 +64,7 @@ def _versions() -> dict[str, str | None]:
     return versions
 
 
-def _surroundings() -> dict[str, Any]:
+def _host() -> dict[str, Any]:
     return {
         "usable_cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
@@ -74,7 +74,7 @@ def _surroundings() -> dict[str, Any]:
 
 
 def _folder(out: Path) -> dict[str, Any]:
-    """Whether runs can be kept in a folder, tried in its nearest existing parent."""
+    """Return whether a folder can hold runs, tested in its nearest existing parent."""
     path = out.absolute()
     existing = next(parent for parent in (path, *path.parents) if parent.is_dir())
     facts: dict[str, Any] = {
@@ -110,10 +110,10 @@ def _problems(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _rows(facts: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
     for name, value in (facts or {"torch": None}).items():
-        yield f"  {name.removesuffix('_bytes').replace('_', ' ')}", _say(name, value)
+        yield f"  {name.removesuffix('_bytes').replace('_', ' ')}", _format_value(name, value)
 
 
-def _say(name: str, value: object) -> str:
+def _format_value(name: str, value: object) -> str:
     if value is None:
         return "missing"
     if isinstance(value, bool):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qkvary.inference.evaluation.texts import Text
 
 FIVE = ("arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande")
-"""What ``--tasks five`` means."""
+"""The tasks of ``--tasks five``."""
 
 
 def _count(name: str, text: str) -> Any:
@@ -42,7 +42,7 @@ Out = Annotated[
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Which text is read, and how."""
+    """The text to score, and its windows."""
 
     data: Annotated[
         tuple[Path, ...],
@@ -55,21 +55,21 @@ class Reading:
     ] = ()
     split: Annotated[
         Literal["train", "validation", "test"],
-        Parameter(name="--split", help="Of a prepared set."),
+        Parameter(name="--split", help="Split of a prepared set."),
     ] = "validation"
-    tokens: Annotated[
-        int | None, _count("--tokens", "Read so many tokens of the text at most.")
-    ] = None
+    tokens: Annotated[int | None, _count("--tokens", "Maximum number of tokens to read.")] = None
     context: Annotated[
         int | None,
-        _count("--context", "Tokens before a target at most. As many as the network was made for."),
+        _count(
+            "--context", "Maximum tokens before a target. The maximum of the network if not given."
+        ),
     ] = None
     stride: Annotated[
         int | None,
         _count(
             "--stride",
-            "Tokens by which windows are ahead of each other, such as half of --context: every "
-            "target has context - stride tokens before it. As many as --context.",
+            "Tokens between starts of windows, such as half of --context: every target has at "
+            "least context - stride tokens before it. As many as --context if not given.",
         ),
     ] = None
     joined: Annotated[
@@ -77,7 +77,7 @@ class Reading:
         Parameter(
             name="--joined",
             negative=(),
-            help="Read documents one behind the other, not each by itself.",
+            help="Read documents one after the other, not separately.",
         ),
     ] = False
     lengths: Annotated[
@@ -85,7 +85,7 @@ class Reading:
         Parameter(
             name="--lengths",
             help="Perplexity by position from windows of these lengths, such as 512,1k,4k; also "
-            "beyond what the network was made for, unless it learned its positions.",
+            "beyond the maximum of the network, unless it learned its positions.",
         ),
     ] = None
     paper: Annotated[
@@ -93,7 +93,7 @@ class Reading:
         Parameter(
             name="--paper",
             negative="--no-paper",
-            help="Also count as the papers did: a document is a row, filled up with separators.",
+            help="Also count as the papers did: a document per row, padded with separators.",
         ),
     ] = True
 
@@ -101,7 +101,7 @@ class Reading:
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """Which questions are asked, and how."""
+    """The tasks, and their prompts."""
 
     tasks: Annotated[
         str | None,
@@ -114,7 +114,8 @@ class Asking:
     task_data: Annotated[
         Path | None,
         Parameter(
-            name="--task-data", help="Folder of their files; lm_eval in $QKVARY_DATA if not given."
+            name="--task-data",
+            help="Folder of the task files; lm_eval in $QKVARY_DATA if not given.",
         ),
     ] = None
     fewshot: Annotated[
@@ -122,14 +123,14 @@ class Asking:
         Parameter(name="--fewshot", help="Solved examples before each question; 5, lambada 0."),
     ] = None
     limit: Annotated[
-        int | None, Parameter(name="--limit", help="Ask the first so many questions of each task.")
+        int | None, Parameter(name="--limit", help="Number of questions per task, from the first.")
     ] = None
     against: Annotated[
         str | None,
         Parameter(
             name="--against",
             help="A prepared set, its folder or name/tokenizer: count questions that share 13 "
-            "words in a row with what it has for training, and score the others by themselves.",
+            "words in a row with its training split, and score the others separately.",
         ),
     ] = None
 
@@ -137,13 +138,15 @@ class Asking:
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """Where and how the network computes."""
+    """The device and batching of the network."""
 
     device: Device = "cpu"
     dtype: NetworkDtype = None
     batch_size: Annotated[
         int,
-        Parameter(name="--batch-size", help="Windows or requests together; changes rounding only."),
+        Parameter(
+            name="--batch-size", help="Windows or requests per batch; changes rounding only."
+        ),
     ] = 8
 
 
@@ -168,7 +171,7 @@ def command(
     Accuracies come with their standard error and their distance from guessing.
     """
     if not reading.data and asking.tasks is None:
-        raise UsageError("expected something to evaluate on, got neither --data nor --tasks")
+        raise UsageError("expected --data or --tasks, got neither")
     _check_numbers(reading, asking, running)
     names = _choose_tasks(asking)
 
@@ -182,7 +185,7 @@ def command(
     if reading.data:
         document |= _read(loaded, reading, running)
     if names:
-        document |= _ask(loaded, names, asking, running, against)
+        document |= _score_tasks(loaded, names, asking, running, against)
     if out is not None:
         make_directory(out.absolute().parent)
         atomic_write_file(out, to_json(document).encode())
@@ -193,7 +196,7 @@ def command(
 
 
 def _check_numbers(reading: Reading, asking: Asking, running: Running) -> None:
-    """Refuse numbers that mean nothing before anything is loaded."""
+    """Refuse invalid numbers before anything is loaded."""
     counts = {
         "--tokens": reading.tokens,
         "--context": reading.context,
@@ -207,15 +210,14 @@ def _check_numbers(reading: Reading, asking: Asking, running: Running) -> None:
     if asking.fewshot is not None and asking.fewshot < 0:
         raise UsageError(f"expected --fewshot of at least 0, got {asking.fewshot}")
     if asking.against is not None and asking.tasks is None:
-        raise UsageError("expected --tasks with --against: their questions are what is looked for")
+        raise UsageError("expected --tasks with --against, got none")
 
 
 def _choose_tasks(asking: Asking) -> tuple[str, ...]:
     if asking.tasks is None:
         return ()
     require("lm_eval")
-    # Read when the libraries are imported: nothing is looked up online, and nobody sees bars but
-    # who sits at a terminal.
+    # Read when the libraries are imported: no look-ups online, progress bars only in terminals.
     os.environ["HF_HUB_OFFLINE"] = "1"
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
@@ -226,7 +228,7 @@ def _choose_tasks(asking: Asking) -> tuple[str, ...]:
 
 
 def _read(loaded: "LoadedModel", reading: Reading, running: Running) -> dict[str, Any]:
-    """Everything that is measured on a text."""
+    """Return all measurements on a text."""
     from qkvary.inference.evaluation.lengths import lengthen, score_lengths
     from qkvary.inference.evaluation.perplexity import Protocol, score_as_papers, score_text
 
@@ -242,7 +244,7 @@ def _read(loaded: "LoadedModel", reading: Reading, running: Running) -> dict[str
     longest = lengthen(network, context)
     lengthen(network, max(lengths, default=1))
     text = _load_text(loaded, reading)
-    with _watch("reading") as on_progress:
+    with _show_progress("reading") as on_progress:
         score = score_text(longest, text, protocol, on_progress=on_progress)
     found: dict[str, Any] = {
         "data": [str(path) for path in reading.data],
@@ -251,7 +253,7 @@ def _read(loaded: "LoadedModel", reading: Reading, running: Running) -> dict[str
         "text": describe_text(score),
     }
     if reading.paper and text.separator is not None:
-        with _watch("reading as the papers did") as on_progress:
+        with _show_progress("reading as the papers did") as on_progress:
             paper = score_as_papers(
                 longest,
                 text,
@@ -261,7 +263,7 @@ def _read(loaded: "LoadedModel", reading: Reading, running: Running) -> dict[str
             )
         found["paper"] = describe_paper(paper)
     if lengths:
-        with _watch("reading at several lengths") as on_progress:
+        with _show_progress("reading at several lengths") as on_progress:
             rows = score_lengths(network, text, lengths, protocol, on_progress=on_progress)
         found["lengths"] = [
             {
@@ -306,7 +308,7 @@ def _choose_lengths(text: str | None) -> list[int]:
 
 
 def describe_text(score: "TextScore") -> dict[str, Any]:
-    """All figures by their names."""
+    """Return all figures by name."""
     return {
         **dataclasses.asdict(score),
         "perplexity": score.perplexity,
@@ -316,7 +318,7 @@ def describe_text(score: "TextScore") -> dict[str, Any]:
 
 
 def describe_paper(score: "PaperScore") -> dict[str, Any]:
-    """All figures by their names."""
+    """Return all figures by name."""
     return {
         **dataclasses.asdict(score),
         "perplexity": score.perplexity,
@@ -324,14 +326,14 @@ def describe_paper(score: "PaperScore") -> dict[str, Any]:
     }
 
 
-def _ask(
+def _score_tasks(
     loaded: "LoadedModel",
     names: Sequence[str],
     asking: Asking,
     running: Running,
     against: "TrainingText | None",
 ) -> dict[str, Any]:
-    """Everything that is asked."""
+    """Return the scores of all tasks."""
     from qkvary.inference.evaluation.answers import average
     from qkvary.inference.evaluation.harness import evaluate_tasks, lm_eval_version
 
@@ -346,7 +348,7 @@ def _ask(
         fewshot=asking.fewshot,
         limit=asking.limit,
         batch_size=running.batch_size,
-        find_shared=None if against is None else _watched(against),
+        find_shared=None if against is None else _with_progress(against),
     )
     mean = average(scores)
     return {
@@ -376,7 +378,7 @@ def _find_task_data(asking: Asking) -> Path:
 
 
 def describe_task(score: "TaskScore") -> dict[str, Any]:
-    """All figures by their names."""
+    """Return all figures by name."""
     found = score.contamination
     return {
         **dataclasses.asdict(score),
@@ -393,23 +395,23 @@ def describe_task(score: "TaskScore") -> dict[str, Any]:
 
 
 def describe_share(share: "Accuracy | None") -> dict[str, Any] | None:
-    """A share with its distance from guessing."""
+    """Return an accuracy with its distance from guessing."""
     return None if share is None else {**dataclasses.asdict(share), "distance": share.distance}
 
 
-def _watched(against: "TrainingText") -> Callable[[Sequence[str]], Sequence[bool]]:
-    """Finds questions in a text, and says how far it is."""
+def _with_progress(against: "TrainingText") -> Callable[[Sequence[str]], Sequence[bool]]:
+    """Return a search for questions in a text that shows its progress."""
 
     def find(questions: Sequence[str]) -> Sequence[bool]:
-        with _watch("reading what was trained on", "tokens") as on_progress:
+        with _show_progress("reading training text", "tokens") as on_progress:
             return against.find(questions, on_progress=on_progress)
 
     return find
 
 
 @contextmanager
-def _watch(what: str, unit: str = "windows") -> Generator[Callable[[int, int], None]]:
-    """Show somebody at a terminal how far it is."""
+def _show_progress(what: str, unit: str = "windows") -> Generator[Callable[[int, int], None]]:
+    """Show progress in a terminal."""
     screen = console(sys.stderr)
     if not screen.is_terminal:
         yield lambda _done, _total: None

@@ -11,13 +11,13 @@ from qkvary.cli._options import Checkpoint, Json
 from qkvary.cli._output import console, print_json, printable
 from qkvary.storage.packages import require
 
-Out = Annotated[Path, Parameter(name="--out", help="The folder to be written.")]
+Out = Annotated[Path, Parameter(name="--out", help="Folder to write.")]
 To = Annotated[
     Literal["transformers", "gpt2", "llama"],
     Parameter(
         name="--to",
-        help="transformers keeps what is shared; gpt2 and llama (networks that rotate) copy it, "
-        "for any engine.",
+        help="transformers keeps the sharing; gpt2 and llama (rotary networks) store "
+        "copies, for any engine.",
     ),
 ]
 
@@ -27,8 +27,8 @@ def command(
 ) -> None:
     """Write a language model for transformers: its own class, or stock GPT-2 or Llama.
 
-    The logits stay, rounding apart. What an architecture cannot express is refused, and what it
-    loses is said: stock ones keep copies of what is shared.
+    Logits stay equal up to rounding. A network that the architecture cannot express is refused;
+    losses are listed: stock architectures store copies of shared projections.
     """
     require("transformers")
     from qkvary.checkpoints.huggingface.folders import export_folder

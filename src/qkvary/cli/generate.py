@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from qkvary.inference.beams import Beam
     from qkvary.inference.decoding import CacheMaker
 
-USUAL_TOKENS = 256
-"""New tokens where nobody says how many, if the model has places for them."""
+DEFAULT_TOKENS = 256
+"""The default number of new tokens, if the model has positions for them."""
 BATCH = 16
-"""Prompts that are answered at once at most."""
+"""The maximum number of prompts in a batch."""
 
 
 Prompt = Annotated[
@@ -44,21 +44,19 @@ Tokens = Annotated[
     Parameter(
         name="--tokens",
         converter=convert_count,
-        help="New tokens at most. As many as the model has places for, up to 256, if not given.",
+        help="Maximum new tokens. As many as the model has positions for, up to 256, if not given.",
     ),
 ]
 Stop = Annotated[
     tuple[str, ...],
-    Parameter(
-        name="--stop", negative=(), help="End before this text; repeat it for several of them."
-    ),
+    Parameter(name="--stop", negative=(), help="End before this text; repeat it for more."),
 ]
 Logprobs = Annotated[
     bool,
     Parameter(
         name="--logprobs",
         negative=(),
-        help="Say how probable each token was (nats, before it is penalised, scaled or filtered).",
+        help="Print the log-probability of each token (nats, before penalty, scaling and filters).",
     ),
 ]
 
@@ -66,7 +64,7 @@ Logprobs = Annotated[
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Choosing:
-    """How tokens are chosen."""
+    """The choice of tokens."""
 
     temperature: Annotated[
         float | None,
@@ -80,32 +78,32 @@ class Choosing:
     ] = None
     top_p: Annotated[
         float | None,
-        Parameter(name="--top-p", help="Choose among the fewest that hold this probability."),
+        Parameter(name="--top-p", help="Choose among the fewest tokens of this probability."),
     ] = None
     min_p: Annotated[
         float | None,
-        Parameter(name="--min-p", help="Leave out less than this share of the most probable."),
+        Parameter(name="--min-p", help="Drop tokens below this share of the highest probability."),
     ] = None
     repetition_penalty: Annotated[
         float,
-        Parameter(name="--repetition-penalty", help="Above 1: less of what there was already."),
+        Parameter(name="--repetition-penalty", help="Above 1: penalise tokens seen before."),
     ] = 1.0
-    seed: Annotated[int, Parameter(name="--seed", help="Of the random numbers.")] = 0
+    seed: Annotated[int, Parameter(name="--seed", help="Seed of the random numbers.")] = 0
     beams: Annotated[
         int | None,
-        Parameter(name="--beams", help="Search so many continuations at a time for the best."),
+        Parameter(name="--beams", help="Beam search with this many beams."),
     ] = None
     length_penalty: Annotated[
         float,
-        Parameter(name="--length-penalty", help="With --beams: power of the length in the score."),
+        Parameter(name="--length-penalty", help="With --beams: exponent of length in the score."),
     ] = 1.0
 
     def sampling(self) -> Sampling:
-        """The settings; a filter without a temperature means to sample."""
+        """Return the sampling settings; a filter without a temperature samples at 1."""
         filters = (self.top_k, self.top_p, self.min_p)
-        usual = 0.0 if all(one is None for one in filters) else 1.0
+        default = 0.0 if all(one is None for one in filters) else 1.0
         return Sampling(
-            temperature=usual if self.temperature is None else self.temperature,
+            temperature=default if self.temperature is None else self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
             min_p=self.min_p,
@@ -116,7 +114,7 @@ class Choosing:
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """Where and how the network computes."""
+    """The device and batching of the network."""
 
     device: Device = "cpu"
     dtype: NetworkDtype = None
@@ -125,7 +123,7 @@ class Running:
         Parameter(
             name="--deterministic-batch",
             negative=(),
-            help="Compute each of several prompts by itself: no bit depends on the others.",
+            help="Compute each prompt separately, so that no bit depends on the others.",
         ),
     ] = False
 
@@ -133,23 +131,23 @@ class Running:
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Caching:
-    """What is kept of the tokens, and what computes with it."""
+    """The contents, storage and kernel of the cache."""
 
     layout: Annotated[
         CacheLayout | None,
-        Parameter(name="--layout", help="What is kept of a token; the least if not given."),
+        Parameter(name="--layout", help="Contents of the cache; the smallest if not given."),
     ] = None
     storage: Annotated[
         CacheStorage,
-        Parameter(name="--storage", help="Where it is kept; few bits change the text."),
+        Parameter(name="--storage", help="Storage of the cache; few bits change the text."),
     ] = "preallocated"
     kernel: Annotated[
         DecodeKernel,
-        Parameter(name="--kernel", help="What computes: the fastest here, or one by name."),
+        Parameter(name="--kernel", help="The kernel: the fastest here, or one by name."),
     ] = "auto"
 
     def maker(self, loaded: "LoadedModel") -> "CacheMaker":
-        """Makes the cache for so many tokens."""
+        """Return a function that makes a cache for a number of tokens."""
         from qkvary.inference.decoding import make_cache
 
         return lambda tokens: make_cache(
@@ -157,18 +155,18 @@ class Caching:
         )
 
     def announce(self) -> None:
-        """Say why the first token takes its time, where it does.
+        """Print a notice if the first token waits for a compilation.
 
         Raises:
-            ValueError: for a kernel that there is not, in the environment.
+            ValueError: for an unknown kernel in the environment.
         """
         from qkvary.nn.decoding.choice import pinned
         from qkvary.nn.decoding.native import notice
 
         kernel = pinned(self.kernel)
-        said = notice() if kernel in ("auto", "native") else None
-        if said is not None:
-            console(sys.stderr).print(printable(said), markup=False, soft_wrap=True)
+        text = notice() if kernel in ("auto", "native") else None
+        if text is not None:
+            console(sys.stderr).print(printable(text), markup=False, soft_wrap=True)
 
 
 DEFAULT_CHOOSING = Choosing()
@@ -190,8 +188,8 @@ def command(
 ) -> None:
     """Continue prompts with a language model: greedy, sampled, or by beam search.
 
-    Texts are printed as they come, one after the other. The same command gives the same text on the
-    same machine, and a prompt the same text whatever other prompts there are.
+    Texts are printed as they are generated, in order. The same command gives the same text on the
+    same machine, and a prompt the same text with any other prompts.
     """
     if running.deterministic_batch and choosing.beams is not None:
         raise UsageError("expected --deterministic-batch without --beams, got both")
@@ -200,7 +198,7 @@ def command(
     if loaded.tokenizer is None:
         raise UsageError(f"expected a checkpoint with a tokenizer, got {checkpoint} without one")
     texts = prompts or ("",)
-    asked = [
+    requests = [
         Request(
             prompt=encoded,
             max_new_tokens=_count_tokens(loaded, encoded) if tokens is None else tokens,
@@ -215,18 +213,18 @@ def command(
     caching.announce()
     new_cache = caching.maker(loaded)
     if choosing.beams is not None:
-        found = [_search(loaded, request, choosing.beams, choosing, new_cache) for request in asked]
-        _print_found(texts, asked, found, json_output=json_output)
+        found = [_search(loaded, one, choosing.beams, choosing, new_cache) for one in requests]
+        _print_found(texts, requests, found, json_output=json_output)
         return
-    streams = _open_streams(loaded, asked, running, new_cache)
-    teller = None if json_output else _Teller(console(), texts)
-    answers = [collect(events) for events in _follow(streams, teller)]
-    if teller is None:
-        _print_documents([_to_document(*one) for one in zip(asked, answers, texts, strict=True)])
+    streams = _open_streams(loaded, requests, running, new_cache)
+    output = None if json_output else _OrderedOutput(console(), texts)
+    answers = [collect(events) for events in _decode(streams, output)]
+    if output is None:
+        _print_documents([_to_document(*one) for one in zip(requests, answers, texts, strict=True)])
         return
-    for request, answer in zip(asked, answers, strict=True):
+    for request, answer in zip(requests, answers, strict=True):
         if answer.logprobs is not None:
-            _print_logprobs(teller.screen, loaded.tokenizer, request, answer)
+            _print_logprobs(output.screen, loaded.tokenizer, request, answer)
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
@@ -237,12 +235,12 @@ def _encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
 
 
 def _count_tokens(loaded: "LoadedModel", encoded: Sequence[int]) -> int:
-    """New tokens where nobody says how many."""
-    return min(USUAL_TOKENS, max(0, loaded.network.config.max_tokens + 1 - len(encoded)))
+    """Return the default number of new tokens."""
+    return min(DEFAULT_TOKENS, max(0, loaded.network.config.max_tokens + 1 - len(encoded)))
 
 
-class _Teller:
-    """Shows texts in their order, the first that has not ended as it comes."""
+class _OrderedOutput:
+    """Prints concurrent texts in order, the first unfinished one as it is generated."""
 
     def __init__(self, screen: Console, prompts: Sequence[str]) -> None:
         self.screen = screen
@@ -250,8 +248,8 @@ class _Teller:
         self._ended = [False] * len(prompts)
         self._current = 0
 
-    def tell(self, request: int, text: str, *, ends: bool) -> None:
-        """Take what is new of a text and show what comes next."""
+    def add(self, request: int, text: str, *, ends: bool) -> None:
+        """Add to a text, and print what is next in order."""
         self._waiting[request] += text
         self._ended[request] |= ends
         while self._current < len(self._waiting):
@@ -264,11 +262,11 @@ class _Teller:
 
 
 def _open_streams(
-    loaded: "LoadedModel", asked: Sequence[Request], running: Running, new_cache: "CacheMaker"
+    loaded: "LoadedModel", requests: Sequence[Request], running: Running, new_cache: "CacheMaker"
 ) -> list[tuple[int, Iterator[Event]]]:
-    """Events of as many requests at once as fit, with the number of the first of them.
+    """Return the events of each batch of requests, with the index of its first request.
 
-    Refuses what does not fit before anything is computed.
+    Refuses requests that do not fit before anything is computed.
     """
     from qkvary.inference.decoding import stream
 
@@ -278,29 +276,29 @@ def _open_streams(
             group.start,
             stream(
                 loaded.network,
-                [asked[index] for index in group],
+                [requests[index] for index in group],
                 tokenizer=loaded.tokenizer,
                 new_cache=new_cache,
                 deterministic_batch=running.deterministic_batch,
             ),
         )
-        for group in group_requests(asked, max_tokens=limit, batch_size=BATCH)
+        for group in group_requests(requests, max_tokens=limit, batch_size=BATCH)
     ]
 
 
-def _follow(
-    streams: Sequence[tuple[int, Iterator[Event]]], teller: _Teller | None
+def _decode(
+    streams: Sequence[tuple[int, Iterator[Event]]], output: _OrderedOutput | None
 ) -> list[list[Event]]:
-    """Decode, and show texts as they come where there is somebody who tells them."""
+    """Decode, and print texts as they are generated if there is an output."""
     events: dict[int, list[Event]] = {}
-    if teller is not None:
-        teller.tell(0, "", ends=False)
+    if output is not None:
+        output.add(0, "", ends=False)
     for first, coming in streams:
         for event in coming:
             number = first + event.request
             events.setdefault(number, []).append(event)
-            if teller is not None:
-                teller.tell(number, event.text, ends=event.finish is not None)
+            if output is not None:
+                output.add(number, event.text, ends=event.finish is not None)
     return [events[number] for number in sorted(events)]
 
 
@@ -321,15 +319,15 @@ def _search(
 
 def _print_found(
     texts: Sequence[str],
-    asked: Sequence[Request],
+    requests: Sequence[Request],
     found: "Sequence[list[Beam]]",
     *,
     json_output: bool,
 ) -> None:
-    """The best beam of every prompt, and all of them where they are asked for."""
+    """Print the best beam of every prompt, and all beams if requested."""
     if json_output:
         documents: list[dict[str, Any]] = []
-        for text, request, beams in zip(texts, asked, found, strict=True):
+        for text, request, beams in zip(texts, requests, found, strict=True):
             best = beams[0]
             answer = Completion(
                 tokens=best.tokens, text=best.text, logprobs=None, finish=best.finish
@@ -338,21 +336,21 @@ def _print_found(
         _print_documents(documents)
         return
     screen = console()
-    teller = _Teller(screen, texts)
+    output = _OrderedOutput(screen, texts)
     for number, beams in enumerate(found):
-        teller.tell(number, beams[0].text, ends=True)
-    for request, beams in zip(asked, found, strict=True):
+        output.add(number, beams[0].text, ends=True)
+    for request, beams in zip(requests, found, strict=True):
         if request.logprobs:
             _print_beams(screen, beams)
 
 
 def _print_documents(documents: Sequence[dict[str, Any]]) -> None:
-    """One answer as it is, several as a list."""
+    """Print one answer as it is, several as a list."""
     print_json(documents[0] if len(documents) == 1 else {"answers": documents})
 
 
 def _show(screen: Console, text: str) -> None:
-    """Write text of a model: it must not command the terminal."""
+    """Write a model's text without its control characters."""
     screen.file.write("\t".join(printable(part) for part in text.split("\t")))
     screen.file.flush()
 

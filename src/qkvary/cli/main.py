@@ -1,4 +1,4 @@
-"""The entry point ``qkvary``: finds the commands by file name and turns errors into exit codes.
+"""The entry point ``qkvary``: it finds commands by file name and turns errors into exit codes.
 
 A command is a file of this folder with a function ``command``; its name is the file's name and its
 help the first line of the file's docstring, read without importing it. So ``qkvary --help`` needs
@@ -47,19 +47,19 @@ EPILOGUE = (
 
 
 def command_names() -> tuple[str, ...]:
-    """The commands there are, by the files of this folder."""
+    """Return the names of the commands, from the files of this folder."""
     stems = (path.stem for path in FOLDER.glob("*.py"))
     return tuple(sorted(stem for stem in stems if stem not in NOT_COMMANDS and stem[0] != "_"))
 
 
 def summarise(name: str) -> str:
-    """The first line of a command's docstring, read without importing the command."""
+    """Return the first line of a command's docstring without importing it."""
     first_line = (FOLDER / f"{name}.py").read_text("utf-8").partition("\n")[0]
     return first_line.strip().strip('"')
 
 
 def build_app() -> App:
-    """The command line with every command registered but none imported."""
+    """Return the app with every command registered but none imported."""
     app = App(
         name="qkvary",
         help="Train, compare and explain transformers that share query, key and value projections.",
@@ -90,11 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     Args:
-        arguments: What was typed after ``qkvary``; ``None`` means the arguments of this process.
+        arguments: The words after ``qkvary``; ``None`` for those of this process.
     """
     _open_missing_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = _take_debug(given)
+    debug = _pop_debug(given)
     try:
         status = _run(given)
         sys.stdout.flush()
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _abandon_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt:
-        print_error("interrupted; the same command goes on where it stopped")
+        print_error("interrupted; the same command resumes where it stopped")
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001  the one place where errors become exit codes
         if debug:
@@ -121,7 +121,7 @@ def _run(arguments: list[str]) -> int:
     return result if isinstance(result, int) else DONE
 
 
-def _take_debug(arguments: list[str]) -> bool:
+def _pop_debug(arguments: list[str]) -> bool:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     if "--debug" not in arguments[:end]:
         return False
@@ -134,14 +134,14 @@ def _check_command(arguments: list[str]) -> None:
     known = (*command_names(), "__complete")
     if not arguments or arguments[0].startswith("-") or arguments[0] in known:
         return
-    said = suggest(arguments[0], command_names())
-    raise ValueError(f"expected a command, got {arguments[0]!r}; {said}")
+    hint = suggest(arguments[0], command_names())
+    raise ValueError(f"expected a command, got {arguments[0]!r}; {hint}")
 
 
 def _report(error: Exception) -> int:
-    """Say what went wrong in a few lines and return the exit code of its kind."""
+    """Print an error and return its exit code."""
     if isinstance(error, ImportError) and isinstance(error.__cause__, ImportError):
-        # A command that could not be imported: what it lacks is the news.
+        # A command that cannot be imported: report the missing module.
         return _report(error.__cause__)
     code = getattr(error, "exit_code", None)
     if isinstance(code, int):
@@ -174,14 +174,14 @@ def _describe(error: OSError) -> str:
 
 
 def _open_missing_streams() -> None:
-    """Replace streams that the caller closed: printing is then harmless, not impossible."""
+    """Replace streams that the caller closed, so that printing does not fail."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  lives as long as we do
 
 
 def _abandon_stdout() -> None:
-    """Let nothing more be written to a pipe whose reader is gone, not even at exit."""
+    """Discard further output for a pipe whose reader has gone, also at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
 

@@ -1,4 +1,4 @@
-"""Plan a deployment: what can be saved exactly, what fits, what it costs, what is dominated."""
+"""Plan a deployment: exact savings, memory, speed, price, and dominated variants."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +12,9 @@ from qkvary.cli._models import (
     ModelName,
     VariantLabels,
     choose_context,
+    collect_notes,
     describe_layers,
     find_model,
-    notes_of,
     read_formats,
 )
 from qkvary.cli._options import Json
@@ -34,11 +34,11 @@ DEFAULT_PURPOSE = Purpose()
 
 PlanFolder = Annotated[
     Path | None,
-    Parameter(name="--out", help="Write plan.html and the pictures (SVG, PNG, PDF) here."),
+    Parameter(name="--out", help="Folder of plan.html and the charts (SVG, PNG, PDF)."),
 ]
 PlanFormats = Annotated[
     tuple[ReportFormat, ...],
-    Parameter(name="--format", negative=(), help="What to write to --out; repeat it for more."),
+    Parameter(name="--format", negative=(), help="Format to write to --out; repeat it for more."),
 ]
 
 
@@ -55,10 +55,10 @@ def command(
     formats: PlanFormats = (),
     json_output: Json = False,
 ) -> None:
-    """Plan a deployment: what can be saved exactly, what fits, what it costs, what is dominated.
+    """Plan a deployment: exact savings, memory, speed, price, and dominated variants.
 
-    Speeds are roofline times: the least that bandwidth and arithmetic allow. Published changes of
-    quality are those of networks trained from scratch, not of converted ones.
+    Speeds are bounds by bandwidth and arithmetic (roofline). Published changes of quality are those
+    of networks trained from scratch, not of converted ones.
     """
     if formats and out is None:
         raise UsageError("expected --out with a folder for the files of --format, got none")
@@ -73,7 +73,7 @@ def command(
 
 
 def _answer(question: Question, *, decimal: bool) -> Plan:
-    """What was asked with its answer."""
+    """Return the question with its answer."""
     candidates, demand, task = question.candidates, question.demand, question.load.task
     regime = None
     if question.trains:
@@ -96,7 +96,7 @@ def _answer(question: Question, *, decimal: bool) -> Plan:
         ),
         regime=regime,
         notes=tuple(
-            notes_of(
+            collect_notes(
                 question.model,
                 candidates,
                 question.context,

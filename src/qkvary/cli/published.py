@@ -13,7 +13,7 @@ from qkvary.reports.published import published_report
 
 
 def complete_table(_context: object) -> Iterator[str]:
-    """The names of the tables, for the shell."""
+    """Return the names of the tables, for the shell."""
     yield from published_names()
 
 
@@ -41,8 +41,8 @@ Verdicts = Annotated[
 def command(*tables: Name, verdict: Verdicts = (), json_output: Json = False) -> None:
     """Recompute the papers' tables: every figure as printed and as it should be, with a verdict.
 
-    Without a table: how many figures of each table are equal, and every figure that is not, with
-    the formula and the reason. With tables: every figure of theirs.
+    Without a table: the number of equal figures per table, and every other figure with its formula
+    and the reason. With tables: all their figures.
     """
     names = [find_published(name) for name in tables] or sorted(published_names(), key=_order)
     wanted = [_verdict(choice) for choice in verdict]
@@ -56,7 +56,7 @@ def command(*tables: Name, verdict: Verdicts = (), json_output: Json = False) ->
 
 
 def _order(name: str) -> tuple[str, int]:
-    """Table 10 after Table 9."""
+    """Return a sort key that puts Table 10 after Table 9."""
     place, _, number = name.rpartition("-")
     return (place, int(number)) if number.isdigit() else (name, 0)
 

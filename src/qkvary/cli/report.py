@@ -20,7 +20,7 @@ from qkvary.cli._output import print_error, show
 from qkvary.cli._results import gather_results, report_folder
 from qkvary.cli._trainings import choose_training
 from qkvary.reports.files import write_report
-from qkvary.reports.report import USUAL_FORMATS, ReportFormat
+from qkvary.reports.report import DEFAULT_FORMATS, ReportFormat
 from qkvary.reports.study import study_report
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import page_name
@@ -28,14 +28,14 @@ from qkvary.studies.running.trainings import page_name
 StudyName = Annotated[
     str,
     Parameter(
-        help="A study by its name, a Python file with a STUDY by its path, or what qkvary train "
-        "made: 'train lm-10m on mine'.",
+        help="A study by its name, a Python file with a STUDY by its path, or a "
+        "training: 'train lm-10m on mine'.",
         completer=complete_study,
     ),
 ]
 Formats = Annotated[
     tuple[ReportFormat, ...],
-    Parameter(name="--format", negative=(), help="What to write; repeat it for more."),
+    Parameter(name="--format", negative=(), help="Format to write; repeat it for more."),
 ]
 Target = Annotated[
     Path | None,
@@ -50,7 +50,7 @@ def command(
     where: Where = DEFAULT_WHERE,
     out: Out = DEFAULT_OUT,
     to: Target = None,
-    formats: Formats = USUAL_FORMATS,
+    formats: Formats = DEFAULT_FORMATS,
     json_output: Json = False,
 ) -> None:
     """Write the report of a study: one page, tables (CSV, Markdown) and figures (SVG, PDF, PNG)."""
@@ -59,8 +59,8 @@ def command(
     chosen = choose_study(study, where) if training is None else training.study
     results, name = gather_results(chosen, store), chosen.name
     if training is not None:
-        typed = (*training.commands, shlex.join(["qkvary", "report", study]))
-        results = replace(results, summary=replace(results.summary, commands=typed))
+        commands = (*training.commands, shlex.join(["qkvary", "report", study]))
+        results = replace(results, summary=replace(results.summary, commands=commands))
         name = page_name(store, chosen)
     folder = report_folder(name, out) if to is None else to
     shown = study_report(results.summary, results.attention)

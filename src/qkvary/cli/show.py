@@ -1,4 +1,4 @@
-"""Show one run: what it is, how it went, how it ended, and where it was made."""
+"""Show one run: its configuration, curves, metrics and environment."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, cast
@@ -18,11 +18,11 @@ from qkvary.text.units import duration
 
 SHOWN_MATCHES = 5
 
-Run = Annotated[str, Parameter(help="The run's key, or as much of its start as only it has.")]
+Run = Annotated[str, Parameter(help="The run's key, or a unique beginning of it.")]
 
 
 def command(run: Run, /, *, out: Out = DEFAULT_OUT, json_output: Json = False) -> None:
-    """Show one run: what it is, how it went, how it ended, and where it was made."""
+    """Show one run: its configuration, curves, metrics and environment."""
     store = Store(out)
     key = find_run(store, run)
     record, events = store.record(key), store.curve(key)
@@ -48,10 +48,10 @@ def command(run: Run, /, *, out: Out = DEFAULT_OUT, json_output: Json = False) -
 
 
 def find_run(store: Store, start: str) -> str:
-    """The only run whose key starts like this.
+    """Return the key of the only run whose key starts with ``start``.
 
     Raises:
-        UsageError: if there is none, or more than one.
+        UsageError: if none or several match.
     """
     keys = store.keys()
     matches = [key for key in keys if key.startswith(start.lower())]
@@ -63,7 +63,7 @@ def find_run(store: Store, start: str) -> str:
         raise UsageError(f"no run in {store.path} starts with {start!r}; it holds {len(keys)} runs")
     some = ", ".join(key[:12] for key in matches[:SHOWN_MATCHES])
     more = ", ..." if len(matches) > SHOWN_MATCHES else ""
-    raise UsageError(f"{len(matches)} runs start with {start!r}: {some}{more}; type more of it")
+    raise UsageError(f"{len(matches)} runs start with {start!r}: {some}{more}; give more of it")
 
 
 def _owner(store: Store, key: str) -> str | None:
@@ -95,16 +95,16 @@ def _print_record(screen: Console, record: Record) -> None:
 
 
 def _flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Nested values as one line each, named by their path."""
+    """Yield nested values with their paths as names."""
     for name, value in facts.items():
         path = f"{prefix}{name}"
         if isinstance(value, Mapping):
             yield from _flatten(cast("Mapping[str, Any]", value), f"{path}.")
         else:
-            yield path, _say(name, value)
+            yield path, _format_value(name, value)
 
 
-def _say(name: str, value: object) -> str:
+def _format_value(name: str, value: object) -> str:
     if name.endswith("_seconds") and isinstance(value, float | int):
         return duration(float(value))
     if isinstance(value, float):
@@ -115,7 +115,7 @@ def _say(name: str, value: object) -> str:
 
 
 def _curves(events: list[dict[str, Any]]) -> Iterator[tuple[str, list[tuple[int, float]]]]:
-    """Every logged figure over steps: training loss, validation loss and accuracy."""
+    """Yield every logged figure over steps: training loss, validation loss and accuracy."""
     found: dict[str, dict[int, float]] = {}
     for event in events:
         if event.get("event") not in ("train", "validation"):

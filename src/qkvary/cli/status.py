@@ -1,4 +1,4 @@
-"""Say where runs stand: done, running, open, failed, diverged or damaged."""
+"""List the states of runs: done, running, open, failed, diverged or damaged."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -30,22 +30,22 @@ STATES: tuple[RunState, ...] = ("done", "failed", "diverged", "running", "open",
 OptionalStudy = Annotated[
     str | None,
     Parameter(
-        help="A study by name or path, or what qkvary train made; without one, all runs.",
+        help="A study by name or path, or a training; all runs if not given.",
         completer=complete_study,
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Where one run stands."""
+class RunStatus:
+    """The state of one run."""
 
     run_key: str
     group: str
-    """Its variant, or its task and variant where no study is named."""
+    """The variant, or task and variant without a study."""
     state: RunState
     note: str
-    """Who is at work on it, why it failed, or what is damaged."""
+    """The owner, the reason of a failure, or the damage."""
 
 
 def command(
@@ -59,7 +59,7 @@ def command(
     ] = False,
     json_output: Json = False,
 ) -> None:
-    """Say where runs stand: done, running, open, failed, diverged or damaged."""
+    """List the states of runs: done, running, open, failed, diverged or damaged."""
     store = Store(out)
     if study is None:
         planned = dict.fromkeys(store.keys(), "")
@@ -67,45 +67,45 @@ def command(
         training = choose_training(store, study, where)
         chosen = choose_study(study, where) if training is None else training.study
         planned = {cell.run_key: cell.variant for cell in chosen.cells()}
-    standings = [_stand(store, key, group) for key, group in planned.items()]
-    counts = Counter(standing.state for standing in standings)
+    statuses = [_read_status(store, key, group) for key, group in planned.items()]
+    counts = Counter(status.state for status in statuses)
     if json_output:
-        listed = [one for one in standings if one.note or not problems]
-        totals = {"total": len(standings), **{state: counts[state] for state in STATES}}
+        listed = [one for one in statuses if one.note or not problems]
+        totals = {"total": len(statuses), **{state: counts[state] for state in STATES}}
         print_json({"study": study, "runs": totals, "listed": listed})
         return
     screen = console()
-    if not standings:
+    if not statuses:
         screen.print(Text(f"no runs in {printable(str(out))}"))
         return
     if not problems:
-        print_rows(screen, _columns(), _rows(standings))
-    for one in standings:
+        print_rows(screen, _columns(), _rows(statuses))
+    for one in statuses:
         if one.note and (one.state != "running" or not problems):
             screen.print(Text(printable(f"{one.run_key[:12]} {one.state}: {one.note}")))
 
 
-def _stand(store: Store, key: str, group: str) -> Standing:
+def _read_status(store: Store, key: str, group: str) -> RunStatus:
     try:
         record = store.record(key)
     except DamagedError as error:
-        return Standing(run_key=key, group=group or "?", state="damaged", note=str(error))
+        return RunStatus(run_key=key, group=group or "?", state="damaged", note=str(error))
     if record is not None:
         name = group or f"{record.task} {record.variant}"
-        return Standing(run_key=key, group=name, state=record.status, note=record.message)
+        return RunStatus(run_key=key, group=name, state=record.status, note=record.message)
     owner = store.owner(key)
     state: RunState = "running" if owner else store.state(key)
-    return Standing(run_key=key, group=group or "not finished", state=state, note=str(owner or ""))
+    return RunStatus(run_key=key, group=group or "not finished", state=state, note=str(owner or ""))
 
 
 def _columns() -> list[tuple[str, str]]:
     return [("", "left"), ("runs", "right"), *((state, "right") for state in STATES)]
 
 
-def _rows(standings: Sequence[Standing]) -> list[list[str]]:
+def _rows(statuses: Sequence[RunStatus]) -> list[list[str]]:
     groups: dict[str, Counter[str]] = {}
-    for standing in standings:
-        groups.setdefault(standing.group, Counter())[standing.state] += 1
+    for status in statuses:
+        groups.setdefault(status.group, Counter())[status.state] += 1
     total = sum(groups.values(), Counter[str]())
     return [
         [name, str(counts.total()), *(str(counts[state] or MISSING) for state in STATES)]

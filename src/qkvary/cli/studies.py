@@ -1,4 +1,4 @@
-"""List the studies: what each asks, over which tasks, with how many runs."""
+"""List the studies: questions, tasks and numbers of runs."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ from qkvary.studies.study import Study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """What is listed of a study."""
+class StudyEntry:
+    """The listed facts of a study."""
 
     name: str
     question: str
@@ -26,13 +26,13 @@ class Listed:
 
 
 def command(*, json_output: Json = False) -> None:
-    """List the studies: what each asks, over which tasks, with how many runs."""
-    listed = [_describe(load_study(name)) for name in study_names()]
+    """List the studies: questions, tasks and numbers of runs."""
+    studies = [_describe(load_study(name)) for name in study_names()]
     if json_output:
-        print_json({"studies": listed})
+        print_json({"studies": studies})
         return
     screen = console()
-    for study in listed:
+    for study in studies:
         screen.print(Text(study.name, style="bold"))
         screen.print(Text(f"  {study.question}"))
         parts = (
@@ -43,8 +43,8 @@ def command(*, json_output: Json = False) -> None:
     screen.print("\nqkvary study NAME runs one; a study of your own is a Python file, by its path")
 
 
-def _describe(study: Study) -> Listed:
-    return Listed(
+def _describe(study: Study) -> StudyEntry:
+    return StudyEntry(
         name=study.name,
         question=study.question,
         description=study.description,

@@ -1,4 +1,4 @@
-"""Run a study: train what is not done yet, print the answer, write the report."""
+"""Run a study: train unfinished runs, print the answer, write the report."""
 
 import sys
 from collections import Counter
@@ -36,10 +36,10 @@ Strict = Annotated[
     Parameter(name="--strict", negative=(), help="Exit with 1 if a run failed or diverged."),
 ]
 RetryFailed = Annotated[
-    bool, Parameter(name="--retry-failed", negative=(), help="Make runs that failed once more.")
+    bool, Parameter(name="--retry-failed", negative=(), help="Run failed runs again.")
 ]
 DryRun = Annotated[
-    bool, Parameter(name="--dry-run", negative=(), help="Say what would be run, and run nothing.")
+    bool, Parameter(name="--dry-run", negative=(), help="Print the planned runs, and run nothing.")
 ]
 
 
@@ -55,9 +55,9 @@ def command(
     dry_run: DryRun = False,
     json_output: Json = False,
 ) -> int:
-    """Run a study: train what is not done yet, print the answer, write the report.
+    """Run a study: train unfinished runs, print the answer, write the report.
 
-    Runs that are done are not run again, and a stopped study goes on where it was stopped.
+    Finished runs are not run again; a stopped study resumes where it stopped.
     """
     chosen, store = choose_study(study, where), Store(out)
     options = RunnerOptions(workers=workers, strict=strict, retry_failed=retry_failed)
@@ -72,7 +72,7 @@ def command(
     if ended_early and not json_output:
         return runs.exit_code
     if runs.message:
-        # What stopped it may keep runs from being read: a page that is there says more.
+        # Its cause may also keep runs from being read; an existing page is kept.
         print_json({"runs": runs, "summary": None, "files": []})
         return runs.exit_code
     results = gather_results(chosen, store)
@@ -109,7 +109,7 @@ def _print_plan(study: Study, store: Store, *, json_output: bool) -> None:
         f"{len(study.variants)} variants, {len(study.settings)} settings, {len(study.seeds)} seeds"
     )
     total, cells = states.total(), len(study.cells())
-    shared = "" if total == cells else f" for {cells:,} places in the tables"
+    shared = "" if total == cells else f" for {cells:,} cells of the tables"
     screen.print(f"{parts}: {total:,} runs{shared}, {states['done']:,} done, ", end="")
     screen.print(f"{states['running']:,} running, {states['open']:,} open")
     for sentence in describe_equal_parameters(study):
@@ -117,12 +117,12 @@ def _print_plan(study: Study, store: Store, *, json_output: bool) -> None:
 
 
 def _explain(runs: RunSummary) -> None:
-    """Say why the runner ended before all runs were made, and that nothing is lost."""
+    """Print why the runner ended early, and that the study can be resumed."""
     if runs.message:
         print_error(runs.message)
     print_error(
         f"stopped: {runs.missing:,} of {runs.planned:,} runs are left; "
-        "the same command goes on where it stopped"
+        "the same command resumes where it stopped"
     )
 
 

@@ -34,7 +34,7 @@ from qkvary.cli._output import (
     printable,
     show,
 )
-from qkvary.cli._prepared_output import find_miss
+from qkvary.cli._prepared_output import find_share_error
 from qkvary.cli._results import gather_results, report_folder
 from qkvary.cli._runs_output import print_plan, print_scores
 from qkvary.cli._training_progress import TrainingDisplay
@@ -67,14 +67,14 @@ if TYPE_CHECKING:
 
 
 def complete_preset(_context: object) -> Sequence[str]:
-    """The names of presets, for the shell."""
+    """Return the names of presets, for the shell."""
     return preset_names()
 
 
 PresetName = Annotated[
     str,
     Parameter(
-        help="A network and its training: lm-10m, lm-300m, gpt2-124m; a wrong name lists them all.",
+        help="A network and its training: lm-10m, lm-300m, gpt2-124m; an unknown name lists all.",
         completer=complete_preset,
     ),
 ]
@@ -88,12 +88,12 @@ Variants = Annotated[
     ),
 ]
 DryRun = Annotated[
-    bool, Parameter(name="--dry-run", negative=(), help="Say what would be trained, and end.")
+    bool, Parameter(name="--dry-run", negative=(), help="Print the planned runs, and end.")
 ]
 
 
 ENDED_BADLY = (1, 5)
-"""Exit codes of runs that failed or diverged: what the others did is shown all the same."""
+"""Exit codes of failed or diverged runs; the results of the others are still shown."""
 
 
 def _count(name: str, text: str) -> Any:
@@ -103,7 +103,7 @@ def _count(name: str, text: str) -> Any:
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """What is learned."""
+    """The training data."""
 
     data: Annotated[
         str | None,
@@ -125,16 +125,16 @@ class Corpus:
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What is to be different from the preset."""
+    """Changes to the preset."""
 
     steps: Annotated[
         int | None,
         _count("--steps", "Steps; warm-up and validations are shortened with them."),
     ] = None
     batch_size: Annotated[
-        int | None, _count("--batch-size", "Rows of a step, over all processes.")
+        int | None, _count("--batch-size", "Rows per step, over all processes.")
     ] = None
-    context: Annotated[int | None, _count("--context", "Tokens of a row: 256, 1k.")] = None
+    context: Annotated[int | None, _count("--context", "Tokens per row: 256, 1k.")] = None
     learning_rate: Annotated[
         float | None, Parameter(name="--learning-rate", help="The peak of the learning rate.")
     ] = None
@@ -142,7 +142,7 @@ class Changes:
         int | None, _count("--evaluate-every", "Steps between validations.")
     ] = None
     validation_tokens: Annotated[
-        int | None, _count("--validation-tokens", "Tokens of a validation; 64k if not given.")
+        int | None, _count("--validation-tokens", "Tokens per validation; 64k if not given.")
     ] = None
     test_tokens: Annotated[
         int | None, _count("--test-tokens", "Tokens scored at the end; all if not given.")
@@ -151,14 +151,12 @@ class Changes:
         OnNonfinite | None,
         Parameter(
             name="--on-nonfinite",
-            help="What becomes of a step whose loss or gradient is not finite: stop, or skip.",
+            help="Action at a step with a non-finite loss or gradient: stop, or skip.",
         ),
     ] = None
     spike_guard: Annotated[
         bool | None,
-        Parameter(
-            name="--spike-guard", help="Whether a loss that stays far above what it was ends a run."
-        ),
+        Parameter(name="--spike-guard", help="End a run whose loss stays far above earlier ones."),
     ] = None
     protocol: Annotated[
         Protocol | None,
@@ -166,18 +164,18 @@ class Changes:
     ] = None
     document_mask: Annotated[
         bool,
-        Parameter(name="--document-mask", negative=(), help="Tokens see their own document only."),
+        Parameter(name="--document-mask", negative=(), help="Attend within a document only."),
     ] = False
 
 
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Computing:
-    """How steps are computed."""
+    """The execution settings."""
 
     micro_batch_size: Annotated[
         int | None,
-        _count("--micro-batch-size", "Rows that go through the network at once, in each process."),
+        _count("--micro-batch-size", "Rows per forward pass, in each process."),
     ] = None
     precision: Annotated[
         Precision | None,
@@ -185,14 +183,14 @@ class Computing:
     ] = None
     compile: Annotated[
         bool | None,
-        Parameter(name="--compile", help="Let torch compile the network, or not."),
+        Parameter(name="--compile", help="Compile the network with torch."),
     ] = None
     recompute_blocks: Annotated[
         bool | None,
         Parameter(
             name="--recompute-blocks",
             negative=(),
-            help="Compute blocks again for their gradient: less memory, a third more work.",
+            help="Recompute blocks for their gradient: less memory, a third more work.",
         ),
     ] = None
     threads: Annotated[
@@ -205,21 +203,20 @@ class Computing:
     ] = None
 
     def overrides(self, device: str) -> ExecutionOverrides:
-        """What this asks for on a device."""
-        alone = device == "cpu" and "WORLD_SIZE" not in os.environ
-        usual = (os.cpu_count() or 1) if alone else 1
-        wished = ExecutionOverrides(**dataclasses.asdict(self))
-        return dataclasses.replace(wished, threads=self.threads or usual)
+        """Return the execution settings to override on a device."""
+        is_single = device == "cpu" and "WORLD_SIZE" not in os.environ
+        default = (os.cpu_count() or 1) if is_single else 1
+        overrides = ExecutionOverrides(**dataclasses.asdict(self))
+        return dataclasses.replace(overrides, threads=self.threads or default)
 
 
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """What is shown and kept on the way, and how processes share the work."""
+    """Logging, checkpoints, resuming, and the strategy of several processes."""
 
     sample: Annotated[
-        str | None,
-        Parameter(name="--sample", help="Let the network continue this at each validation."),
+        str | None, Parameter(name="--sample", help="Continue this text at each validation.")
     ] = None
     tensorboard: Annotated[
         Path | None,
@@ -228,33 +225,32 @@ class Running:
     checkpoint_seconds: Annotated[
         float, Parameter(name="--checkpoint-seconds", help="Seconds between two checkpoints.")
     ] = 60.0
-    keep: Annotated[
-        int,
-        _count("--keep", "Checkpoints that are left on the disk, the newest ones; at least 1."),
-    ] = DEFAULT_KEEP
+    keep: Annotated[int, _count("--keep", "Number of newest checkpoints to keep; at least 1.")] = (
+        DEFAULT_KEEP
+    )
     allow_change: Annotated[
         bool,
         Parameter(
             name="--allow-change",
             negative=(),
-            help="Go on with runs that were begun in another way: with other threads, on another "
-            "device, with other parts of a batch.",
+            help="Resume runs that were begun with other threads, another device or another "
+            "--micro-batch-size.",
         ),
     ] = False
     anew: Annotated[
         bool,
-        Parameter(name="--anew", negative=(), help="Leave such runs, and begin others."),
+        Parameter(name="--anew", negative=(), help="Leave such runs, and begin new ones."),
     ] = False
     strategy: Annotated[
         Literal["ddp", "fsdp"],
         Parameter(
             name="--strategy",
-            help="Under torchrun: ddp gives every process the whole network, fsdp a share of it.",
+            help="Under torchrun: ddp gives every process the whole network, fsdp a shard of it.",
         ),
     ] = "ddp"
 
     def check(self) -> None:
-        """Refuse what no training can go by."""
+        """Refuse an invalid interval of checkpoints."""
         if not 0.0 <= self.checkpoint_seconds < math.inf:
             raise UsageError(
                 "expected a number of seconds for --checkpoint-seconds, 0 for every step, got "
@@ -284,8 +280,8 @@ def command(
 ) -> int:
     """Train a language model: a preset, its variants, and any text.
 
-    The same command goes on where it was stopped, and shows what is done. Under torchrun all
-    processes train together.
+    The same command resumes where it stopped, and shows finished runs. Under torchrun all processes
+    train one network.
     """
     chosen = find_preset(preset)
     check_device(where.device)
@@ -295,7 +291,7 @@ def command(
 
     with join_process_group(running.strategy, where.device) as distribution:
         prepared = _prepare(chosen, corpus, distribution)
-        warning = find_miss(prepared)
+        warning = find_share_error(prepared)
         if warning is not None and not distribution.rank:
             print_error(warning)
         study = training_study(
@@ -320,15 +316,15 @@ def command(
             if not distribution.rank:
                 print_plan(study, store, json_output=json_output)
             return 0
-        asked = study.cells()[0].run.execution
+        requested = study.cells()[0].run.execution
         begun = distribution.run_on_first(lambda: to_dict(_begun_execution(study, store, running)))
         if begun is not None:
             study = with_execution(study, from_dict(ExecutionSettings, begun))
         distribution.run_on_first(lambda: _check_finished(study, store))
         keep_freed_memory()
         if not distribution.rank:
-            note_training(store, study, _typed(study))
-        code = _train(study, store, running, distribution, asked, quiet=json_output)
+            note_training(store, study, _command_line(study))
+        code = _train(study, store, running, distribution, requested, quiet=json_output)
         if distribution.rank:
             return code
     code = code or _ended_before(study, store)
@@ -340,7 +336,7 @@ def command(
 
 
 def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> PreparedData:
-    """The set that is asked for; the first process prepares it where it is not there yet."""
+    """Return the requested set; the first process prepares it if necessary."""
     reference = preset.corpus if corpus.data is None else corpus.data
     path, tokenizer = Path(reference).expanduser(), corpus.tokenizer
     if is_prepared(path):
@@ -376,7 +372,7 @@ def _train(
     *,
     quiet: bool,
 ) -> int:
-    """Make what is not made yet; return the exit code."""
+    """Train the unfinished runs; return the exit code."""
     from qkvary.studies.running import distributed
 
     cells = study.cells()
@@ -388,7 +384,7 @@ def _train(
     )
     if distribution.rank:
         stopping = threading.Event()
-        with _signals(stopping.set, said="") as received:
+        with _stop_on_signal(stopping.set, said="") as received:
             distributed.run_other_rank(job, distribution, stop=stopping.is_set, execution=execution)
         return 128 + received[0] if received else 0
     display = TrainingDisplay(console(sys.stderr), cells, quiet=quiet)
@@ -400,13 +396,13 @@ def _train(
     )
     worker = distributed.make_worker(job, distribution, monitoring, execution)
     try:
-        with _signals(worker.stop, said=f"\n{STOPPING}\n") as received:
+        with _stop_on_signal(worker.stop, said=f"\n{STOPPING}\n") as received:
             worker.work()
     finally:
         display.close()
     distributed.announce_end(distribution)
     if worker.is_stopped:
-        print_error("stopped; the same command goes on where it stopped")
+        print_error("stopped; the same command resumes where it stopped")
         return 128 + (received[0] if received else signal.SIGTERM)
     return display.code
 
@@ -417,52 +413,52 @@ def _begun_execution(study: Study, store: Store, running: Running) -> ExecutionS
     if similar is not None and not running.allow_change:
         raise UsageError(
             f"{similar.cell.title} was begun with {similar.differences}, and has come to step "
-            f"{similar.step:,}: go on with it as you ask for now (--allow-change), or begin "
-            "another run (--anew)"
+            f"{similar.step:,}: resume it with the new settings (--allow-change), or begin another "
+            "run (--anew)"
         )
     if similar is None and running.allow_change:
         done = find_similar_run(store, study, state="done")
         if done is not None:
             print_error(
-                f"{done.cell.title} has ended with {done.differences}: nothing is left to go on "
-                "with, and it is trained again as you ask for now"
+                f"{done.cell.title} has ended with {done.differences}: nothing is left to "
+                "resume, so it is trained again with the new settings"
             )
     return None if similar is None else similar.execution
 
 
 def _check_finished(study: Study, store: Store) -> None:
-    """Refuse to train where a finished run is damaged: what it left is not given up unasked."""
+    """Refuse to replace a finished run that is damaged."""
     for cell in study.cells():
         problem = store.find_damage(cell.run_key) if store.state(cell.run_key) == "done" else None
         if problem is not None:
             raise DamagedError(
-                f"{cell.title}: {problem}; put back what it was, or move "
+                f"{cell.title}: {problem}; restore it, or move "
                 f"{store.directory(cell.run_key)} away to train the run again"
             )
 
 
 def _ended_before(study: Study, store: Store) -> int:
-    """The exit code of runs that were found ended, as it was when they ended."""
+    """Return the exit code of runs that ended earlier."""
     records = [store.record(cell.run_key) for cell in study.cells()]
     ends = {record.status for record in records if record is not None}
     return 5 if "diverged" in ends else 1 if "failed" in ends else 0
 
 
 @contextmanager
-def _signals(stop: Callable[[], None], *, said: str) -> Generator[list[int]]:
-    """Let the first SIGINT or SIGTERM end the training in order, and the second at once."""
+def _stop_on_signal(stop: Callable[[], None], *, said: str) -> Generator[list[int]]:
+    """Stop the training in order at the first SIGINT or SIGTERM, and at once at the second."""
     received: list[int] = []
 
-    def take(number: int, _frame: FrameType | None) -> None:
+    def receive(number: int, _frame: FrameType | None) -> None:
         if received:
             os._exit(128 + number)
         received.append(number)
         stop()
-        # A handler may come in the middle of a print, and must not begin another.
+        # A handler may interrupt a print, so it must not print itself.
         with suppress(OSError):
             os.write(2, said.encode())
 
-    before = {number: signal.signal(number, take) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield received
     finally:
@@ -470,8 +466,8 @@ def _signals(stop: Callable[[], None], *, said: str) -> Generator[list[int]]:
             signal.signal(number, handler)
 
 
-def _typed(study: Study) -> str:
-    """What somebody typed, as far as this process knows."""
+def _command_line(study: Study) -> str:
+    """Return the command line, or the study's name if this process was started differently."""
     words = sys.argv[1:]
     known = words[:1] == ["train"]
     return shlex.join(["qkvary", *words]) if known else f"qkvary {study.name}"
@@ -479,7 +475,7 @@ def _typed(study: Study) -> str:
 
 def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> None:
     results = gather_results(study, store)
-    summary = dataclasses.replace(results.summary, commands=(_typed(study),))
+    summary = dataclasses.replace(results.summary, commands=(_command_line(study),))
     folder = report_folder(page_name(store, study), out)
     report = study_report(summary, results.attention)
     files = write_report(report, folder)

@@ -1,4 +1,4 @@
-"""List the variants: what each means, its equation, its costs, and what was published about it."""
+"""List the variants: meanings, equations, costs, and published figures."""
 
 from typing import Annotated
 
@@ -17,8 +17,8 @@ Labels = Annotated[
         help="Only this variant, in any spelling (Q-K=V, q,k=v); repeat it for more.",
     ),
 ]
-Width = Annotated[int, Parameter(name="--d-model", help="Width of the layer that is counted.")]
-Heads = Annotated[int, Parameter(name="--num-heads", help="Query heads of that layer.")]
+Width = Annotated[int, Parameter(name="--d-model", help="Width of the counted layer.")]
+Heads = Annotated[int, Parameter(name="--num-heads", help="Query heads of the layer.")]
 CacheType = Annotated[Dtype, Parameter(name="--dtype", help="Number format of the cache.")]
 
 
@@ -31,10 +31,10 @@ def command(
     dtype: CacheType = "float32",
     json_output: Json = False,
 ) -> None:
-    """List the variants: what each means, its equation, its costs, and what was published about it.
+    """List the variants: meanings, equations, costs, and published figures.
 
-    Costs are those of one causal attention layer: parameters with biases, multiply-accumulates of a
-    token with every pair of tokens counted, and bytes that a cache keeps of a token.
+    Costs are those of one causal attention layer: parameters with biases, multiply-accumulates per
+    token with every pair of tokens counted, and cache bytes per token.
     """
     size = LayerSize(d_model=d_model, num_heads=num_heads, length=length, dtype=dtype)
     show(variants_report(label, size), json_output=json_output)

@@ -165,7 +165,7 @@ def find_savings(
     encoder_tokens: int | None = None,
     peak: bool = False,
 ) -> SavingsReport:
-    """Return what can be saved with the weights as they are.
+    """Return what can be saved with the given weights.
 
     Args:
         model: Any model that decodes.

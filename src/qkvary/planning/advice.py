@@ -51,7 +51,7 @@ class ServedVariant:
     """The serving plan."""
     quality: Quality | None
     """The published change of perplexity against QKV."""
-    standing: FrontierStatus
+    status: FrontierStatus
     """The frontier status among the variants of the same format."""
     dominated_by: tuple[str, ...]
     """The variants that need no more cache and are no worse."""
@@ -82,9 +82,9 @@ def serve_variants(
     shown = {candidate.label for candidate in candidates}
     hidden = [extra for extra in hidden_candidates if extra.label not in shown]
     served: list[ServedVariant] = []
-    for form in formats:
+    for cache in formats:
         compared = [*candidates, *hidden]
-        plans = [plan_serving(candidate.model, demand, form) for candidate in compared]
+        plans = [plan_serving(candidate.model, demand, cache) for candidate in compared]
         qualities = [published_change(candidate, size) for candidate in compared]
         points = list(zip(compared, plans, qualities, strict=True))
         for candidate, plan, quality in points[: len(candidates)]:
@@ -108,7 +108,7 @@ def serve_variants(
                     saving=candidate.saving,
                     plan=plan,
                     quality=quality,
-                    standing=(
+                    status=(
                         "same function"
                         if candidate.saving is not None
                         else _frontier_status(quality, [better for _, better in above])
@@ -154,7 +154,7 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
                 f"({_held(row.plan)})."
             )
     frontier = sorted(
-        (row for row in first if row.standing == "frontier" and row.plan.fits),
+        (row for row in first if row.status == "frontier" and row.plan.fits),
         key=lambda row: (row.plan.devices or 0, row.quality.change_percent if row.quality else 0.0),
     )
     if frontier:
@@ -163,14 +163,14 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
         rest = [row for row in frontier[0 if is_best else 1 :] if not row.is_original]
         if rest:
             # A model without published figures is not on the frontier itself.
-            is_further = original.standing == "frontier" or not is_best
+            is_further = original.status == "frontier" or not is_best
             start = "Also on the frontier" if is_further else "On the frontier"
             yield f"{start}: {'; '.join(map(_summarise, rest))}."
     for row in first:
         if row.dominated_by:
             one = len(row.dominated_by) == 1
             yield (
-                f"{row.label} is {row.standing}: {listed(row.dominated_by)} "
+                f"{row.label} is {row.status}: {listed(row.dominated_by)} "
                 f"{'takes' if one else 'take'} no more cache and {'is' if one else 'are'} no worse "
                 "by the published figures."
             )

@@ -34,7 +34,7 @@ SIZES: tuple[Size, ...] = get_args(Size)
 """The papers' networks that have charts."""
 FEWEST_TOKENS = 16
 """The smallest start of the context axis."""
-USUAL_FIRST = 1024
+DEFAULT_FIRST = 1024
 """The start of the context axis, unless a window or the question is shorter."""
 MOST_DOUBLINGS = 24
 """The maximum length of the context axis in doublings."""
@@ -68,7 +68,7 @@ class CacheCurves:
 
     curves: tuple[Curve, ...]
     """Tokens and bytes, one curve for all rows with equal caches."""
-    form: Format
+    cache: Format
     """The format of the cache."""
     low: int
     """The start of the context axis."""
@@ -96,7 +96,7 @@ class UserCurves:
     """Bytes of memory and users, as steps."""
     loads: tuple[tuple[int, int], ...]
     """Bytes of the weights and of one user, per curve."""
-    form: Format
+    cache: Format
     """The format of the cache."""
     low: float
     """The start of the memory axis."""
@@ -168,7 +168,7 @@ def compute_cache_curves(plan: Plan) -> CacheCurves | None:
 
     In the plan's first format, with the peak during decoding.
     """
-    model, demand, form = plan.model, plan.demand, plan.formats[0]
+    model, demand, cache = plan.model, plan.demand, plan.formats[0]
     if not model.is_causal:
         return None
     low, high = _context_range(model, demand.context)
@@ -176,7 +176,7 @@ def compute_cache_curves(plan: Plan) -> CacheCurves | None:
     rows = plan.candidates.rows
     found: dict[tuple[int, ...], list[int]] = {}
     for order, row in enumerate(rows):
-        held = tuple(_user_bytes(row.model, demand, form, tokens) for tokens in contexts)
+        held = tuple(_user_bytes(row.model, demand, cache, tokens) for tokens in contexts)
         found.setdefault(held, []).append(order)
     curves = [
         Curve(
@@ -192,7 +192,7 @@ def compute_cache_curves(plan: Plan) -> CacheCurves | None:
         return None
     return CacheCurves(
         curves=tuple(sorted(curves, key=lambda curve: -curve.points[-1][1])),
-        form=form,
+        cache=cache,
         low=low,
         high=high,
         context=demand.context,
@@ -214,12 +214,12 @@ def compute_user_curves(plan: Plan) -> UserCurves | None:
 
     For one replica on one device, in the plan's first cache format.
     """
-    model, demand, form = plan.model, plan.demand, plan.formats[0]
+    model, demand, cache = plan.model, plan.demand, plan.formats[0]
     if not model.is_causal:
         return None
     rows = plan.candidates.rows
     loads = [
-        (_weights(row.model, demand), _user_bytes(row.model, demand, form, demand.context))
+        (_weights(row.model, demand), _user_bytes(row.model, demand, cache, demand.context))
         for row in rows
     ]
     usable = 1 - demand.reserve
@@ -246,7 +246,7 @@ def compute_user_curves(plan: Plan) -> UserCurves | None:
     return UserCurves(
         curves=tuple(curve for curve, _ in curves),
         loads=tuple(load for _, load in curves),
-        form=form,
+        cache=cache,
         low=low,
         high=high,
         context=demand.context,
@@ -265,7 +265,7 @@ def compute_quality_points(size: Size) -> QualityPoints:
     """
     found = qualities(size)
     baseline = next(one for one in found if one.variant == BASELINE)
-    placed = {standing.variant: standing for standing in frontier_positions(size, "cache")}
+    placed = {one.variant: one for one in frontier_positions(size, "cache")}
     whole = placed[BASELINE].cost
     points: list[PublishedPoint] = []
     for quality in found:
@@ -319,12 +319,12 @@ def _weights(model: Model, demand: Demand) -> int:
     return weight_bytes(model, demand.weights) if demand.count_weights else 0
 
 
-def _user_bytes(model: Model, demand: Demand, form: Format, tokens: int) -> int:
+def _user_bytes(model: Model, demand: Demand, cache: Format, tokens: int) -> int:
     return sum(
         layerwise_cache_bytes(
             model,
             context=tokens,
-            stored_as=form,
+            stored_as=cache,
             encoder_tokens=demand.encoder_tokens,
             peak=True,
         )
@@ -344,7 +344,7 @@ def _windows(model: Model) -> set[int]:
 
 def _context_range(model: Model, context: int) -> tuple[int, int]:
     """Return powers of two around the context, the model's maximum and its shortest window."""
-    shortest = min([USUAL_FIRST, context // 4, *(window // 2 for window in _windows(model))])
+    shortest = min([DEFAULT_FIRST, context // 4, *(window // 2 for window in _windows(model))])
     low = 2 ** math.floor(math.log2(max(shortest, FEWEST_TOKENS)))
     high = 2 ** math.ceil(math.log2(max(2 * context, 2 * (model.max_tokens or 0), 16 * low)))
     return max(low, high >> MOST_DOUBLINGS), high

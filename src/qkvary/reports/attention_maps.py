@@ -1,4 +1,4 @@
-"""Attention maps as small pictures, with the cells that hold the answer outlined.
+"""Attention maps as small images, with outlines around the cells that hold the answer.
 
 A map goes into the page as a PNG of 16 shades in a data URI: half a kB for what would be 4,096
 rectangles.
@@ -18,10 +18,10 @@ from qkvary.reports import svg
 from qkvary.text import names, numbers
 
 MOST_LAYERS, MOST_HEADS = 4, 4
-"""How many maps of one example are drawn; the table counts all."""
+"""The maximum number of drawn maps per example; the table counts all."""
 _TILE, _GAP = 76.0, 8.0
 _OUTLINED = 24
-"""Above so many tokens the outlines of the right cells would cover what they mark."""
+"""The number of tokens above which outlines would cover their cells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +35,12 @@ class AttentionMaps:
     """``[layers, heads, rows, columns]``; a row is a query and sums to one."""
     tokens: tuple[str, ...]
     targets: tuple[int | None, ...]
-    """For each row the column that holds its answer; None where no single one does."""
+    """Per row, the column that holds its answer; None if not exactly one does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mass:
-    """How much attention one head puts on the right cells, averaged over the rows that have one."""
+    """The attention of one head on the right cells, averaged over rows that have one."""
 
     layer: int
     head: int
@@ -48,7 +48,7 @@ class Mass:
 
 
 def masses(example: AttentionMaps) -> tuple[Mass, ...]:
-    """Return the mass on the right cells for each layer and head; empty where no row has one."""
+    """Return the mass on the right cells for each layer and head; empty if no row has one."""
     layers, heads, height, width = example.maps.shape
     pairs = [
         (row, column)
@@ -76,13 +76,13 @@ def chance(example: AttentionMaps) -> float:
 
 
 def column_width(examples: Sequence[AttentionMaps]) -> int:
-    """Return the pixels that the widest of these drawings needs to be read."""
+    """Return the pixels at which the widest of these drawings is legible."""
     heads = max(min(example.maps.shape[1], MOST_HEADS) for example in examples)
     return round(18 + heads * (_TILE + _GAP) * 0.85)
 
 
 def drawing(example: AttentionMaps) -> svg.Drawing:
-    """Draw the maps of an example: one row of pictures a layer, one column a head."""
+    """Draw the maps of an example: one row per layer, one column per head."""
     layers = min(example.maps.shape[0], MOST_LAYERS)
     heads = min(example.maps.shape[1], MOST_HEADS)
     left, top = 18.0, 18.0
@@ -101,13 +101,13 @@ def drawing(example: AttentionMaps) -> svg.Drawing:
         for head in range(heads):
             parts.extend(_tile(example, layer, head, left + head * (_TILE + _GAP), y))
     most = best(example)
-    told = (
+    summary = (
         "no single right cell"
         if most is None
         else f"at most {numbers.percent(most.mass)} on the right cells"
     )
     size = f"{layers} layers, {heads} heads, {example.maps.shape[-1]} tokens"
-    description = f"{size}; {told}. Rows are queries."
+    description = f"{size}; {summary}. Rows are queries."
     title = f"Attention of {names.short(example.variant, 60)}, seed {example.seed}"
     return svg.Drawing(
         width=width, height=height, title=title, description=description, parts=tuple(parts)
@@ -145,7 +145,7 @@ def _tile(example: AttentionMaps, layer: int, head: int, x: float, y: float) -> 
 
 
 def shades(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return 0 to 15 for weights 0 to 1, by the square root, so that faint ones are seen."""
+    """Return 0 to 15 for weights 0 to 1, by the square root, so that small ones are visible."""
     usable = np.nan_to_num(values, nan=0.0, posinf=1.0, neginf=0.0)
     return np.rint(np.sqrt(np.clip(usable, 0.0, 1.0)) * 15).astype(np.uint8)
 

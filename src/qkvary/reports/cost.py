@@ -1,4 +1,4 @@
-"""The report of what a model costs in every variant."""
+"""The report of a model's costs in every variant."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from qkvary.text import names, numbers, units
 
 CONVENTIONS = {
     "macs_per_token": "one decoded token that attends to the whole context",
-    "prefill_macs": "a prompt as long as the context, pairs that no mask hides, one token's logits",
+    "prefill_macs": "a prompt as long as the context, without masked pairs, one token's logits",
     "square_macs": "a forward pass over the context, every pair of tokens, all logits (the papers)",
-    "training_macs_per_token": "forward and backward (3 x forward), pairs that no mask hides",
-    "cache_bytes_per_token": "what one token adds while no window is full",
-    "cache_growth_bytes_per_token": "what a further token adds at the end of the context",
+    "training_macs_per_token": "forward and backward (3 x forward), without masked pairs",
+    "cache_bytes_per_token": "bytes that one token adds while no window is full",
+    "cache_growth_bytes_per_token": "bytes that a further token adds at the end of the context",
     "cache_bytes": "the whole batch at the full context",
-    "stored": "how the weights of the model itself allow to store less, exactly",
+    "stored": "exact saving with the weights of the given model",
     "moved_bytes_per_token": "weights, cache and writes of one decoding step over its tokens",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostComparison:
-    """A model, what is counted for it, and the costs of its variants."""
+    """A model, the measured case, and the costs of its variants."""
 
     model: Model
     layers: str
@@ -41,11 +41,11 @@ class CostComparison:
     encoder_tokens: int | None
     notes: Sequence[str]
     decimal: bool
-    """Whether amounts of memory are written in powers of ten."""
+    """Whether memory is written in powers of ten."""
 
 
 def cost_report(costs: CostComparison) -> Report:
-    """Return the report of what a model costs in every variant."""
+    """Return the report of a model's costs in every variant."""
     model, tokens = costs.model, names.count(costs.context, "token")
     return Report(
         subject=f"costs: {model.name}",
@@ -99,7 +99,7 @@ def _table(costs: CostComparison) -> Table:
 
 def _notes(base: CostRow, size: "partial[str]") -> Iterator[str]:
     yield (
-        "* the weights as they are; others would have to be trained; changes are to the first "
+        "* the given weights; others would have to be trained; changes are to the first "
         "row; MACs of one decoded token at the full context."
     )
     if base.cache_bytes is None:

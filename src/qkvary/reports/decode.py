@@ -77,7 +77,7 @@ def _speed(record: DecodeRecord) -> Section:
 
 
 def _memory(record: DecodeRecord) -> Section:
-    # All of them where no long context was measured.
+    # All rows if no long context was measured.
     rows = [row for row in record.memory if is_long(record, row)] or list(record.memory)
     blocks: list[Block] = []
     if rows:
@@ -91,8 +91,8 @@ def _memory(record: DecodeRecord) -> Section:
     return Section(
         key="memory",
         title="Memory",
-        lead="Each answer in a fresh process. Boxes, from the left: weights, cache, and what the "
-        "peak takes besides.",
+        lead="Each answer in a fresh process. Boxes, from the left: weights, cache, and the "
+        "rest of the peak.",
         blocks=tuple(blocks),
         brief=True,
     )
@@ -129,7 +129,7 @@ def _data(record: DecodeRecord) -> dict[str, Any]:
 
 
 def _speed_data(speed: Speed) -> dict[str, Any]:
-    """Return what follows from a row of ``speed``, at the same place of the list."""
+    """Return the figures derived from a row of ``speed``, at the same index."""
     return {
         **pick(
             speed,

@@ -1,6 +1,6 @@
-"""The pictures of a measurement of decoding as inline SVG: speed, and what memory is made of.
+"""The charts of a measurement of decoding as inline SVG: speed, and the parts of memory.
 
-Nothing is computed here but places.
+Only positions are computed here.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ WIDTH = 400.0
 ROW = 30.0
 TOP, BOTTOM = 30.0, 44.0
 NAME_LENGTH = 26
-"""Letters of a name beside a row."""
+"""Maximum letters of a name beside a row."""
 
 
 def speed_chart(speeds: Sequence[Speed]) -> svg.Drawing:
-    """Draw tokens per second of everybody who answered one case, a row for each variant.
+    """Draw tokens per second of every runner of one case, a row for each variant.
 
     Filled marks are this project with its caches, hollow ones transformers, and upright lines
     running the prefix again.
@@ -46,8 +46,8 @@ def speed_chart(speeds: Sequence[Speed]) -> svg.Drawing:
             if speed.row.case.variant == variant:
                 parts += _draw_rate(speed, family, across, y)
     case = speeds[0].row.case
-    said = "; ".join(
-        f"{speed.row.case.variant} {_say(speed.row.runner)} "
+    description = "; ".join(
+        f"{speed.row.case.variant} {_describe_runner(speed.row.runner)} "
         f"{numbers.real(speed.tokens_per_second.value)}"
         for speed in speeds
     )
@@ -55,13 +55,13 @@ def speed_chart(speeds: Sequence[Speed]) -> svg.Drawing:
         width=WIDTH,
         height=bottom + BOTTOM,
         title=f"Tokens per second, {describe_workload(case)}",
-        description=clip(f"{said}.", 1200),
+        description=clip(f"{description}.", 1200),
         parts=tuple(parts),
     )
 
 
 def memory_chart(rows: Sequence[MemoryRow]) -> svg.Drawing:
-    """Draw what the memory of an answer is made of: weights, cache, and what is momentary."""
+    """Draw the parts of the memory of an answer: weights, cache, and temporary tensors."""
     names = [name_memory(row) for row in rows]
     left = _margin(names)
     bottom = TOP + len(rows) * ROW
@@ -78,7 +78,7 @@ def memory_chart(rows: Sequence[MemoryRow]) -> svg.Drawing:
         family = family_of(row.case.variant, BASELINE)
         parts.append(svg.text(8, y + ROW / 2 + 4, label, f"name t-{family.key}"))
         parts += _draw_memory(row, across, y + 6, ROW - 12)
-    said = "; ".join(
+    description = "; ".join(
         f"{label}: weights {units.data_size(row.weight_bytes)}, cache "
         f"{units.data_size(row.cache_bytes)}, peak of the answer "
         f"{units.data_size(row.answer_bytes)}"
@@ -88,13 +88,13 @@ def memory_chart(rows: Sequence[MemoryRow]) -> svg.Drawing:
         width=WIDTH,
         height=bottom + BOTTOM,
         title=f"Memory, {describe_workload(rows[0].case)}",
-        description=clip(f"{said}.", 1200),
+        description=clip(f"{description}.", 1200),
         parts=tuple(parts),
     )
 
 
 def name_memory(row: MemoryRow) -> str:
-    """Who answered, short enough for a row."""
+    """Return the variant and runner, short enough for a row."""
     kind = row.runner if row.cache is None else row.cache.layout
     return short(f"{row.case.variant}, {kind}", NAME_LENGTH)
 
@@ -111,7 +111,7 @@ def _draw_rate(speed: Speed, family: Family, across: svg.Scale, y: float) -> lis
 
 
 def _draw_memory(row: MemoryRow, across: svg.Scale, y: float, height: float) -> list[Markup]:
-    """Three boxes, one behind the other."""
+    """Draw three adjacent boxes."""
     momentary = max(0, row.answer_bytes - row.cache_bytes)
     parts: list[Markup] = []
     start = 0.0
@@ -131,7 +131,7 @@ def _margin(names: Sequence[str]) -> float:
     return min(WIDTH / 2, widest + 18)
 
 
-def _say(runner: Runner) -> str:
+def _describe_runner(runner: Runner) -> str:
     return {
         "cache": "with its cache",
         "prefix": "running the prefix again",

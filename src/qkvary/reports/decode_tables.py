@@ -1,4 +1,4 @@
-"""The tables of a measurement of decoding: the terminal, the page and the README print the same."""
+"""The tables of a measurement of decoding, equal in terminal, page and README."""
 
 from collections.abc import Iterable, Iterator
 
@@ -27,12 +27,12 @@ NAMES: dict[Runner, str] = {
     "transformers": "transformers",
     "transformers-static": "its static cache",
 }
-"""Of those who answer."""
+"""The titles of the runners."""
 _MIB = 2**20
 
 
 def speed_tables(record: DecodeRecord) -> tuple[Table, ...]:
-    """One table for each context, batch and dtype."""
+    """Return one table for each context, batch and dtype."""
     speeds = read_speeds(record)
     places = dict.fromkeys(workload_of(speed.row.case) for speed in speeds)
     return tuple(
@@ -42,7 +42,7 @@ def speed_tables(record: DecodeRecord) -> tuple[Table, ...]:
 
 
 def memory_table(record: DecodeRecord) -> Table:
-    """Peak memory, an answer a row."""
+    """Return the table of peak memory, one answer per row."""
     source = "; ".join(sorted({row.source for row in record.memory}))
     return Table(
         key="memory",
@@ -74,7 +74,7 @@ def memory_table(record: DecodeRecord) -> Table:
 
 
 def gap_table(record: DecodeRecord) -> Table:
-    """Differences of peaks beside those of the formula."""
+    """Return the measured differences of peaks with those of the formula."""
     return Table(
         key="gaps",
         title="What keeping less lowers the peak by",
@@ -97,7 +97,7 @@ def gap_table(record: DecodeRecord) -> Table:
 
 
 def poster_table(record: DecodeRecord) -> Table | None:
-    """The published changes of Q-K=V against QKV beside ours, where both were measured."""
+    """Return the published changes of Q-K=V against QKV with ours, if both were measured."""
     found = compare_with_poster(record)
     if not found:
         return None
@@ -109,7 +109,7 @@ def poster_table(record: DecodeRecord) -> Table | None:
             Column(key="where", title="where", numeric=False),
             Column(key="percent", title="%"),
         ),
-        rows=tuple(row for beside in found for row in _poster_rows(beside)),
+        rows=tuple(row for one in found for row in _poster_rows(one)),
         notes=(
             (
                 "Peak memory: weights and answer, without the program. The poster's batch and "
@@ -122,7 +122,7 @@ def poster_table(record: DecodeRecord) -> Table | None:
 
 
 def describe_networks(record: DecodeRecord) -> str:
-    """The networks in a sentence."""
+    """Return a sentence about the networks."""
     question = record.question
     network = question.networks[0]
     variants = names.listed([name_variant(one) for one in question.networks])
@@ -139,7 +139,7 @@ def describe_networks(record: DecodeRecord) -> str:
 
 
 def describe_facts(record: DecodeRecord) -> list[tuple[str, str]]:
-    """What was asked, in a few words each."""
+    """Return the facts of the question, in a few words each."""
     question, settings = record.question, record.question.settings
     stream = median_with_interval(record.stream_bytes_per_second)
     return [
@@ -155,7 +155,7 @@ def describe_facts(record: DecodeRecord) -> list[tuple[str, str]]:
 
 
 def describe_provenance(record: DecodeRecord) -> list[tuple[str, str]]:
-    """Where and when it was measured, and which kernels a timing chose."""
+    """Return the machine and time of the measurement, and the kernels that were chosen."""
     stream = write_median(median_with_interval(record.stream_bytes_per_second), scale=1e-9)
     return [
         ("started", record.started),
@@ -167,24 +167,24 @@ def describe_provenance(record: DecodeRecord) -> list[tuple[str, str]]:
 
 
 def write_median(median: Median, digits: int = 3, scale: float = 1.0) -> str:
-    """A median with its interval on one line."""
+    """Write a median with its interval on one line."""
     low, high = (numbers.real(end * scale, digits) for end in (median.low, median.high))
     return f"{numbers.real(median.value * scale, digits)} [{low}, {high}]"
 
 
 def name_cache(options: CacheOptions) -> str:
-    """How a cache stores, in words."""
+    """Return the name of a cache, in words."""
     kernel = "" if options.kernel == "layer" else f", {options.kernel}"
     return f"{options.layout}, {format_options(options)}{kernel}"
 
 
 def name_runner(runner: Runner, options: CacheOptions | None) -> str:
-    """Who answers, in words."""
+    """Return the name of a runner with its cache, in words."""
     return NAMES[runner] if options is None else f"{NAMES[runner]}: {name_cache(options)}"
 
 
 def only_cache(rows: Iterable[SpeedRow | MemoryRow]) -> CacheOptions | None:
-    """How all rows store what they store; ``None`` where they do not agree."""
+    """Return the cache of all rows, or ``None`` if they differ."""
     found = {row.cache for row in rows if row.cache is not None}
     return found.pop() if len(found) == 1 else None
 
@@ -311,23 +311,23 @@ def _gap_row(gap: MemoryGap) -> tuple[Cell, ...]:
     )
 
 
-def _poster_rows(beside: PublishedComparison) -> Iterator[tuple[Cell, ...]]:
-    low, high = beside.published
+def _poster_rows(comparison: PublishedComparison) -> Iterator[tuple[Cell, ...]]:
+    low, high = comparison.published
     yield (
-        named(beside.quantity),
+        named(comparison.quantity),
         plain("the poster: 1.2B, bfloat16, A100"),
         plain(low, f"{numbers.fixed(low, 1, sign=True)} to {numbers.fixed(high, 1, sign=True)}"),
     )
-    for where, value in beside.model:
+    for where, value in comparison.model:
         yield (
-            named(beside.quantity),
+            named(comparison.quantity),
             plain(f"the cost model: 1.2B, bf16, {where}"),
             plain(value, numbers.fixed(value, 1, sign=True)),
         )
-    for where, change in beside.here:
+    for where, change in comparison.here:
         alone = change.low == change.high
         yield (
-            named(beside.quantity),
+            named(comparison.quantity),
             plain(f"measured here: {where}"),
             Cell(
                 raw=change.value,

@@ -25,7 +25,7 @@ _GAP, _CAPTION, _LINE = 14.0, 22.0, 15.0
 _LETTER = 5.6
 """Pixels of an average letter of a note."""
 _WIDEST = 1300.0
-"""Pixels up to which drawings are placed beside each other."""
+"""The maximum width of a row of drawings, in pixels."""
 
 
 def figure_files(report: Report, formats: Sequence[FigureFormat]) -> dict[str, bytes]:
@@ -98,7 +98,7 @@ def sheet(group: Group) -> str:
 
 
 def _cell(chart: Chart) -> tuple[float, float, list[Markup]]:
-    """Return the width, the height and the parts of a drawing with its words."""
+    """Return the width, the height and the parts of a drawing with caption and notes."""
     drawing = chart.draw()
     parts: list[Markup] = []
     top = 0.0

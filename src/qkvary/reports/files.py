@@ -1,4 +1,4 @@
-"""Writes the files of a report, each whole or not at all."""
+"""Writing the files of a report, each atomically."""
 
 import tempfile
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from qkvary.reports.figures import FigureFormat, figure_files
 from qkvary.reports.json_data import to_json
 from qkvary.reports.markdown import render_markdown
 from qkvary.reports.page import render_page
-from qkvary.reports.report import FORMATS, USUAL_FORMATS, Report, ReportFormat
+from qkvary.reports.report import DEFAULT_FORMATS, FORMATS, Report, ReportFormat
 from qkvary.reports.tables import table_csv
 from qkvary.storage.durable import atomic_write_file, explain_os_errors, make_directory
 from qkvary.storage.errors import UsageError
 
 RECORD_NAME = "record.json"
 ENDINGS: dict[str, ReportFormat] = {".json": "json", ".html": "html", ".md": "markdown"}
-"""The endings of a target that is one file, and its format."""
+"""The file endings of a single-file target, with their formats."""
 
 
 def write_report(
@@ -24,24 +24,24 @@ def write_report(
 ) -> tuple[Path, ...]:
     """Write a report.
 
-    Everything is made before anything is written, so that a missing package leaves no half of it.
+    All files are made before any is written, so a missing package leaves no incomplete report.
 
     Args:
-        report: What to show.
+        report: The report.
         target: The folder of the page, with ``tables/`` and ``figures/`` in it; or one file with
             one of ``ENDINGS``, which decides the format.
-        formats: Any of ``FORMATS``; ``USUAL_FORMATS`` by default.
+        formats: Any of ``FORMATS``; ``DEFAULT_FORMATS`` by default.
 
     Returns:
         The files, a record first, then the page. Equal reports give equal bytes.
 
     Raises:
         ValueError: for an unknown format.
-        UsageError: if what a format needs is not installed.
-        ResourceError: if the disk is full or not writable; what was there before is kept.
+        UsageError: if a package for a format is not installed.
+        ResourceError: if the disk is full or not writable; earlier files are kept.
     """
     single = ENDINGS.get(target.suffix)
-    wanted = USUAL_FORMATS if formats is None else formats
+    wanted = DEFAULT_FORMATS if formats is None else formats
     made = make_files(report, [single] if single else wanted)
     files = {(target if single else target / name): data for name, data in made.items()}
     for path, data in files.items():
@@ -73,11 +73,11 @@ def make_files(report: Report, formats: Sequence[ReportFormat]) -> dict[str, byt
 
 
 def check_target(target: Path) -> None:
-    """Refuse a target that could not be written, before anything is measured for it.
+    """Refuse a target that cannot be written, before a long measurement.
 
     Raises:
-        UsageError: for an unknown ending, or a place inside a file.
-        ResourceError: if the place cannot be written.
+        UsageError: for an unknown ending, or a path inside a file.
+        ResourceError: if the target cannot be written.
     """
     if target.suffix and target.suffix not in ENDINGS and not target.is_dir():
         raise UsageError(
@@ -93,14 +93,14 @@ def check_target(target: Path) -> None:
 
 
 def check_folder(folder: Path, option: str) -> None:
-    """Refuse a folder that could not be written, or made; it is not made yet.
+    """Refuse a folder that cannot be written or made, without making it.
 
     Args:
         folder: The folder of the files.
         option: The option of the command, for the message.
 
     Raises:
-        UsageError: if it is a file, or inside of one.
+        UsageError: if it is a file, or inside one.
         ResourceError: if it cannot be written.
     """
     with explain_os_errors(folder):

@@ -1,7 +1,7 @@
-"""Where the names of points go in a scatter chart, so that none covers another name or a point.
+"""Placement of names in a scatter chart, so that none covers another name or a point.
 
-Greedy and deterministic: each name takes the first free place on a spiral around its point; when
-that place is not beside the point, a thin line leads from one to the other.
+Greedy and deterministic: each name takes the first free place on a spiral around its point; a
+thin line connects them if that place is not beside the point.
 """
 
 import itertools
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Box = tuple[float, float, float, float]
-"""Left, top, right, bottom."""
+"""The left, top, right and bottom of a rectangle."""
 
 HEIGHT = 14.0
 _WIDTHS = {"-": 4.2, "(": 4.2, ")": 4.2, "I": 3.6, "[": 4.2, "]": 4.2, "/": 3.6, ",": 3.6, "=": 7.2}
@@ -19,20 +19,20 @@ _WIDTHS = {"-": 4.2, "(": 4.2, ")": 4.2, "I": 3.6, "[": 4.2, "]": 4.2, "/": 3.6,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """A name with its place."""
+    """A placed name."""
 
     text: str
     x: float
-    """Left end of the text."""
+    """The left end of the text."""
     y: float
-    """Baseline of the text."""
+    """The baseline of the text."""
     leader: tuple[float, float] | None
-    """Where a line from the point should end; None where the name stands right beside it."""
+    """The end of the line from the point; None if the name is beside the point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """A point that wants a name."""
+    """A point to name."""
 
     text: str
     x: float
@@ -40,7 +40,7 @@ class Spot:
 
 
 def text_width(text: str) -> float:
-    """Estimate the width of a label from above."""
+    """Return an upper bound of the width of a label."""
     return 2 + sum(_WIDTHS.get(letter, 9.4 if letter.isupper() else 7.2) for letter in text)
 
 
@@ -50,10 +50,10 @@ def place(spots: Sequence[Spot], obstacles: Sequence[Box], area: Box) -> list[La
     Args:
         spots: The points, in the order of the answer.
         obstacles: Boxes that no name may touch: markers, error bars.
-        area: Where names may stand.
+        area: The area of names.
 
     Returns:
-        One label per spot; None where there is no room left.
+        One label per spot; None without room.
     """
     taken = list(obstacles)
     found: dict[int, Label | None] = {}
@@ -69,17 +69,17 @@ def place(spots: Sequence[Spot], obstacles: Sequence[Box], area: Box) -> list[La
 
 
 def stack(wanted: Sequence[tuple[float, float]], top: float, bottom: float) -> list[float]:
-    """Move boxes of one column apart, each as little as the others allow.
+    """Move the boxes of one column apart, each as little as possible.
 
     Args:
-        wanted: Where the middle of each box should be, and its height.
-        top: Where the first may begin.
-        bottom: Where the last should end; a column that is higher than the room goes beyond.
+        wanted: The preferred middle and the height of each box.
+        top: The minimum top of the first box.
+        bottom: The maximum bottom of the last box; a column without room exceeds it.
 
     Returns:
         The middles, in the order of the boxes.
     """
-    # Blocks of boxes that touch: their members, height, and the sum of where each wants the block.
+    # Blocks of touching boxes: members, height, and the sum of their preferred starts.
     blocks: list[tuple[list[int], float, float]] = []
     for index in sorted(range(len(wanted)), key=lambda i: wanted[i][0]):
         middle, height = wanted[index]
@@ -123,7 +123,7 @@ def _box(x: float, y: float, text: str) -> Box:
 
 
 def _beads(spot: Spot, end: tuple[float, float]) -> list[Box]:
-    """Boxes along a leader, so that no later name is written over it."""
+    """Return boxes along a leader, so that no later name covers it."""
     steps = max(2, int(math.hypot(end[0] - spot.x, end[1] - spot.y) / 5))
     points = [
         (spot.x + (end[0] - spot.x) * i / steps, spot.y + (end[1] - spot.y) * i / steps)
@@ -174,7 +174,7 @@ def _free(box: Box, taken: list[Box], area: Box) -> bool:
 
 
 def _clear(spot: Spot, end: tuple[float, float], taken: list[Box]) -> bool:
-    """Whether a leader crosses nothing, apart from what lies at its own point."""
+    """Return whether a leader crosses nothing except near its own point."""
     beads = [
         bead for bead in _beads(spot, end) if math.hypot(bead[0] - spot.x, bead[1] - spot.y) > 14
     ]

@@ -1,7 +1,6 @@
 """Learning curves as small panels: one per variant, the baseline in grey behind each.
 
-Twelve bands in one chart hide each other; twelve panels on one scale do not, and need no colours to
-tell them apart.
+Twelve bands in one chart hide each other; twelve panels on one scale do not, and need no colours.
 """
 
 import math
@@ -18,7 +17,7 @@ from qkvary.text import names, numbers
 Axis = Literal["steps", "seconds"]
 
 POINTS = 36
-"""Places along one curve in the page; the CSV has all."""
+"""Points per curve in the page; the CSV has all."""
 _WIDTH, _HEIGHT = 212.0, 148.0
 _AREA = (36.0, 24.0, _WIDTH - 8, _HEIGHT - 20)
 
@@ -60,7 +59,7 @@ def panels(curves: Sequence[LearningCurve], axis: Axis, baseline: str) -> tuple[
 
 
 def count_runs(curves: Iterable[LearningCurve]) -> str:
-    """Return in words how many runs the bands hold."""
+    """Return the number of runs in the bands, in words."""
     counts = [number for curve in curves for number in curve.runs]
     if not counts:
         return "no runs"

@@ -1,6 +1,6 @@
 """The page of a report: one HTML file that needs nothing else; equal reports give equal text.
 
-The template escapes every text, and ``svg`` what it draws. Knows layout, not what is reported.
+The template escapes every text, and ``svg`` its drawings. Knows the layout, not the subjects.
 """
 
 import base64
@@ -83,7 +83,7 @@ def _kind(block: Block) -> str:
 
 
 def _sorts_apart(cell: Cell) -> bool:
-    """Return whether a number has to be kept beside its text for the column to sort."""
+    """Return whether sorting needs the number in addition to its text."""
     if isinstance(cell.raw, bool) or not isinstance(cell.raw, int | float):
         return False
     # The script reads a text as a number exactly where this matches.

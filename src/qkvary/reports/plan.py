@@ -78,11 +78,11 @@ def _facts(plan: Plan, serving: ServingAnswer | None) -> Iterator[tuple[str, str
     yield f"after {numbers.share(demand.reserve)} reserve", size(demand.usable_bytes)
     if serving is not None:
         first = serving.rows[0].plan
-        yield f"cache a user, {first.cache.name}", size(first.user_bytes)
+        yield f"cache per user, {first.cache.name}", size(first.user_bytes)
         none = first.devices is None
         yield "devices, as it is", "none fit" if none else numbers.whole(first.devices)
     if demand.price is not None:
-        yield "price of a device", f"{numbers.money(demand.price)} a month"
+        yield "price of a device", f"{numbers.money(demand.price)} per month"
 
 
 def _size(plan: Plan) -> Callable[[float], str]:
@@ -90,9 +90,9 @@ def _size(plan: Plan) -> Callable[[float], str]:
 
 
 def _savings(plan: Plan, answer: ServingAnswer) -> Section:
-    """Return what can be saved with the weights as they are."""
+    """Return the exact savings with the given weights."""
     report, size = answer.savings, _size(plan)
-    now = f"{size(report.bytes_now)} of cache a user in {plan.formats[0].name}"
+    now = f"{size(report.bytes_now)} of cache per user in {plan.formats[0].name}"
     methods = [describe_saving(one, len(plan.model.layers), size) for one in report.savings]
     lossy = names.listed([f"{name} {size(held)}" for name, held in report.lossy])
     blocks: list[Block] = [Prose(f"Now: {now}. Exact methods compute the same function.")]
@@ -100,10 +100,10 @@ def _savings(plan: Plan, answer: ServingAnswer) -> Section:
     if report.already or report.obstacles:
         blocks.append(Bullets((*report.already, *report.obstacles)))
     words = "scales counted; changes the function, to be measured"
-    blocks.append(Pairs(((f"lossy: {lossy} a user", words),)))
+    blocks.append(Pairs(((f"lossy: {lossy} per user", words),)))
     return Section(
         key="savings",
-        title="With the weights as they are",
+        title="With the given weights",
         link="Exact savings",
         blocks=tuple(blocks),
         brief=True,
@@ -111,7 +111,7 @@ def _savings(plan: Plan, answer: ServingAnswer) -> Section:
 
 
 def describe_saving(saving: Saving, layers: int, size: Callable[[float], str]) -> tuple[str, str]:
-    """Return in words what a method saves, and what it needs."""
+    """Return the saving of a method and its requirements, in words."""
     count = len(saving.layers)
     where = f"all {layers} layers" if count == layers else f"{count} of {layers} layers"
     saved = f"{numbers.percent(-saving.share_of_model)}"
@@ -121,17 +121,17 @@ def describe_saving(saving: Saving, layers: int, size: Callable[[float], str]) -
     certainty = "exact" if exact else f"possible, {saving.certainty}"
     then = size(saving.model_bytes_then)
     return (
-        f"{certainty}: {saving.method}, {where}: {then} a user ({saved})",
+        f"{certainty}: {saving.method}, {where}: {then} per user ({saved})",
         f"{saving.explanation}; {saving.price}",
     )
 
 
 def _explain_missing(cache: CacheCurves | None, users: UserCurves | None) -> str:
     if cache is None:
-        return "No chart of the cache: no variant keeps any."
+        return "No chart of the cache: no variant has one."
     if users is None:
         return (
-            "No chart of users and memory: not one user of any variant fits beside the weights "
+            "No chart of users and memory: no user of any variant fits with the weights "
             f"on one device, even of {MOST_MEMORY} times this memory."
         )
     return ""
@@ -145,8 +145,8 @@ def _charts(
             key="context",
             title="Cache and context",
             lead="One line for all rows that keep the same; marks are at the requested context. "
-            "Where a line enters the shaded part, one user no longer fits beside the weights on "
-            "one device. * the weights as they are; every other line would have to be trained.",
+            "Where a line enters the shaded part, one user no longer fits with the weights on "
+            "one device. * the given weights; every other line would have to be trained.",
             blocks=_alone(
                 Chart(
                     draw=partial(cache_chart, cache, decimal=decimal),
@@ -184,9 +184,9 @@ def _published(plan: Plan) -> Iterator[Section]:
             key="published",
             title="Published quality against cache",
             link="Published quality",
-            lead="What the papers measured of networks trained from scratch, not of this model; "
+            lead="The papers’ measurements of networks trained from scratch, not of this model; "
             f"the plan compares it with their {size} networks. The line joins the points on the "
-            "frontier: none keeps less and is better.",
+            "frontier: none has a smaller cache and is better.",
             blocks=published_quality([size, *(other for other in SIZES if other != size)]),
         )
 
@@ -250,7 +250,7 @@ def _served(row: ServedVariant) -> dict[str, Any]:
             "flops_per_byte=step.flops_per_byte tokens_per_second tokens_per_second_and_user bound",
         ),
         "quality": _quality(row.quality),
-        **pick(row, "standing dominated_by"),
+        **pick(row, "standing=status dominated_by"),
     }
 
 

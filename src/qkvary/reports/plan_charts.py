@@ -1,7 +1,7 @@
-"""The pictures of a plan as inline SVG: cache against context, users against memory, quality.
+"""The charts of a plan as inline SVG: cache against context, users against memory, quality.
 
-Nothing is computed here but places. A line is told apart by its dash and by the name at its end,
-so that no reader needs the colours.
+Only positions are computed here. Dashes and the names at their ends distinguish the lines, so that
+no reader needs the colours.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from qkvary.text.names import clip, listed, short
 
 WIDTH = 400.0
 LINE = 13.0
-"""Height of a line of a name."""
+"""The height of a line of a name."""
 NAME_LENGTH = 16
-"""Letters of a line of a name."""
+"""Maximum letters per line of a name."""
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 4", "12 4", "4 2 1 2", "1 2", "10 2 1 2 1 2")
-"""A dash for each row of a plan, the first one solid; more rows than these begin again."""
+"""A dash for each row of a plan, the first one solid; further rows repeat them."""
 FAR = 10.0
-"""Percent from which a change is written at the edge of the picture instead of drawn to scale."""
+"""The change in percent above which a point is at the edge of the chart, not to scale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class EndName:
     """The names at the end of a line, one below the other."""
 
     lines: tuple[str, ...]
-    """One name each."""
+    """The lines of text."""
     y: float
     """The middle of all lines."""
 
@@ -45,7 +45,7 @@ class EndName:
 
 
 def wrap_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Break the names of a line into pieces that fit beside a chart."""
+    """Break the names of a curve into lines that fit beside a chart."""
     kept = (short(name, 60).replace(" *", "\N{NO-BREAK SPACE}*") for name in names)
     broken = (textwrap.wrap(name, NAME_LENGTH) for name in kept)
     return tuple(short(piece, NAME_LENGTH + 4) for pieces in broken for piece in pieces)
@@ -54,7 +54,7 @@ def wrap_names(names: Sequence[str]) -> tuple[str, ...]:
 def end_names(
     curves: Sequence[Curve], up: Callable[[float], float], top: float, bottom: float
 ) -> list[EndName]:
-    """Place the names of lines beside their ends, moved apart where they would overlap."""
+    """Place the names of curves at their ends, without overlap."""
     written = [wrap_names(curve.names) for curve in curves]
     wanted = [
         (up(curve.points[-1][1]), len(lines) * LINE + 2)
@@ -64,45 +64,45 @@ def end_names(
     return [EndName(lines=lines, y=y) for lines, y in zip(written, middles, strict=True)]
 
 
-def cache_chart(picture: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
+def cache_chart(data: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
     """Draw the cache of one user against the context, both in doublings."""
-    height, area = _area(picture.curves)
+    height, area = _area(data.curves)
     across = svg.Scale(
-        low=picture.low,
-        high=picture.high,
+        low=data.low,
+        high=data.high,
         start=area[0],
         end=area[2],
         logarithmic=True,
         binary=True,
     )
-    low, high = cache_range(picture)
+    low, high = cache_range(data)
     up = svg.Scale(
         low=low, high=high, start=area[3], end=area[1], logarithmic=True, binary=not decimal
     )
     size = _sizes(decimal)
-    at_context = [_value_at(curve, picture.context) for curve in picture.curves]
+    at_context = [_value_at(curve, data.context) for curve in data.curves]
     parts = [
-        _taken(up(max(picture.free_bytes, low)), area),
+        _occupied(up(max(data.free_bytes, low)), area),
         svg.y_axis(up, area[0], area[2], size, 6),
         svg.x_axis(across, area[3], units.tokens, _ticks(area, 40)),
-        svg.text(8, 13, f"cache of one user, {picture.form.name}", "axis-title"),
+        svg.text(8, 13, f"cache of one user, {data.cache.name}", "axis-title"),
         svg.text(area[2], height - 6, "context in tokens (1k = 1,024)", "axis-title end"),
-        *_upright(picture.context, f"asked: {units.tokens(picture.context)}", across, area, 1),
-        *_longest(picture, across, area),
-        *_memory_line(picture, across, up, area, size),
-        *_lines(picture.curves, across, up, area),
-        *_marks(picture.curves, picture.context, at_context, across, up),
+        *_vertical(data.context, f"requested: {units.tokens(data.context)}", across, area, 1),
+        *_longest(data, across, area),
+        *_memory_line(data, across, up, area, size),
+        *_lines(data.curves, across, up, area),
+        *_marks(data.curves, data.context, at_context, across, up),
     ]
     values = [
         f"{listed(curve.names)} {size(value)}"
-        for curve, value in zip(picture.curves, at_context, strict=True)
+        for curve, value in zip(data.curves, at_context, strict=True)
     ]
     description = (
-        f"Cache of one user at {picture.context:,} tokens: {'; '.join(values)}. "
-        f"{picture.device} has {size(picture.memory_bytes)}, of which "
-        f"{size(max(picture.free_bytes, 0))} are left beside the weights."
+        f"Cache of one user at {data.context:,} tokens: {'; '.join(values)}. "
+        f"{data.device} has {size(data.memory_bytes)}, of which "
+        f"{size(max(data.free_bytes, 0))} are left after the weights."
     )
-    title = f"Cache of one user against context, stored in {picture.form.name}"
+    title = f"Cache of one user against context, stored in {data.cache.name}"
     return svg.Drawing(
         width=WIDTH,
         height=height,
@@ -112,40 +112,40 @@ def cache_chart(picture: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
     )
 
 
-def users_chart(picture: UserCurves, *, decimal: bool = False) -> svg.Drawing:
+def users_chart(data: UserCurves, *, decimal: bool = False) -> svg.Drawing:
     """Draw users of one device against its memory, as steps, both in doublings."""
-    height, area = _area(picture.curves)
+    height, area = _area(data.curves)
     across = svg.Scale(
-        low=picture.low,
-        high=picture.high,
+        low=data.low,
+        high=data.high,
         start=area[0],
         end=area[2],
         logarithmic=True,
         binary=not decimal,
     )
-    low, high = users_range(picture)
+    low, high = users_range(data)
     up = svg.Scale(low=low, high=high, start=area[3], end=area[1], logarithmic=True)
     size = _sizes(decimal)
-    at_device = picture.users_at(picture.memory_bytes)
-    memory = f"{short(picture.device, 26)}: {size(picture.memory_bytes)}"
+    at_device = data.users_at(data.memory_bytes)
+    memory = f"{short(data.device, 26)}: {size(data.memory_bytes)}"
     parts = [
         svg.y_axis(up, area[0], area[2], numbers.tick, 5),
         svg.x_axis(across, area[3], size, _ticks(area, 62)),
-        svg.text(8, 13, f"users of {picture.context:,} tokens, {picture.form.name}", "axis-title"),
+        svg.text(8, 13, f"users of {data.context:,} tokens, {data.cache.name}", "axis-title"),
         svg.text(area[2], height - 6, "memory of the device", "axis-title end"),
-        *_upright(picture.memory_bytes, memory, across, area, 1),
-        *_lines([_from_axis(curve, picture.low) for curve in picture.curves], across, up, area),
-        *_marks(picture.curves, picture.memory_bytes, at_device, across, up),
+        *_vertical(data.memory_bytes, memory, across, area, 1),
+        *_lines([_from_axis(curve, data.low) for curve in data.curves], across, up, area),
+        *_marks(data.curves, data.memory_bytes, at_device, across, up),
     ]
     values = [
         f"{listed(curve.names)} {users:,}"
-        for curve, users in zip(picture.curves, at_device, strict=True)
+        for curve, users in zip(data.curves, at_device, strict=True)
     ]
     description = (
-        f"Users of {picture.context:,} tokens beside one copy of the model on {picture.device} "
-        f"({size(picture.memory_bytes)}): {'; '.join(values)}."
+        f"Users of {data.context:,} tokens with one copy of the model on {data.device} "
+        f"({size(data.memory_bytes)}): {'; '.join(values)}."
     )
-    title = f"Users of one device against its memory, cache in {picture.form.name}"
+    title = f"Users of one device against its memory, cache in {data.cache.name}"
     return svg.Drawing(
         width=WIDTH,
         height=height,
@@ -155,17 +155,17 @@ def users_chart(picture: UserCurves, *, decimal: bool = False) -> svg.Drawing:
     )
 
 
-def quality_chart(picture: QualityPoints) -> svg.Drawing:
+def quality_chart(data: QualityPoints) -> svg.Drawing:
     """Draw the papers' change of perplexity against cache: frontier, intervals, an estimate."""
     height = 330.0
     area = (54.0, 26.0, WIDTH - 10, height - 44)
-    least = min(point.share for point in picture.points)
+    least = min(point.share for point in data.points)
     across = svg.Scale(
         low=least / 1.5, high=1.5, start=area[0], end=area[2], logarithmic=True, binary=True
     )
-    low, high = quality_range(picture)
+    low, high = quality_range(data)
     up = svg.Scale(low=low, high=high, start=area[3], end=area[1])
-    front = [(across(one.share), up(one.change_percent)) for one in picture.frontier]
+    front = [(across(one.share), up(one.change_percent)) for one in data.frontier]
     corners = svg.staircase(front, area[2])
     parts = [
         svg.y_axis(up, area[0], area[2], numbers.tick),
@@ -175,38 +175,38 @@ def quality_chart(picture: QualityPoints) -> svg.Drawing:
             area[2], height - 6, f"cache per token, as a share of {BASELINE}'s", "axis-title end"
         ),
         svg.path(corners, "frontier"),
-        *_published(picture, across, up, area, label_placement.boxes_along(corners)),
+        *_published(data, across, up, area, label_placement.boxes_along(corners)),
     ]
     values = "; ".join(
         f"{point.variant} {write_share(point.share)} of the cache, {point.change_percent:+.1f} %, "
         + ("on the frontier" if point.status == "frontier" else "dominated")
-        for point in picture.points
+        for point in data.points
     )
-    title = f"Published change of perplexity against cache, {picture.size} networks"
+    title = f"Published change of perplexity against cache, {data.size} networks"
     return svg.Drawing(
         width=WIDTH, height=height, title=title, description=values + ".", parts=tuple(parts)
     )
 
 
-def cache_range(picture: CacheCurves) -> tuple[float, float]:
-    """The bytes between which the cache is drawn: every line and the device, with room above."""
-    held = [value for curve in picture.curves for _, value in curve.points]
-    low, high = min([*held, picture.memory_bytes]) / 1.3, max(held) * 1.3
+def cache_range(data: CacheCurves) -> tuple[float, float]:
+    """Return the range of bytes of the chart: every curve and the device, with room above."""
+    held = [value for curve in data.curves for _, value in curve.points]
+    low, high = min([*held, data.memory_bytes]) / 1.3, max(held) * 1.3
     # The device and its two lines of words take a sixth of the height.
-    return low, max(high, picture.memory_bytes * (picture.memory_bytes / low) ** 0.2)
+    return low, max(high, data.memory_bytes * (data.memory_bytes / low) ** 0.2)
 
 
-def users_range(picture: UserCurves) -> tuple[float, float]:
-    """The users between which lines are drawn: from below the first."""
-    values = [value for curve in picture.curves for _, value in curve.points]
+def users_range(data: UserCurves) -> tuple[float, float]:
+    """Return the range of users of the chart, from below the first."""
+    values = [value for curve in data.curves for _, value in curve.points]
     return (0.8 if min(values) < 4 else min(values) / 2), max(max(values) * 1.5, 4.0)
 
 
-def quality_range(picture: QualityPoints) -> tuple[float, float]:
-    """The changes between which points are drawn to scale."""
-    near = [point for point in picture.points if point.change_percent <= FAR]
+def quality_range(data: QualityPoints) -> tuple[float, float]:
+    """Return the range of changes that are drawn to scale."""
+    near = [point for point in data.points if point.change_percent <= FAR]
     low, high = svg.padded([value for one in near for value in (one.low, one.real_high)], 0.06)
-    return low, high + (0.0 if len(near) == len(picture.points) else (high - low) * 0.12)
+    return low, high + (0.0 if len(near) == len(data.points) else (high - low) * 0.12)
 
 
 def write_share(share: float) -> str:
@@ -215,12 +215,12 @@ def write_share(share: float) -> str:
 
 
 def name_point(variant: str, status: str) -> str:
-    """The name of a published point, with a dagger where something dominates it."""
+    """Return the name of a published point, with a dagger if it is dominated."""
     return variant if status == "frontier" else f"{variant} †"
 
 
 def _area(curves: Sequence[Curve]) -> tuple[float, label_placement.Box]:
-    """The height of a chart of lines, and where its lines are drawn."""
+    """Return the height of a chart of curves, and the area of its curves."""
     pieces = [wrap_names(curve.names) for curve in curves]
     margin = max(label_placement.text_width(piece) for lines in pieces for piece in lines) + 16
     height = max(300.0, sum(len(lines) for lines in pieces) * (LINE + 7) + 100)
@@ -228,12 +228,12 @@ def _area(curves: Sequence[Curve]) -> tuple[float, label_placement.Box]:
 
 
 def _ticks(area: label_placement.Box, width: float) -> int:
-    """How many values find room below a chart."""
+    """Return the number of values that fit below a chart."""
     return max(2, int((area[2] - area[0]) / width))
 
 
 def dash_of(curve: Curve) -> str:
-    """The dash of a line, the same in every picture of a plan."""
+    """Return the dash of a curve, the same in every chart of a plan."""
     return DASHES[curve.order % len(DASHES)]
 
 
@@ -241,8 +241,8 @@ def _sizes(decimal: bool) -> Callable[[float], str]:
     return lambda value: units.data_size(value, decimal=decimal)
 
 
-def _taken(y: float, area: label_placement.Box) -> Markup:
-    """Shade what is not free on one device."""
+def _occupied(y: float, area: label_placement.Box) -> Markup:
+    """Shade the memory that is not free on one device."""
     bottom = min(max(y, area[1]), area[3])
     return svg.element(
         "rect",
@@ -254,10 +254,10 @@ def _taken(y: float, area: label_placement.Box) -> Markup:
     )
 
 
-def _upright(
+def _vertical(
     value: float, words: str, across: svg.Scale, area: label_placement.Box, row: int
 ) -> list[Markup]:
-    """Draw an upright line with its words above the chart, kept within it."""
+    """Draw a vertical line with its words above, within the width of the chart."""
     x, y = across(value), area[1] - 4 - (row - 1) * LINE
     half = label_placement.text_width(words) / 2
     at = min(max(x, half + 4), WIDTH - half - 4)
@@ -267,34 +267,34 @@ def _upright(
     ]
 
 
-def _longest(picture: CacheCurves, across: svg.Scale, area: label_placement.Box) -> list[Markup]:
-    if picture.max_tokens is None or not picture.low <= picture.max_tokens <= picture.high:
+def _longest(data: CacheCurves, across: svg.Scale, area: label_placement.Box) -> list[Markup]:
+    if data.max_tokens is None or not data.low <= data.max_tokens <= data.high:
         return []
-    x, words = across(picture.max_tokens), f"made for {units.tokens(picture.max_tokens)}"
+    x, words = across(data.max_tokens), f"made for {units.tokens(data.max_tokens)}"
     width = label_placement.text_width(words)
-    asked = across(picture.context)
-    # Two names over neighbouring lines stand in two rows.
-    row = 2 if abs(x - asked) < width else 1
-    drawn = _upright(picture.max_tokens, words, across, area, row)
+    requested = across(data.context)
+    # Names of neighbouring lines need two rows.
+    row = 2 if abs(x - requested) < width else 1
+    drawn = _vertical(data.max_tokens, words, across, area, row)
     return [svg.line((x, area[1]), (x, area[3]), "limit"), drawn[1]]
 
 
 def _memory_line(
-    picture: CacheCurves,
+    data: CacheCurves,
     across: svg.Scale,
     up: svg.Scale,
     area: label_placement.Box,
     size: Callable[[float], str],
 ) -> list[Markup]:
-    y = up(picture.memory_bytes)
-    free = size(picture.free_bytes) if picture.free_bytes > 0 else "nothing"
+    y = up(data.memory_bytes)
+    free = size(data.free_bytes) if data.free_bytes > 0 else "nothing"
     words = (
-        f"{short(picture.device, 26)}: {size(picture.memory_bytes)}",
+        f"{short(data.device, 26)}: {size(data.memory_bytes)}",
         f"{free} left for the cache",
     )
     # Estimated for bold letters; these are not.
     width = 0.92 * max(label_placement.text_width(line) for line in words)
-    points = [(across(x), up(value)) for curve in picture.curves for x, value in curve.points]
+    points = [(across(x), up(value)) for curve in data.curves for x, value in curve.points]
 
     def crossed(box: label_placement.Box) -> int:
         return sum(box[0] <= x <= box[2] and box[1] <= y <= box[3] for x, y in points)
@@ -314,7 +314,7 @@ def _memory_line(
 def _lines(
     curves: Sequence[Curve], across: svg.Scale, up: svg.Scale, area: label_placement.Box
 ) -> list[Markup]:
-    """Draw every line with its names behind its end."""
+    """Draw every curve with its names at its end."""
     parts: list[Markup] = []
     names: list[Markup] = []
     ends = end_names(curves, up, area[1], area[3])
@@ -338,7 +338,7 @@ def _lines(
 
 
 def _from_axis(curve: Curve, low: float) -> Curve:
-    """The line with its first step, which rises from none."""
+    """Return the curve with its first step, which begins at 0."""
     first = curve.points[0][0]
     return (
         curve if first <= low else dataclasses.replace(curve, points=((first, 0.0), *curve.points))
@@ -346,7 +346,7 @@ def _from_axis(curve: Curve, low: float) -> Curve:
 
 
 def _value_at(curve: Curve, place: float) -> float:
-    """The value of a line at one of its points."""
+    """Return the value of a curve at one of its points."""
     return next(value for x, value in curve.points if x >= place)
 
 
@@ -357,7 +357,7 @@ def _marks(
     across: svg.Scale,
     up: svg.Scale,
 ) -> list[Markup]:
-    """Mark what the table says of the place that was asked for."""
+    """Mark the values of the table at the requested position."""
     return [
         mark(family_of(curve.label, BASELINE), across(place), up(value), 4)
         for curve, value in zip(curves, values, strict=True)
@@ -366,7 +366,7 @@ def _marks(
 
 
 def _published(
-    picture: QualityPoints,
+    data: QualityPoints,
     across: svg.Scale,
     up: svg.Scale,
     area: label_placement.Box,
@@ -375,7 +375,7 @@ def _published(
     parts: list[Markup] = []
     obstacles = list(taken)
     spots: list[label_placement.Spot] = []
-    for point in picture.points:
+    for point in data.points:
         family = family_of(point.variant, BASELINE)
         x, words = across(point.share), name_point(point.variant, point.status)
         y = up(point.change_percent) if point.change_percent <= FAR else area[1] + 12
@@ -383,7 +383,7 @@ def _published(
             parts.append(svg.path([(x - 4, y - 7), (x, y - 13), (x + 4, y - 7)], "reference open"))
             words += f" {point.change_percent:+.1f} %"
         else:
-            # As wide as can be seen beside the mark, which is higher than most of them.
+            # Wide enough to be visible beside the mark, which is higher than most intervals.
             if point.high > point.low:
                 ends = up(point.low), up(point.high)
                 parts.extend(_interval(x, *ends, 8, f"whisker f-{family.key}"))
@@ -396,7 +396,7 @@ def _published(
         obstacles.append((x - half, y - 7, x + half, y + 7))
         spots.append(label_placement.Spot(text=words, x=x, y=y))
     labels = label_placement.place(spots, obstacles, (area[0] + 2, area[1], area[2], area[3] - 3))
-    for point, spot, label in zip(picture.points, spots, labels, strict=True):
+    for point, spot, label in zip(data.points, spots, labels, strict=True):
         if label is None:
             continue
         if label.leader:

@@ -18,20 +18,20 @@ from qkvary.reports.tables import Cell, Column, Table, named, plain
 from qkvary.text import names, numbers, units
 
 MOST_COLUMNS = 7
-"""Places of an axis that a table shows."""
+"""The maximum number of columns of an axis."""
 
 
-def cache_table(picture: CacheCurves, *, decimal: bool) -> Table:
-    """Return the cache of one user at some contexts, the one that was asked for among them."""
-    places = _thin(picture.low, picture.high, (picture.context, picture.max_tokens))
+def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
+    """Return the cache of one user at some contexts, including the requested one."""
+    places = _thin(data.low, data.high, (data.context, data.max_tokens))
     notes = [
         (
-            f"Stored in {picture.form.name}; the most that is kept on the way to that many tokens. "
-            "Both axes of the picture are logarithmic; a window bends a line where it is full."
+            f"Stored in {data.cache.name}; the peak up to that many tokens. "
+            "Both axes of the chart are logarithmic; a window bends a line where it is full."
         )
     ]
-    if picture.left_out:
-        notes.append(f"Without a cache: {names.listed(picture.left_out)}.")
+    if data.left_out:
+        notes.append(f"Without a cache: {names.listed(data.left_out)}.")
     return Table(
         key="cache",
         title="Cache of one user",
@@ -50,7 +50,7 @@ def cache_table(picture: CacheCurves, *, decimal: bool) -> Table:
                     for place in places
                 ),
             )
-            for curve in picture.curves
+            for curve in data.curves
             for held in (dict(curve.points),)
             for name in curve.names
         ),
@@ -58,28 +58,28 @@ def cache_table(picture: CacheCurves, *, decimal: bool) -> Table:
     )
 
 
-def users_table(picture: UserCurves, *, decimal: bool) -> Table:
-    """Return the users of one device at some amounts of memory, the plan's device among them."""
-    places = _thin(picture.low, picture.high, (picture.memory_bytes,))
+def users_table(data: UserCurves, *, decimal: bool) -> Table:
+    """Return the users of one device at some amounts of memory, including the plan's."""
+    places = _thin(data.low, data.high, (data.memory_bytes,))
     notes = [
         (
-            f"One copy of the model on one device, {numbers.share(picture.reserve)} of its "
-            f"memory left alone, the cache in {picture.form.name}. The plan's table spreads a copy "
-            "over several devices where that takes fewer in all."
+            f"One copy of the model on one device, {numbers.share(data.reserve)} of its "
+            f"memory kept free, the cache in {data.cache.name}. The plan's table spreads a copy "
+            "over several devices if that needs fewer in all."
         )
     ]
-    if picture.left_out:
-        notes.append(f"Not in the picture: {names.listed(picture.left_out)}.")
+    if data.left_out:
+        notes.append(f"Not in the chart: {names.listed(data.left_out)}.")
     return Table(
         key="users",
-        title=f"Users of {picture.context:,} tokens on one device",
+        title=f"Users of {data.context:,} tokens on one device",
         columns=(
             Column(key="variant", title="variant", numeric=False),
             *(
                 Column(
                     key=f"users_at_{place:.0f}",
                     title=units.data_size(place, decimal=decimal),
-                    below="this device" if place == picture.memory_bytes else "memory",
+                    below="this device" if place == data.memory_bytes else "memory",
                 )
                 for place in places
             ),
@@ -90,7 +90,7 @@ def users_table(picture: UserCurves, *, decimal: bool) -> Table:
                 *(plain(own, numbers.whole(own) if own else "none") for own in users),
             )
             for curve, users in zip(
-                picture.curves, zip(*map(picture.users_at, places), strict=True), strict=True
+                data.curves, zip(*map(data.users_at, places), strict=True), strict=True
             )
             for name in curve.names
         ),
@@ -98,12 +98,12 @@ def users_table(picture: UserCurves, *, decimal: bool) -> Table:
     )
 
 
-def quality_table(picture: QualityPoints) -> Table:
+def quality_table(data: QualityPoints) -> Table:
     """Return the published points with their intervals and the estimate per real token."""
     most, fewest = (numbers.percent(share, 0) for share in REAL_RANGE)
     return Table(
-        key=f"quality-{picture.size}",
-        title=f"{picture.size} networks: change of perplexity against cache",
+        key=f"quality-{data.size}",
+        title=f"{data.size} networks: change of perplexity against cache",
         columns=(
             Column(key="variant", title="variant", numeric=False),
             Column(key="cache_share", title="cache", below="of QKV's"),
@@ -125,9 +125,9 @@ def quality_table(picture: QualityPoints) -> Table:
                     else f"{numbers.fixed(point.real_low, 1, sign=True)} to "
                     f"{numbers.fixed(point.real_high, 1, sign=True)}",
                 ),
-                standing_cell(point.status, point.dominated_by),
+                status_cell(point.status, point.dominated_by),
             )
-            for point in picture.points
+            for point in data.points
         ),
         notes=(
             (
@@ -139,7 +139,7 @@ def quality_table(picture: QualityPoints) -> Table:
 
 
 def _thin(low: float, high: float, wanted: Sequence[int | None]) -> list[float]:
-    """Powers of two along an axis, few enough for a table, and what was asked for."""
+    """Return powers of two along an axis, few enough for a table, and the requested value."""
     first, last = round(low).bit_length() - 1, round(high).bit_length() - 1
     kept = sorted({value for value in wanted if value is not None and low <= value <= high})
     room = max(2, MOST_COLUMNS - len(kept))
@@ -152,7 +152,7 @@ def variants_table(plan: Plan) -> Table:
     """Return the table of a plan's variants, in serving or in training.
 
     Raises:
-        ValueError: if a plan of training does not say how.
+        ValueError: if a plan of training has no regime.
     """
     if isinstance(plan.answer, ServingAnswer):
         return serving_table(plan, plan.answer)
@@ -162,7 +162,7 @@ def variants_table(plan: Plan) -> Table:
 
 
 def serving_table(plan: Plan, answer: ServingAnswer) -> Table:
-    """Return every variant in every format: what fits, what it costs, where it stands."""
+    """Return every variant in every format: users, costs and frontier status."""
     priced = plan.demand.price is not None
     columns = (
         Column(key="variant", title="variant", numeric=False),
@@ -189,7 +189,7 @@ def serving_table(plan: Plan, answer: ServingAnswer) -> Table:
 def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
     device, made_for = plan.demand.device, plan.model.max_tokens
     limit = "" if made_for is None else f" (the model was made for {made_for:,})"
-    yield "* the weights as they are; every other row would have to be trained."
+    yield "* the given weights; every other row would have to be trained."
     yield (
         "Cache: of one user; users: on one device; devices: for all users, such as 8 by 2 where "
         f"every 2 share a copy of the model ({plan.demand.replica_sizes[-1]} at most); longest: "
@@ -231,12 +231,12 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
         notes=(
             (
                 f"Precision: {regime.precision}; "
-                f"{'each block computed again' if regime.checkpointing else 'activations kept'}, "
+                f"{'each block recomputed' if regime.checkpointing else 'activations stored'}, "
                 f"at {numbers.share(regime.utilization)} of the matrix rate."
             ),
             (
                 "Weights: with their optimizer; activations: of one sequence, of a fused softmax "
-                "core and logits in 32 bits; sequences: beside weights and optimizer on one "
+                "core and logits in 32 bits; sequences: with weights and optimizer on one "
                 "device; MACs: per token."
             ),
             (
@@ -248,7 +248,7 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
 
 
 def change_cell(change: float, low: float, high: float) -> Cell:
-    """Return a published change with the interval that its printed digits leave."""
+    """Return a published change with the interval of its printed digits."""
     if low == high == 0:
         return plain(0.0, "baseline", tone="quiet")
     digits = useful_decimals(low, high)
@@ -256,11 +256,11 @@ def change_cell(change: float, low: float, high: float) -> Cell:
     return Cell(raw=change, text=numbers.fixed(change, digits, sign=True), below=below)
 
 
-def standing_cell(standing: str, above: Sequence[str]) -> Cell:
-    """Return where a variant stands, with those that dominate it."""
+def status_cell(status: str, above: Sequence[str]) -> Cell:
+    """Return the frontier status of a variant, with those that dominate it."""
     if not above:
-        return plain(standing, tone="" if standing == "frontier" else "quiet")
-    return Cell(raw=standing, text=standing, below=(f"by {names.listed(above)}",), tone="quiet")
+        return plain(status, tone="" if status == "frontier" else "quiet")
+    return Cell(raw=status, text=status, below=(f"by {names.listed(above)}",), tone="quiet")
 
 
 def _serving_row(row: ServedVariant, *, priced: bool, decimal: bool) -> tuple[Cell, ...]:
@@ -285,7 +285,7 @@ def _serving_row(row: ServedVariant, *, priced: bool, decimal: bool) -> tuple[Ce
         plain(plan.tokens_per_second, numbers.compact(plan.tokens_per_second)),
         plain(plan.bound),
         _quality_cell(row.quality),
-        standing_cell(row.standing, row.dominated_by),
+        status_cell(row.status, row.dominated_by),
     )
 
 

@@ -1,4 +1,4 @@
-"""The report of the papers' tables, recomputed: every figure as printed and as it should be."""
+"""The report of the papers' tables, recomputed: every figure as printed and recomputed."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ def published_report(
     Args:
         tables: The tables, in this order.
         rows: The figures to show.
-        counts: Show how many figures of each table have each verdict too.
+        counts: Also show the number of figures per table and verdict.
     """
     listed = [
         _section(table, own)
@@ -106,7 +106,7 @@ def _section(published: PublishedTable, rows: Sequence[Recomputed]) -> Section:
 
 
 def _row(row: Recomputed, titles: dict[str, str]) -> tuple[Cell, ...]:
-    # A table of single figures does not say what its column is about.
+    # The column of a table of single figures has no meaning.
     title = titles[row.figure.column]
     name = row.figure.row if title == "figure" else f"{row.figure.row}: {title}"
     value = row.derivation.value if row.derivation else None
@@ -120,7 +120,7 @@ def _row(row: Recomputed, titles: dict[str, str]) -> tuple[Cell, ...]:
 
 
 def _how(row: Recomputed) -> Iterator[str]:
-    """Yield the formula, what was counted, why it is not equal, and the alternatives."""
+    """Yield the formula, its convention, the reason of a difference, and the alternatives."""
     derivation = row.derivation
     if derivation is None:
         if row.figure.note:

@@ -21,16 +21,16 @@ def published_quality(sizes: Sequence[Size]) -> tuple[Block, ...]:
     Args:
         sizes: The sizes of their networks, in this order.
     """
-    pictures = [compute_quality_points(size) for size in sizes]
-    shared = shared_caveats(pictures)
+    points = [compute_quality_points(size) for size in sizes]
+    shared = shared_caveats(points)
     charts = tuple(
         Chart(
-            draw=partial(quality_chart, picture),
-            caption=f"The papers’ {picture.size} networks",
-            table=quality_table(picture),
-            notes=tuple(caveat for caveat in picture.caveats if caveat not in shared),
+            draw=partial(quality_chart, one),
+            caption=f"The papers’ {one.size} networks",
+            table=quality_table(one),
+            notes=tuple(caveat for caveat in one.caveats if caveat not in shared),
         )
-        for picture in pictures
+        for one in points
     )
     return (
         _legend(),

@@ -1,6 +1,6 @@
 """A report: a question, its answer and the sections behind it, as values without a layout.
 
-Each subject builds one ``Report``; page, Markdown, CSV, figures, terminal and JSON are made of it.
+Each subject builds one ``Report``; page, Markdown, CSV, figures, terminal and JSON render it.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from qkvary.reports.tables import Table
 
 ReportFormat = Literal["html", "markdown", "csv", "svg", "png", "pdf", "json"]
 FORMATS: tuple[ReportFormat, ...] = get_args(ReportFormat)
-USUAL_FORMATS = FORMATS[:-1]
+DEFAULT_FORMATS = FORMATS[:-1]
 
 Layout = Literal["", "narrow", "wide", "alone", "panels", "maps", "diagrams"]
 
@@ -51,14 +51,14 @@ class Chart:
     """A drawing with its caption and the table behind it."""
 
     draw: Callable[[], Drawing]
-    """Draws it; called only by renderers that show drawings."""
+    """The function that draws it; only renderers with drawings call it."""
     caption: str = ""
     detail: str = ""
     """A second line of the caption."""
     table: Table | None = None
     notes: tuple[str, ...] = ()
     file: str = ""
-    """The stem of its file; empty for a chart that is not exported by itself."""
+    """The stem of its file; empty for a chart that is not exported separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Group:
     blocks: "tuple[Block, ...]"
     title: str = ""
     detail: str = ""
-    """Stands behind the title in small type."""
+    """Small text after the title."""
     lead: str = ""
     notes: tuple[str, ...] = ()
     """Sentences below the charts."""
@@ -91,7 +91,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """Blocks that are opened on request."""
+    """Blocks that the reader can unfold."""
 
     title: str
     blocks: "tuple[Block, ...]"
@@ -125,7 +125,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Everything that a person is shown about one subject."""
+    """Everything that is shown about one subject."""
 
     subject: str
     """Its kind and name, such as ``"study: quickstart"``."""
@@ -140,11 +140,11 @@ class Report:
     datasets: tuple[Table, ...] = ()
     """Unrounded figures in long form, for the CSV files."""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What ``--json`` prints."""
+    """The JSON document."""
     stem: str = "report"
     """The file name of the page and of the Markdown document, without ending."""
     record: bytes = b""
-    """The measurement that the report was made from, where it is no part of a store of runs."""
+    """The measurement behind the report, if it is not in a store of runs."""
 
 
 def walk(blocks: tuple[Block, ...]) -> "list[Block]":

@@ -29,7 +29,7 @@ _RUN = (
 
 
 def published_table(comparison: PublishedComparison, key: str) -> Table:
-    """Return a published table beside ours."""
+    """Return a published table with our figures."""
     rows: list[tuple[Cell, ...]] = []
     for cell in comparison.cells:
         flag, tone = _FLAGS[cell.recomputes]
@@ -79,7 +79,7 @@ def with_deviation(value: float | None, deviation: float | None) -> str:
 
 
 def like(value: float | None, model: float | None, more: int = 0, *, sign: bool = False) -> str:
-    """Write a value with as many decimals as fit the size of another."""
+    """Write a value with decimals that fit the size of another."""
     size = abs(model or 0.0)
     decimals = next((count for top, count in ((10, 3), (100, 2), (1000, 1)) if size < top), 0)
     return numbers.fixed(value, decimals + more, sign)
@@ -124,7 +124,7 @@ def _metric(run: RunRow, name: str) -> Cell:
 
 
 def problem_table(runs: Sequence[RunRow], key: str) -> Table:
-    """Return the runs that failed, diverged or are missing, with what they said."""
+    """Return the runs that failed, diverged or are missing, with their messages."""
     return Table(
         key=key,
         title="Runs without a result",
@@ -189,7 +189,7 @@ def attention_table(examples: Sequence[AttentionMaps], key: str) -> Table:
 def curve_table(
     curves: Sequence[LearningCurve], key: str, title: str, places: int | None = None
 ) -> Table:
-    """Return the points of learning curves; ``places`` keeps so many a curve."""
+    """Return the points of learning curves; ``places`` limits the points per curve."""
     rows: list[tuple[Cell, ...]] = []
     for curve in curves:
         length = len(curve.steps)
@@ -226,7 +226,7 @@ def curve_table(
 
 
 def learning_rate_table(summary: Summary, key: str) -> Table:
-    """Return the learning rates that were tried and those that were chosen."""
+    """Return the learning rates, with those that were chosen."""
     return Table(
         key=key,
         title="Learning rates",

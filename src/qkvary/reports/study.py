@@ -1,4 +1,4 @@
-"""The report of a study: what the data say, every table and chart, how to run it again."""
+"""The report of a study: answers, every table and chart, and commands to run it again."""
 
 import hashlib
 import json
@@ -37,9 +37,9 @@ from qkvary.studies.results.summary import Frontier, LearningCurve, ResultTable,
 from qkvary.text import names, numbers, units
 
 MOST_PANELS = 320
-"""Panels of learning curves in one page, each over steps and over seconds; the CSV has all."""
+"""The maximum of curve panels per page, each over steps and seconds; the CSV has all."""
 _ANSWERS = 2
-"""Answers at the top: the overall one and that of the first table; the others are folded."""
+"""The number of answers at the top; the others are folded."""
 _TRAINING = "train loss"
 _RIGHT_CELLS = {
     "reverse": "the flipped index",
@@ -53,8 +53,8 @@ def study_report(summary: Summary, attention: Sequence[AttentionMaps] = ()) -> R
     """Return the report of a study.
 
     Args:
-        summary: What the study found.
-        attention: One example for each setting and variant that has one.
+        summary: The results of the study.
+        attention: One example per setting and variant, if any.
     """
     tables = study_tables.main_tables(summary)
     planned = tuple(contrast.answer for contrast in summary.contrasts)
@@ -164,7 +164,7 @@ def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
 
 
 def _as_options(groups: Sequence[Group]) -> tuple[Block, ...]:
-    """Return groups of which a choice shows one at a time."""
+    """Return a choice that shows one of the groups at a time."""
     return tuple(
         Group(blocks=(group,), options=(number,)) for number, group in enumerate(groups, start=1)
     )
@@ -194,7 +194,7 @@ def _solving(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         title="Steps until solved",
         link="Steps to solve",
         lead="Each small mark is one seed, the large one the median. Runs that did not solve the "
-        "task are counted at the right; where the middle run never did, there is no median.",
+        "task are counted at the right; without a median if the middle run never did.",
         blocks=(Group(blocks=charts, layout="wide"),) if charts else (),
     )
 
@@ -308,7 +308,7 @@ def _variants(summary: Summary) -> Section:
         key="variants",
         title="The variants",
         lead="Each drawing is derived from the definition that the network was built from. The "
-        "labels are the papers’ names: a minus separates what is learned apart, an equals sign "
+        "labels are the papers’ names: a minus separates projections, an equals sign "
         "joins roles that read one projection. Tinted boxes are what a cache keeps when text is "
         "generated.",
         blocks=(Group(blocks=diagrams, layout="diagrams"),) if diagrams else (),
@@ -319,7 +319,7 @@ def _published(summary: Summary) -> Section:
     return Section(
         key="published",
         title="Published figures",
-        lead="What the papers print beside what was measured here. “Does not recompute” means that "
+        lead="The papers’ figures, and those measured here. “Does not recompute” means that "
         "the figure does not follow from the paper’s own inputs.",
         blocks=tuple(
             run_tables.published_table(comparison, f"published-{index}")
@@ -329,7 +329,7 @@ def _published(summary: Summary) -> Section:
 
 
 def _language_models(summary: Summary) -> Section:
-    """Return what was published about variants of this study, if its networks keep a cache."""
+    """Return the published quality of the study's variants, if its networks have a cache."""
     decodes = any(one.points and one.axis == "cache_bytes_per_token" for one in summary.frontiers)
     trained = {quality.variant for size in SIZES for quality in qualities(size)}
     known = trained & set(summary.variants) - {summary.baseline}
@@ -339,7 +339,7 @@ def _language_models(summary: Summary) -> Section:
         link="Language models",
         lead="Change of perplexity against cache, of the papers’ networks of 300 million and 1.2 "
         "billion parameters: not of the networks of this study. The line joins the points on the "
-        "frontier: none keeps less and is better.",
+        "frontier: none has a smaller cache and is better.",
         blocks=published_quality(SIZES) if decodes and known else (),
     )
 
@@ -409,7 +409,7 @@ def _runs(summary: Summary) -> Section:
 
 
 def moment(stamp: str) -> str:
-    """Return an ISO 8601 time for people."""
+    """Return an ISO 8601 time in readable form."""
     return names.clip(stamp.replace("T", " ").replace("+00:00", " UTC"), 40)
 
 

@@ -1,7 +1,7 @@
 """The charts of a study as inline SVG: quality against cost, differences, steps to solve.
 
-Each function takes typed rows of the summary and returns one drawing. Nothing is computed here
-but places.
+Each function takes typed rows of the summary and returns one drawing. Only positions
+are computed here.
 """
 
 import math
@@ -42,7 +42,7 @@ TICKS: dict[CostAxis, Callable[[float], str]] = {
 
 
 def better_word(higher_is_better: bool) -> str:
-    """Say which way is good, for an axis title."""
+    """Return the better direction, for an axis title."""
     return "higher is better" if higher_is_better else "lower is better"
 
 
@@ -103,8 +103,8 @@ def error_bar(point: FrontierPoint) -> tuple[float, float] | None:
     return point.quality + gap.low_single - gap.mean, point.quality + gap.high_single - gap.mean
 
 
-def apart(places: Sequence[svg.Point]) -> list[svg.Point]:
-    """Move points that would cover each other a few pixels to the right."""
+def separate(places: Sequence[svg.Point]) -> list[svg.Point]:
+    """Move points that cover each other a few pixels to the right."""
     moved: list[svg.Point] = []
     for left, y in places:
         x = left
@@ -134,7 +134,7 @@ def _points(
     marks: list[Markup] = []
     obstacles: list[label_placement.Box] = []
     spots: list[label_placement.Spot] = []
-    places = apart([(across(point.cost), up(point.quality)) for point in points])
+    places = separate([(across(point.cost), up(point.quality)) for point in points])
     for point, (x, y) in zip(points, places, strict=True):
         family = family_of(point.variant, baseline)
         ends = error_bar(point)
@@ -174,11 +174,11 @@ def difference_chart(table: ResultTable, baseline: str) -> svg.Drawing:
     ]
     for index, row in enumerate(rows):
         parts.extend(_difference_row(row, baseline, across, 24 + (index + 0.5) * _ROW))
-    ways = ("worse", "better") if table.higher_is_better else ("better", "worse")
-    parts.append(svg.text(left, height - 8, f"← {ways[0]}", "axis-title"))
-    parts.append(svg.text(width - 12, height - 8, f"{ways[1]} →", "axis-title end"))
+    words = ("worse", "better") if table.higher_is_better else ("better", "worse")
+    parts.append(svg.text(left, height - 8, f"← {words[0]}", "axis-title"))
+    parts.append(svg.text(width - 12, height - 8, f"{words[1]} →", "axis-title end"))
     parts.append(svg.text((left + width - 12) / 2, height - 8, "difference", "axis-title middle"))
-    told = [
+    supported = [
         row.variant
         for row in rows
         if row.difference and row.difference.verdict in ("better", "worse")
@@ -186,7 +186,7 @@ def difference_chart(table: ResultTable, baseline: str) -> svg.Drawing:
     description = (
         f"Difference in {metric_name(table.metric)} to {baseline} for {len(rows)} variants. "
         f"Supported by the data: "
-        f"{listed([short(label) for label in told]) or 'none'}."
+        f"{listed([short(label) for label in supported]) or 'none'}."
     )
     return svg.Drawing(
         width=width,
@@ -198,7 +198,7 @@ def difference_chart(table: ResultTable, baseline: str) -> svg.Drawing:
 
 
 def _margin(rows: Sequence[VariantRow]) -> float:
-    """Where a chart begins beside the names of its rows."""
+    """Return the left end of a chart beside the names of its rows."""
     names = (short(row.variant, _NAME_LENGTH) for row in rows)
     return max((84.0, *(24.0 + label_placement.text_width(name) for name in names)))
 
@@ -244,7 +244,7 @@ def _why_empty(row: VariantRow) -> str:
 
 
 def solving_chart(table: ResultTable, runs: Sequence[RunRow], baseline: str) -> svg.Drawing:
-    """Draw after how many steps each seed solved the task, and how many never did."""
+    """Draw the steps that each seed took to solve the task, and the number that never did."""
     rows = [row for row in table.rows if row.solving]
     horizon = max((row.solving.horizon for row in rows if row.solving), default=1)
     left, gutter = _margin(rows), 66.0

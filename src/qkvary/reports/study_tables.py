@@ -1,6 +1,6 @@
-"""Which tables a study has: the summary's typed values as printed cells.
+"""The tables of a study: the summary's typed values as printed cells.
 
-Counts of done, failed, diverged and missing runs stand in every table of results.
+Every table of results counts done, failed, diverged and missing runs.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +21,11 @@ from qkvary.text import names, numbers, units
 
 _TONES: dict[str, Tone] = {"better": "better", "worse": "worse"}
 ARROWS = {"better": "▲", "worse": "▼"}
-"""Marks of supported differences; the word stands beside them where there is room."""
+"""Marks of supported differences, with the word where there is room."""
 
 
 def main_tables(summary: Summary) -> list[ResultTable]:
-    """Return the tables of the overview: one a task, then the averages over tasks."""
+    """Return the tables of the overview: one per task, then the averages over tasks."""
     tasks = [table for table in summary.tables if table.kind == "task"]
     covered = {task for table in tasks for task in table.tasks}
     alone = [
@@ -43,7 +43,7 @@ def metric_name(metric: str) -> str:
 
 
 def count_words(counts: Counts) -> str:
-    """Say how many of the planned runs there are, and what became of the others."""
+    """Return the counts of planned runs by state, in words."""
     parts = [f"{counts.done:,}/{counts.planned:,}"]
     for number, word in (
         (counts.failed, "failed"),
@@ -61,7 +61,7 @@ def count_cell(counts: Counts) -> Cell:
 
 
 def decimals_for(table: ResultTable) -> int:
-    """Return how many decimals tell the rows of a table apart."""
+    """Return the decimals that distinguish the rows of a table."""
     means = [row.mean for row in table.rows if row.mean is not None]
     spread = max(means) - min(means) if means else 0.0
     return 3 if spread >= 0.003 or not means else 4
@@ -110,7 +110,7 @@ def _matrix_notes(summary: Summary) -> tuple[str, ...]:
         "Mean ± standard deviation over seeds; below it the paired difference to "
         f"{summary.baseline} with its {numbers.percent(summary.method.confidence, 0)} interval. "
         f"{ARROWS['better']} better and {ARROWS['worse']} worse are supported by the data; "
-        "where there is no mark, the data do not tell the two apart."
+        "without a mark, the data do not distinguish the two."
     )
     return (note,)
 
@@ -151,7 +151,7 @@ def contrast_table(summary: Summary, key: str) -> Table:
     ]
     note = (
         "The first variant minus the second, in pairs of the same setting and seed. These "
-        f"comparisons are a family of their own, apart from those with {summary.baseline}. "
+        f"comparisons are a family of their own, separate from those with {summary.baseline}. "
         f"{ARROWS['better']} better and {ARROWS['worse']} worse are supported by the data."
     )
     return Table(
@@ -189,7 +189,7 @@ def _contrast_cell(contrast: Contrast, table: ResultTable) -> Cell:
 
 
 def variant_counts(summary: Summary, variant: str) -> Counts:
-    """Count the planned runs of a variant by what became of them."""
+    """Count the planned runs of a variant by state."""
     return count_rows(run for run in summary.runs if run.variant == variant)
 
 
@@ -288,7 +288,7 @@ def frontier_table(frontier: Frontier, key: str) -> Table:
 
 
 def cost_writer(axis: str) -> Callable[[float], str]:
-    """Return how a cost is written."""
+    """Return the function that writes a cost."""
     return {"cache_bytes_per_token": units.data_size, "training_seconds": units.duration}.get(
         axis, numbers.whole
     )
@@ -298,7 +298,7 @@ _UNSOLVED = "A run that never did counts with its last step in the mean and as l
 
 
 def solving_table(table: ResultTable, key: str) -> Table:
-    """Return how many runs solved the task, and when."""
+    """Return the number of runs that solved the task, and their steps."""
     rows: list[tuple[Cell, ...]] = []
     for row in table.rows:
         solving = row.solving
@@ -357,7 +357,7 @@ def solving_table(table: ResultTable, key: str) -> Table:
 
 
 def cost_table(tables: Sequence[ResultTable], key: str) -> Table:
-    """Return what the networks cost, once for tasks whose networks are the same."""
+    """Return the costs of the networks, once for tasks with equal networks."""
     groups = _same_costs([table for table in tables if table.kind != "average"] or list(tables))
     measured = any(row.utilization is not None for table in tables for row in table.rows)
     parts = list(
@@ -405,8 +405,8 @@ def cost_table(tables: Sequence[ResultTable], key: str) -> Table:
 
 _UTILIZATION = Column(key="utilization", title="utilization", below="mean")
 _UTILIZATION_NOTE = (
-    "Utilization is the arithmetic of training, hidden pairs and what is computed again left out, "
-    "over that of one large product on the same device when the run had ended."
+    "Utilization is the arithmetic of training, without hidden pairs and recomputation, over that "
+    "of one large product on the same device at the end of the run."
 )
 
 

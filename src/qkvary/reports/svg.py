@@ -70,7 +70,7 @@ def path(points: Sequence[Point], class_: str, closed: bool = False) -> Markup:
 
 
 def path_data(points: Sequence[Point]) -> str:
-    """Write the ``d`` of a polyline on a grid of tenths, so that rounding never accumulates."""
+    """Write the ``d`` of a polyline on a grid of tenths, so that rounding does not add up."""
     grid = [(round(x * 10), round(y * 10)) for x, y in points]
     parts = [f"M{number(grid[0][0] / 10)} {number(grid[0][1] / 10)}"] if grid else []
     for (x0, y0), (x1, y1) in itertools.pairwise(grid):
@@ -81,7 +81,7 @@ def path_data(points: Sequence[Point]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A drawing that says in words what it shows."""
+    """A drawing with a description in words."""
 
     width: float
     height: float
@@ -93,7 +93,7 @@ class Drawing:
         """Write the element for a page.
 
         Args:
-            name: Begins the ids of the title and the description; unique in the page.
+            name: The prefix of the ids of title and description; unique in the page.
         """
         return element(
             "svg",
@@ -110,23 +110,23 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A map from values to places along one axis, linear or logarithmic."""
+    """A map from values to positions along one axis, linear or logarithmic."""
 
     low: float
     """The value at ``start``."""
     high: float
     """The value at ``end``."""
     start: float
-    """The place of ``low``."""
+    """The position of ``low``."""
     end: float
-    """The place of ``high``; smaller than ``start`` on a vertical axis."""
+    """The position of ``high``; smaller than ``start`` on a vertical axis."""
     logarithmic: bool = False
-    """Whether equal ratios lie equally far apart."""
+    """Whether equal ratios have equal distances."""
     binary: bool = False
     """Whether a logarithmic axis counts in powers of two, as bytes do."""
 
     def __call__(self, value: float) -> float:
-        """Return the place of a value, kept within the axis."""
+        """Return the position of a value, kept within the axis."""
         low, high, at = (self._bend(number) for number in (self.low, self.high, value))
         share = (at - low) / (high - low) if high > low else 0.5
         return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
@@ -156,7 +156,7 @@ def linear_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float, count: int) -> list[float]:
-    """Return powers of ten; with 2 and 5 between them where there is room; else linear ticks."""
+    """Return powers of ten, with 2 and 5 between them if they fit; else linear ticks."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1, 3), (1,)):
         values = [factor * 10.0**power for power in exponents for factor in factors]
@@ -168,7 +168,7 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def binary_ticks(low: float, high: float, count: int) -> list[float]:
-    """Return powers of two between two values, so few that ``count`` is about kept."""
+    """Return powers of two between two values, about ``count`` at most."""
     first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
     every = max(1, math.ceil((last - first + 1) / (count + 1)))
     return [2.0**power for power in range(first, last + 1, every)]

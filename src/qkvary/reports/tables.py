@@ -1,6 +1,6 @@
 """Tables as values: the page, the CSV, the Markdown and the terminal print the same cells.
 
-Knows what a table is, not which tables exist.
+Does not know which tables exist.
 """
 
 import csv
@@ -19,17 +19,17 @@ _DANGEROUS = ("=", "+", "-", "@", "\t", "\r")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One cell: the figure itself and how it is printed."""
+    """One cell: the figure and its printed form."""
 
     raw: Raw
-    """Goes into the CSV, unrounded."""
+    """The unrounded value, for the CSV."""
     text: str
-    """Goes everywhere else."""
+    """The printed text, for all other formats."""
     below: tuple[str, ...] = ()
-    """Further lines in small type, joined with the text where there is only one line."""
+    """Further lines in small type, joined with the text if only one line fits."""
     tone: Tone = ""
     name: bool = False
-    """Whether this is a name that somebody gave, so that it is isolated and cut."""
+    """Whether this is a name from a user, which is isolated and cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class Column:
     """One column."""
 
     key: str
-    """Header in the CSV; units last, as in the Python interface."""
+    """The header in the CSV; units last, as in Python."""
     title: str
-    """Header everywhere else."""
+    """The header elsewhere."""
     numeric: bool = True
     below: str = ""
     """A second line of the header in small type."""
@@ -47,16 +47,16 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table with its words."""
+    """A table with its title and notes."""
 
     key: str
-    """Names the files and the element."""
+    """The name of its file and element."""
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     main: bool = False
-    """Whether this is the main table of its page: larger, and its title stands above it already."""
+    """Whether this is the main table of its page: larger, without a title of its own."""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -73,14 +73,14 @@ def named(text: str) -> Cell:
 
 
 def plain(raw: Raw, text: str | None = None, tone: Tone = "") -> Cell:
-    """Return a cell; without a text the raw value is printed as it is."""
+    """Return a cell; without a text the raw value is printed."""
     if text is None:
         text = numbers.MISSING if raw is None else str(raw)
     return Cell(raw=raw, text=text, tone=tone)
 
 
 def csv_field(value: Raw) -> str:
-    """Return one field: numbers as numbers, and an apostrophe before what would be a formula."""
+    """Return one field: numbers as numbers, formulas behind an apostrophe."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -113,7 +113,7 @@ def pick(value: object, wanted: str) -> dict[str, Any]:
     """Return attributes of a value by their names, in their order.
 
     Args:
-        value: Where the attributes are; ``None`` has ``None`` for each.
+        value: The object; ``None`` has ``None`` for each.
         wanted: The names, separated by blanks. ``new=old.inner`` renames an attribute of an
             attribute.
     """

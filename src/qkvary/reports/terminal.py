@@ -20,7 +20,7 @@ _STYLES = {"better": "bold green", "worse": "bold red", "quiet": "dim", "warn": 
 
 
 def print_report(report: Report, screen: Console) -> None:
-    """Print what a report says in brief."""
+    """Print the brief part of a report."""
     screen.print(_text(report.question, "bold"))
     if report.lead:
         screen.print(_text(report.lead, "dim"))
@@ -38,7 +38,7 @@ def print_report(report: Report, screen: Console) -> None:
 
 
 def print_table(screen: Console, table: Table) -> None:
-    """Print a table with its notes, in parts where it does not fit."""
+    """Print a table with its notes, in parts if it does not fit."""
     if not table.main:
         screen.print(_text(f"\n{table.title}", "italic"))
     _print_grid(screen, table.columns, table.rows)
@@ -49,10 +49,10 @@ def print_table(screen: Console, table: Table) -> None:
 def print_rows(
     screen: Console, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
 ) -> None:
-    """Print rows of text, in parts where they do not fit.
+    """Print rows of text, in parts if they do not fit.
 
     Args:
-        screen: Where to print.
+        screen: The console.
         columns: The heading of each column, and ``"left"`` or ``"right"``; the first names a row.
         rows: The cells.
     """
@@ -91,7 +91,7 @@ def _print_block(screen: Console, block: Block) -> None:
             for line in block.lines:
                 screen.print(_text(f"  {line}"), soft_wrap=True)
         case _:
-            # Drawings, and what the page folds, are not brief.
+            # Drawings and folded blocks are not brief.
             return
 
 

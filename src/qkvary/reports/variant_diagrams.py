@@ -39,7 +39,7 @@ def diagram(label: str) -> Chart | None:
 
 
 def describe(variant: Variant) -> str:
-    """Say in two sentences what the variant means and what decoding keeps."""
+    """Return the meaning of a variant and the contents of its cache, in two sentences."""
     meaning = descriptions.describe(variant)
     kept = descriptions.name_cached(variant)
     return f"{meaning[0].upper()}{meaning[1:]}. A cache keeps {kept}."
@@ -60,7 +60,7 @@ def _centres(variant: Variant) -> dict[Source, float]:
             places[index - 1] -= lack / 2
             places[index] += lack / 2
     if variant.sharing.key == IDENTITY:
-        # The layer input goes straight up to the key: nothing may stand in its way.
+        # The layer input goes straight up to the key, so nothing may be in between.
         places = [place - 46 if abs(place - 118) < 30 else place for place in places]
     return dict(zip(order, places, strict=True))
 
@@ -105,7 +105,7 @@ def _wire(start: svg.Point, end: svg.Point, direct: bool = False) -> Markup:
 
 
 def _past(role: Role, at: float = 0.0) -> Markup:
-    """Draw how the layer input passes by the projections: left, right, or straight up."""
+    """Draw the path of the layer input past the projections: left, right, or straight up."""
     n = svg.number
     x = _COLUMNS[role] + at
     end = _Y_ROLE + (13 if at == 0 else 4)
@@ -168,7 +168,7 @@ def _role(variant: Variant, role: Role) -> list[Markup]:
 
 
 def _scores(variant: Variant) -> str:
-    """Write the scores with the letters of what is really multiplied."""
+    """Write the scores with the letters of the multiplied projections."""
     product = "QKᵀ"
     if variant.sharing.is_symmetric and variant.query_form != "map":
         product = "xxᵀ" if variant.sharing.key == IDENTITY else "KKᵀ"

@@ -1,8 +1,7 @@
-"""How a variant looks in every drawing: a colour, a marker and a dash for each family of variants.
+"""The style of a variant in every drawing: colour, marker and dash of its family.
 
-A study may hold more variants than eyes can tell colours apart. So the colour says the family, the
-marker repeats it for readers who do not see the colour, and the name always stands beside the
-point.
+A study may have more variants than distinguishable colours. So the colour gives the family, the
+marker repeats it for readers who cannot see the colour, and the name is always beside the point.
 """
 
 from dataclasses import dataclass
@@ -20,14 +19,14 @@ Marker = Literal["square", "circle", "ring", "triangle", "diamond", "star", "cro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A group of variants that save the same thing."""
+    """A group of variants with the same kind of saving."""
 
     key: str
-    """Names the CSS class ``f-key``."""
+    """The key of the CSS class ``f-key``."""
     title: str
     marker: Marker
     dash: str
-    """A ``stroke-dasharray`` where several families share one chart; empty for a solid line."""
+    """The ``stroke-dasharray`` in charts of several families; empty for a solid line."""
     light: str
     """The colour on white, also in exported figures (after Okabe and Ito, darkened)."""
     dark: str

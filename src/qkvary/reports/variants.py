@@ -21,7 +21,7 @@ from qkvary.text.numbers import MISSING, whole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSize:
-    """The causal attention layer that every variant is counted for."""
+    """The causal attention layer whose costs are counted for every variant."""
 
     d_model: int
     num_heads: int
@@ -31,7 +31,7 @@ class LayerSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCosts:
-    """What one layer of a variant costs."""
+    """The costs of one layer of a variant."""
 
     parameters: dict[str, int]
     macs_per_token: int
