@@ -47,7 +47,7 @@ def test_a_measurement_is_printed_and_written(
         "Times as fast as running the prefix again",
         "Q-K=V against QKV: the poster's measurement and ours",
         "In float32 all runners gave the same tokens",
-        f"written: {out / 'README.md'}",
+        f"written: {out / 'report.md'}",
     ):
         assert words in printed.out
     assert printed.err.startswith("speed at 12 tokens, batch 1, float32")
@@ -277,7 +277,7 @@ def test_sizes_and_contexts_of_a_checkpoint_are_its_own(
     for typed, message in (
         (["--d-model", "8"], "expected a checkpoint without --variant and sizes"),
         (["--variant", "QKV"], "expected a checkpoint without --variant and sizes"),
-        (["--context", "1k"], "expected contexts of at most 33 tokens, which the checkpoint was"),
+        (["--context", "1k"], "expected contexts of at most 33 tokens, the maximum of"),
     ):
         assert main(["bench", "decode", str(tmp_path / "model"), *typed]) == 2
         assert message in capsys.readouterr().err

@@ -65,7 +65,9 @@ def test_a_finished_run_that_is_damaged_is_left_to_its_owner(
         assert train(places, *words) == 3
         shown = capsys.readouterr().err
         assert len(shown.splitlines()) == 1
-        assert f"{path} was changed: its sha256 is not the one in MANIFEST.json; restore it" in shown
+        assert (
+            f"{path} was changed: its sha256 is not the one in MANIFEST.json; restore it" in shown
+        )
         assert f", or move {run} away to train the run again" in shown
         assert contents(run) == files
     path.write_bytes(data)

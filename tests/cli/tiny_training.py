@@ -1,6 +1,7 @@
 """The smallest training of a text, by the command line, and what tests do with it."""
 
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
+from qkvary.reports.files import write_report
 from qkvary.studies.running import utilization
 from qkvary.training import presets
 from qkvary.training.presets import Preset
@@ -49,7 +51,8 @@ def make_places(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     patch.setattr(utilization, "SIDE_ON_CPU", 64)
     patch.setenv("QKVARY_CACHE", str(folder / "cache"))
     patch.setattr(presets, "PRESETS", with_tiny())
-    patch.setattr("qkvary.cli.train.FORMATS", ("html", "csv"))
+    few = functools.partial(write_report, formats=("html", "csv"))
+    patch.setattr("qkvary.cli.train.write_report", few)
     (folder / "mine.txt").write_text(TEXT)
     return folder
 
@@ -74,6 +77,7 @@ SCRIPT = """
 import sys
 from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
+from qkvary.reports.files import write_report
 from qkvary.training import presets
 from tests.cli.tiny_training import with_tiny
 presets.PRESETS = with_tiny()
