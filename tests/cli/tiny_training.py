@@ -51,8 +51,7 @@ def make_places(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     patch.setattr(utilization, "SIDE_ON_CPU", 64)
     patch.setenv("QKVARY_CACHE", str(folder / "cache"))
     patch.setattr(presets, "PRESETS", with_tiny())
-    few = functools.partial(write_report, formats=("html", "csv"))
-    patch.setattr("qkvary.cli.train.write_report", few)
+    patch.setattr("qkvary.reports.files.USUAL_FORMATS", ("html", "csv"))
     (folder / "mine.txt").write_text(TEXT)
     return folder
 

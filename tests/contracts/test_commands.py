@@ -150,9 +150,7 @@ def test_bad_input_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFix
 @pytest.fixture
 def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """The study of ``places`` has all pictures; to draw them takes longer than all else."""
-    for command in ("study", "train"):
-        few = functools.partial(write_report, formats=("html", "csv"))
-        monkeypatch.setattr(f"qkvary.cli.{command}.write_report", few)
+    monkeypatch.setattr("qkvary.reports.files.USUAL_FORMATS", ("html", "csv"))
     monkeypatch.setattr("qkvary.studies.running.utilization.SIDE_ON_CPU", 64)
 
 

@@ -303,5 +303,5 @@ def test_invalid_references(reference: str) -> None:
 
 
 def test_a_file_for_validation_does_not_fit_a_stream() -> None:
-    with pytest.raises(UsageError, match="take --held-out"):
+    with pytest.raises(UsageError, match="expected --held-out for a data set of the hub"):
         open_source("hf:a/b", SourceOptions(validation=Path("x")))

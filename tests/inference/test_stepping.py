@@ -50,7 +50,7 @@ class PretendedStep:
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> type[PretendedStep]:
     """A machine with a compiler that takes no time."""
-    monkeypatch.setattr(native_step, "takes", lambda *_: True)
+    monkeypatch.setattr(native_step, "supports", lambda *_: True)
     monkeypatch.setattr(native_step, "NativeStep", PretendedStep)
     PretendedStep.calls = 0
     return PretendedStep
@@ -158,7 +158,7 @@ def test_the_environment_pins_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_without_a_compiler_steps_run_the_layers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(native_step, "takes", lambda *_: False)
+    monkeypatch.setattr(native_step, "supports", lambda *_: False)
     take, found = take_steps("native", 3)
     assert take.chosen == {64: "native"}
     assert torch.allclose(found, take_steps("layer", 3)[1], atol=1e-5)

@@ -122,6 +122,7 @@ def test_digest_changes_with_any_record() -> None:
     assert records_digest(runs)[:16] in str(rerun.blocks)
 
 
+@pytest.mark.slow
 def test_five_hundred_runs_fit() -> None:
     """R6: 25 variants, 4 settings, 5 seeds."""
     summary = make_summary(MORE_VARIANTS, 5)

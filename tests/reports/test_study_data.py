@@ -100,6 +100,7 @@ def test_a_study_without_contrasts_has_no_table_of_them() -> None:
 
 def test_hostile_names_stay_in_their_cells() -> None:
     summary = make_summary(("QKV", "MQA"), 2)
+    summary = dataclasses.replace(summary, curves=summary.curves[:2])
     for payload in PAYLOADS[:60]:
         bad = renamed(summary, lambda _field, text, payload=payload: payload + text)
         for text in csv_files(bad).values():

@@ -12,16 +12,18 @@ from scipy import stats
 from qkvary.arch.labels import parse_variant
 from qkvary.costs.equal_parameters import match_parameters
 from qkvary.costs.parameters import network_parameters
-from qkvary.reports import contents
-from qkvary.reports.export import markdown_report
+from qkvary.reports import study_tables
+from qkvary.reports.files import write_report
+from qkvary.reports.markdown import render_markdown
 from qkvary.reports.page import render_page
-from qkvary.reports.terminal import print_summary
-from qkvary.reports.writing import FORMATS, write_report
+from qkvary.reports.study import study_report
+from qkvary.reports.terminal import print_report
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.records import Record
 from qkvary.studies.study import CrossSettingContrast, Setting, Study
+from qkvary.text.numbers import MISSING
 from tests.studies.made_up import make_record, make_setting, make_study
 
 LABELS = ("QKV", "Q-K=V", "I-K=V", "MQA")
@@ -207,7 +209,7 @@ def test_a_table_can_show_another_metric(summary: Summary) -> None:
 def test_a_run_in_two_settings_counts_once(summary: Summary) -> None:
     assert (summary.counts.planned, summary.counts.done, len(summary.runs)) == (25, 25, 40)
     assert summary.training_seconds == pytest.approx(50.0)
-    assert contents.variant_counts(summary, "QKV").planned == 5
+    assert study_tables.variant_counts(summary, "QKV").planned == 5
 
 
 def test_a_contrast_across_settings_is_the_paired_interval_over_settings(summary: Summary) -> None:
@@ -259,19 +261,19 @@ def test_several_settings_of_one_table_are_averaged_and_shown_alone() -> None:
 
 
 def test_reports_show_them(summary: Summary, tmp_path: Path) -> None:
-    page = render_page(summary, [])
+    page = render_page(study_report(summary))
     for text in ("Only a test.", "Q-K=V (equal)", "feed-forward width follows", "detectable"):
         assert text in page
-    assert "equal" in markdown_report(summary, [])
-    assert len(write_report(summary, [], tmp_path, FORMATS)) > 4
+    assert "equal" in render_markdown(study_report(summary))
+    assert len(write_report(study_report(summary), tmp_path)) > 4
     (table,) = [one for one in summary.tables if one.name == "seconds"]
-    rows = contents.result_table(table, summary, "key").rows
-    assert [row[-1].text for row in rows] == [contents.plain(None).text] * 2
+    rows = study_tables.result_table(table, summary, "key").rows
+    assert [row[-1].text for row in rows] == [MISSING] * 2
 
 
 def test_the_terminal_shows_them(summary: Summary) -> None:
     console = Console(record=True, width=100, force_terminal=False)
     with console.capture() as capture:
-        print_summary(summary, console)
+        print_report(study_report(summary), console)
     assert "Q-K=V (equal) against MQA (reverse)" in capture.get()
-    assert "Note: Only a test." in capture.get()
+    assert "- Only a test." in capture.get()

@@ -65,7 +65,7 @@ def verify_file(
         raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
     if found.st_size != entry.size:
         raise DamagedError(
-            f"{path} has {found.st_size:,} bytes instead of {entry.size:,}"
+            f"expected {entry.size:,} bytes in {path}, got {found.st_size:,}"
             f"{_place(directory, name, manifest, blocks)}"
         )
     mark = [found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size]
