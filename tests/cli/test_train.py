@@ -11,7 +11,7 @@ from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
 from qkvary.cli.train import Computing, Corpus, _prepare
 from qkvary.data.prepared_sets import prepare_corpus
-from qkvary.reports.report import USUAL_FORMATS
+from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage import checkpoint_folders
 from qkvary.training.distribution import SingleProcess
 from tests.cli.tiny_training import TEXT, TINY, digest, document, tiny_places, train, with_tiny
@@ -22,7 +22,7 @@ places = pytest.fixture(autouse=True)(tiny_places)
 def test_a_text_becomes_a_network_that_can_be_asked(
     places: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qkvary.reports.files.USUAL_FORMATS", USUAL_FORMATS)
+    monkeypatch.setattr("qkvary.reports.files.DEFAULT_FORMATS", DEFAULT_FORMATS)
     assert train(places, "--sample", "the ", "--tensorboard", str(places / "board")) == 0
     shown = capsys.readouterr()
     for step in (5, 10, 12):

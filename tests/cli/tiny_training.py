@@ -1,7 +1,6 @@
 """The smallest training of a text, by the command line, and what tests do with it."""
 
 import dataclasses
-import functools
 import json
 import os
 import subprocess
@@ -13,7 +12,6 @@ import pytest
 
 from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
-from qkvary.reports.files import write_report
 from qkvary.studies.running import utilization
 from qkvary.training import presets
 from qkvary.training.presets import Preset
@@ -51,7 +49,7 @@ def make_places(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     patch.setattr(utilization, "SIDE_ON_CPU", 64)
     patch.setenv("QKVARY_CACHE", str(folder / "cache"))
     patch.setattr(presets, "PRESETS", with_tiny())
-    patch.setattr("qkvary.reports.files.USUAL_FORMATS", ("html", "csv"))
+    patch.setattr("qkvary.reports.files.DEFAULT_FORMATS", ("html", "csv"))
     (folder / "mine.txt").write_text(TEXT)
     return folder
 

@@ -1,6 +1,5 @@
 """Every file in cli is a command: it explains itself, refuses bad input, and speaks JSON."""
 
-import functools
 import inspect
 import json
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ import pytest
 from cyclopts import App
 
 from qkvary.cli.main import FOLDER, command_names, main, summarise
-from qkvary.reports.files import write_report
 from tests.reference import llama2c
 
 STUDY_FILE = '''"""A study so small that a test can run it."""
@@ -150,7 +148,7 @@ def test_bad_input_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFix
 @pytest.fixture
 def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """The study of ``places`` has all pictures; to draw them takes longer than all else."""
-    monkeypatch.setattr("qkvary.reports.files.USUAL_FORMATS", ("html", "csv"))
+    monkeypatch.setattr("qkvary.reports.files.DEFAULT_FORMATS", ("html", "csv"))
     monkeypatch.setattr("qkvary.studies.running.utilization.SIDE_ON_CPU", 64)
 
 

@@ -30,7 +30,7 @@ def write_report(
         report: The report.
         target: The folder of the page, with ``tables/`` and ``figures/`` in it; or one file with
             one of ``ENDINGS``, which decides the format.
-        formats: Any of ``FORMATS``; ``USUAL_FORMATS`` by default.
+        formats: Any of ``FORMATS``; ``DEFAULT_FORMATS`` by default.
 
     Returns:
         The files, a record first, then the page. Equal reports give equal bytes.
@@ -41,7 +41,7 @@ def write_report(
         ResourceError: if the disk is full or not writable; earlier files are kept.
     """
     single = ENDINGS.get(target.suffix)
-    wanted = USUAL_FORMATS if formats is None else formats
+    wanted = DEFAULT_FORMATS if formats is None else formats
     made = make_files(report, [single] if single else wanted)
     files = {(target if single else target / name): data for name, data in made.items()}
     for path, data in files.items():
