@@ -277,10 +277,7 @@ def test_sizes_and_contexts_of_a_checkpoint_are_its_own(
     for typed, message in (
         (["--d-model", "8"], "expected a checkpoint without --variant and sizes"),
         (["--variant", "QKV"], "expected a checkpoint without --variant and sizes"),
-        (
-            ["--context", "1k"],
-            "expected contexts of at most 33 tokens, the maximum of the checkpoint",
-        ),
+        (["--context", "1k"], "expected contexts of at most 33 tokens, the maximum of"),
     ):
         assert main(["bench", "decode", str(tmp_path / "model"), *typed]) == 2
         assert message in capsys.readouterr().err

@@ -43,7 +43,7 @@ def test_a_set_is_shown_and_found_again(
     assert printed.err == ""
     for part in (
         "stories: ",
-        "tokenizer bytes: 257 tokens, 256 behind each document",
+        "tokenizer bytes: 257 tokens, 256 after each document",
         "tokens per byte",
         "held out: 0.05 of the documents, by smallest sha256",
         "equal documents across splits: 0 of validation in train",

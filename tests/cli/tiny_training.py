@@ -74,6 +74,7 @@ SCRIPT = """
 import sys
 from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
+from qkvary.reports.files import write_report
 from qkvary.training import presets
 from tests.cli.tiny_training import with_tiny
 presets.PRESETS = with_tiny()
