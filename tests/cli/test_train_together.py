@@ -110,7 +110,7 @@ def test_each_process_may_be_asked_to_stop(folder: Folder, whole: str, rank: int
     ended = folder.server.wait(folder.ranks)
     assert ended.codes[0] == 143, ended.printed
     assert ended.codes[1] in (0, 143), ended.printed
-    assert "stopped; the same command goes on" in ended.printed[0]
+    assert "stopped; the same command resumes" in ended.printed[0]
     assert folder.records() == {}
     assert not (folder.runs / "reports").exists()
     assert folder.train(2, *LONG).codes == (0, 0)
