@@ -7,7 +7,7 @@ from torch.utils.flop_counter import flop_registry
 
 
 class FlopCounter(TorchDispatchMode):
-    """What ``FlopCounterMode`` counts in all, in a third of the time."""
+    """Counts the same total as ``FlopCounterMode`` in a third of the time."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -67,7 +67,7 @@ def test_no_format_draws_nothing() -> None:
 
 
 def test_a_mark_has_the_colour_of_its_family(files: dict[str, bytes]) -> None:
-    """What the page colours by a variable is written out, and really drawn."""
+    """Colours that are variables on the page are resolved in a file, and drawn."""
     style = print_style()
     for family in FAMILIES:
         assert re.search(rf"svg \.mark\.f-{family.key} {{[^}}]*fill: {family.light}", style)

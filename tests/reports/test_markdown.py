@@ -3,9 +3,10 @@ import json
 import pytest
 
 from qkvary.reports.markdown import render_markdown, table_markdown
-from qkvary.reports.report import walk
+from qkvary.reports.report import Group, walk
 from qkvary.reports.study import study_report
 from qkvary.reports.tables import Cell, Column, Table, named, plain
+from qkvary.text import names
 from tests.reports.hostile import PAYLOADS
 from tests.reports.subjects import SUBJECTS, decode
 from tests.reports.synthetic import make_summary
@@ -45,7 +46,10 @@ def test_a_study_says_question_answers_and_tables() -> None:
     shown = [block for section in report.sections for block in walk(section.blocks)]
     tables = [block for block in shown if isinstance(block, Table)]
     behind = [block.table for block in shown if getattr(block, "table", None)]
-    assert text.count("\n### ") >= len(tables) + len(behind)
+    titled = [block for block in shown if isinstance(block, Group) and block.title]
+    headed = [group for group in titled if f"\n### {names.markdown(group.title)}\n" in text]
+    assert text.count("\n### ") == len(tables) + len(behind) + len(headed)
+    assert "How the intervals were made" in [group.title for group in headed]
     assert "does not recompute" in text
     assert f"qkvary study {summary.study} --seeds {summary.seeds[0]}-" in text
     assert all(value in text for _, value in summary.environments[0] if value.isalnum())

@@ -87,7 +87,7 @@ class SourceCodec:
 
 @dataclass(frozen=True, slots=True)
 class RoleCodec:
-    """What the softmax reads: each tensor once, or key and value separately, as engines do."""
+    """Stores the tensors that the softmax reads: each once, or key and value separately."""
 
     config: AttentionConfig
     is_split: bool

@@ -1,6 +1,6 @@
 """The report of a model's costs in every variant."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -93,11 +93,11 @@ def _table(costs: CostComparison) -> Table:
             Column(key="cache_bytes", title="cache"),
         ),
         rows=tuple(rows),
-        notes=tuple(_notes(base, partial(size))),
+        notes=tuple(_notes(base, size)),
     )
 
 
-def _notes(base: CostRow, size: "partial[str]") -> Iterator[str]:
+def _notes(base: CostRow, size: Callable[[float], str]) -> Iterator[str]:
     yield (
         "* the given weights; others would have to be trained; changes are to the first "
         "row; MACs of one decoded token at the full context."

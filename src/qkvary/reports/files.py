@@ -84,30 +84,14 @@ def check_target(target: Path) -> None:
             f"expected --out with a folder, or a file that ends in {', '.join(ENDINGS)}, got "
             f"{target}"
         )
-    if target.suffix not in ENDINGS:
-        check_folder(target, "--out")
-    elif target.is_dir():
+    if target.suffix in ENDINGS and target.is_dir():
         raise UsageError(f"expected --out with a file, got the folder {target}")
-    else:
-        check_folder(target.parent, "--out")
-
-
-def check_folder(folder: Path, option: str) -> None:
-    """Refuse a folder that cannot be written or made, without making it.
-
-    Args:
-        folder: The folder of the files.
-        option: The option of the command, for the message.
-
-    Raises:
-        UsageError: if it is a file, or inside one.
-        ResourceError: if it cannot be written.
-    """
+    folder = target.parent if target.suffix in ENDINGS else target
     with explain_os_errors(folder):
-        there = next(
-            place for place in (folder.absolute(), *folder.absolute().parents) if place.exists()
+        existing = next(
+            path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
         )
-        if there.is_dir():
-            with tempfile.TemporaryFile(dir=there):
+        if existing.is_dir():
+            with tempfile.TemporaryFile(dir=existing):
                 return
-    raise UsageError(f"expected {option} with a folder, or a file in one, got {there}, a file")
+    raise UsageError(f"expected --out with a folder, or a file in one, got {existing}, a file")

@@ -6,6 +6,8 @@ Shown in a plan, and in a study whose variants were trained as language models.
 from collections.abc import Sequence
 from functools import partial
 
+from markupsafe import Markup
+
 from qkvary.literature.quality import Size
 from qkvary.planning.curves import compute_quality_points, estimate_note, shared_caveats
 from qkvary.reports import svg
@@ -56,6 +58,6 @@ def _legend() -> Legend:
     )
 
 
-def _bar(top: float, bottom: float, class_: str) -> svg.Markup:
+def _bar(top: float, bottom: float, class_: str) -> Markup:
     ends = [svg.line((3, y), (13, y), class_) for y in (top, bottom)]
     return svg.group((svg.line((8, top), (8, bottom), class_), *ends), class_="f-base")

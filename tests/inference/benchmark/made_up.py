@@ -30,7 +30,7 @@ FASTER = {"QKV": 1.0, "Q-K=V": 1.25, "MQA": 2.0}
 """Of the cache, against QKV's."""
 ROTATED = CacheOptions(layout="rotated", storage="preallocated", kernel="auto")
 MOMENTARY = 3 * 2**20
-"""What an answer takes besides its cache."""
+"""The bytes that an answer takes besides its cache."""
 
 
 def make_record(*, stock: bool = True, memory: bool = True, rounds: int = ROUNDS) -> DecodeRecord:
