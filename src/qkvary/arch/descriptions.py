@@ -1,5 +1,8 @@
 """The meaning of a variant in words and in mathematics, derived from the value."""
 
+from dataclasses import fields
+
+from qkvary.arch.labels import format_label
 from qkvary.arch.sharing import IDENTITY, Role, Source
 from qkvary.arch.variants import Variant
 from qkvary.text.names import listed
@@ -38,6 +41,35 @@ def describe(variant: Variant) -> str:
     for term in variant.terms:
         parts.append(term.words.format(value=getattr(variant, term.field)))
     return "; ".join(parts)
+
+
+def name_changes(variant: Variant, baseline: Variant) -> str:
+    """Return what a variant changes of another in a few words, such as "K=V with shared heads".
+
+    Returns:
+        The label where sharing, heads and ``+`` are not all that differs, or nothing differs.
+    """
+    others = {field.name for field in fields(variant)} - {"sharing", "num_kv_heads", "plus"}
+    more = any(getattr(variant, name) != getattr(baseline, name) for name in others)
+    changes: list[str] = []
+    if variant.sharing != baseline.sharing:
+        changes = [
+            f"no {role} projection"
+            for role in _ROLES
+            if variant.sharing.roles[role] == IDENTITY != baseline.sharing.roles[role]
+        ]
+        changes += [
+            "=".join(role[0].upper() for role in variant.sharing.readers(source))
+            for source in variant.projections
+            if len(variant.sharing.readers(source)) > 1
+        ]
+    if variant.num_kv_heads not in {baseline.num_kv_heads, None}:
+        changes.append("shared heads" if changes else "sharing heads")
+    if variant.plus and not baseline.plus:
+        changes.append("the position term +")
+    if more or not changes:
+        return format_label(variant)
+    return " with ".join(filter(None, (changes[0], listed(changes[1:]))))
 
 
 def write_equation(variant: Variant) -> str:

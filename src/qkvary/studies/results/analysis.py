@@ -2,7 +2,7 @@
 
 The parts are in ``observations`` (the runs), ``table_specs`` and ``result_tables`` (the tables and
 their rows), ``comparisons`` (differences), ``contrasts``, ``frontier``, ``learning_curves``,
-``published_comparison`` and ``answers``.
+``published_comparison``, ``headline`` and ``answers``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from qkvary.studies.results.answers import write_answers, write_caveats
 from qkvary.studies.results.comparisons import Level
 from qkvary.studies.results.contrasts import build_contrasts, contrast_family
 from qkvary.studies.results.frontier import build_frontiers
+from qkvary.studies.results.headline import write_headline
 from qkvary.studies.results.learning_curves import Event, build_curves
 from qkvary.studies.results.observations import (
     Observation,
@@ -76,6 +77,7 @@ def summarise(
     contrasts = build_contrasts(inputs, specs, tables, level)
     baseline = format_label(parse_variant(study.baseline))
     counts = count(observations)
+    headline = write_headline(tables, contrasts, baseline)
     environments = _environments(observations)
     made = {run.row.run_key: run.row for run in observations}.values()
     return Summary(
@@ -86,6 +88,8 @@ def summarise(
         variants=inputs.variants,
         seeds=study.seeds,
         counts=counts,
+        headline=headline.sentences,
+        headline_table=headline.table,
         answers=write_answers(tables, baseline),
         commands=tuple(
             f"qkvary {verb} {study.name} --seeds {typed_seeds(study.seeds)}"

@@ -331,6 +331,10 @@ class Summary:
     variants: tuple[str, ...]
     seeds: tuple[int, ...]
     counts: Counts
+    headline: tuple[str, ...]
+    """The answer in a few plain sentences; empty without a finished pair of runs."""
+    headline_table: str
+    """The table that the headline is about (``ResultTable.name``), or empty."""
     answers: tuple[str, ...]
     """The answers: which differences the data support, and which variants are not distinguished."""
     commands: tuple[str, ...]

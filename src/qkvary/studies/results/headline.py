@@ -1,0 +1,250 @@
+"""The answer of a study in a few plain sentences, by rule. Never imports torch.
+
+Each sentence follows from intervals that hold for all comparisons of the study at once: a variant
+costs something where its interval excludes zero, and "at most" is the end of an interval.
+``answers`` states every comparison in full.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qkvary.arch.descriptions import name_changes
+from qkvary.arch.labels import parse_variant
+from qkvary.studies.results.summary import (
+    Contrast,
+    Difference,
+    ResultTable,
+    VariantRow,
+    Verdict,
+)
+from qkvary.studies.results.verdicts import decimals_of
+from qkvary.text.names import count, listed
+from qkvary.text.numbers import fixed
+
+MOST_OTHER_TABLES = 2
+"""The maximum of other tables with a sentence of their own."""
+MOST_CONTRASTS = 3
+"""The maximum of planned contrasts in one sentence."""
+_DECIDED: tuple[Verdict, ...] = ("better", "worse")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """The short answer of a study, and the table that it is about."""
+
+    table: str
+    """``ResultTable.name``; empty without a finished pair of runs."""
+    sentences: tuple[str, ...]
+
+
+def write_headline(
+    tables: Sequence[ResultTable], contrasts: Sequence[Contrast], baseline: str
+) -> Headline:
+    """Return the short answer.
+
+    It is about the table that compares the most variants with an interval; among equals, the one
+    with the most decided comparisons, then the first.
+
+    Args:
+        tables: All result tables; those of single settings are skipped.
+        contrasts: The planned contrasts.
+        baseline: Label of the baseline.
+    """
+    shown = [table for table in tables if table.kind != "setting" and _compared(table)]
+    if not shown:
+        return Headline(table="", sentences=())
+    first = max(shown, key=lambda table: (_count_intervals(table), _count_decided(table)))
+    where = f"On {_the(first)}: " if len(shown) > 1 else ""
+    planned = _planned(first, contrasts)
+    sentences = _describe(first, baseline, where)
+    sentences += _recoveries(first, planned) or _direct(first, planned)
+    averages = [set(table.settings) for table in shown if table.kind == "average"]
+    others = [
+        (table, costs)
+        for table in shown
+        if table is not first
+        and not (table.kind == "task" and any(set(table.settings) <= one for one in averages))
+        and (costs := _list_costs(table, baseline))
+    ]
+    for table, costs in others[:MOST_OTHER_TABLES]:
+        sentences.append(f"On {_the(table)}: {'; '.join(costs)}.")
+    if len(others) > MOST_OTHER_TABLES:
+        more = count(len(others) - MOST_OTHER_TABLES, "more table")
+        sentences.append(f"Differences in {more}: see all comparisons.")
+    return Headline(table=first.name, sentences=tuple(sentences))
+
+
+def _the(table: ResultTable) -> str:
+    return f"the {table.name}" if table.kind == "average" else table.name
+
+
+def _compared(table: ResultTable) -> list[tuple[VariantRow, Difference]]:
+    """Return the rows with a finished pair, and their differences."""
+    return [
+        (row, row.difference) for row in table.rows if row.difference and row.difference.units > 0
+    ]
+
+
+def _count_intervals(table: ResultTable) -> int:
+    return sum(gap.low is not None for _, gap in _compared(table))
+
+
+def _count_decided(table: ResultTable) -> int:
+    return sum(gap.verdict in _DECIDED for _, gap in _compared(table))
+
+
+def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
+    """State which variants cost nothing that shows, and what the others cost."""
+    groups = _group(table, baseline)
+    unit = _unit(table.metric)
+    undecided = _select(groups, "not distinguished")
+    free = [f"{name} (at most {_most(rows, table.higher_is_better)})" for name, rows in undecided]
+    if free:
+        free[0] = f"{free[0][:-1]}{unit})"
+    parts = [f"no cost shows for {listed(free, 'or')}"] if free else []
+    same = [name for name, rows in groups if all(gap.mean == 0 for _, gap in rows)]
+    if same:
+        parts.append(f"{listed(same)}: the same as {baseline} in every pair")
+    parts += _list_costs(table, baseline)
+    if parts:
+        parts[0] = f"{where}{parts[0]}"
+    return [f"{text[:1].upper()}{text[1:]}." for text in parts]
+
+
+def _list_costs(table: ResultTable, baseline: str) -> list[str]:
+    """State the sizes of the decided differences, the smallest first."""
+    unit, found = _unit(table.metric), list[str]()
+    for verdict, verb in (("worse", "costs"), ("better", "gains")):
+        groups = _select(_group(table, baseline), verdict)
+        groups.sort(key=lambda group: max(abs(gap.mean or 0.0) for _, gap in group[1]))
+        texts = [f"{name} {_sizes(rows)}" for name, rows in groups]
+        if texts:
+            texts[0] = f"{groups[0][0]} {verb} {_sizes(groups[0][1])}{unit}"
+            found.append(listed(texts))
+    return found
+
+
+_Rows = Sequence[tuple[VariantRow, Difference]]
+
+
+def _group(table: ResultTable, baseline: str) -> list[tuple[str, _Rows]]:
+    """Group the variants that change the same and have one verdict; others stay single."""
+    rows = _compared(table)
+    words: dict[str, list[tuple[VariantRow, Difference]]] = {}
+    for row, gap in rows:
+        words.setdefault(_words(row.variant, baseline), []).append((row, gap))
+    groups: list[tuple[str, _Rows]] = []
+    for name, members in words.items():
+        if len({gap.verdict for _, gap in members}) == 1:
+            groups.append((name, members))
+        else:
+            groups += [(row.variant, [(row, gap)]) for row, gap in members]
+    return groups
+
+
+def _words(label: str, baseline: str) -> str:
+    try:
+        return name_changes(parse_variant(label), parse_variant(baseline))
+    except ValueError:
+        return label
+
+
+def _select(groups: Sequence[tuple[str, _Rows]], verdict: str) -> list[tuple[str, _Rows]]:
+    return [(name, rows) for name, rows in groups if rows[0][1].verdict == verdict]
+
+
+def _most(rows: _Rows, higher_is_better: bool) -> str:
+    """Write the largest cost that the intervals admit, rounded up to two digits."""
+    ends = [(-gap.low if higher_is_better else gap.high) for _, gap in rows if gap.low and gap.high]
+    decimals = decimals_of(max(ends))
+    return fixed(math.ceil(max(ends) * 10**decimals - 1e-9) / 10**decimals, decimals)
+
+
+def _sizes(rows: _Rows) -> str:
+    """State the size of a difference, or the range of several, with the digits that it supports."""
+    texts = sorted({_size(gap) for _, gap in rows}, key=float)
+    return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
+
+
+def _size(gap: Difference) -> str:
+    mean = abs(gap.mean or 0.0)
+    spread = (gap.high - gap.low) / 2 if gap.low is not None and gap.high is not None else None
+    decimals = max(0, decimals_of(spread) - 1)
+    while decimals < 6 and mean and float(f"{mean:.{decimals}f}") == 0:
+        decimals += 1
+    return f"{mean:.{decimals}f}"
+
+
+def _planned(
+    table: ResultTable, contrasts: Sequence[Contrast]
+) -> list[tuple[Contrast, Difference]]:
+    """Return the decided contrasts in a table and across settings."""
+    return [
+        (contrast, row.difference)
+        for contrast in contrasts
+        for row in contrast.rows
+        if (row.table == table.name or len(contrast.rows) == 1)
+        and row.difference.verdict in _DECIDED
+    ]
+
+
+def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) -> list[str]:
+    """State which share of a cost a contrast at equal cost recovers."""
+    rows = {row.variant: row for row in table.rows}
+    found: list[str] = []
+    for contrast, gap in planned:
+        ours, theirs = rows.get(contrast.variant), rows.get(contrast.reference)
+        lost = theirs.difference if theirs else None
+        if ours is None or theirs is None or lost is None or lost.verdict != "worse":
+            continue
+        if gap.verdict == "better" and _cost_the_same(ours, theirs):
+            found.append(_recovery(contrast, gap, lost, _unit(table.metric)))
+    return found
+
+
+def _direct(table: ResultTable, planned: Sequence[tuple[Contrast, Difference]]) -> list[str]:
+    """State the largest contrasts in one sentence."""
+    largest = sorted(planned, key=lambda one: -abs(one[1].mean or 0.0))[:MOST_CONTRASTS]
+    texts = [
+        f"{one.variant} is {gap.verdict} than {one.reference} by {_size(gap)}"
+        for one, gap in largest
+    ]
+    return [f"Compared directly: {listed(texts)}{_unit(table.metric)}."] if texts else []
+
+
+def _recovery(contrast: Contrast, gap: Difference, lost: Difference, unit: str) -> str:
+    why = ""
+    ours, theirs = (parse_variant(label) for label in (contrast.variant, contrast.reference))
+    if theirs.sharing.is_symmetric and not ours.sharing.is_symmetric:
+        why = ", whose scores are not symmetric,"
+    text = (
+        f"Of the {_size(lost)}{unit} that {contrast.reference} costs, {contrast.variant}{why} "
+        f"recovers {_size(gap)} with the same parameters and the same cache"
+    )
+    ends = [abs(end) for end in (gap.low, gap.high) if end is not None]
+    total = [abs(end) for end in (lost.low, lost.high) if end is not None]
+    if max(ends) < min(total) / 2:
+        return f"{text}: most of the cost remains."
+    if min(ends) > max(total) / 2:
+        return f"{text}: most of the cost."
+    return f"{text}."
+
+
+def _cost_the_same(ours: VariantRow, theirs: VariantRow) -> bool:
+    costs = ours.costs, theirs.costs
+    if costs[0] is None or costs[1] is None:
+        return False
+    return (costs[0].parameters_total, costs[0].cache_bytes_per_token) == (
+        costs[1].parameters_total,
+        costs[1].cache_bytes_per_token,
+    )
+
+
+def _unit(metric: str) -> str:
+    """Return the unit of a metric, with a leading space."""
+    if metric.endswith("loss"):
+        return " nats"
+    return f" of {metric.replace('_', ' ')}"

@@ -1,0 +1,175 @@
+"""The short answer: what it says, and that the intervals support every word of it."""
+
+import random
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from qkvary.studies.results.analysis import summarise
+from qkvary.studies.results.summary import Summary
+from qkvary.studies.study import Cell, Setting
+from tests.studies.made_up import make_record, make_setting, make_study
+
+NOISE = (0.012, -0.009, 0.003, -0.006, 0.009, 0.0015, -0.0135, 0.003)
+"""Around each level, in another order for each variant: its mean is zero."""
+
+
+def study_of(
+    levels: Mapping[str, float] | Callable[[Cell], float],
+    *,
+    metric: str = "test_loss",
+    costs: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Summary:
+    """Summarise a study of eight seeds with a level for each variant or cell."""
+    level = levels if callable(levels) else lambda cell: levels[cell.variant]
+    study = make_study(*more.pop("settings", ()), seeds=range(1, 9), **more)
+    records = []
+    for cell in study.cells():
+        turn = cell.seed + study.variants.index(cell.variant)
+        value = level(cell) + NOISE[turn % 8]
+        known = make_record(
+            cell,
+            0.0,
+            metric=metric,
+            higher_is_better=metric == "test_accuracy",
+            metrics={metric: value, "validation_accuracy": value, "steps_to_solve": None},
+        )
+        records.append(make_record(cell, 0.0, **vars_of(known, costs, cell)))
+    return summarise(study, records)
+
+
+def vars_of(record: Any, costs: Mapping[str, Any] | None, cell: Cell) -> dict[str, Any]:
+    total = {} if costs is None else {"parameters": {"total": costs[cell.variant]}}
+    return {
+        "metric": record.metric,
+        "higher_is_better": record.higher_is_better,
+        "metrics": record.metrics,
+        "costs": {**record.costs, **total},
+    }
+
+
+def four_heads() -> Setting:
+    setting = make_setting("reverse")
+    network = setting.network
+    return replace(
+        setting, network=replace(network, attention=replace(network.attention, num_heads=4))
+    )
+
+
+def test_costs_are_named_by_what_is_shared_and_ordered_by_their_size() -> None:
+    levels = {"QKV": 2.2, "Q=K=V": 2.4, "Q-K=V": 2.26, "GQA-2": 2.2, "MQA": 2.2}
+    summary = study_of(levels, settings=(four_heads(),), variants=tuple(levels))
+    free, costs = summary.headline
+    assert re.fullmatch(r"No cost shows for sharing heads \(at most 0\.0\d+ nats\)\.", free)
+    assert costs == "K=V costs 0.06 nats and Q=K=V 0.20."
+    assert summary.headline_table == "reverse"
+
+
+def test_at_most_is_the_end_of_the_interval_rounded_up() -> None:
+    summary = study_of({"QKV": 2.2, "MQA": 2.201}, variants=("QKV", "MQA"))
+    difference = summary.table("reverse").row("MQA").difference
+    assert difference is not None
+    assert difference.high is not None
+    said = float(re.findall(r"at most ([\d.]+)", summary.headline[0])[0])
+    assert difference.high <= said < 1.1 * difference.high
+
+
+def test_a_higher_accuracy_is_better() -> None:
+    levels = {"QKV": 0.8, "Q=K-V": 0.6, "MQA": 0.85}
+    summary = study_of(levels, metric="test_accuracy", variants=tuple(levels))
+    assert summary.headline == (
+        "Q=K costs 0.20 of test accuracy.",
+        "Sharing heads gains 0.05 of test accuracy.",
+    )
+
+
+def test_members_of_a_group_with_different_verdicts_are_named_by_their_labels() -> None:
+    levels = {"QKV": 2.2, "GQA-2": 2.2, "MQA": 2.3}
+    summary = study_of(levels, settings=(four_heads(),), variants=tuple(levels))
+    free, costs = summary.headline
+    assert free.startswith("No cost shows for GQA-2 (")
+    assert costs == "MQA costs 0.10 nats."
+
+
+def test_the_table_with_the_most_decided_comparisons_comes_first() -> None:
+    settings = (make_setting("reverse"), make_setting("swap", task="swap", length=8))
+    gaps = {("swap", "Q=K=V"): 0.3, ("reverse", "Q-K=V"): 0.0, ("swap", "Q-K=V"): 0.04}
+    summary = study_of(
+        lambda cell: 2.0 + gaps.get((cell.setting, cell.variant), 0.0),
+        settings=settings,
+        variants=("QKV", "Q-K=V", "Q=K=V"),
+    )
+    assert summary.headline_table == "average of reverse, swap"
+    assert summary.headline == (
+        "On the average of reverse, swap: K=V costs 0.02 nats and Q=K=V 0.15.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("level", "size", "end"),
+    [
+        (2.37, "0.03", ": most of the cost remains."),
+        (2.22, "0.18", ": most of the cost."),
+        (2.3, "0.10", "."),
+    ],
+)
+def test_a_contrast_at_equal_cost_says_how_much_it_recovers(
+    level: float, size: str, end: str
+) -> None:
+    levels = {"QKV": 2.2, "Q=K=V": 2.4, "I-K=V": level}
+    summary = study_of(levels, variants=tuple(levels), contrasts=(("I-K=V", "Q=K=V"),))
+    assert summary.headline[-1] == (
+        "Of the 0.20 nats that Q=K=V costs, I-K=V, whose scores are not symmetric, recovers "
+        f"{size} with the same parameters and the same cache{end}"
+    )
+
+
+def test_other_contrasts_are_compared_directly() -> None:
+    levels = {"QKV": 2.2, "Q-K=V": 2.2, "MQA": 2.3}
+    sizes = {"QKV": 1000, "Q-K=V": 900, "MQA": 800}
+    planned = (("Q-K=V", "MQA"),)
+    summary = study_of(levels, costs=sizes, variants=tuple(levels), contrasts=planned)
+    assert summary.headline[-1] == "Compared directly: Q-K=V is better than MQA by 0.10 nats."
+
+
+def test_without_pairs_there_is_no_short_answer() -> None:
+    summary = summarise(make_study(), [])
+    assert (summary.headline, summary.headline_table) == ((), "")
+
+
+NAMES = {
+    "Q-K=V": "K=V",
+    "Q=K=V": "Q=K=V",
+    "MQA": "sharing heads",
+    "I-K-V": "no query projection",
+    "Q-K-V[d/4]": "Q-K-V[d/4]",
+}
+
+
+def test_no_sentence_says_more_than_the_intervals() -> None:
+    """In random studies a size stands where its interval excludes zero, and only there."""
+    generator = random.Random(7)
+    labels = ("QKV", *NAMES)
+    decided = undecided = 0
+    for _ in range(6):
+        levels = {label: 2.0 + generator.choice((0.0, 0.009, 0.15)) for label in labels}
+        summary = study_of(levels, variants=labels)
+        text = " ".join(summary.headline)
+        sizes = re.findall(r"(?:[.,]|and|^) ?(\S[^,.]*?) (?:costs |gains )?(\d\.\d+)", text)
+        said = {name.removeprefix("and ").lower(): float(size) for name, size in sizes}
+        for label, name in NAMES.items():
+            gap = summary.table("reverse").row(label).difference
+            assert gap is not None
+            assert gap.mean is not None
+            if gap.verdict == "not distinguished":
+                undecided += 1
+                assert f"{name} (at most" in text
+                assert name.lower() not in said
+            else:
+                decided += 1
+                assert said[name.lower()] == pytest.approx(abs(gap.mean), abs=0.0051)
+    assert min(decided, undecided) > 5
