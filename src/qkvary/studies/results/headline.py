@@ -105,7 +105,11 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
     if free:
         free[0] = f"{free[0][:-1]}{unit})"
     parts = [f"no cost shows for {listed(free, 'or')}"] if free else []
-    same = [name for name, rows in groups if all(gap.mean == 0 for _, gap in rows)]
+    same = [
+        name
+        for name, rows in _select(groups, "no interval")
+        if all(gap.mean == 0 and gap.units > 1 for _, gap in rows)
+    ]
     if same:
         parts.append(f"{listed(same)}: the same as {baseline} in every pair")
     parts += _list_costs(table, baseline)
