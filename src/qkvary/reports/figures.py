@@ -45,6 +45,8 @@ def figure_files(report: Report, formats: Sequence[FigureFormat]) -> dict[str, b
 
 
 def _figures(report: Report) -> Iterator[tuple[str, Group]]:
+    if report.picture:
+        yield report.picture.file, Group(blocks=(report.picture,))
     for section in report.sections:
         for block in walk(section.blocks):
             if isinstance(block, Group) and block.file:

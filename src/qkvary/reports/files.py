@@ -62,7 +62,9 @@ def make_files(report: Report, formats: Sequence[ReportFormat]) -> dict[str, byt
     if "html" in formats:
         files[f"{report.stem}.html"] = render_page(report).encode()
     if "markdown" in formats:
-        files[f"{report.stem}.md"] = render_markdown(report).encode()
+        picture = f"figures/{report.picture.file}.svg" if report.picture else ""
+        text = render_markdown(report, picture if "svg" in formats else "")
+        files[f"{report.stem}.md"] = text.encode()
     if "csv" in formats:
         for table in report.datasets:
             files[f"tables/{table.key}.csv"] = table_csv(table).encode("utf-8", "replace")

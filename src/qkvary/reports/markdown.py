@@ -7,13 +7,22 @@ from qkvary.reports.tables import Table, one_line
 from qkvary.text import names
 
 
-def render_markdown(report: Report) -> str:
-    """Return the report with every table, without drawings."""
+def render_markdown(report: Report, picture: str = "") -> str:
+    """Return the report with every table and no drawing but its picture.
+
+    Args:
+        report: The report.
+        picture: The path of the file of its picture, as seen from the document; empty for none.
+    """
     lines = [f"# {names.markdown(report.question)}", ""]
     lines += [f"{names.markdown(report.subject.capitalize())}.", ""]
     if report.lead:
         lines += [names.markdown(report.lead), ""]
-    lines += _bullets((*report.answer, *report.details))
+    lines += _bullets(report.answer)
+    if picture and report.picture:
+        lines += [f"![{names.markdown(report.picture.caption)}]({picture})", ""]
+    if report.details:
+        lines += ["## Every comparison", "", *_bullets(report.details)]
     if report.caveats:
         lines += ["## Before you believe it", "", *_bullets(report.caveats)]
     if report.facts:

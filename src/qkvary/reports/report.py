@@ -132,8 +132,10 @@ class Report:
     question: str
     lead: str = ""
     answer: tuple[str, ...] = ()
+    picture: Chart | None = None
+    """The chart beside the answer."""
     details: tuple[str, ...] = ()
-    """Further answers, folded on the page and left out in the terminal."""
+    """The answer in full, folded on the page and left out in the terminal."""
     caveats: tuple[str, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()

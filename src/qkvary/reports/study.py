@@ -23,6 +23,7 @@ from qkvary.reports.report import (
     Report,
     Section,
 )
+from qkvary.reports.shared_terms import drop_shared_terms
 from qkvary.reports.study_charts import (
     AXIS_TITLES,
     difference_chart,
@@ -33,13 +34,20 @@ from qkvary.reports.study_data import study_datasets
 from qkvary.reports.tables import Cell, Column, Table, named
 from qkvary.reports.variant_diagrams import diagram
 from qkvary.reports.variant_styles import family_legend
-from qkvary.studies.results.summary import Frontier, LearningCurve, ResultTable, RunRow, Summary
+from qkvary.studies.results.summary import (
+    CostAxis,
+    Frontier,
+    LearningCurve,
+    ResultTable,
+    RunRow,
+    Summary,
+)
 from qkvary.text import names, numbers, units
 
 MOST_PANELS = 320
 """The maximum of curve panels per page, each over steps and seconds; the CSV has all."""
-_ANSWERS = 2
-"""The number of answers at the top; the others are folded."""
+_PICTURE_AXES: tuple[CostAxis, ...] = ("cache_bytes_per_token", "parameters")
+"""The costs of the picture beside the answer, the first that the study has."""
 _TRAINING = "train loss"
 _RIGHT_CELLS = {
     "reverse": "the flipped index",
@@ -56,37 +64,56 @@ def study_report(summary: Summary, attention: Sequence[AttentionMaps] = ()) -> R
         summary: The results of the study.
         attention: One example per setting and variant, if any.
     """
-    tables = study_tables.main_tables(summary)
-    planned = tuple(contrast.answer for contrast in summary.contrasts)
+    shown, shared = drop_shared_terms(summary)
+    tables = study_tables.main_tables(shown)
     sections = (
-        _results(summary, tables),
-        _frontiers(summary, tables),
-        _solving(summary, tables),
-        _curves(summary),
-        _attention(summary, attention),
-        _variants(summary),
-        Section(key="costs", title="Costs", blocks=(study_tables.cost_table(tables, "costs"),)),
+        _results(shown, tables),
+        _frontiers(shown, tables),
+        _solving(shown, tables),
+        _curves(shown),
+        _attention(shown, attention),
+        _variants(summary, tables),
         _published(summary),
-        _language_models(summary),
         _provenance(summary),
-        _runs(summary),
     )
     return Report(
         subject=f"study: {summary.study}",
         question=summary.question,
-        answer=(*summary.answers[:_ANSWERS], *planned),
-        details=summary.answers[_ANSWERS:],
-        caveats=summary.caveats,
-        facts=tuple(_facts(summary)),
+        answer=shown.headline or shown.answers,
+        picture=_picture(shown),
+        details=(
+            *(shown.answers if shown.headline else ()),
+            *(contrast.answer for contrast in shown.contrasts),
+        ),
+        caveats=shown.caveats,
+        facts=tuple(_facts(summary, shared)),
         sections=tuple(section for section in sections if section.blocks),
         datasets=study_datasets(summary, attention),
         data={"summary": summary},
     )
 
 
-def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
+def _picture(summary: Summary) -> Chart | None:
+    """Return quality against cost in the table that the answer is about."""
+    charts = {one.axis: one for one in summary.frontiers if one.table == summary.headline_table}
+    chosen = next((charts[axis] for axis in _PICTURE_AXES if axis in charts), None)
+    if chosen is None:
+        return None
+    level = numbers.percent(summary.method.confidence, 0)
+    return Chart(
+        draw=partial(frontier_chart, chosen, summary.baseline),
+        caption=f"{chosen.table}: quality against {AXIS_TITLES[chosen.axis]}",
+        detail=f"The line joins the variants that no other beats in both. Bars: {level} intervals "
+        f"of the difference to {names.clip(summary.baseline)}.",
+        file="answer",
+    )
+
+
+def _facts(summary: Summary, shared: str) -> Iterator[tuple[str, str]]:
     yield "runs", study_tables.count_words(summary.counts)
     yield "variants", numbers.whole(len(summary.variants))
+    if shared:
+        yield "all variants with", shared
     yield "tasks", numbers.whole(len({run.task for run in summary.runs}))
     yield "seeds", numbers.whole(len(summary.seeds))
     yield "training time", units.duration(summary.training_seconds)
@@ -107,9 +134,9 @@ def _results(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     )
     words = (*summary.method.sentences, *([summary.description] if summary.description else []))
     blocks: list[Block] = [
-        *([contrasts] if contrasts.rows else []),
         study_tables.matrix(summary),
         family_legend(summary.variants, summary.baseline),
+        *([contrasts] if contrasts.rows else []),
     ]
     if differences:
         blocks.append(
@@ -302,45 +329,39 @@ def _best_head(example: AttentionMaps) -> str:
     return f"{numbers.percent(most.mass, 0)} in layer {most.layer + 1}, head {most.head + 1}"
 
 
-def _variants(summary: Summary) -> Section:
+def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     diagrams = tuple(one for one in map(diagram, summary.variants) if one is not None)
+    costs = study_tables.cost_table(tables, "costs")
     return Section(
         key="variants",
-        title="The variants",
+        title="The variants and their costs",
+        link="Variants",
         lead="Each drawing is derived from the definition that the network was built from. The "
         "labels are the papers’ names: a minus separates projections, an equals sign "
         "joins roles that read one projection. Tinted boxes are what a cache keeps when text is "
         "generated.",
-        blocks=(Group(blocks=diagrams, layout="diagrams"),) if diagrams else (),
+        blocks=(*([Group(blocks=diagrams, layout="diagrams")] if diagrams else []), costs),
     )
 
 
 def _published(summary: Summary) -> Section:
+    """Return the published figures; with those of language models if the networks have a cache."""
+    decodes = any(one.points and one.axis == "cache_bytes_per_token" for one in summary.frontiers)
+    trained = {quality.variant for size in SIZES for quality in qualities(size)}
+    known = trained & set(summary.variants) - {summary.baseline}
+    tables: list[Block] = [
+        run_tables.published_table(comparison, f"published-{index}")
+        for index, comparison in enumerate(summary.published)
+    ]
+    if decodes and known:
+        title = "Language models of 300 million and 1.2 billion parameters, as published"
+        tables.append(Fold(title=title, blocks=published_quality(SIZES)))
     return Section(
         key="published",
         title="Published figures",
         lead="The papers’ figures, and those measured here. “Does not recompute” means that "
         "the figure does not follow from the paper’s own inputs.",
-        blocks=tuple(
-            run_tables.published_table(comparison, f"published-{index}")
-            for index, comparison in enumerate(summary.published)
-        ),
-    )
-
-
-def _language_models(summary: Summary) -> Section:
-    """Return the published quality of the study's variants, if its networks have a cache."""
-    decodes = any(one.points and one.axis == "cache_bytes_per_token" for one in summary.frontiers)
-    trained = {quality.variant for size in SIZES for quality in qualities(size)}
-    known = trained & set(summary.variants) - {summary.baseline}
-    return Section(
-        key="language-models",
-        title="What was published about language models",
-        link="Language models",
-        lead="Change of perplexity against cache, of the papers’ networks of 300 million and 1.2 "
-        "billion parameters: not of the networks of this study. The line joins the points on the "
-        "frontier: none has a smaller cache and is better.",
-        blocks=published_quality(SIZES) if decodes and known else (),
+        blocks=tuple(tables),
     )
 
 
@@ -356,9 +377,11 @@ def _provenance(summary: Summary) -> Section:
     rates = run_tables.learning_rate_table(summary, "learning-rates")
     return Section(
         key="rerun",
-        title="Run it again",
+        title="Runs",
+        lead=f"Runs done of those planned: {study_tables.count_words(summary.counts)}.",
         blocks=(
-            Code(summary.commands),
+            *_runs(summary),
+            Group(title="Run it again", blocks=(Code(summary.commands),)),
             Prose(
                 f"Seeds {seeds}. The same configuration, seed, thread count and numerics version "
                 "give the same run, whatever the number of workers and wherever it was interrupted."
@@ -393,19 +416,12 @@ def _value(text: str | None) -> Cell:
     return Cell(raw=text, text=names.clip(text or numbers.MISSING, 160), name=True)
 
 
-def _runs(summary: Summary) -> Section:
+def _runs(summary: Summary) -> Iterator[Block]:
     problems = run_tables.problem_table(summary.runs, "problems")
     all_runs = run_tables.run_table(summary.runs, "runs", "All runs")
     count = names.count(len(all_runs.rows), "planned run")
-    return Section(
-        key="problems",
-        title="Runs",
-        lead=f"Runs done of those planned: {study_tables.count_words(summary.counts)}.",
-        blocks=(
-            problems if problems.rows else Prose("Every planned run ended with a finite result."),
-            Fold(title=f"All {count}", blocks=(all_runs,)),
-        ),
-    )
+    yield problems if problems.rows else Prose("Every planned run ended with a finite result.")
+    yield Fold(title=f"All {count}", blocks=(all_runs,))
 
 
 def moment(stamp: str) -> str:

@@ -264,8 +264,11 @@ def frontier_table(frontier: Frontier, key: str) -> Table:
             named(point.variant),
             plain(point.cost, write(point.cost)),
             plain(point.quality, numbers.fixed(point.quality, 4)),
-            plain(point.standing, tone="" if point.standing == "frontier" else "quiet"),
-            plain(names.listed([names.clip(name, 40) for name in point.dominated_by]) or None),
+            Cell(
+                raw=point.standing,
+                text=names.clip(point.sentence, 300),
+                tone="" if point.standing == "frontier" else "quiet",
+            ),
         )
         for point in frontier.points
     )
@@ -277,8 +280,7 @@ def frontier_table(frontier: Frontier, key: str) -> Table:
             Column(key="variant", title="variant", numeric=False),
             Column(key=frontier.axis, title=frontier.axis_title),
             Column(key="quality", title=metric_name(frontier.metric)),
-            Column(key="standing", title="standing", numeric=False),
-            Column(key="dominated_by", title="dominated by", numeric=False),
+            Column(key="standing", title="is it on the frontier?", numeric=False),
         ),
         rows=rows,
         notes=(f"Without a finished run or without this cost: {names.listed(left_out)}.",)

@@ -126,10 +126,10 @@ def _sentence(
     pairwise: PairwiseDifferences,
 ) -> str:
     if sure:
-        return f"dominated: {listed(sure, 'or')} costs no more and is better"
+        return f"{listed(sure, 'or')} costs no more and is better"
     if dominating:
         names = listed([other.variant for other in dominating], "or")
-        return f"dominated by the means only: {names} costs no more and is not distinguished"
+        return f"{names} costs no more and has the better mean, which may be chance"
     rivals = [
         other.variant
         for other in others
