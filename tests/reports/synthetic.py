@@ -88,6 +88,7 @@ def make_study(variants: Sequence[str] = VARIANTS, seeds: int = 5) -> Study:
         description="Every variant of the papers on three synthetic tasks and on characters.",
         settings=(*settings, characters),
         variants=tuple(variants),
+        baseline=variants[0],
         seeds=tuple(range(seeds)),
         contrasts=tuple(pair for pair in CONTRASTS if set(pair) <= set(variants)),
     )

@@ -6,11 +6,12 @@ import pytest
 
 from qkvary.reports import study_tables
 from qkvary.reports.page import render_page
-from qkvary.reports.report import Fold, Group, Report, Section, walk
+from qkvary.reports.report import Fold, Group, Prose, Report, Section, walk
 from qkvary.reports.study import records_digest, study_report
 from qkvary.reports.tables import Table
+from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import RunRow
-from tests.reports.synthetic import MORE_VARIANTS, make_attention, make_summary
+from tests.reports.synthetic import MORE_VARIANTS, make_attention, make_study, make_summary
 
 BIG = 1_500_000
 
@@ -28,9 +29,45 @@ def test_sections_come_in_their_order() -> None:
     summary = make_summary()
     report = study_report(summary, make_attention(summary, 5))
     assert [one.key for one in report.sections] == [
-        *("results", "frontiers", "solving", "curves", "attention", "variants", "costs"),
-        *("published", "language-models", "rerun", "problems"),
+        *("results", "frontiers", "solving", "curves", "attention"),
+        *("variants", "published", "rerun"),
     ]
+
+
+def test_the_page_opens_with_the_short_answer_and_its_picture() -> None:
+    summary = make_summary()
+    report = study_report(summary)
+    assert report.answer == summary.headline
+    assert report.details == (*summary.answers, *(one.answer for one in summary.contrasts))
+    assert report.picture is not None
+    assert report.picture.caption.startswith(summary.headline_table)
+    assert report.picture.file == "answer"
+    page = render_page(report)
+    assert page.index('class="picture"') < page.index('class="fine"') < page.index("<nav")
+    assert 'http-equiv="refresh"' not in page
+    assert 'http-equiv="refresh" content="20"' in render_page(
+        dataclasses.replace(report, refresh_seconds=20)
+    )
+
+
+def test_without_finished_pairs_the_page_says_so_first() -> None:
+    summary = summarise(make_study(), [])
+    report = study_report(summary)
+    assert report.answer == summary.answers
+    assert report.picture is None
+
+
+def test_terms_that_all_variants_share_are_said_once() -> None:
+    labels = ("QKV@rotary", "Q-K=V@rotary", "MQA@rotary")
+    summary = make_summary(labels)
+    report = study_report(summary)
+    assert ("all variants with", "rotary") in report.facts
+    text = render_page(dataclasses.replace(report, sections=report.sections[:4]))
+    assert "Q-K=V" in text
+    assert "@rotary" not in text
+    assert any("Q-K=V@rotary" in row[0].text for row in tables(report)["runs"].rows)
+    mixed = study_report(make_summary(("QKV", "Q-K=V@rotary"), 2))
+    assert "@rotary" in render_page(mixed)
 
 
 def test_every_planned_run_has_a_row() -> None:
@@ -45,7 +82,6 @@ def test_every_planned_run_has_a_row() -> None:
 def test_contrasts_are_near_the_answer_with_their_correction() -> None:
     summary = make_summary()
     report = study_report(summary)
-    assert report.answer[2:] == tuple(contrast.answer for contrast in summary.contrasts)
     table = tables(report)["contrasts"]
     assert len(table.rows) == len(summary.contrasts) == 4
     assert table.title == (
@@ -171,7 +207,11 @@ def test_costs_are_a_choice_where_there_are_several() -> None:
 
 
 def test_published_language_models_are_shown_for_variants_that_decode() -> None:
-    shown = section(study_report(make_summary(("QKV", "Q-K=V"), 2)), "language-models")
-    assert "not of the networks of this study" in shown.lead
+    blocks = section(study_report(make_summary(("QKV", "Q-K=V"), 2)), "published").blocks
+    (fold,) = (block for block in blocks if isinstance(block, Fold))
+    note = fold.blocks[0]
+    assert isinstance(note, Prose)
+    assert "not of the networks of this study" in note.text
     other = study_report(make_summary(("QKV", "I-K=V"), 2))
-    assert "language-models" not in {one.key for one in other.sections}
+    blocks = [block for one in other.sections if one.key == "published" for block in one.blocks]
+    assert not any(isinstance(block, Fold) for block in blocks)

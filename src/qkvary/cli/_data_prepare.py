@@ -16,7 +16,7 @@ from qkvary.cli._prepared_output import print_prepared, summarise_prepared
 from qkvary.data.preparation import PreparationSettings, Progress
 from qkvary.data.prepared_sets import DEFAULT_TOKENIZER, prepare_corpus
 from qkvary.data.sources import SourceOptions
-from qkvary.studies.running.live import format_seconds
+from qkvary.text.units import duration
 
 Source = Annotated[
     str,
@@ -156,5 +156,5 @@ def describe_progress(progress: Progress, seconds: float) -> str:
         parts.insert(0, f"{share:.0%}")
         left = (progress.total_bytes - progress.text_bytes) / rate if rate else None
         if left is not None and left >= 0:
-            parts.append(f"{format_seconds(left)} left")
+            parts.append(f"{duration(left, 2)} left")
     return ", ".join(parts)

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from qkvary.cli._output import print_error, printable
-from qkvary.studies.running.live import format_seconds
 from qkvary.studies.running.messages import WorkerMessage
 from qkvary.studies.study import Cell
+from qkvary.text.units import duration
 
 PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
 """Seconds between two lines of progress."""
@@ -73,7 +73,7 @@ class TrainingDisplay:
             print_error(f"{self._cells[message.cell].title} failed: {message.text}")
             self.code = self.code or 1
         else:
-            took = format_seconds(message.seconds)
+            took = duration(message.seconds, 2)
             self._line(
                 f"{self._cells[message.cell].title} is done in {took}: loss {message.loss:.4f}"
             )
@@ -104,7 +104,7 @@ class TrainingDisplay:
             run = self._cells[message.cell].run
             tokens = run.training.batch_size * run.task.sequence_length
             parts.append(f"{rate * tokens:,.0f} tokens/s")
-            parts.append(f"{format_seconds((message.steps - message.step) / rate)} left")
+            parts.append(f"{duration((message.steps - message.step) / rate, 2)} left")
         return ", ".join(parts)
 
     def _line(self, text: str, style: str = "") -> None:

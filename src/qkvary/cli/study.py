@@ -3,6 +3,8 @@
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -26,6 +28,9 @@ from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.text.units import duration
+
+REFRESH_SECONDS = 20
+"""Seconds after which the page of an unfinished study reloads itself."""
 
 Workers = Annotated[
     int | None,
@@ -65,7 +70,16 @@ def command(
         _print_plan(chosen, store, json_output=json_output)
         return 0
     screen = console(sys.stderr)
-    runs = run_study(chosen, store, options, console=screen)
+    folder = report_folder(chosen.name, out)
+    page = folder / "report.html"
+
+    def publish() -> None:
+        first = not page.exists()
+        _write_page(chosen, store, folder)
+        if first:
+            screen.print(Text(f"results so far, refreshed as they come: {page}"), soft_wrap=True)
+
+    runs = run_study(chosen, store, options, console=screen, publish=publish)
     ended_early = bool(runs.message or (runs.exit_code and runs.missing))
     if ended_early:
         _explain(runs)
@@ -77,13 +91,20 @@ def command(
         return runs.exit_code
     results = gather_results(chosen, store)
     report = study_report(results.summary, results.attention)
-    files = write_report(report, report_folder(chosen.name, out))
+    files = write_report(report, folder)
     show(report, json_output=json_output, files=files, runs=runs)
     if not json_output:
         for sentence in results.damage:
             print_error(sentence)
         _print_end(runs)
     return runs.exit_code
+
+
+def _write_page(study: Study, store: Store, folder: Path) -> None:
+    """Write the page of an unfinished study."""
+    results = gather_results(study, store)
+    report = study_report(results.summary, results.attention)
+    write_report(replace(report, refresh_seconds=REFRESH_SECONDS), folder, ["html"])
 
 
 def _print_plan(study: Study, store: Store, *, json_output: bool) -> None:

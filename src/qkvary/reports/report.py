@@ -145,6 +145,8 @@ class Report:
     """The JSON document."""
     stem: str = "report"
     """The file name of the page and of the Markdown document, without ending."""
+    refresh_seconds: int = 0
+    """Seconds after which the page reloads itself; 0 for never."""
     record: bytes = b""
     """The measurement behind the report, if it is not in a store of runs."""
 

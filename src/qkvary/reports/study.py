@@ -355,7 +355,12 @@ def _published(summary: Summary) -> Section:
     ]
     if decodes and known:
         title = "Language models of 300 million and 1.2 billion parameters, as published"
-        tables.append(Fold(title=title, blocks=published_quality(SIZES)))
+        note = Prose(
+            "Change of perplexity against cache: of the papers’ networks, not of the networks of "
+            "this study. The line joins the points on the frontier: none has a smaller cache and "
+            "is better."
+        )
+        tables.append(Fold(title=title, blocks=(note, *published_quality(SIZES))))
     return Section(
         key="published",
         title="Published figures",

@@ -3,28 +3,14 @@ import io
 import pytest
 from rich.console import Console
 
+from qkvary.studies.running import live
 from qkvary.studies.running.live import (
     LiveDisplay,
     PlainDisplay,
     ProgressView,
     WorkerLine,
-    format_seconds,
 )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (None, "unknown"),
-        (0.4, "0 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min 00 s"),
-        (3599, "59 min 59 s"),
-        (7260, "2 h 01 min"),
-    ],
-)
-def test_durations(seconds: float | None, text: str) -> None:
-    assert format_seconds(seconds) == text
+from tests.studies.toy_study import toy_study
 
 
 def view() -> ProgressView:
@@ -42,7 +28,7 @@ def view() -> ProgressView:
 
 
 def test_the_summary_line_of_a_study() -> None:
-    expected = "5 of 11 runs, 2 failed, 1 diverged, 3.2 runs/min, 1 min 01 s left"
+    expected = "5 of 11 runs, 2 failed, 1 diverged, 3.2 runs/min, 61 s left"
     assert view().summary() == expected
     assert ProgressView(name="", total=3).summary() == "0 of 3 runs"
 
@@ -59,6 +45,38 @@ def test_plain_lines_are_whole_and_without_markup() -> None:
     assert second.startswith("Q-K=V: done  [5 of 11 runs")
 
 
+def test_plain_lines_come_every_ten_seconds_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(live.time, "monotonic", lambda: clock[0])
+    file = io.StringIO()
+    display = PlainDisplay(Console(file=file, width=200), view())
+    for second in range(0, 25, 3):
+        clock[0] = 100.0 + second
+        display.ended(f"run {second}")
+    display.refresh()
+    assert [line.split(" ")[1] for line in file.getvalue().splitlines()] == ["0", "12", "24"]
+    display.ended("run 99")
+    display.close()
+    assert file.getvalue().splitlines()[-1].startswith("run 99  [5 of 11 runs")
+
+
+def test_a_terminal_shows_the_mean_of_each_variant_in_each_setting() -> None:
+    shown = ProgressView(name="toy", total=6)
+    first, second = (toy_study((seed,)).cells() for seed in (1, 2))
+    for cell, result in zip((*first, second[0]), (0.5, 0.25, 1.0), strict=True):
+        shown.add(cell, result)
+    shown.add(second[1], None)
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=60, height=30, color_system=None)
+    display = LiveDisplay(console, shown)
+    display.refresh()
+    display.close()
+    lines = [line.split() for line in file.getvalue().splitlines()]
+    assert ["QKV", "0.750", "(2)"] in lines
+    assert ["Q-K=V", "0.250", "(1)"] in lines
+    assert ["mean", "so", "far", "accuracy"] in lines
+
+
 def test_a_terminal_shows_a_bar_and_every_worker() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=100, height=30, color_system=None)
@@ -68,7 +86,7 @@ def test_a_terminal_shows_a_bar_and_every_worker() -> None:
     display.ended("nothing")
     display.close()
     shown = file.getvalue()
-    for text in ("toy", "5/11", "1 min 01 s left", "worker 1", "[bold]Q-K=V[/bold]", "step 7/13"):
+    for text in ("toy", "5/11", "61 s left", "worker 1", "[bold]Q-K=V[/bold]", "step 7/13"):
         assert text in shown
     assert "loss 0.25" in shown
     assert "a [note]" in shown

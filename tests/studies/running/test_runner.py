@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from qkvary.studies.running import publishing
 from qkvary.studies.running.runner import MAX_CRASHES, RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from tests.storage.damage import trials
@@ -18,6 +19,7 @@ from tests.studies.toy_study import (
     end_runner,
     ends,
     leftovers,
+    options,
     run_toy,
     start_runner,
     starts,
@@ -49,6 +51,22 @@ def test_every_run_is_made_once_and_never_again(root: Path) -> None:
     assert set(ends(root).values()) == set(starts(root).values()) == {1}
     assert len(executions(root)) == 16
     assert leftovers(root) == []
+
+
+def test_results_are_published_while_runs_remain(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(publishing, "SHARE", 1e9)
+    study, store = toy_study(range(4)), Store(root / "runs")
+    done: list[int] = []
+
+    def publish() -> None:
+        done.append(sum(store.state(cell.run_key) == "done" for cell in study.cells()))
+
+    assert run_study(study, store, options(1), publish=publish).exit_code == 0
+    assert done == sorted(set(done))
+    assert 1 <= done[0] < done[-1] < 8
 
 
 def test_the_number_of_workers_changes_nothing(root: Path, second_root: Path) -> None:

@@ -58,7 +58,7 @@ def write_headline(
         return Headline(table="", sentences=())
     first = max(shown, key=lambda table: (_count_intervals(table), _count_decided(table)))
     where = f"On {_the(first)}: " if len(shown) > 1 else ""
-    planned = _planned(first, contrasts)
+    planned = _planned(first, [one for one in contrasts if one.reference != baseline])
     sentences = _describe(first, baseline, where)
     sentences += _recoveries(first, planned) or _direct(first, planned)
     averages = [set(table.settings) for table in shown if table.kind == "average"]
@@ -99,9 +99,10 @@ def _count_decided(table: ResultTable) -> int:
 def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
     """State which variants cost nothing that shows, and what the others cost."""
     groups = _group(table, baseline)
-    unit = _unit(table.metric)
+    unit, higher = _unit(table.metric), table.higher_is_better
     undecided = _select(groups, "not distinguished")
-    free = [f"{name} (at most {_most(rows, table.higher_is_better)})" for name, rows in undecided]
+    undecided.sort(key=lambda group: float(_most(group[1], higher)))
+    free = [f"{name} (at most {_most(rows, higher)})" for name, rows in undecided]
     if free:
         free[0] = f"{free[0][:-1]}{unit})"
     parts = [f"no cost shows for {listed(free, 'or')}"] if free else []
@@ -135,7 +136,10 @@ _Rows = Sequence[tuple[VariantRow, Difference]]
 
 
 def _group(table: ResultTable, baseline: str) -> list[tuple[str, _Rows]]:
-    """Group the variants that change the same and have one verdict; others stay single."""
+    """Group the variants that change the same and have one verdict; others stay single.
+
+    Variants with several changes at once are left out if there are others.
+    """
     rows = _compared(table)
     words: dict[str, list[tuple[VariantRow, Difference]]] = {}
     for row, gap in rows:
@@ -146,7 +150,7 @@ def _group(table: ResultTable, baseline: str) -> list[tuple[str, _Rows]]:
             groups.append((name, members))
         else:
             groups += [(row.variant, [(row, gap)]) for row, gap in members]
-    return groups
+    return [group for group in groups if " with " not in group[0]] or groups
 
 
 def _words(label: str, baseline: str) -> str:

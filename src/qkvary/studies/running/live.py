@@ -12,17 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from qkvary.studies.study import Cell
+from qkvary.text.units import duration
 
-def format_seconds(seconds: float | None) -> str:
-    """Format a duration."""
-    if seconds is None:
-        return "unknown"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+PLAIN_SECONDS = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
+COLUMN_WIDTH = 16
+"""Columns of a terminal for each setting in the table of means."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,6 +55,16 @@ class ProgressView:
     """Runs ended per minute so far."""
     workers: dict[int, WorkerLine] = field(default_factory=dict[int, WorkerLine])
     """The workers by number."""
+    results: dict[tuple[str, str], list[float]] = field(
+        default_factory=dict[tuple[str, str], list[float]]
+    )
+    """The results so far, one for each seed, by variant and by setting with its metric."""
+
+    def add(self, cell: Cell, result: float | None) -> None:
+        """Add the result of a run."""
+        if result is not None:
+            column = f"{cell.setting}\n{cell.run.task.metric}"
+            self.results.setdefault((cell.variant, column), []).append(result)
 
     def summary(self) -> str:
         """Return the progress in one line."""
@@ -70,7 +76,7 @@ class ProgressView:
         if self.runs_per_minute is not None:
             parts.append(f"{self.runs_per_minute:.1f} runs/min")
         if self.seconds_left is not None and self.done < self.total:
-            parts.append(f"{format_seconds(self.seconds_left)} left")
+            parts.append(f"{duration(self.seconds_left, 2)} left")
         return ", ".join(parts)
 
 
@@ -111,28 +117,36 @@ class SilentDisplay:
 
 
 class PlainDisplay:
-    """Prints one line per ended run, for logs and pipes."""
+    """Prints the progress every ten seconds at most, for logs and pipes."""
 
     def __init__(self, console: Console, view: ProgressView) -> None:
         self._console, self._view = console, view
+        self._printed = float("-inf")
+        self._waiting = ""
 
     def note(self, text: str) -> None:
         """Print a line."""
         self._console.print(Text(text), soft_wrap=True)
 
     def ended(self, text: str) -> None:
-        """Print a line."""
-        self._console.print(Text(f"{text}  [{self._view.summary()}]"), soft_wrap=True)
+        """Print a line, or keep it until ten seconds have passed."""
+        self._waiting = text
+        self.refresh()
 
     def refresh(self) -> None:
-        """Do nothing."""
+        """Print the newest line if ten seconds have passed."""
+        if time.monotonic() - self._printed >= PLAIN_SECONDS:
+            self.close()
 
     def close(self) -> None:
-        """Do nothing."""
+        """Print the newest line."""
+        if self._waiting:
+            self.note(f"{self._waiting}  [{self._view.summary()}]")
+            self._printed, self._waiting = time.monotonic(), ""
 
 
 class LiveDisplay:
-    """Shows a bar, the time left and a line per worker at the bottom of a terminal."""
+    """Shows a bar, the time left, a line per worker and the means so far in a terminal."""
 
     def __init__(self, console: Console, view: ProgressView) -> None:
         self._view = view
@@ -144,7 +158,7 @@ class LiveDisplay:
             expand=True,
         )
         self._task = self._bar.add_task(view.name, total=view.total)
-        self._live = Live(self._render(), console=console, auto_refresh=False, transient=True)
+        self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
         self._drawn = 0.0
 
@@ -153,7 +167,7 @@ class LiveDisplay:
         self._live.console.print(Text(text))
 
     def ended(self, text: str) -> None:
-        """Do nothing: the bar shows it."""
+        """Do nothing: bar and table show it."""
 
     def refresh(self) -> None:
         """Redraw, at most eight times a second."""
@@ -175,4 +189,19 @@ class LiveDisplay:
             table.add_row(
                 Text(f"  worker {number}", style="dim"), Text(line.title), Text(step), Text(loss)
             )
-        return Group(self._bar, Text(f"  {self._view.summary()}"), table)
+        return Group(self._bar, Text(f"  {self._view.summary()}"), table, self._means())
+
+    def _means(self) -> Table:
+        """Return the mean of each variant in each setting, in as many columns as fit."""
+        results = self._view.results
+        columns = list(dict.fromkeys(column for _, column in results))
+        room = self._live.console.width // COLUMN_WIDTH - 1
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("  mean so far")
+        for column in columns[:room]:
+            table.add_column(Text(column), justify="right")
+        for variant in dict.fromkeys(variant for variant, _ in results):
+            found = [results.get((variant, column), ()) for column in columns[:room]]
+            cells = [f"{sum(some) / len(some):.3f} ({len(some)})" if some else "" for some in found]
+            table.add_row(Text(f"  {variant}"), *cells)
+        return table

@@ -31,6 +31,7 @@ from qkvary.studies.running.live import (
     WorkerLine,
 )
 from qkvary.studies.running.messages import STOPPING, Job, WorkerMessage
+from qkvary.studies.running.publishing import Publisher
 from qkvary.studies.running.recording import make_record, run_identity
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.worker_process import WorkerProcess, describe_end
@@ -97,6 +98,7 @@ def run_study(
     options: RunnerOptions | None = None,
     *,
     console: Console | None = None,
+    publish: Callable[[], None] | None = None,
 ) -> RunSummary:
     """Execute every run of ``study`` that is not done in ``store``.
 
@@ -107,8 +109,10 @@ def run_study(
         store: The store of runs.
         options: Options of the runner.
         console: Console for progress; standard error by default.
+        publish: Shows the results so far to the user; called now and then, with new results.
     """
-    return run_cells(study.name, study.cells(), store, options, console=console)
+    cells = study.cells()
+    return run_cells(study.name, cells, store, options, console=console, publish=publish)
 
 
 def run_cells(
@@ -118,6 +122,7 @@ def run_cells(
     options: RunnerOptions | None = None,
     *,
     console: Console | None = None,
+    publish: Callable[[], None] | None = None,
 ) -> RunSummary:
     """Execute those of ``cells`` that are not done in ``store``, as ``run_study`` does."""
     chosen = options or RunnerOptions()
@@ -125,6 +130,8 @@ def run_cells(
     runner.view.name = name
     shown = console or Console(stderr=True)
     runner.display = _display(shown, runner.view, chosen.quiet)
+    if publish:
+        runner.publisher = Publisher(publish)
     try:
         with _signals(runner.handle_signal):
             return runner.run()
@@ -171,6 +178,7 @@ class _Runner:
         self.stop_announced = False
         self.exit_code, self.message = 0, ""
         self.began = time.monotonic()
+        self.publisher = Publisher()
 
     # ---- phases
 
@@ -192,7 +200,7 @@ class _Runner:
             status = self.check_run(cell)
             if status is not None:
                 del self.remaining[number]
-                self.count(status)
+                self.count(number, status)
 
     def check_run(self, cell: Cell) -> str | None:
         """Return the status of a finished run, or None if it must be executed."""
@@ -225,6 +233,7 @@ class _Runner:
                 self.start_worker()
             while self.workers:
                 self.poll_workers()
+                self.publish_results()
         except BaseException:
             for worker in self.workers:
                 worker.kill()
@@ -316,6 +325,12 @@ class _Runner:
             self.stop()
         self.display.refresh()
 
+    def publish_results(self) -> None:
+        if self.remaining and not self.signal:
+            problem = self.publisher.publish()
+            if problem:
+                self.note(problem)
+
     def reap(self, worker: WorkerProcess) -> None:
         self.selector.unregister(worker.message_pipe)
         if worker.tail_pipe in self.selector.get_map():
@@ -403,11 +418,14 @@ class _Runner:
             record = self.store.record(self.cells[number].run_key)
             self.record_end(number, record.status if record else "done", seconds=None)
 
-    def count(self, status: str) -> None:
+    def count(self, number: int, status: str) -> None:
         self.counts[status] += 1
         self.view.done += 1
         self.view.failed += status == "failed"
         self.view.diverged += status == "diverged"
+        if status == "done" and (record := self.store.record(self.cells[number].run_key)):
+            self.view.add(self.cells[number], record.headline)
+        self.publisher.add()
 
     def record_end(
         self,
@@ -421,7 +439,7 @@ class _Runner:
         if self.remaining.pop(number, None) is None:
             return
         cell = self.cells[number]
-        self.count(status)
+        self.count(number, status)
         if seconds is not None:
             self.estimate.add(cell, seconds)
         elapsed = time.monotonic() - self.began

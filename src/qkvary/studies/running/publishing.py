@@ -1,0 +1,45 @@
+"""Calls a function that shows the results so far, now and then. Torch-free."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from qkvary.storage.errors import QkvaryError
+
+INTERVAL_SECONDS = 30.0
+"""The minimum of seconds between two calls."""
+SHARE = 0.05
+"""The maximum share of the time that the calls take."""
+
+
+class Publisher:
+    """Calls a function when there are new results and the last call was long enough ago."""
+
+    def __init__(self, function: Callable[[], None] | None = None) -> None:
+        self._function = function
+        self._new = False
+        self._next = time.monotonic() + INTERVAL_SECONDS
+
+    def add(self) -> None:
+        """Note that there is a new result."""
+        self._new = True
+
+    def publish(self) -> str:
+        """Call the function if it is time; after an error never again.
+
+        Returns:
+            The error in one sentence, or an empty text.
+        """
+        began = time.monotonic()
+        if self._function is None or not self._new or began < self._next:
+            return ""
+        self._new = False
+        try:
+            self._function()
+        except (QkvaryError, OSError) as error:
+            self._function = None
+            return f"the page is not written before the end: {error}"
+        took = time.monotonic() - began
+        self._next = began + max(INTERVAL_SECONDS, took / SHARE)
+        return ""

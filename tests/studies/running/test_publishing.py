@@ -1,0 +1,66 @@
+import itertools
+
+import pytest
+
+from qkvary.storage.errors import ResourceError
+from qkvary.studies.running import publishing
+from qkvary.studies.running.publishing import INTERVAL_SECONDS, SHARE, Publisher
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    seconds = [1000.0]
+    monkeypatch.setattr(publishing.time, "monotonic", lambda: seconds[0])
+    return seconds
+
+
+def test_new_results_are_published_after_the_interval(clock: list[float]) -> None:
+    calls: list[float] = []
+    publisher = Publisher(lambda: calls.append(clock[0]))
+    start = clock[0]
+    for second in range(100):
+        clock[0] = start + second
+        if second < 70:
+            publisher.add()
+        assert publisher.publish() == ""
+    assert [call - start for call in calls] == [INTERVAL_SECONDS, 2 * INTERVAL_SECONDS, 90.0]
+
+
+def test_a_slow_page_is_written_less_often(clock: list[float]) -> None:
+    calls: list[float] = []
+
+    def slow() -> None:
+        calls.append(clock[0])
+        clock[0] += 6.0
+
+    publisher = Publisher(slow)
+    start = clock[0]
+    while clock[0] < start + 400:
+        clock[0] += 1.0
+        publisher.add()
+        publisher.publish()
+    assert [later - first for first, later in itertools.pairwise(calls)] == [6.0 / SHARE] * (
+        len(calls) - 1
+    )
+    assert len(calls) == 4
+
+
+def test_an_error_is_reported_once_and_ends_the_calls(clock: list[float]) -> None:
+    def broken() -> None:
+        raise ResourceError("the disk is full")
+
+    publisher = Publisher(broken)
+    publisher.add()
+    clock[0] += INTERVAL_SECONDS
+    said = "the page is not written before the end: the disk is full"
+    assert publisher.publish() == said
+    publisher.add()
+    clock[0] += 10 * INTERVAL_SECONDS
+    assert publisher.publish() == ""
+
+
+def test_without_a_function_nothing_happens(clock: list[float]) -> None:
+    publisher = Publisher()
+    publisher.add()
+    clock[0] += 2 * INTERVAL_SECONDS
+    assert publisher.publish() == ""
