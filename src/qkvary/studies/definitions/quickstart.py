@@ -51,7 +51,7 @@ STUDY = Study(
     ),
     description=(
         "Every variant with a published figure, and I-K=V: the parameters and the cache of Q=K=V "
-        "without its symmetry. Reverse, swap and sort of 16 digits in 400, 400 and 600 steps, and "
+        "without its symmetry. Swap and sort of 16 digits in 400 and 600 steps, and "
         "300 steps of character generation on tiny Shakespeare: networks of two layers and four "
         "heads, stopped where some variants have solved a task and others have not. Equal "
         "hyper-parameters, equal data and equal initial deviation of projections for all. These "
@@ -59,7 +59,6 @@ STUDY = Study(
         "order is the same, not whether the values are."
     ),
     settings=(
-        _synthetic("reverse", steps=400, learning_rate=2e-3),
         _synthetic("swap", steps=400, learning_rate=2e-3),
         _synthetic("sort", steps=600, learning_rate=3e-3),
         _characters(),
