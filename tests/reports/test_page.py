@@ -88,7 +88,7 @@ def everything(text: str) -> Report:
         question=text,
         lead=text,
         answer=(text,),
-        details=(text,),
+        picture=chart,
         caveats=(text,),
         facts=((text, text),),
         sections=(

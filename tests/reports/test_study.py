@@ -6,7 +6,7 @@ import pytest
 
 from qkvary.reports import study_tables
 from qkvary.reports.page import render_page
-from qkvary.reports.report import Fold, Group, Prose, Report, Section, walk
+from qkvary.reports.report import Bullets, Fold, Group, Prose, Report, Section, walk
 from qkvary.reports.study import records_digest, study_report
 from qkvary.reports.tables import Table
 from qkvary.studies.results.analysis import summarise
@@ -38,16 +38,17 @@ def test_the_page_opens_with_the_short_answer_and_its_picture() -> None:
     summary = make_summary()
     report = study_report(summary)
     assert report.answer == summary.headline
-    assert report.details == (*summary.answers, *(one.answer for one in summary.contrasts))
+    fold = section(report, "results").blocks[0]
+    assert isinstance(fold, Fold)
+    sentences = (*summary.answers, *(one.answer for one in summary.contrasts))
+    assert fold.blocks == (Bullets(sentences),)
     assert report.picture is not None
     assert report.picture.caption.startswith(summary.headline_table)
     assert report.picture.file == "answer"
     page = render_page(report)
-    assert page.index('class="picture"') < page.index('class="fine"') < page.index("<nav")
+    assert page.index('class="picture"') < page.index("<aside") < page.index("<nav")
     assert 'http-equiv="refresh"' not in page
-    assert 'http-equiv="refresh" content="20"' in render_page(
-        dataclasses.replace(report, refresh_seconds=20)
-    )
+    assert 'http-equiv="refresh" content="20"' in render_page(report, refresh_seconds=20)
 
 
 def test_without_finished_pairs_the_page_says_so_first() -> None:

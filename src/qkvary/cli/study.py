@@ -3,8 +3,6 @@
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -22,7 +20,9 @@ from qkvary.cli._options import (
 from qkvary.cli._output import console, print_error, print_json, show
 from qkvary.cli._results import gather_results, report_folder
 from qkvary.reports.files import write_report
+from qkvary.reports.page import render_page
 from qkvary.reports.study import study_report
+from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
@@ -75,7 +75,12 @@ def command(
 
     def publish() -> None:
         first = not page.exists()
-        _write_page(chosen, store, folder)
+        results = gather_results(chosen, store)
+        made = render_page(
+            study_report(results.summary, results.attention), refresh_seconds=REFRESH_SECONDS
+        )
+        make_directory(folder)
+        atomic_write_file(page, made.encode())
         if first:
             screen.print(Text(f"results so far, refreshed as they come: {page}"), soft_wrap=True)
 
@@ -98,13 +103,6 @@ def command(
             print_error(sentence)
         _print_end(runs)
     return runs.exit_code
-
-
-def _write_page(study: Study, store: Store, folder: Path) -> None:
-    """Write the page of an unfinished study."""
-    results = gather_results(study, store)
-    report = study_report(results.summary, results.attention)
-    write_report(replace(report, refresh_seconds=REFRESH_SECONDS), folder, ["html"])
 
 
 def _print_plan(study: Study, store: Store, *, json_output: bool) -> None:

@@ -21,8 +21,6 @@ def render_markdown(report: Report, picture: str = "") -> str:
     lines += _bullets(report.answer)
     if picture and report.picture:
         lines += [f"![{names.markdown(report.picture.caption)}]({picture})", ""]
-    if report.details:
-        lines += ["## Every comparison", "", *_bullets(report.details)]
     if report.caveats:
         lines += ["## Before you believe it", "", *_bullets(report.caveats)]
     if report.facts:

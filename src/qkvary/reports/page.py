@@ -22,8 +22,13 @@ from qkvary.reports.variant_styles import style_rules
 from qkvary.text import names
 
 
-def render_page(report: Report) -> str:
-    """Return the HTML document of a report."""
+def render_page(report: Report, *, refresh_seconds: int = 0) -> str:
+    """Return the HTML document of a report.
+
+    Args:
+        report: The report.
+        refresh_seconds: Seconds after which the page reloads itself; 0 for never.
+    """
     script = _template_file("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     style = _template_file("page.css") + _template_file("charts.css") + style_rules()
@@ -37,6 +42,7 @@ def render_page(report: Report) -> str:
         .get_template("page.html.j2")
         .render(
             report=report,
+            refresh_seconds=refresh_seconds,
             style=Markup(style),  # noqa: S704 - our own
             script=Markup(script),  # noqa: S704
             script_hash=digest,

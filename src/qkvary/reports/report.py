@@ -134,8 +134,6 @@ class Report:
     answer: tuple[str, ...] = ()
     picture: Chart | None = None
     """The chart beside the answer."""
-    details: tuple[str, ...] = ()
-    """The answer in full, folded on the page and left out in the terminal."""
     caveats: tuple[str, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()
@@ -145,8 +143,6 @@ class Report:
     """The JSON document."""
     stem: str = "report"
     """The file name of the page and of the Markdown document, without ending."""
-    refresh_seconds: int = 0
-    """Seconds after which the page reloads itself; 0 for never."""
     record: bytes = b""
     """The measurement behind the report, if it is not in a store of runs."""
 

@@ -13,6 +13,7 @@ from qkvary.reports.learning_curves import count_runs, headline_quantities, pane
 from qkvary.reports.published_quality import published_quality
 from qkvary.reports.report import (
     Block,
+    Bullets,
     Chart,
     Choice,
     Code,
@@ -81,10 +82,6 @@ def study_report(summary: Summary, attention: Sequence[AttentionMaps] = ()) -> R
         question=summary.question,
         answer=shown.headline or shown.answers,
         picture=_picture(shown),
-        details=(
-            *(shown.answers if shown.headline else ()),
-            *(contrast.answer for contrast in shown.contrasts),
-        ),
         caveats=shown.caveats,
         facts=tuple(_facts(summary, shared)),
         sections=tuple(section for section in sections if section.blocks),
@@ -133,7 +130,15 @@ def _results(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         for index, table in enumerate(summary.tables)
     )
     words = (*summary.method.sentences, *([summary.description] if summary.description else []))
+    sentences = (
+        *(summary.answers if summary.headline else ()),
+        *(contrast.answer for contrast in summary.contrasts),
+    )
     blocks: list[Block] = [
+        *(
+            [Fold(title="Every comparison in words", blocks=(Bullets(sentences),))]
+            * bool(sentences)
+        ),
         study_tables.matrix(summary),
         family_legend(summary.variants, summary.baseline),
         *([contrasts] if contrasts.rows else []),
