@@ -20,7 +20,7 @@ TORCH_INDEX ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup study report test bench lint format check clean
+.PHONY: help setup study report test bench docs lint format check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make test    set up and run the tests"
 	@echo "make setup   set up only, in $(VENV)"
 	@echo "make bench   run the benchmarks, one JSON line per case"
+	@echo "make docs    build the documentation site in build/site; broken links fail"
 	@echo "make lint    format check, lint, types, floors, spelling"
 	@echo "make format  format and fix what can be fixed"
 	@echo "make check   lint and test"
@@ -62,6 +63,10 @@ $(VENV)/.lint: $(VENV)/.setup
 	@$(call install,--group lint)
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.setup
+	@$(call install,--group docs)
+	@touch $@
+
 study: $(VENV)/.setup
 	@$(BIN)/qkvary study quickstart --out "$(OUT)" $(if $(WORKERS),--workers $(WORKERS))
 
@@ -73,6 +78,10 @@ test: $(VENV)/.setup
 
 bench: $(VENV)/.setup
 	@for file in benchmarks/*.py; do $(BIN)/python "$$file" $(BENCH_ARGS) || exit $$?; done
+
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "build/site/index.html"
 
 lint: $(VENV)/.lint
 	@$(BIN)/ruff format --check --quiet
