@@ -4,8 +4,9 @@ Figures are the vendors' own peaks, without sparsity. Their GB are read as 10^9 
 reading: what a driver reports is often a few percent more.
 """
 
-import difflib
 from dataclasses import dataclass
+
+from qkvary.text.names import find_name, near_names, spell
 
 GB = 10**9
 TERA = 10**12
@@ -112,12 +113,13 @@ def find_device(name: str) -> Device:
     Raises:
         ValueError: for an unknown one, with the nearest and all choices.
     """
-    key = name.strip().lower().replace("_", "-").replace(" ", "-")
-    if key in DEVICES:
-        return DEVICES[key]
+    known = find_name(name, DEVICES)
+    if known is not None:
+        return DEVICES[known]
+    key = spell(name)
     # A name cut short means those that begin with it, however near another one is spelled.
     begun = [known for known in DEVICES if key and known.startswith(key)]
-    near = begun or difflib.get_close_matches(key, DEVICES, n=1)
+    near = begun or near_names(key, DEVICES)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ValueError(
         f"expected a device out of {', '.join(DEVICES)}, got {name!r}; {hint}"
