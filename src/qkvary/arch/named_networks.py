@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from qkvary.arch.choices import given_sizes
 from qkvary.arch.labels import as_variant
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.published_networks import gpt_124m, gpt_300m, gpt_1200m, modern_network
@@ -68,7 +69,32 @@ def find_network(name: str, variant: Variant | str | None = None) -> LanguageMod
     known = canonical_name(name)
     if known is None:
         raise ValueError(f"expected a network, got {name[:60]!r}; {suggest(name, NETWORKS)}")
-    network = NETWORKS[known]
+    return _vary(NETWORKS[known], variant)
+
+
+def choose_network(
+    given: LanguageModelConfig | str | None,
+    sizes: Mapping[str, int | None],
+    variant: Variant | str | None = None,
+) -> LanguageModelConfig:
+    """Return a given network, that of a name, or a modern one of given sizes.
+
+    Args:
+        given: The network or its name; or ``None``.
+        sizes: The sizes of :func:`modern_network` by name, ``None`` for those not given.
+        variant: As for :func:`find_network`.
+
+    Raises:
+        ValueError: as :func:`find_network`, for sizes that do not fit each other, a missing one, or
+            a network and sizes.
+    """
+    if isinstance(given, str):
+        given = find_network(given)
+    own = given_sizes(given, sizes, kind=LanguageModelConfig, required=tuple(sizes))
+    return _vary(modern_network(**own) if given is None else given, variant)
+
+
+def _vary(network: LanguageModelConfig, variant: Variant | str | None) -> LanguageModelConfig:
     if variant is None:
         return network
     own = network.layers[0].variant
