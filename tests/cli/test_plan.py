@@ -230,7 +230,7 @@ def test_a_device_may_be_described(capsys: pytest.CaptureFixture[str]) -> None:
         "memory_bytes": 24 * 2**30,
         "bandwidth_bytes_per_second": 68e9,
         "flops_per_second_16_bit": 2e12,
-        "source": "the command line",
+        "source": "given",
     }
     assert document["rows"][0]["tokens_per_second"] > 0
     corrected = planned(capsys, "gpt2", "--gpu", "t4", *described)["device"]

@@ -79,7 +79,7 @@ def read_labels(given: Labels) -> tuple[Variant, ...]:
     Raises:
         ValueError: for a label that cannot be read.
     """
-    several = [given] if isinstance(given, str | Variant) else given
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     return tuple(map(as_variant, several))
 
 
@@ -89,7 +89,11 @@ def read_count(given: int | str) -> int:
     Raises:
         ValueError: for anything else.
     """
-    return parse_count(given) if isinstance(given, str) else given
+    if isinstance(given, str):
+        return parse_count(given)
+    if isinstance(given, bool) or not isinstance(given, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"expected a whole number such as 1024 or '32k', got {given!r}")
+    return given
 
 
 def read_share(given: float | str) -> float:
@@ -98,4 +102,4 @@ def read_share(given: float | str) -> float:
     Raises:
         ValueError: for anything else.
     """
-    return parse_share(given) if isinstance(given, str) else given
+    return parse_share(str(given))

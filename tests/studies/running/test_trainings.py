@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.cli._results import report_folder
+from qkvary.reports.study_results import report_folder
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
