@@ -92,7 +92,7 @@ def read_count(given: int | str) -> int:
     if isinstance(given, str):
         return parse_count(given)
     if isinstance(given, bool) or not isinstance(given, int):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"expected a whole number such as 1024 or '32k', got {given!r}")
+        raise ValueError(f"expected a whole number such as '32k', got {given!r}")  # noqa: TRY004
     return given
 
 
