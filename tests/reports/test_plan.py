@@ -73,7 +73,9 @@ def test_the_published_charts_come_with_each_caveat_once() -> None:
 
 def test_training_is_planned_without_charts_of_a_cache() -> None:
     plan = make_plan(trains=True)
-    assert plan_report(plan).question.startswith("What trains lm-300m on sequences of 32,768 tokens")
+    assert plan_report(plan).question.startswith(
+        "What trains lm-300m on sequences of 32,768 tokens"
+    )
     assert keys(plan) == ["variants", "published"]
     assert len(section(plan_report(plan), "variants").blocks) == 1
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from qkvary.reports.files import write_report
 from qkvary.reports.json_data import to_json
 from qkvary.reports.page import render_fragment
-from qkvary.reports.report import Report, ReportFormat, walk
+from qkvary.reports.report import Chart, Report, ReportFormat, walk
 from qkvary.reports.tables import Table
 from qkvary.reports.terminal import print_report
 from qkvary.storage.packages import require
@@ -102,8 +102,9 @@ class Result(Generic[Value]):
 def _tables(report: Report) -> dict[str, Table]:
     """Return the tables of a report by name, unrounded figures in long form first."""
     blocks = [block for section in report.sections for block in walk(section.blocks)]
-    shown = [block for block in blocks if isinstance(block, Table)]
+    shown = [block.table if isinstance(block, Chart) else block for block in blocks]
     found: dict[str, Table] = {}
     for table in (*report.datasets, *shown):
-        found.setdefault(table.key, table)
+        if isinstance(table, Table):
+            found.setdefault(table.key, table)
     return found

@@ -67,8 +67,9 @@ def given_sizes(
             missing.
     """
     if config is not None and not isinstance(config, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
         raise ValueError(
-            f"expected a {kind.__name__}, or {', '.join(required)} by name, got {config!r}"
+            f"expected {article} {kind.__name__}, or {', '.join(required)} by name, got {config!r}"
         )
     given = {name: value for name, value in sizes.items() if value is not None}
     if config is not None and given:

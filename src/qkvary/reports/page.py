@@ -47,11 +47,11 @@ def render_page(report: Report, *, refresh_seconds: int = 0) -> str:
 def render_fragment(report: Report) -> str:
     """Return the brief part of a report as HTML for a notebook, with the rest folded.
 
-    Its style applies to nothing else in the notebook.
+    Its style applies to nothing else in the notebook, and takes precedence over the notebook's.
     """
     # A notebook holds several: the marks of their drawings need different names.
     digest = hashlib.sha256(to_json(report.data).encode()).hexdigest()[:8]
-    style = _style().replace(":root", ":scope") + _template_file("fragment.css")
+    style = _style().replace(":root", "&") + _template_file("fragment.css")
     return _render("fragment.html.j2", report, style, prefix=f"d{digest}-")
 
 

@@ -38,7 +38,7 @@ def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
         columns=(
             Column(key="variant", title="variant", numeric=False),
             *(
-                Column(key=f"bytes_at_{tokens}", title=units.tokens(tokens), below="tokens")
+                Column(key=f"bytes_at_{tokens:.0f}", title=units.tokens(tokens), below="tokens")
                 for tokens in places
             ),
         ),
