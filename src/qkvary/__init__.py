@@ -6,6 +6,7 @@ are listed in docs/guide/api.md.
 """
 
 from importlib import import_module
+from sys import modules
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,10 +55,13 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     """Load a public name on first use."""
     if name not in _MODULES:
-        raise AttributeError(f"module 'qkvary' has no attribute {name!r}")
+        # With these, an interactive session suggests the nearest name.
+        raise AttributeError(
+            f"module 'qkvary' has no attribute {name!r}", name=name, obj=modules[__name__]
+        )
     found = globals()[name] = getattr(import_module(f"qkvary.{_MODULES[name]}"), name)
     return found
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return [*__all__]

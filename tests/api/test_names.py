@@ -1,7 +1,6 @@
 """The names of ``import qkvary as qk``: what they load, and that editors know them."""
 
 import ast
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,16 +9,17 @@ import qkvary as qk
 from tests.api.typed_use import use_names
 from tests.contracts.parsed import ROOT, nodes_of, python_files
 
-Runner = Callable[..., "object"]
-
 
 def test_every_name_is_found_and_listed() -> None:
     for name in qk.__all__:
         assert getattr(qk, name).__name__ == name
         assert getattr(qk, name).__doc__
     assert set(qk.__all__) <= set(dir(qk))
-    with pytest.raises(AttributeError, match="module 'qkvary' has no attribute 'costs_of'"):
+    with pytest.raises(
+        AttributeError, match="module 'qkvary' has no attribute 'costs_of'"
+    ) as found:
         qk.costs_of  # type: ignore[attr-defined]  # noqa: B018
+    assert (found.value.name, found.value.obj) == ("costs_of", qk)
 
 
 def test_editors_see_the_names_that_are_loaded() -> None:

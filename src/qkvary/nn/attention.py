@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.choices import given_sizes
-from qkvary.arch.labels import as_variant
+from qkvary.arch.labels import as_variant, format_label
 from qkvary.arch.sharing import Source
 from qkvary.arch.variants import Variant
 from qkvary.nn.cache import LayerCache
@@ -134,6 +134,14 @@ class Attention(nn.Module):
                 self.query_map.copy_(torch.eye(config.size_per_head).expand_as(self.query_map))
         for term in self.terms:
             term.initialize(initializer, init)
+
+    def extra_repr(self) -> str:
+        """Return the variant and the sizes, for ``repr``."""
+        config = self.config
+        return (
+            f"{format_label(config.variant)}, d_model={config.d_model}, "
+            f"num_heads={config.num_heads}, causal={config.causal}"
+        )
 
     def _projection(self, source: Source) -> Projection | None:
         config = self.config
