@@ -98,6 +98,19 @@ def parse_variant(text: str) -> Variant:
     return Variant(**fields)  # pyright: ignore[reportArgumentType]
 
 
+def as_variant(given: Variant | str) -> Variant:
+    """Return a variant as it is, or read its label.
+
+    Raises:
+        ValueError: as :func:`parse_variant`, or for something else.
+    """
+    if isinstance(given, Variant):
+        return given
+    if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"expected a variant or its label such as 'Q-K=V', got {given!r}")  # noqa: TRY004  one kind
+    return parse_variant(given)
+
+
 def suggest_labels(text: str, *, count: int = 3) -> tuple[str, ...]:
     """Return the known labels nearest to ``text``, best first."""
     # Where a label and a tuple differ in case only, the label comes last and wins.

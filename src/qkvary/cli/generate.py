@@ -13,6 +13,7 @@ from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.cli._options import Checkpoint, Device, Json, NetworkDtype, convert_count
 from qkvary.cli._output import console, print_json, printable
 from qkvary.data.tokenizers import Tokenizer
+from qkvary.inference.prompts import choose_sampling, make_requests
 from qkvary.inference.requests import (
     Completion,
     Event,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from qkvary.inference.beams import Beam
     from qkvary.inference.decoding import CacheMaker
 
-DEFAULT_TOKENS = 256
-"""The default number of new tokens, if the model has positions for them."""
 BATCH = 16
 """The maximum number of prompts in a batch."""
 
@@ -99,11 +98,9 @@ class Choosing:
     ] = 1.0
 
     def sampling(self) -> Sampling:
-        """Return the sampling settings; a filter without a temperature samples at 1."""
-        filters = (self.top_k, self.top_p, self.min_p)
-        default = 0.0 if all(one is None for one in filters) else 1.0
-        return Sampling(
-            temperature=default if self.temperature is None else self.temperature,
+        """Return the sampling settings."""
+        return choose_sampling(
+            self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
             min_p=self.min_p,
@@ -198,18 +195,16 @@ def command(
     if loaded.tokenizer is None:
         raise UsageError(f"expected a checkpoint with a tokenizer, got {checkpoint} without one")
     texts = prompts or ("",)
-    requests = [
-        Request(
-            prompt=encoded,
-            max_new_tokens=_count_tokens(loaded, encoded) if tokens is None else tokens,
-            sampling=sampling,
-            stop=stop,
-            stop_tokens=loaded.tokenizer.ends,
-            seed=choosing.seed,
-            logprobs=logprobs,
-        )
-        for encoded in (_encode(loaded.tokenizer, text) for text in texts)
-    ]
+    requests = make_requests(
+        loaded.tokenizer,
+        texts,
+        max_tokens=loaded.network.config.max_tokens,
+        tokens=tokens,
+        sampling=sampling,
+        stop=stop,
+        seed=choosing.seed,
+        logprobs=logprobs,
+    )
     caching.announce()
     new_cache = caching.maker(loaded)
     if choosing.beams is not None:
@@ -225,18 +220,6 @@ def command(
     for request, answer in zip(requests, answers, strict=True):
         if answer.logprobs is not None:
             _print_logprobs(output.screen, loaded.tokenizer, request, answer)
-
-
-def _encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    encoded = tokenizer.encode(text)
-    if not encoded:
-        raise UsageError("expected a prompt, got none; this model has no token that begins a text")
-    return tuple(encoded)
-
-
-def _count_tokens(loaded: "LoadedModel", encoded: Sequence[int]) -> int:
-    """Return the default number of new tokens."""
-    return min(DEFAULT_TOKENS, max(0, loaded.network.config.max_tokens + 1 - len(encoded)))
 
 
 class _OrderedOutput:

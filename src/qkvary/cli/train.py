@@ -35,7 +35,6 @@ from qkvary.cli._output import (
     show,
 )
 from qkvary.cli._prepared_output import find_share_error
-from qkvary.cli._results import gather_results, report_folder
 from qkvary.cli._runs_output import print_plan, print_scores
 from qkvary.cli._training_progress import TrainingDisplay
 from qkvary.data.preparation import PreparationSettings
@@ -43,6 +42,7 @@ from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.data.reuse import find_or_prepare
 from qkvary.reports.files import write_report
 from qkvary.reports.study import study_report
+from qkvary.reports.study_results import gather_results, report_folder
 from qkvary.reports.terminal import print_report
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.errors import DamagedError, UsageError

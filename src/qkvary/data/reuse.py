@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.data.corpora import CORPORA, identify_source
+from qkvary.data.corpora import CORPORA, canonical_reference, identify_source
 from qkvary.data.preparation import PreparationSettings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.data.prepared_sets import default_folder, find_prepared, prepare_corpus
@@ -46,6 +46,7 @@ def find_or_prepare(
         UsageError: if the text, set or tokenizer does not exist.
         QkvaryError: as :func:`prepare_corpus`.
     """
+    reference = canonical_reference(reference)
     name, _, own = reference.partition("/")
     if _may_name_a_set(reference):
         if tokenizer is not None:
