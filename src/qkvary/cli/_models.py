@@ -9,9 +9,10 @@ from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer
 from qkvary.arch.families.sizes import name_sizes
 from qkvary.arch.labels import format_label
 from qkvary.arch.models import Model, count_kinds
-from qkvary.cli._options import convert_positive
+from qkvary.cli._options import complete_variant, convert_positive
 from qkvary.costs.candidates import Candidates
 from qkvary.costs.formats import Format, parse_format
+from qkvary.data.checkpoint_names import packaged_names
 from qkvary.data.model_configs import resolve_model
 
 LONGEST_DEFAULT = 8192
@@ -20,7 +21,7 @@ LONGEST_DEFAULT = 8192
 
 def complete_model(_context: object) -> Sequence[str]:
     """Return the names of models, for the shell."""
-    return name_sizes()
+    return (*name_sizes(), *packaged_names())
 
 
 ModelName = Annotated[
@@ -37,6 +38,7 @@ VariantLabels = Annotated[
         negative=(),
         consume_multiple=(1, None),
         help="Compare these variants, in any spelling (Q-K=V, q,k=v, MQA).",
+        completer=complete_variant,
     ),
 ]
 Context = Annotated[

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.cli._options import Json, Length
+from qkvary.cli._options import Json, Length, complete_variant
 from qkvary.cli._output import show
 from qkvary.costs.formats import Dtype
 from qkvary.reports.variants import LayerSize, variants_report
@@ -15,6 +15,7 @@ Labels = Annotated[
         name="--label",
         negative=(),
         help="Only this variant, in any spelling (Q-K=V, q,k=v); repeat it for more.",
+        completer=complete_variant,
     ),
 ]
 Width = Annotated[int, Parameter(name="--d-model", help="Width of the counted layer.")]
