@@ -6,6 +6,7 @@ a tuple such as ``q,k=v``; a role may carry a mark: ``Q[residual]``, ``Q[map]``,
 
 import difflib
 import re
+from functools import lru_cache
 
 from qkvary.arch.sharing import IDENTITY, SHARINGS, Sharing, Source, share
 from qkvary.arch.terms import DEFAULTS, OPTIONS
@@ -64,6 +65,7 @@ def format_tuple(variant: Variant) -> str:
     return base + heads + ("+" if variant.plus else "") + _format_options(variant)
 
 
+@lru_cache(maxsize=1024)
 def parse_variant(text: str) -> Variant:
     """Read a label or a tuple spelling.
 

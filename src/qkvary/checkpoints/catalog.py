@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
+from qkvary.data.checkpoint_names import find_checkpoint
 from qkvary.storage.errors import UsageError
 from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
 from qkvary.storage.untrusted_files import refuse_pickles
@@ -63,11 +64,11 @@ def is_export(path: Path) -> bool:
     return read_manifest(path).about.get("kind") == EXPORT_KIND
 
 
-def load_checkpoint(path: Path) -> LoadedModel:
+def load_checkpoint(reference: str | Path) -> LoadedModel:
     """Load a language model and its tokenizer from any known format.
 
     Args:
-        path: A file, or the folder of a model.
+        reference: A file, the folder of a model, or the name of a checkpoint.
 
     Returns:
         The network and its tokenizer, or ``None`` for a checkpoint without one.
@@ -77,8 +78,7 @@ def load_checkpoint(path: Path) -> LoadedModel:
         DamagedError: if it is damaged.
         UnsafeError: if it is a pickle, which could run code.
     """
-    if not path.exists():
-        raise UsageError(f"expected a checkpoint, got {path}, which does not exist")
+    path = find_checkpoint(reference)
     if (path / MANIFEST_NAME).is_file() and not is_export(path):
         return import_module("qkvary.checkpoints.models").load_model(path)
     found = [load_format(name) for name in format_names()]

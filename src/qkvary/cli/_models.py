@@ -6,12 +6,13 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from qkvary.arch.families.sizes import name_sizes
-from qkvary.cli._options import convert_positive
+from qkvary.cli._options import complete_variant, convert_positive
+from qkvary.data.checkpoint_names import packaged_names
 
 
 def complete_model(_context: object) -> Sequence[str]:
     """Return the names of models, for the shell."""
-    return name_sizes()
+    return (*name_sizes(), *packaged_names())
 
 
 ModelName = Annotated[
@@ -28,6 +29,7 @@ VariantLabels = Annotated[
         negative=(),
         consume_multiple=(1, None),
         help="Compare these variants, in any spelling (Q-K=V, q,k=v, MQA).",
+        completer=complete_variant,
     ),
 ]
 Context = Annotated[

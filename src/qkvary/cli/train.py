@@ -25,6 +25,7 @@ from qkvary.cli._options import (
     Out,
     Where,
     check_device,
+    complete_variant,
     convert_positive,
     parse_seeds,
 )
@@ -85,6 +86,7 @@ Variants = Annotated[
         negative=(),
         consume_multiple=(1, None),
         help="Labels in any spelling; several are trained one after the other and compared.",
+        completer=complete_variant,
     ),
 ]
 DryRun = Annotated[

@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from qkvary.cli._models import complete_model
-from qkvary.cli._options import Json, Length
+from qkvary.cli._options import Json, Length, complete_variant
 from qkvary.cli._output import show
 from qkvary.costs.formats import Dtype
 from qkvary.data.model_configs import resolve_model
@@ -17,6 +17,7 @@ Labels = Annotated[
         name="--label",
         negative=(),
         help="Only this variant, in any spelling (Q-K=V, q,k=v); repeat it for more.",
+        completer=complete_variant,
     ),
 ]
 OfModel = Annotated[

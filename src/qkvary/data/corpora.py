@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
-from qkvary.data.downloads import cache_directory
+from qkvary.data.folders import cache_directory, data_root
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.sources import (
@@ -19,7 +19,6 @@ from qkvary.data.sources import (
     list_source_files,
 )
 from qkvary.data.splits import HeldOut
-from qkvary.data.tokenizer_files import data_root
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.text.names import find_name, suggest

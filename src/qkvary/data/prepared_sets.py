@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from qkvary.data.corpora import CORPORA, canonical_reference, open_source
-from qkvary.data.downloads import cache_directory
+from qkvary.data.folders import cache_directory
 from qkvary.data.preparation import PreparationSettings, pin_source, prepare
 from qkvary.data.prepared import PreparedData, is_prepared
 from qkvary.data.sources import Source, SourceOptions
