@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -29,12 +29,7 @@ from qkvary.cli._options import (
     convert_positive,
     parse_seeds,
 )
-from qkvary.cli._output import (
-    console,
-    print_error,
-    printable,
-    show,
-)
+from qkvary.cli._output import console, print_error, printable, show
 from qkvary.cli._prepared_output import find_share_error
 from qkvary.cli._runs_output import print_plan, print_scores
 from qkvary.cli._training_progress import TrainingDisplay
@@ -288,10 +283,7 @@ def command(
     chosen = find_preset(preset)
     check_device(where.device)
     running.check()
-
-    from qkvary.training.parallel import join_process_group
-
-    with join_process_group(running.strategy, where.device) as distribution:
+    with _join_processes(running, where.device) as distribution:
         prepared = _prepare(chosen, corpus, distribution)
         warning = find_share_error(prepared)
         if warning is not None and not distribution.rank:
@@ -335,6 +327,19 @@ def command(
         if warning is not None and not json_output:
             print_error(warning)
     return code
+
+
+def _join_processes(running: Running, device: str) -> AbstractContextManager["Distribution"]:
+    """Join the process group that torchrun started; without torchrun there is one process."""
+    from qkvary.training.distribution import SingleProcess
+    from qkvary.training.processes import RankInfo
+
+    if RankInfo.from_environment(os.environ).size == 1:
+        return nullcontext(SingleProcess())
+    # Takes as long to import as torch itself.
+    from qkvary.training.parallel import join_process_group
+
+    return join_process_group(running.strategy, device)
 
 
 def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> PreparedData:
@@ -471,16 +476,14 @@ def _stop_on_signal(stop: Callable[[], None], *, said: str) -> Generator[list[in
 def _command_line(study: Study) -> str:
     """Return the command line, or the study's name if this process was started differently."""
     words = sys.argv[1:]
-    known = words[:1] == ["train"]
-    return shlex.join(["qkvary", *words]) if known else f"qkvary {study.name}"
+    return shlex.join(["qkvary", *words]) if words[:1] == ["train"] else f"qkvary {study.name}"
 
 
 def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> None:
     results = gather_results(study, store)
     summary = dataclasses.replace(results.summary, commands=(_command_line(study),))
-    folder = report_folder(page_name(store, study), out)
     report = study_report(summary, results.attention)
-    files = write_report(report, folder)
+    files = write_report(report, report_folder(page_name(store, study), out))
     networks = {cell.title: store.network(cell.run_key) for cell in study.cells()}
     if json_output:
         show(report, json_output=True, files=files, networks=networks)
