@@ -207,7 +207,7 @@ def describe_models(models: Sequence[Made]) -> str:
     table = "\n".join(f"| {name} | {' | '.join(values)} |" for name, values in rows)
     samples = "\n\n".join(f"`{one.name}`: {one.sample}" for one in models)
     tokens = STEPS * ROWS * CONTEXT
-    card = (Path(__file__).parent / "card.md").read_text("utf-8")
+    card = (Path(__file__).parent / "card.template").read_text("utf-8")
     return card.format(
         names=" and ".join(f"`{one.name}`" for one in models),
         header=" | ".join(f"`{one.name}`" for one in models),
