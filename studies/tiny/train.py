@@ -31,7 +31,7 @@ from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.inference.decoding import complete
 from qkvary.inference.evaluation.perplexity import Protocol, TextScore, score_text
 from qkvary.inference.evaluation.texts import open_split
-from qkvary.inference.requests import Request
+from qkvary.inference.requests import Request, Sampling
 from qkvary.storage.durable import atomic_write_file
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.records import Record
@@ -49,7 +49,7 @@ PIECES = 1_024
 CONTEXT = 256
 STEPS, ROWS = 5_000, 4
 SEED = 0
-PROMPT, SAMPLE_TOKENS = "Once upon a time", 80
+PROMPT, SAMPLE_TOKENS, TEMPERATURE = "Once upon a time", 80, 0.5
 WORDS = r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]|\s"
 """Pieces do not cross these: a word or a sign with the space before it, or a white space."""
 ALPHABET = "\n !\"',-.01236:;?ABCDEFGHIJKLMNOPQRSTUVWYZabcdefghijklmnopqrstuvwxyz«»ñ–—‘’“”"
@@ -173,7 +173,13 @@ def store_model(store: Store, cell: Cell, data: PreparedData, folder: Path) -> M
     network, tokenizer = load_checkpoint(folder / name)
     _, text = open_split(data.path, "validation")
     prompt = tuple(data.tokenizer.encode(PROMPT))
-    request = Request(prompt=prompt, max_new_tokens=SAMPLE_TOKENS, stop_tokens=data.tokenizer.ends)
+    request = Request(
+        prompt=prompt,
+        max_new_tokens=SAMPLE_TOKENS,
+        sampling=Sampling(temperature=TEMPERATURE),
+        stop_tokens=data.tokenizer.ends,
+        seed=SEED,
+    )
     (answer,) = complete(network, [request], tokenizer=tokenizer)
     return Made(
         name=name,
@@ -191,7 +197,6 @@ def describe_models(models: Sequence[Made]) -> str:
     run, machine = first.cell.run, first.record.environment
     network, score = run.network, first.score
     kept = [cache_bytes_per_token(one.cell.run.network, "bfloat16") for one in models]
-    minutes = [one.record.timing["training_seconds"] / 60 for one in models]
     rows = [
         ("variant", [one.variant for one in models]),
         ("parameters", [f"{network_parameters(one.cell.run.network).total:,}" for one in models]),
@@ -199,10 +204,6 @@ def describe_models(models: Sequence[Made]) -> str:
         ("loss, nats a token", [f"{one.score.loss:.3f}" for one in models]),
         ("bits a byte", [f"{one.score.bits_per_byte:.3f}" for one in models]),
         ("perplexity a token", [f"{one.score.perplexity:.2f}" for one in models]),
-        (
-            "minutes of training",
-            [f"{one:.0f}" for one in minutes],
-        ),
     ]
     table = "\n".join(f"| {name} | {' | '.join(values)} |" for name, values in rows)
     samples = "\n\n".join(f"`{one.name}`: {one.sample}" for one in models)
@@ -214,7 +215,6 @@ def describe_models(models: Sequence[Made]) -> str:
         table=table,
         samples=samples,
         difference=f"{last.score.loss - first.score.loss:+.3f}",
-        error=f"{score.loss_error:.3f}",
         documents=score.documents,
         tokens=f"{score.tokens:,}",
         bytes=f"{score.text_bytes:,}",
@@ -232,6 +232,7 @@ def describe_models(models: Sequence[Made]) -> str:
         processor=machine["cpu"],
         sha256=TEXT_SHA256,
         prompt=PROMPT,
+        temperature=TEMPERATURE,
     )
 
 
