@@ -48,7 +48,7 @@ Json = Annotated[
 ]
 Out = Annotated[Path, Parameter(name="--out", help="Folder of runs and reports.")]
 Checkpoint = Annotated[
-    str,
+    Path,
     Parameter(
         help="A name (tiny, tiny-k), or a folder or file: our own, a llama2.c .bin, a character "
         "model.",
