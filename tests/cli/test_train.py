@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from qkvary.checkpoints import training_state
+from qkvary.cli._training_options import Computing, Corpus
 from qkvary.cli.main import main
-from qkvary.cli.train import Computing, Corpus, _prepare
+from qkvary.cli.train import _prepare
 from qkvary.data.prepared_sets import prepare_corpus
 from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage import checkpoint_folders

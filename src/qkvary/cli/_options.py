@@ -8,12 +8,14 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter, Token
 
-from qkvary.storage.errors import UsageError
+from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.studies.catalog import load_study, study_names
 from qkvary.studies.study import Study
 from qkvary.text.units import parse_count
 
 DEFAULT_OUT = Path("runs")
+MOST_THREADS = 1024
+"""Threads or processes that any machine can be expected to start."""
 
 
 def complete_study(_context: object) -> Iterator[str]:
@@ -84,6 +86,21 @@ def convert_positive(kind: object, tokens: Sequence[Token]) -> int:
     if count < 1:
         raise ValueError("expected at least 1, got 0")
     return count
+
+
+def convert_threads(_kind: object, tokens: Sequence[Token]) -> int:
+    """Read a number of threads or processes.
+
+    Raises:
+        ValueError: for anything but a positive whole number.
+        ResourceError: if there are more than a machine can start.
+    """
+    name, text = tokens[0].keyword, tokens[0].value
+    if not re.fullmatch(r"[0-9]{1,30}", text) or int(text) < 1:
+        raise ValueError(f"expected {name} of at least 1, got {text[:60]!r}")
+    if int(text) > MOST_THREADS:
+        raise ResourceError(f"expected {name} of at most {MOST_THREADS:,}, got {int(text):,}")
+    return int(text)
 
 
 Length = Annotated[

@@ -233,17 +233,23 @@ def _read(loaded: "LoadedModel", reading: Reading, running: Running) -> dict[str
     from qkvary.inference.evaluation.perplexity import Protocol, score_as_papers, score_text
 
     network = loaded.network
-    context = reading.context or network.config.max_tokens
+    requested = reading.context or network.config.max_tokens
+    stride = reading.stride or requested
+    lengths = _choose_lengths(reading.lengths)
+    longest = lengthen(network, requested)
+    lengthen(network, max(lengths, default=1))
+    text = _load_text(loaded, reading)
+    # More than the text has would only pad it.
+    spans = text.spans(joined=reading.joined)
+    most = int((spans[:, 1] - spans[:, 0]).max(initial=0)) - 1
+    context = min(requested, max(network.config.max_tokens, most))
     protocol = Protocol(
         context=context,
-        stride=context if reading.stride is None else reading.stride,
+        # One beyond the requested context is refused.
+        stride=stride if stride > requested else min(stride, context),
         joined=reading.joined,
         batch_size=running.batch_size,
     )
-    lengths = _choose_lengths(reading.lengths)
-    longest = lengthen(network, context)
-    lengthen(network, max(lengths, default=1))
-    text = _load_text(loaded, reading)
     with _show_progress("reading") as on_progress:
         score = score_text(longest, text, protocol, on_progress=on_progress)
     found: dict[str, Any] = {

@@ -16,6 +16,7 @@ from typing import Any
 from cyclopts import App, CycloptsError
 
 from qkvary.cli._output import console, print_error
+from qkvary.storage.memory import is_out_of_memory
 from qkvary.storage.packages import describe_missing
 from qkvary.text.names import suggest
 
@@ -153,8 +154,8 @@ def _report(error: Exception) -> int:
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("qkvary"):
         print_error(describe_missing(str(error.name)))
         return BAD_INPUT
-    if isinstance(error, MemoryError):
-        print_error("out of memory; use fewer --workers or a smaller setting")
+    if is_out_of_memory(error):
+        print_error("out of memory; use fewer --workers, or a smaller batch, context or network")
         return RESOURCES
     if isinstance(error, OSError):
         print_error(_describe(error))

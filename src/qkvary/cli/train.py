@@ -1,7 +1,6 @@
 """Train a language model: a preset, its variants, and any text."""
 
 import dataclasses
-import math
 import os
 import shlex
 import signal
@@ -11,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.text import Text
@@ -25,7 +24,6 @@ from qkvary.cli._options import (
     Out,
     Where,
     check_device,
-    convert_positive,
     parse_seeds,
 )
 from qkvary.cli._output import (
@@ -37,6 +35,16 @@ from qkvary.cli._output import (
 from qkvary.cli._prepared_output import find_share_error
 from qkvary.cli._results import gather_results, report_folder
 from qkvary.cli._runs_output import print_plan, print_scores
+from qkvary.cli._training_options import (
+    AS_THE_PRESET,
+    DEFAULT_RUNNING,
+    NO_CHANGES,
+    OWN_CORPUS,
+    Changes,
+    Computing,
+    Corpus,
+    Running,
+)
 from qkvary.cli._training_progress import TrainingDisplay
 from qkvary.data.preparation import PreparationSettings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
@@ -44,11 +52,9 @@ from qkvary.data.reuse import find_or_prepare
 from qkvary.reports.files import write_report
 from qkvary.reports.study import study_report
 from qkvary.reports.terminal import print_report
-from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.pretraining import (
     DataReference,
-    ExecutionOverrides,
     TrainingOverrides,
     training_study,
 )
@@ -57,9 +63,8 @@ from qkvary.studies.running.similar_runs import find_similar_run, with_execution
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import note_training, page_name
 from qkvary.studies.study import Study
-from qkvary.tasks.config import Protocol
 from qkvary.training.allocator import keep_freed_memory
-from qkvary.training.config import ExecutionSettings, OnNonfinite, Precision
+from qkvary.training.config import ExecutionSettings
 from qkvary.training.presets import Preset, find_preset, preset_names
 
 if TYPE_CHECKING:
@@ -96,174 +101,6 @@ ENDED_BADLY = (1, 5)
 """Exit codes of failed or diverged runs; the results of the others are still shown."""
 
 
-def _count(name: str, text: str) -> Any:
-    return Parameter(name=name, converter=convert_positive, help=text)
-
-
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Corpus:
-    """The training data."""
-
-    data: Annotated[
-        str | None,
-        Parameter(
-            name="--data",
-            help="A text file, a folder, a corpus by name, hf:owner/name, or a prepared set. What "
-            "is not prepared is prepared. The preset's own corpus if not given.",
-        ),
-    ] = None
-    tokenizer: Annotated[
-        str | None,
-        Parameter(
-            name="--tokenizer",
-            help="gpt2, bytes, characters, or a tokenizer.json; the preset's own if not given.",
-        ),
-    ] = None
-
-
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """Changes to the preset."""
-
-    steps: Annotated[
-        int | None,
-        _count("--steps", "Steps; warm-up and validations are shortened with them."),
-    ] = None
-    batch_size: Annotated[
-        int | None, _count("--batch-size", "Rows per step, over all processes.")
-    ] = None
-    context: Annotated[int | None, _count("--context", "Tokens per row: 256, 1k.")] = None
-    learning_rate: Annotated[
-        float | None, Parameter(name="--learning-rate", help="The peak of the learning rate.")
-    ] = None
-    evaluate_every: Annotated[
-        int | None, _count("--evaluate-every", "Steps between validations.")
-    ] = None
-    validation_tokens: Annotated[
-        int | None, _count("--validation-tokens", "Tokens per validation; 64k if not given.")
-    ] = None
-    test_tokens: Annotated[
-        int | None, _count("--test-tokens", "Tokens scored at the end; all if not given.")
-    ] = None
-    on_nonfinite: Annotated[
-        OnNonfinite | None,
-        Parameter(
-            name="--on-nonfinite",
-            help="Action at a step with a non-finite loss or gradient: stop, or skip.",
-        ),
-    ] = None
-    spike_guard: Annotated[
-        bool | None,
-        Parameter(name="--spike-guard", help="End a run whose loss stays far above earlier ones."),
-    ] = None
-    protocol: Annotated[
-        Protocol | None,
-        Parameter(name="--protocol", help="packed, or padded-paper: the published one."),
-    ] = None
-    document_mask: Annotated[
-        bool,
-        Parameter(name="--document-mask", negative=(), help="Attend within a document only."),
-    ] = False
-
-
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Computing:
-    """The execution settings."""
-
-    micro_batch_size: Annotated[
-        int | None,
-        _count("--micro-batch-size", "Rows per forward pass, in each process."),
-    ] = None
-    precision: Annotated[
-        Precision | None,
-        Parameter(name="--precision", help="full, or bf16: products in bfloat16."),
-    ] = None
-    compile: Annotated[
-        bool | None,
-        Parameter(name="--compile", help="Compile the network with torch."),
-    ] = None
-    recompute_blocks: Annotated[
-        bool | None,
-        Parameter(
-            name="--recompute-blocks",
-            negative=(),
-            help="Recompute blocks for their gradient: less memory, a third more work.",
-        ),
-    ] = None
-    threads: Annotated[
-        int | None,
-        _count(
-            "--threads",
-            "Threads on a CPU; the number of processors if not given, 1 under torchrun. Another "
-            "number is another run.",
-        ),
-    ] = None
-
-    def overrides(self, device: str) -> ExecutionOverrides:
-        """Return the execution settings to override on a device."""
-        is_single = device == "cpu" and "WORLD_SIZE" not in os.environ
-        default = (os.cpu_count() or 1) if is_single else 1
-        overrides = ExecutionOverrides(**dataclasses.asdict(self))
-        return dataclasses.replace(overrides, threads=self.threads or default)
-
-
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """Logging, checkpoints, resuming, and the strategy of several processes."""
-
-    sample: Annotated[
-        str | None, Parameter(name="--sample", help="Continue this text at each validation.")
-    ] = None
-    tensorboard: Annotated[
-        Path | None,
-        Parameter(name="--tensorboard", help="Folder for TensorBoard's copy of the log."),
-    ] = None
-    checkpoint_seconds: Annotated[
-        float, Parameter(name="--checkpoint-seconds", help="Seconds between two checkpoints.")
-    ] = 60.0
-    keep: Annotated[int, _count("--keep", "Number of newest checkpoints to keep; at least 1.")] = (
-        DEFAULT_KEEP
-    )
-    allow_change: Annotated[
-        bool,
-        Parameter(
-            name="--allow-change",
-            negative=(),
-            help="Resume runs that were begun with other threads, another device or another "
-            "--micro-batch-size.",
-        ),
-    ] = False
-    anew: Annotated[
-        bool,
-        Parameter(name="--anew", negative=(), help="Leave such runs, and begin new ones."),
-    ] = False
-    strategy: Annotated[
-        Literal["ddp", "fsdp"],
-        Parameter(
-            name="--strategy",
-            help="Under torchrun: ddp gives every process the whole network, fsdp a shard of it.",
-        ),
-    ] = "ddp"
-
-    def check(self) -> None:
-        """Refuse an invalid interval of checkpoints."""
-        if not 0.0 <= self.checkpoint_seconds < math.inf:
-            raise UsageError(
-                "expected a number of seconds for --checkpoint-seconds, 0 for every step, got "
-                f"{self.checkpoint_seconds}"
-            )
-
-
-OWN_CORPUS = Corpus()
-NO_CHANGES = Changes()
-AS_THE_PRESET = Computing()
-DEFAULT_RUNNING = Running()
-
-
 def command(
     preset: PresetName,
     /,
@@ -287,6 +124,7 @@ def command(
     check_device(where.device)
     running.check()
 
+    from qkvary.training.memory import require_training_memory
     from qkvary.training.parallel import join_process_group
 
     with join_process_group(running.strategy, where.device) as distribution:
@@ -312,10 +150,17 @@ def command(
             dtype=where.dtype,
         )
         store = Store(out)
+
+        def check_memory() -> None:
+            for cell in study.cells():
+                require_training_memory(cell.run, processes=distribution.size)
+
         if dry_run:
             if not distribution.rank:
                 print_plan(study, store, json_output=json_output)
+            check_memory()
             return 0
+        check_memory()
         requested = study.cells()[0].run.execution
         begun = distribution.run_on_first(lambda: to_dict(_begun_execution(study, store, running)))
         if begun is not None:
