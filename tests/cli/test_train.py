@@ -197,7 +197,7 @@ def test_no_text_and_no_folder_are_told(places: Path, capsys: pytest.CaptureFixt
     assert main(["train", "lm-tiny", "--data", "", "--out", str(places / "runs")]) == 2
     assert "expected a file, a folder, hf:owner/name" in capsys.readouterr().err
     assert main(["train", "lm-tiny", "--data", text, "--out", text]) == 2
-    assert f"expected a folder of runs, got {text}, which is a file" in capsys.readouterr().err
+    assert f"expected a folder at {text}, got a file" in capsys.readouterr().err
     assert not (places / "runs").exists()
 
 

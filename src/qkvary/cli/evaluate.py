@@ -14,7 +14,7 @@ from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.cli._evaluation_output import print_evaluation
 from qkvary.cli._options import Checkpoint, Device, Json, NetworkDtype, convert_count
 from qkvary.cli._output import console, print_json, to_json
-from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.durable import atomic_write_file, check_file, make_directory
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
 from qkvary.text.units import parse_count
@@ -174,6 +174,8 @@ def command(
         raise UsageError("expected --data or --tasks, got neither")
     _check_numbers(reading, asking, running)
     names = _choose_tasks(asking)
+    if out is not None:
+        check_file(out)
 
     from qkvary.inference.evaluation.contamination import open_training_text
     from qkvary.inference.evaluation.identity import identify

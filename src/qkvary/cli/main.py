@@ -31,8 +31,6 @@ OUT_OF_RESOURCES = {
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EFBIG,
-    errno.EACCES,
-    errno.EPERM,
     errno.EROFS,
     errno.EIO,
     errno.EMFILE,
@@ -171,6 +169,8 @@ def _report(error: Exception) -> int:
 
 def _describe(error: OSError) -> str:
     reason = error.strerror or str(error)
+    if isinstance(error, PermissionError) and error.filename is not None:
+        return f"expected a file or folder that can be used, got {error.filename}: {reason}"
     return f"{error.filename}: {reason}" if error.filename is not None else reason
 
 

@@ -52,6 +52,7 @@ from qkvary.data.reuse import find_or_prepare
 from qkvary.reports.files import write_report
 from qkvary.reports.study import study_report
 from qkvary.reports.terminal import print_report
+from qkvary.storage.durable import check_folder
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.pretraining import (
     DataReference,
@@ -161,6 +162,8 @@ def command(
             check_memory()
             return 0
         check_memory()
+        if running.tensorboard is not None:
+            check_folder(running.tensorboard)
         requested = study.cells()[0].run.execution
         begun = distribution.run_on_first(lambda: to_dict(_begun_execution(study, store, running)))
         if begun is not None:
