@@ -48,7 +48,7 @@ from qkvary.cli._training_options import (
 from qkvary.cli._training_progress import TrainingDisplay
 from qkvary.data.preparation import PreparationSettings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
-from qkvary.data.reuse import find_or_prepare
+from qkvary.data.reuse import PlannedSet, find_or_prepare, plan_set
 from qkvary.reports.files import write_report
 from qkvary.reports.study import study_report
 from qkvary.reports.terminal import print_report
@@ -129,18 +129,14 @@ def command(
     from qkvary.training.parallel import join_process_group
 
     with join_process_group(running.strategy, where.device) as distribution:
-        prepared = _prepare(chosen, corpus, distribution)
-        warning = find_share_error(prepared)
+        data = _plan_set(chosen, corpus) if dry_run else _prepare(chosen, corpus, distribution)
+        planned = data if isinstance(data, PlannedSet) else PlannedSet.of(data)
+        warning = None if planned.data is None else find_share_error(planned.data)
         if warning is not None and not distribution.rank:
             print_error(warning)
         study = training_study(
             chosen,
-            DataReference(
-                name=prepared.name,
-                folder=str(prepared.path.resolve()),
-                fingerprint=prepared.fingerprint,
-                tokenizer=prepared.tokenizer,
-            ),
+            _refer_to(planned),
             variants=variants,
             seeds=(0,) if where.seeds is None else parse_seeds(where.seeds),
             overrides=TrainingOverrides(
@@ -158,7 +154,7 @@ def command(
 
         if dry_run:
             if not distribution.rank:
-                print_plan(study, store, json_output=json_output)
+                print_plan(study, store, planned, json_output=json_output)
             check_memory()
             return 0
         check_memory()
@@ -185,14 +181,9 @@ def command(
 
 def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> PreparedData:
     """Return the requested set; the first process prepares it if necessary."""
-    reference = preset.corpus if corpus.data is None else corpus.data
-    path, tokenizer = Path(reference).expanduser(), corpus.tokenizer
-    if is_prepared(path):
-        if tokenizer is not None:
-            raise UsageError(
-                f"expected no --tokenizer with a prepared set, got {tokenizer} with {path}"
-            )
-        return open_prepared(path)
+    reference, tokenizer = _choose_text(preset, corpus), corpus.tokenizer
+    if is_prepared(Path(reference)):
+        return open_prepared(Path(reference))
 
     def prepare() -> str:
         line = ProgressLine(console(sys.stderr))
@@ -209,6 +200,42 @@ def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> Pr
         return str(prepared.path)
 
     return open_prepared(Path(distribution.run_on_first(prepare)))
+
+
+def _plan_set(preset: Preset, corpus: Corpus) -> PlannedSet:
+    """Return the requested set without preparing or downloading it."""
+    reference = _choose_text(preset, corpus)
+    if is_prepared(Path(reference)):
+        return PlannedSet.of(open_prepared(Path(reference)))
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    return plan_set(reference, corpus.tokenizer, default=preset.tokenizer, warn=print_error)
+
+
+def _refer_to(planned: PlannedSet) -> DataReference:
+    data = planned.data
+    return DataReference(
+        name=planned.name,
+        folder="" if data is None else str(data.path.resolve()),
+        fingerprint="" if data is None else data.fingerprint,
+        vocabulary=planned.vocabulary,
+    )
+
+
+def _choose_text(preset: Preset, corpus: Corpus) -> str:
+    """Return the reference of the training data.
+
+    Raises:
+        UsageError: for a tokenizer with the folder of a prepared set.
+    """
+    reference = preset.corpus if corpus.data is None else corpus.data
+    path = Path(reference).expanduser()
+    if not is_prepared(path):
+        return reference
+    if corpus.tokenizer is not None:
+        raise UsageError(
+            f"expected no --tokenizer with a prepared set, got {corpus.tokenizer} with {path}"
+        )
+    return str(path)
 
 
 def _train(
