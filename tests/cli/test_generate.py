@@ -180,7 +180,7 @@ def test_a_text_cannot_command_the_terminal(
     ("words", "message"),
     [
         (["nowhere", "a"], "expected a checkpoint, got"),
-        (["mute", "a"], "expected a checkpoint with a tokenizer, got"),
+        (["mute", "a"], "mute has no tokenizer: give one with --tokenizer"),
         (["own", ""], "expected a prompt, got none"),
         (["own", "xyz"], "expected characters out of the 13 of this model, got 'x'"),
         (["own", "a" * 18], "expected a prompt of at most 17 tokens, got 18"),

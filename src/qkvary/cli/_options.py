@@ -30,6 +30,13 @@ Out = Annotated[Path, Parameter(name="--out", help="Folder of runs and reports."
 Checkpoint = Annotated[
     Path, Parameter(help="A folder or file: our own, a llama2.c .bin, or a character model.")
 ]
+CheckpointTokenizer = Annotated[
+    str | None,
+    Parameter(
+        name="--tokenizer",
+        help="For a checkpoint without one: gpt2, bytes, a tokenizer.json, or a tok512.bin.",
+    ),
+]
 Device = Annotated[str, Parameter(name="--device", help="Device: cpu, cuda, cuda:1, mps.")]
 NetworkDtype = Annotated[
     Literal["float64", "float32", "bfloat16", "float16"] | None,

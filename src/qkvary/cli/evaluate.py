@@ -6,13 +6,20 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
-from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.cli._evaluation_output import print_evaluation
-from qkvary.cli._options import Checkpoint, Device, Json, NetworkDtype, convert_count
+from qkvary.cli._options import (
+    Checkpoint,
+    CheckpointTokenizer,
+    Device,
+    Json,
+    NetworkDtype,
+    convert_count,
+)
 from qkvary.cli._output import console, print_json, to_json
 from qkvary.storage.durable import atomic_write_file, check_file, make_directory
 from qkvary.storage.errors import UsageError
@@ -21,6 +28,7 @@ from qkvary.text.units import parse_count
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
+    from qkvary.data.tokenizers import Tokenizer
     from qkvary.inference.evaluation.answers import Accuracy, TaskScore
     from qkvary.inference.evaluation.contamination import TrainingText
     from qkvary.inference.evaluation.perplexity import PaperScore, TextScore
@@ -162,6 +170,7 @@ def command(
     reading: Reading = DEFAULT_READING,
     asking: Asking = DEFAULT_ASKING,
     running: Running = DEFAULT_RUNNING,
+    tokenizer: CheckpointTokenizer = None,
     out: Out = None,
     json_output: Json = False,
 ) -> None:
@@ -177,11 +186,15 @@ def command(
     if out is not None:
         check_file(out)
 
+    from qkvary.data.prepared import is_prepared
     from qkvary.inference.evaluation.contamination import open_training_text
     from qkvary.inference.evaluation.identity import identify
 
     against = None if asking.against is None else open_training_text(asking.against)
-    loaded = load_checkpoint(checkpoint).to(running.device, running.dtype)
+    loaded = load_checkpoint(checkpoint)
+    if names or tokenizer is not None or not is_prepared(reading.data[0]):
+        loaded, _ = require_tokenizer(loaded, checkpoint, tokenizer)
+    loaded = loaded.to(running.device, running.dtype)
     document: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": running.batch_size}
     document["identity"] = identify(loaded.network, loaded.tokenizer)
     if reading.data:
@@ -300,11 +313,7 @@ def _load_text(loaded: "LoadedModel", reading: Reading) -> "Text":
                 f"expected a set with the tokens of the checkpoint, got {first} with others"
             )
         return text
-    if loaded.tokenizer is None:
-        raise UsageError(
-            "expected a checkpoint with a tokenizer, or a prepared set as --data, got neither"
-        )
-    text = make_text(loaded.tokenizer, read_documents(reading.data))
+    text = make_text(cast("Tokenizer", loaded.tokenizer), read_documents(reading.data))
     return text if reading.tokens is None else text.cut(reading.tokens)
 
 
@@ -345,12 +354,10 @@ def _score_tasks(
     from qkvary.inference.evaluation.answers import average
     from qkvary.inference.evaluation.harness import evaluate_tasks, lm_eval_version
 
-    if loaded.tokenizer is None:
-        raise UsageError("expected a checkpoint with a tokenizer, got one without")
     folder = _find_task_data(asking)
     scores = evaluate_tasks(
         loaded.network,
-        loaded.tokenizer,
+        cast("Tokenizer", loaded.tokenizer),
         names,
         folder=folder,
         fewshot=asking.fewshot,

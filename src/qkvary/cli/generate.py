@@ -9,8 +9,15 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from qkvary.arch.caches import CacheLayout, CacheStorage, DecodeKernel
-from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Checkpoint, Device, Json, NetworkDtype, convert_count
+from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
+from qkvary.cli._options import (
+    Checkpoint,
+    CheckpointTokenizer,
+    Device,
+    Json,
+    NetworkDtype,
+    convert_count,
+)
 from qkvary.cli._output import console, print_json, printable
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.requests import (
@@ -184,6 +191,7 @@ def command(
     logprobs: Logprobs = False,
     caching: Caching = DEFAULT_CACHING,
     running: Running = DEFAULT_RUNNING,
+    tokenizer: CheckpointTokenizer = None,
     json_output: Json = False,
 ) -> None:
     """Continue prompts with a language model: greedy, sampled, or by beam search.
@@ -194,9 +202,8 @@ def command(
     if running.deterministic_batch and choosing.beams is not None:
         raise UsageError("expected --deterministic-batch without --beams, got both")
     sampling = choosing.sampling()
-    loaded = load_checkpoint(checkpoint).to(running.device, running.dtype)
-    if loaded.tokenizer is None:
-        raise UsageError(f"expected a checkpoint with a tokenizer, got {checkpoint} without one")
+    loaded, own = require_tokenizer(load_checkpoint(checkpoint), checkpoint, tokenizer)
+    loaded = loaded.to(running.device, running.dtype)
     texts = prompts or ("",)
     requests = [
         Request(
@@ -204,11 +211,11 @@ def command(
             max_new_tokens=_count_tokens(loaded, encoded) if tokens is None else tokens,
             sampling=sampling,
             stop=stop,
-            stop_tokens=loaded.tokenizer.ends,
+            stop_tokens=own.ends,
             seed=choosing.seed,
             logprobs=logprobs,
         )
-        for encoded in (_encode(loaded.tokenizer, text) for text in texts)
+        for encoded in (_encode(own, text) for text in texts)
     ]
     caching.announce()
     new_cache = caching.maker(loaded)
@@ -224,7 +231,7 @@ def command(
         return
     for request, answer in zip(requests, answers, strict=True):
         if answer.logprobs is not None:
-            _print_logprobs(output.screen, loaded.tokenizer, request, answer)
+            _print_logprobs(output.screen, own, request, answer)
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
