@@ -91,3 +91,14 @@ def test_one_that_does_not_fit(
     monkeypatch.chdir(places)
     assert main(["generate", str(places / name), "a", "--tokenizer", tokenizer]) == 2
     assert says.format(whole=places / "whole") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [(), ("--beams", "2"), ("--json",)])
+def test_an_answer_that_is_no_text_says_so(
+    places: Path, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Random weights write random bytes."""
+    assert main(["generate", str(places / "whole"), "é", "--tokens", "9", *options]) == 0
+    shown = capsys.readouterr()
+    assert ("\\ufffd" if options == ("--json",) else "\N{REPLACEMENT CHARACTER}") in shown.out
+    assert "the model wrote bytes that are not UTF-8: \N{REPLACEMENT CHARACTER} stands" in shown.err

@@ -18,7 +18,7 @@ from qkvary.cli._options import (
     NetworkDtype,
     convert_count,
 )
-from qkvary.cli._output import console, print_json, printable
+from qkvary.cli._output import console, print_error, print_json, printable
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.requests import (
     Completion,
@@ -28,9 +28,10 @@ from qkvary.inference.requests import (
     collect,
     group_requests,
 )
-from qkvary.inference.streaming import detokenize
+from qkvary.inference.streaming import REPLACEMENT, count_replaced, detokenize
 from qkvary.reports.terminal import print_rows
 from qkvary.storage.errors import UsageError
+from qkvary.text.names import count
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
@@ -222,10 +223,12 @@ def command(
     if choosing.beams is not None:
         found = [_search(loaded, one, choosing.beams, choosing, new_cache) for one in requests]
         _print_found(texts, requests, found, json_output=json_output)
+        _warn_of_bytes(own, [beams[0] for beams in found])
         return
     streams = _open_streams(loaded, requests, running, new_cache)
     output = None if json_output else _OrderedOutput(console(), texts)
     answers = [collect(events) for events in _decode(streams, output)]
+    _warn_of_bytes(own, answers)
     if output is None:
         _print_documents([_to_document(*one) for one in zip(requests, answers, texts, strict=True)])
         return
@@ -374,6 +377,16 @@ def _to_document(request: Request, answer: Completion, prompt: str) -> dict[str,
         "stop": request.stop,
         "seed": request.seed,
     }
+
+
+def _warn_of_bytes(tokenizer: Tokenizer, answers: "Sequence[Completion | Beam]") -> None:
+    """Say on the error stream that a model wrote bytes that are not text."""
+    replaced = sum(count_replaced(tokenizer, one.text, one.tokens) for one in answers)
+    if replaced:
+        print_error(
+            f"the model wrote bytes that are not UTF-8: {REPLACEMENT} stands for them in "
+            f"{count(replaced, 'place')}"
+        )
 
 
 def _print_logprobs(
