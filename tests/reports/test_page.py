@@ -212,4 +212,4 @@ def test_equal_reports_give_equal_bytes_in_every_process(run_python: Runner) -> 
         for seed in "12"
     }
     assert len(printed) == 1
-    assert re.fullmatch(r"([0-9a-f]{64}\n){3}", printed.pop())
+    assert re.fullmatch(r"([0-9a-f]{64}\n){4}", printed.pop())

@@ -35,6 +35,7 @@ from qkvary.cli._output import (
 from qkvary.cli._prepared_output import find_share_error
 from qkvary.cli._results import gather_results, report_folder
 from qkvary.cli._runs_output import print_plan, print_scores
+from qkvary.cli._texts import write_texts
 from qkvary.cli._training_options import (
     AS_THE_PRESET,
     DEFAULT_RUNNING,
@@ -50,8 +51,8 @@ from qkvary.data.preparation import PreparationSettings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.data.reuse import PlannedSet, find_or_prepare, plan_set
 from qkvary.reports.files import write_report
-from qkvary.reports.study import study_report
-from qkvary.reports.terminal import print_report
+from qkvary.reports.terminal import print_report, print_sentences
+from qkvary.reports.training import training_report
 from qkvary.storage.durable import check_folder
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.pretraining import (
@@ -352,7 +353,7 @@ def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> No
     results = gather_results(study, store)
     summary = dataclasses.replace(results.summary, commands=(_command_line(study),))
     folder = report_folder(page_name(store, study), out)
-    report = study_report(summary, results.attention)
+    report = training_report(summary, write_texts(study, store), results.attention)
     files = write_report(report, folder)
     networks = {cell.title: store.network(cell.run_key) for cell in study.cells()}
     if json_output:
@@ -362,6 +363,8 @@ def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> No
     print_scores(screen, study, store)
     if len(study.variants) > 1:
         print_report(report, screen)
+    else:
+        print_sentences(screen, "", report.answer)
     for sentence in results.damage:
         print_error(sentence)
     screen.print(Text(printable(f"report: {files[0]}")))
