@@ -1,4 +1,67 @@
 """Transformers whose attention shares its query, key and value projections.
 
-The public surface is one page: docs/guide/api.md. Importing this package imports nothing else.
+``import qkvary as qk`` offers the names below. Each is loaded on first use, so that importing this
+package imports nothing else; nothing in the package imports the package itself. The longer paths
+are listed in docs/guide/api.md.
 """
+
+from importlib import import_module
+from sys import modules
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qkvary.api.costs import cost
+    from qkvary.api.models import load
+    from qkvary.api.plans import plan
+    from qkvary.api.studies import run_study
+    from qkvary.api.texts import evaluate, generate
+    from qkvary.api.variants import variants
+    from qkvary.nn.attention import Attention
+    from qkvary.nn.cache import KVCache
+    from qkvary.nn.language_model import LanguageModel
+    from qkvary.studies.study import Setting, Study
+
+__all__ = [
+    "Attention",
+    "KVCache",
+    "LanguageModel",
+    "Setting",
+    "Study",
+    "cost",
+    "evaluate",
+    "generate",
+    "load",
+    "plan",
+    "run_study",
+    "variants",
+]
+
+_MODULES = {
+    "Attention": "nn.attention",
+    "KVCache": "nn.cache",
+    "LanguageModel": "nn.language_model",
+    "Setting": "studies.study",
+    "Study": "studies.study",
+    "cost": "api.costs",
+    "evaluate": "api.texts",
+    "generate": "api.texts",
+    "load": "api.models",
+    "plan": "api.plans",
+    "run_study": "api.studies",
+    "variants": "api.variants",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name on first use."""
+    if name not in _MODULES:
+        # With these, an interactive session suggests the nearest name.
+        raise AttributeError(
+            f"module 'qkvary' has no attribute {name!r}", name=name, obj=modules[__name__]
+        )
+    found = globals()[name] = getattr(import_module(f"qkvary.{_MODULES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

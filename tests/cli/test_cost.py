@@ -133,8 +133,8 @@ def test_variants_are_asked_for_in_any_way(
 def test_a_variant_that_does_not_fit_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     document = counted(capsys, "300M", "--variant", "GQA-3", "MQA")
     assert [row["variant"] for row in document["rows"] if not row["stored"]] == ["QKV", "MQA"]
-    assert any(note.startswith("GQA-3 does not fit 300M: ") for note in document["notes"])
-    assert "  - GQA-3 does not fit 300M" in shown(capsys, "300M", "--variant", "GQA-3")
+    assert any(note.startswith("GQA-3 does not fit lm-300m: ") for note in document["notes"])
+    assert "  - GQA-3 does not fit lm-300m" in shown(capsys, "300M", "--variant", "GQA-3")
 
 
 def test_a_file_and_its_folder_are_the_same_model(

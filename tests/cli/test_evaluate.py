@@ -178,7 +178,10 @@ def test_a_damaged_set_is_not_looked_into(
     ("arguments", "message"),
     [
         (["{rotary}"], "expected --data or --tasks, got neither"),
-        (["{rotary}", "--data", "{text}", "--context", "0"], "--context of at least 1, got 0"),
+        (
+            ["{rotary}", "--data", "{text}", "--context", "0"],
+            "expected context of at least 1, got 0",
+        ),
         (
             ["{rotary}", "--data", "{text}", "--stride", "34"],
             "a stride from 1 to the context of 33",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qkvary.cli import main as module
-from qkvary.cli.main import command_names, main, summarise
+from qkvary.cli.main import GROUPS, command_names, main, summarise
 
 ROOT = Path(__file__).resolve().parents[2]
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -34,6 +34,16 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     for name in command_names():
         assert f" {name} " in printed
         assert summarise(name).split()[0] in printed
+
+
+def test_help_has_every_command_once_and_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == list(command_names())
+    assert main(["--help"]) == 0
+    lines = [line.strip("│╭─╮ ") for line in capsys.readouterr().out.splitlines()]
+    starts = [line.split()[0] for line in lines if line and line[0] != "-"]
+    order = [word for title, names in GROUPS.items() for word in (title.split()[0], *names)]
+    assert [word for word in starts if word in order] == order
 
 
 def test_nothing_typed_means_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,6 +182,24 @@ def test_closed_streams_are_no_error() -> None:
     assert result.returncode == 0
 
 
-def test_the_shell_is_offered_studies(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["__complete", "study", "qui"]) == 0
-    assert "quickstart" in capsys.readouterr().out.split()
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["study", "qui"], "quickstart"),
+        (["train", "lm"], "lm-10m"),
+        (["cost", "300M", "--variant", "Q"], "Q-K=V"),
+        (["variants", "--label", "Q"], "Q-MQA"),
+        (["bench", "decode", "ti"], "tiny-k"),
+        (["generate", "ti"], "tiny-k"),
+        (["generate", "tests/da"], "tests/data/"),
+    ],
+)
+def test_the_shell_is_offered_names_without_torch(
+    words: list[str], offered: str, run_python: Runner
+) -> None:
+    script = (
+        "import sys; from qkvary.cli.main import main; main(); assert 'torch' not in sys.modules"
+    )
+    result = run_python(["-c", script, "__complete", *words], cwd=ROOT)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert offered in result.stdout.split()

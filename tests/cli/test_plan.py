@@ -175,8 +175,8 @@ def test_what_memory_has_to_hold_is_one_number(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("name", "tokens", "says"),
     [
-        ("gpt2", "7", "gpt2 has no encoder: --encoder-tokens changes nothing"),
-        ("whisper-tiny", "7", "the encoder of whisper-tiny always has 1,500 tokens: --encoder"),
+        ("gpt2", "7", "gpt2 has no encoder: encoder tokens change nothing"),
+        ("whisper-tiny", "7", "the encoder of whisper-tiny always has 1,500 tokens: others change"),
         ("whisper-tiny", "1500", None),
         ("t5-small", "7", None),
     ],
@@ -216,7 +216,7 @@ def test_training_is_planned_on_request(capsys: pytest.CaptureFixture[str]) -> N
     full = planned(capsys, *arguments, "--precision", "fp32")["rows"][0]
     assert full["sequence_bytes"] > first["sequence_bytes"]
     text = shown(capsys, *arguments)
-    assert "What trains 300M on sequences of 1,024 tokens on" in text
+    assert "What trains lm-300m on sequences of 1,024 tokens on" in text
     assert "Precision: mixed; activations stored, at 40 % of the matrix rate." in text
     assert "1 user" not in text
 
@@ -230,7 +230,7 @@ def test_a_device_may_be_described(capsys: pytest.CaptureFixture[str]) -> None:
         "memory_bytes": 24 * 2**30,
         "bandwidth_bytes_per_second": 68e9,
         "flops_per_second_16_bit": 2e12,
-        "source": "the command line",
+        "source": "given",
     }
     assert document["rows"][0]["tokens_per_second"] > 0
     corrected = planned(capsys, "gpt2", "--gpu", "t4", *described)["device"]
@@ -361,7 +361,7 @@ GPU = ("--gpu", "a100-40gb")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["300M"], "expected --gpu with a device such as a100-40gb, or --memory"),
+        (["300M"], "expected a gpu such as a100-40gb, or a memory such as 24GiB, got neither"),
         (["300M", "--gpu", "a100-40"], "did you mean a100-40gb?"),
         (["300M", "--gpu", ""], "expected a device out of"),
         (["300M", "--memory", "24G"], "expected memory such as 24GiB"),

@@ -19,7 +19,7 @@ def test_files_are_written_and_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"written: {tmp_path / 'plan.html'}" in printed
     assert f"and 7 more files in {tmp_path}" in printed
     page = (tmp_path / "plan.html").read_text("utf-8")
-    assert "What serves 100 users of 32,768 tokens with 300M" in page
+    assert "What serves 100 users of 32,768 tokens with lm-300m" in page
 
 
 def test_the_page_says_what_the_screen_says(
@@ -41,7 +41,7 @@ def test_formats_choose_the_files(tmp_path: Path) -> None:
 
 def test_training_plans_have_a_page_too(tmp_path: Path) -> None:
     assert main([*PLAN, "--goal", "training", "--out", str(tmp_path), "--format", "html"]) == 0
-    assert "What trains 300M" in (tmp_path / "plan.html").read_text("utf-8")
+    assert "What trains lm-300m" in (tmp_path / "plan.html").read_text("utf-8")
 
 
 def test_the_units_that_were_asked_for_are_those_of_the_page(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from qkvary.arch.descriptions import describe_layers
 from qkvary.arch.families.table import FAMILIES, read_model
 from qkvary.arch.models import count_kinds
-from qkvary.cli._models import choose_context, collect_notes, describe_layers
 from qkvary.cli.main import main
 from qkvary.costs.candidates import choose_candidates
-from qkvary.costs.comparison import compare_costs
+from qkvary.costs.comparison import choose_context, collect_notes, compare_costs
 from qkvary.costs.devices import DEVICES
 from qkvary.costs.exact_savings import find_savings
 from qkvary.costs.formats import FORMATS, parse_format

@@ -24,7 +24,8 @@ def test_every_variant_of_the_table_is_listed_once(capsys: pytest.CaptureFixture
 
 def test_figures_are_those_of_the_layer(capsys: pytest.CaptureFixture[str]) -> None:
     document = listed(capsys, "--d-model", "96", "--num-heads", "12", "--length", "7")
-    assert document["layer"] == {"d_model": 96, "num_heads": 12, "length": 7, "dtype": "float32"}
+    sizes = {"d_model": 96, "num_heads": 12, "head_dim": None, "bias": True, "model": None}
+    assert document["layer"] == {**sizes, "length": 7, "dtype": "float32"}
     for row in document["variants"]:
         variant = parse_variant(row["label"])
         layer = AttentionConfig(d_model=96, num_heads=12, variant=variant, causal=True)

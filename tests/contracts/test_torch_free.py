@@ -11,6 +11,9 @@ PACKAGE = ROOT / "src" / "qkvary"
 FOLDERS = ("arch", "costs", "studies/definitions")
 MODULES = (
     "qkvary",
+    "qkvary.api.costs",
+    "qkvary.api.plans",
+    "qkvary.api.variants",
     "qkvary.cli.main",
     "qkvary.data.downloads",
     "qkvary.data.model_configs",
@@ -20,6 +23,8 @@ MODULES = (
     "qkvary.checkpoints.catalog",
     "qkvary.inference.evaluation.answers",
     "qkvary.inference.evaluation.local_tasks",
+    "qkvary.inference.evaluation.reading",
+    "qkvary.inference.prompts",
     "qkvary.inference.requests",
     "qkvary.inference.streaming",
     "qkvary.tasks.config",
@@ -99,6 +104,28 @@ def test_command_line_answers_without_torch(run_python: Runner) -> None:
         "    status = main(words)\n"
         "    heavy = {'torch', 'numpy', 'vl_convert', 'jinja2'} & set(sys.modules)\n"
         "    if status or heavy: sys.exit(f'{words} ends with {status} and imports {heavy}')"
+    )
+    result = run_python(["-c", code])
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+NAMES = [
+    "qk.cost('lm-300m', 'Q-K=V')",
+    "qk.plan('300M', gpu='t4')",
+    "qk.variants('Q-K=V', model='lm-10m')",
+    "(qk.Study, qk.Setting)",
+]
+
+
+def test_python_answers_without_torch(run_python: Runner) -> None:
+    code = (
+        "import sys\nimport qkvary as qk\nheavy = {'torch', 'numpy', 'vl_convert', 'pandas'}\n"
+        "if len([name for name in sys.modules if name.startswith('qkvary')]) != 1:\n"
+        "    sys.exit('import qkvary imports more')\n"
+        f"for words in {NAMES!r}:\n"
+        "    found = eval(words)\n"
+        "    if hasattr(found, 'to_dict'): found.to_dict(), repr(found), found._repr_html_()\n"
+        "    if heavy & set(sys.modules): sys.exit(f'{words} imports {heavy & set(sys.modules)}')"
     )
     result = run_python(["-c", code])
     assert (result.returncode, result.stderr) == (0, "")

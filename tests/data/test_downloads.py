@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qkvary.data import downloads
-from qkvary.data.downloads import DownloadError, cache_directory, fetch, is_offline
+from qkvary.data.downloads import DownloadError, fetch, is_offline
 
 ANSWERS: dict[str, tuple[int, bytes]] = {
     "/good": (200, b"x" * 1000),
@@ -111,23 +111,6 @@ def test_no_redirect_leads_to_a_file(server: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(DownloadError, match=r"cannot download"):
         fetch(f"{server}/redirect/file://{tmp_path}/config.json", limit=1000)
-
-
-def test_the_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "own"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "shared"))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert cache_directory() == tmp_path / "own"
-    monkeypatch.delenv("QKVARY_CACHE")
-    assert cache_directory() == tmp_path / "shared" / "qkvary"
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    assert cache_directory() == tmp_path / "home" / ".cache" / "qkvary"
-
-    def homeless() -> Path:
-        raise RuntimeError("no home")
-
-    monkeypatch.setattr(Path, "home", homeless)
-    assert cache_directory() is None
 
 
 @pytest.mark.parametrize(

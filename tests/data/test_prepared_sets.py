@@ -12,6 +12,7 @@ from qkvary.data.corpora import CORPORA, open_source
 from qkvary.data.downloads import DownloadError
 from qkvary.data.prepared import PreparedData, open_prepared
 from qkvary.data.prepared_sets import default_folder, ensure_prepared, find_prepared, prepare_corpus
+from qkvary.data.reuse import find_or_prepare
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.sources import SourceOptions
 from qkvary.data.tokenizer_files import load_gpt2, load_tokenizer, name_tokenizer
@@ -79,6 +80,18 @@ def test_tiny_shakespeare_has_its_customary_split() -> None:
     assert data.vocabulary == 66
     with pytest.raises(UsageError, match="already has splits"):
         open_source("tiny-shakespeare", SourceOptions(validation=Path("x")))
+
+
+def test_a_corpus_is_found_in_any_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = prepare_corpus("Tiny_Shakespeare", "characters")
+    assert data.name == "tiny-shakespeare"
+    assert find_prepared("TINY-shakespeare/characters") == data.path
+    assert ensure_prepared("tiny_shakespeare/characters") == data.path
+    again = find_or_prepare("TINY_shakespeare", "characters", default="gpt2", warn=print)
+    assert again.path == data.path
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FineWeb").write_text("one")
+    assert open_source("FineWeb").name == "FineWeb"
 
 
 def test_every_corpus_says_what_it_is() -> None:

@@ -8,7 +8,7 @@ import html5lib
 import pytest
 
 from qkvary.reports import label_placement, svg
-from qkvary.reports.page import render_page
+from qkvary.reports.page import render_fragment, render_page
 from qkvary.reports.report import (
     Block,
     Bullets,
@@ -105,11 +105,12 @@ def everything(text: str) -> Report:
     )
 
 
-def test_every_payload_in_every_kind_of_block_stays_text() -> None:
+@pytest.mark.parametrize("render", [render_page, render_fragment])
+def test_every_payload_in_every_kind_of_block_stays_text(render: Callable[[Report], str]) -> None:
     """R1."""
-    benign = shape(tree(render_page(everything("plain"))))
+    benign = shape(tree(render(everything("plain"))))
     for payload in PAYLOADS:
-        root = tree(render_page(everything(payload + "~")))
+        root = tree(render(everything(payload + "~")))
         assert shape(root) == benign, payload
         assert dangers(root) == []
 
@@ -168,6 +169,22 @@ def test_a_number_is_kept_beside_its_text_where_the_text_is_none() -> None:
     page = render_page(dataclasses.replace(everything("x"), sections=(section,)))
     values = [node.attrib.get("data-v") for node in tree(page).findall(".//td")]
     assert values == [None, None, "0.5", None, "3.0"]
+
+
+def test_a_fragment_has_what_is_brief_and_folds_the_rest() -> None:
+    part = Section(key="more", title="More", blocks=(Prose("folded"),), lead="its lead")
+    report = everything("shown")
+    root = tree(render_fragment(dataclasses.replace(report, sections=(*report.sections, part))))
+    folds = root.findall(".//details")
+    assert ["".join(fold.find("summary").itertext()).strip() for fold in folds] == [
+        "shown",
+        "Before you believe it",
+        "More",
+    ]
+    assert "folded" in "".join(folds[-1].itertext())
+    assert len(root.findall(".//table")) == 1
+    assert len(root.findall(".//style")) == 1
+    assert root.findall(".//script") == []
 
 
 @pytest.mark.parametrize("make", SUBJECTS.values(), ids=SUBJECTS)

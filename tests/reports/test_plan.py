@@ -22,7 +22,7 @@ def test_a_plan_says_the_question_the_answers_and_their_limits() -> None:
     plan = make_plan()
     report = plan_report(plan)
     assert report.question == (
-        "What serves 100 users of 32,768 tokens with 300M on NVIDIA A100 40GB?"
+        "What serves 100 users of 32,768 tokens with lm-300m on NVIDIA A100 40GB?"
     )
     assert report.answer == plan.answer.advice
     assert report.caveats == (*plan.answer.caveats, *plan.notes)
@@ -73,7 +73,9 @@ def test_the_published_charts_come_with_each_caveat_once() -> None:
 
 def test_training_is_planned_without_charts_of_a_cache() -> None:
     plan = make_plan(trains=True)
-    assert plan_report(plan).question.startswith("What trains 300M on sequences of 32,768 tokens")
+    assert plan_report(plan).question.startswith(
+        "What trains lm-300m on sequences of 32,768 tokens"
+    )
     assert keys(plan) == ["variants", "published"]
     assert len(section(plan_report(plan), "variants").blocks) == 1
 
@@ -103,7 +105,7 @@ def test_a_missing_chart_is_explained() -> None:
 def test_data_has_what_was_asked_and_every_row() -> None:
     plan = make_plan()
     data = plan_report(plan).data
-    assert (data["model"], data["goal"], data["users"]) == ("300M", "serving", 100)
+    assert (data["model"], data["goal"], data["users"]) == ("lm-300m", "serving", 100)
     assert data["device"]["memory_bytes"] == plan.demand.device.memory_bytes
     assert len(data["rows"]) == len(plan.answer.rows)
     first = data["rows"][0]

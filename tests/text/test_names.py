@@ -67,4 +67,13 @@ def test_markdown_stays_text_on_one_line() -> None:
 
 def test_a_wrong_name_is_answered_with_the_nearest_or_with_all() -> None:
     assert names.suggest("quickstrt", ["quickstart", "lm-small"]) == "did you mean quickstart?"
+    assert names.suggest("Quick_Strt", ["QuickStart"]) == "did you mean QuickStart?"
     assert names.suggest("x", iter(["quickstart", "lm-small"])) == "choices: quickstart, lm-small"
+
+
+def test_a_name_is_found_in_any_spelling() -> None:
+    choices = ["lm-small", "Q-MQA", "a100-40gb"]
+    assert names.find_name(" LM_Small ", choices) == "lm-small"
+    assert names.find_name("q-mqa", choices) == "Q-MQA"
+    assert names.find_name("A100 40GB", choices) == "a100-40gb"
+    assert names.find_name("lmsmall", choices) is None

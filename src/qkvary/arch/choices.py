@@ -1,8 +1,9 @@
-"""Fields that hold one of a few words: their annotations, and one check for all of them."""
+"""Checks of what configurations are made from: words out of a few, and sizes by name."""
 
 import dataclasses
 import difflib
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
@@ -25,9 +26,55 @@ def check_choices(config: Any) -> None:
     for field in dataclasses.fields(config):
         if get_origin(hints[field.name]) is not Literal:
             continue
-        choices, value = get_args(hints[field.name]), getattr(config, field.name)
-        if value not in choices:
-            near = difflib.get_close_matches(str(value), choices, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            listed = ", ".join(map(str, choices))
-            raise ValueError(f"expected {field.name} out of {listed}, got {value!r}{hint}")
+        check_word(field.name, getattr(config, field.name), get_args(hints[field.name]))
+
+
+def check_word(name: str, value: object, choices: Sequence[Any]) -> None:
+    """Refuse a word that is not one of the choices.
+
+    Args:
+        name: What the word chooses, for the message.
+        value: The word.
+        choices: The words to choose from.
+
+    Raises:
+        ValueError: with the choices, and the nearest one where there is one.
+    """
+    if value not in choices:
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        listed = ", ".join(map(str, choices))
+        raise ValueError(f"expected {name} out of {listed}, got {value!r}{hint}")
+
+
+def given_sizes(
+    config: object,
+    sizes: Mapping[str, object],
+    *,
+    kind: type[Any],
+    required: Sequence[str],
+) -> dict[str, Any]:
+    """Return the sizes that a caller gave instead of a configuration; none with a configuration.
+
+    Args:
+        config: The configuration, or ``None``.
+        sizes: Every size by name, ``None`` for those that were not given.
+        kind: The class of the configuration.
+        required: The sizes without which there is no configuration.
+
+    Raises:
+        ValueError: if both were given, the configuration is something else, or a required size is
+            missing.
+    """
+    if config is not None and not isinstance(config, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ValueError(
+            f"expected {article} {kind.__name__}, or {', '.join(required)} by name, got {config!r}"
+        )
+    given = {name: value for name, value in sizes.items() if value is not None}
+    if config is not None and given:
+        raise ValueError(f"expected a configuration or sizes, got both: {', '.join(given)}")
+    missing = [name for name in required if name not in given]
+    if config is None and missing:
+        raise ValueError(f"expected {', '.join(required)}, got no {', '.join(missing)}")
+    return given

@@ -1,8 +1,10 @@
-"""The meaning of a variant in words and in mathematics, derived from the value."""
+"""The meaning of a variant in words and in mathematics, and the layers of a model in words."""
 
 from dataclasses import fields
 
+from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer
 from qkvary.arch.labels import format_label
+from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.sharing import IDENTITY, Role, Source
 from qkvary.arch.variants import Variant
 from qkvary.text.names import listed
@@ -98,6 +100,15 @@ def name_cached(variant: Variant) -> str:
     return listed(["x" if source == IDENTITY else source.upper() for source in variant.cached])
 
 
+def describe_layers(model: Model) -> str:
+    """Return the kinds of attention of a model with their numbers of layers, in words."""
+    counts: dict[str, int] = {}
+    for layer, count in count_kinds(model.layers):
+        kind = _describe_layer(layer)
+        counts[kind] = counts.get(kind, 0) + count
+    return "; ".join(f"{count} x {kind}" for kind, count in counts.items())
+
+
 def _describe_sources(variant: Variant) -> list[str]:
     seen: dict[Source, None] = {}
     for role in _ROLES:
@@ -126,3 +137,18 @@ def _write_query(variant: Variant, query: str) -> str:
 
 def _group(term: str) -> str:
     return term if term == "x" else f"({term})"
+
+
+def _describe_layer(layer: Layer) -> str:
+    attention = layer.attention
+    if isinstance(attention, LatentAttention):
+        return f"latent {attention.kv_rank} + {attention.rope_dim}"
+    if isinstance(attention, CompressedAttention):
+        rate = attention.compressor.rate if attention.compressor else None
+        summaries = f", a summary of every {rate}" if rate else ""
+        return f"K=V, 1 head of {attention.head_dim}, window {attention.window}{summaries}"
+    config = attention.config
+    shared = f", reads layer {attention.reads_layer}" if attention.reads_layer is not None else ""
+    crossed = ", cross attention" if layer.cross is not None else ""
+    heads = f"{config.num_kv_heads} of {config.num_heads} heads of {config.size_per_head}"
+    return f"{format_label(config.variant)} ({heads}{shared}{crossed})"

@@ -6,6 +6,7 @@ a tuple such as ``q,k=v``; a role may carry a mark: ``Q[residual]``, ``Q[map]``,
 
 import difflib
 import re
+from functools import lru_cache
 
 from qkvary.arch.sharing import IDENTITY, SHARINGS, Sharing, Source, share
 from qkvary.arch.terms import DEFAULTS, OPTIONS
@@ -64,6 +65,7 @@ def format_tuple(variant: Variant) -> str:
     return base + heads + ("+" if variant.plus else "") + _format_options(variant)
 
 
+@lru_cache(maxsize=1024)
 def parse_variant(text: str) -> Variant:
     """Read a label or a tuple spelling.
 
@@ -96,6 +98,19 @@ def parse_variant(text: str) -> Variant:
     for given in (_parse_marks(marks, sharing, text), _parse_options(options, text)):
         fields.update(given)
     return Variant(**fields)  # pyright: ignore[reportArgumentType]
+
+
+def as_variant(given: Variant | str) -> Variant:
+    """Return a variant as it is, or read its label.
+
+    Raises:
+        ValueError: as :func:`parse_variant`, or for something else.
+    """
+    if isinstance(given, Variant):
+        return given
+    if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"expected a variant or its label such as 'Q-K=V', got {given!r}")  # noqa: TRY004  one kind
+    return parse_variant(given)
 
 
 def suggest_labels(text: str, *, count: int = 3) -> tuple[str, ...]:

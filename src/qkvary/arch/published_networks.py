@@ -5,7 +5,7 @@ function says so.
 """
 
 from qkvary.arch.attention import AttentionConfig, IdentityScale, Initialization, ScaleConfig
-from qkvary.arch.labels import parse_variant
+from qkvary.arch.labels import as_variant
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.arch.variants import Variant
 
@@ -56,7 +56,7 @@ def gpt_124m(
         causal=True,
         bias=False,
         out_bias=False,
-        variant=_variant(variant),
+        variant=as_variant(variant),
         scale=ScaleConfig(identity=scale),
         init=Initialization(scheme="normal", std=0.02, output_std=0.02 / 24**0.5),
     )
@@ -96,7 +96,7 @@ def modern_network(
             causal=True,
             bias=False,
             out_bias=False,
-            variant=_variant(variant),
+            variant=as_variant(variant),
             init=init,
         ),
         block=BlockConfig(
@@ -116,7 +116,7 @@ def synthetic_encoder(variant: Variant | str = "QKV") -> EncoderConfig:
     Source: the public code of "Key-Value Transformer".
     """
     return EncoderConfig(
-        attention=AttentionConfig(d_model=64, num_heads=2, variant=_variant(variant)),
+        attention=AttentionConfig(d_model=64, num_heads=2, variant=as_variant(variant)),
         block=BlockConfig(d_ff=128, activation="relu", norm_placement="post"),
         num_layers=2,
         vocabulary=10,
@@ -133,7 +133,7 @@ def _three_projections(
             d_model=d_model,
             num_heads=num_heads,
             causal=True,
-            variant=_variant(variant),
+            variant=as_variant(variant),
             init=_GPT2_INIT,
         ),
         block=BlockConfig(d_ff=4 * d_model, dropout=0.1),
@@ -142,7 +142,3 @@ def _three_projections(
         max_tokens=2048,
         init=_GPT2_INIT,
     )
-
-
-def _variant(given: Variant | str) -> Variant:
-    return parse_variant(given) if isinstance(given, str) else given

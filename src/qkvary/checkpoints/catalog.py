@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
+from qkvary.data.checkpoint_names import find_checkpoint
 from qkvary.data.tokenizer_files import load_tokenizer
 from qkvary.data.tokenizers import ByteTokenizer, Tokenizer
 from qkvary.storage.errors import DamagedError, UsageError
@@ -75,13 +76,13 @@ def is_export(path: Path) -> bool:
 
 
 def require_tokenizer(
-    loaded: LoadedModel, path: Path, reference: str | None
+    loaded: LoadedModel, name: str | Path, reference: str | None
 ) -> tuple[LoadedModel, Tokenizer]:
     """Return a checkpoint with a tokenizer, its own or the one that the user named, and that.
 
     Args:
         loaded: The checkpoint.
-        path: Its path.
+        name: Its name or path.
         reference: As for :func:`load_tokenizer`, or a ``tok512.bin`` of llama2.c; None for its own.
 
     Raises:
@@ -91,17 +92,17 @@ def require_tokenizer(
     if reference is None:
         if loaded.tokenizer is not None:
             return loaded, loaded.tokenizer
-        files = " or ".join(_tokenizer_files(path, vocabulary))
+        files = " or ".join(_tokenizer_files(find_checkpoint(name), vocabulary))
         raise UsageError(
-            f"{path} has no tokenizer: {f'put {files} beside it, or ' if files else ''}give one "
+            f"{name} has no tokenizer: {f'put {files} beside it, or ' if files else ''}give one "
             "with --tokenizer (gpt2, bytes, a tokenizer.json, or a tok512.bin of llama2.c)"
         )
     if loaded.tokenizer is not None:
-        raise UsageError(f"expected no --tokenizer with {path}, which has its own, got {reference}")
+        raise UsageError(f"expected no --tokenizer with {name}, which has its own, got {reference}")
     tokenizer = _load_tokenizer(reference, vocabulary)
     if tokenizer.vocabulary > vocabulary:
         raise UsageError(
-            f"expected a tokenizer of at most {vocabulary:,} tokens for {path}, got {reference} "
+            f"expected a tokenizer of at most {vocabulary:,} tokens for {name}, got {reference} "
             f"with {tokenizer.vocabulary:,}"
         )
     return loaded._replace(tokenizer=tokenizer), tokenizer
@@ -131,11 +132,11 @@ def _tokenizer_files(path: Path, vocabulary: int) -> tuple[str, ...]:
     return next((one.tokenizer_files(vocabulary) for one in formats if one.recognises(path)), ())
 
 
-def load_checkpoint(path: Path) -> LoadedModel:
+def load_checkpoint(reference: str | Path) -> LoadedModel:
     """Load a language model and its tokenizer from any known format.
 
     Args:
-        path: A file, or the folder of a model.
+        reference: A file, the folder of a model, or the name of a checkpoint.
 
     Returns:
         The network and its tokenizer, or ``None`` for a checkpoint without one.
@@ -145,8 +146,7 @@ def load_checkpoint(path: Path) -> LoadedModel:
         DamagedError: if it is damaged.
         UnsafeError: if it is a pickle, which could run code.
     """
-    if not path.exists():
-        raise UsageError(f"expected a checkpoint, got {path}, which does not exist")
+    path = find_checkpoint(reference)
     if (path / MANIFEST_NAME).is_file() and not is_export(path):
         return import_module("qkvary.checkpoints.models").load_model(path)
     found = [load_format(name) for name in format_names()]

@@ -14,7 +14,14 @@ from rich.text import Text
 
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Device, Json, convert_count, convert_threads
+from qkvary.cli._options import (
+    Device,
+    Json,
+    complete_checkpoint,
+    complete_variant,
+    convert_count,
+    convert_threads,
+)
 from qkvary.cli._output import console, printable, show
 from qkvary.costs.formats import Dtype, parse_options
 from qkvary.inference.benchmark.networks import Sizes, check_memory, make_network
@@ -132,12 +139,15 @@ Variants = Annotated[
         show_default=False,
         help="Variants of random networks, in any spelling. QKV Q-K=V MQA Q-MQA if not given; with "
         "@rotary they resemble Llama, otherwise GPT-2.",
+        completer=complete_variant,
     ),
 ]
 Checkpoint = Annotated[
-    Path | None,
+    str | None,
     Parameter(
-        help="A checkpoint instead of random networks: our own, a llama2.c .bin, a character model."
+        help="A checkpoint instead of random networks, by name or path: tiny-k, our own, a "
+        "llama2.c .bin, a character model.",
+        completer=complete_checkpoint,
     ),
 ]
 Target = Annotated[
@@ -195,7 +205,7 @@ def command(
 
 
 def _make_question(
-    checkpoint: Path | None,
+    checkpoint: str | None,
     labels: Sequence[str],
     cases: Cases,
     network: Network,
@@ -238,7 +248,7 @@ def _make_question(
         memory_context = min(memory_context, longest)
     question = DecodeQuestion(
         networks=networks,
-        checkpoint=None if checkpoint is None else str(checkpoint),
+        checkpoint=checkpoint,
         contexts=contexts,
         batches=_count(cases.batch, "--batch"),
         dtypes=dtypes,

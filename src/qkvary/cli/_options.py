@@ -1,17 +1,24 @@
 """The options that several commands share, with one name, one meaning and one help text each."""
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter, Token
 
+from qkvary.arch.table import VARIANTS
+from qkvary.data.checkpoint_names import checkpoint_names
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.studies.catalog import load_study, study_names
 from qkvary.studies.study import Study
 from qkvary.text.units import parse_count
+
+if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
 
 DEFAULT_OUT = Path("runs")
 MOST_THREADS = 1024
@@ -23,12 +30,30 @@ def complete_study(_context: object) -> Iterator[str]:
     yield from study_names()
 
 
+def complete_variant(_context: object) -> Iterator[str]:
+    """Yield the labels of the variants, for the shell."""
+    yield from (one.label for one in VARIANTS)
+
+
+def complete_checkpoint(context: "CompletionContext") -> Iterator[str]:
+    """Yield the names of checkpoints and matching paths, for the shell."""
+    yield from checkpoint_names()
+    folder = context.incomplete[: context.incomplete.rfind("/") + 1]
+    with suppress(OSError), os.scandir(folder or ".") as entries:
+        yield from (f"{folder}{one.name}{'/' if one.is_dir() else ''}" for one in entries)
+
+
 Json = Annotated[
     bool, Parameter(name="--json", negative=(), help="Print one JSON document and nothing else.")
 ]
 Out = Annotated[Path, Parameter(name="--out", help="Folder of runs and reports.")]
 Checkpoint = Annotated[
-    Path, Parameter(help="A folder or file: our own, a llama2.c .bin, or a character model.")
+    str,
+    Parameter(
+        help="A name (tiny, tiny-k), or a folder or file: our own, a llama2.c .bin, a character "
+        "model.",
+        completer=complete_checkpoint,
+    ),
 ]
 CheckpointTokenizer = Annotated[
     str | None,

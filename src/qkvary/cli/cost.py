@@ -11,17 +11,13 @@ from qkvary.cli._models import (
     ModelName,
     VariantLabels,
     WeightFormat,
-    choose_context,
-    collect_notes,
-    describe_layers,
-    find_model,
 )
 from qkvary.cli._options import Json, convert_positive
 from qkvary.cli._output import show
-from qkvary.costs.candidates import choose_candidates
-from qkvary.costs.comparison import compare_costs
+from qkvary.costs.comparison import compare_model
 from qkvary.costs.formats import parse_format
-from qkvary.reports.cost import CostComparison, cost_report
+from qkvary.data.model_configs import resolve_model
+from qkvary.reports.cost import cost_report
 
 Batch = Annotated[
     int, Parameter(name="--batch", converter=convert_positive, help="Sequences in a batch.")
@@ -53,27 +49,14 @@ def command(
     The first row is the given model; the others share its projections differently and would have
     to be trained.
     """
-    known = find_model(model)
-    tokens = choose_context(known, context)
-    chosen = choose_candidates(known, variant, all_sharings=True)
-    cache = parse_format(dtype)
-    costs = CostComparison(
-        model=known,
-        layers=describe_layers(known),
-        rows=compare_costs(
-            chosen.rows,
-            context=tokens,
-            batch=batch,
-            weights=parse_format(weights),
-            cache=cache,
-            encoder_tokens=encoder_tokens,
-        ),
-        context=tokens,
+    costs = compare_model(
+        resolve_model(model),
+        variant,
+        context=context,
         batch=batch,
-        cache=cache,
         weights=parse_format(weights),
+        cache=parse_format(dtype),
         encoder_tokens=encoder_tokens,
-        notes=collect_notes(known, chosen, tokens, encoder_tokens=encoder_tokens),
         decimal=decimal,
     )
     show(cost_report(costs), json_output=json_output)

@@ -6,12 +6,11 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
-from qkvary.cli._evaluation_output import print_evaluation
 from qkvary.cli._options import (
     Checkpoint,
     CheckpointTokenizer,
@@ -20,7 +19,8 @@ from qkvary.cli._options import (
     NetworkDtype,
     convert_count,
 )
-from qkvary.cli._output import console, print_json, to_json
+from qkvary.cli._output import console, show, to_json
+from qkvary.inference.evaluation.reading import Split, TextReading
 from qkvary.storage.durable import atomic_write_file, check_file, make_directory
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from qkvary.data.tokenizers import Tokenizer
     from qkvary.inference.evaluation.answers import Accuracy, TaskScore
     from qkvary.inference.evaluation.contamination import TrainingText
-    from qkvary.inference.evaluation.perplexity import PaperScore, TextScore
-    from qkvary.inference.evaluation.texts import Text
 
 FIVE = ("arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande")
 """The tasks of ``--tasks five``."""
@@ -62,7 +60,7 @@ class Reading:
         ),
     ] = ()
     split: Annotated[
-        Literal["train", "validation", "test"],
+        Split,
         Parameter(name="--split", help="Split of a prepared set."),
     ] = "validation"
     tokens: Annotated[int | None, _count("--tokens", "Maximum number of tokens to read.")] = None
@@ -104,6 +102,15 @@ class Reading:
             help="Also count as the papers did: a document per row, padded with separators.",
         ),
     ] = True
+
+    def resolve(self) -> TextReading:
+        """Return the text and its windows."""
+        lengths = () if self.lengths is None else map(parse_count, self.lengths.split(","))
+        fields: dict[str, Any] = {
+            **dataclasses.asdict(self),
+            "lengths": tuple(dict.fromkeys(lengths)),
+        }
+        return TextReading(**fields)
 
 
 @Parameter(name="*")
@@ -181,7 +188,8 @@ def command(
     """
     if not reading.data and asking.tasks is None:
         raise UsageError("expected --data or --tasks, got neither")
-    _check_numbers(reading, asking, running)
+    _check_numbers(asking, running)
+    text = reading.resolve() if reading.data else None
     names = _choose_tasks(asking)
     if out is not None:
         check_file(out)
@@ -189,6 +197,8 @@ def command(
     from qkvary.data.prepared import is_prepared
     from qkvary.inference.evaluation.contamination import open_training_text
     from qkvary.inference.evaluation.identity import identify
+    from qkvary.inference.evaluation.text_measurement import measure_text
+    from qkvary.reports.evaluation import evaluation_report, text_data
 
     against = None if asking.against is None else open_training_text(asking.against)
     loaded = load_checkpoint(checkpoint)
@@ -197,25 +207,22 @@ def command(
     loaded = loaded.to(running.device, running.dtype)
     document: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": running.batch_size}
     document["identity"] = identify(loaded.network, loaded.tokenizer)
-    if reading.data:
-        document |= _read(loaded, reading, running)
+    if text is not None:
+        measured = measure_text(
+            loaded, text, batch_size=running.batch_size, show_progress=_show_progress
+        )
+        document |= text_data(measured)
     if names:
         document |= _score_tasks(loaded, names, asking, running, against)
     if out is not None:
         make_directory(out.absolute().parent)
         atomic_write_file(out, to_json(document).encode())
-    if json_output:
-        print_json(document)
-    else:
-        print_evaluation(console(), document)
+    show(evaluation_report(document), json_output=json_output)
 
 
-def _check_numbers(reading: Reading, asking: Asking, running: Running) -> None:
+def _check_numbers(asking: Asking, running: Running) -> None:
     """Refuse invalid numbers before anything is loaded."""
     counts = {
-        "--tokens": reading.tokens,
-        "--context": reading.context,
-        "--stride": reading.stride,
         "--limit": asking.limit,
         "--batch-size": running.batch_size,
     }
@@ -240,107 +247,6 @@ def _choose_tasks(asking: Asking) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(one for name in names for one in (FIVE if name == "five" else (name,)))
     )
-
-
-def _read(loaded: "LoadedModel", reading: Reading, running: Running) -> dict[str, Any]:
-    """Return all measurements on a text."""
-    from qkvary.inference.evaluation.lengths import lengthen, score_lengths
-    from qkvary.inference.evaluation.perplexity import Protocol, score_as_papers, score_text
-
-    network = loaded.network
-    requested = reading.context or network.config.max_tokens
-    stride = reading.stride or requested
-    lengths = _choose_lengths(reading.lengths)
-    longest = lengthen(network, requested)
-    lengthen(network, max(lengths, default=1))
-    text = _load_text(loaded, reading)
-    # More than the text has would only pad it.
-    spans = text.spans(joined=reading.joined)
-    most = int((spans[:, 1] - spans[:, 0]).max(initial=0)) - 1
-    context = min(requested, max(network.config.max_tokens, most))
-    protocol = Protocol(
-        context=context,
-        # One beyond the requested context is refused.
-        stride=stride if stride > requested else min(stride, context),
-        joined=reading.joined,
-        batch_size=running.batch_size,
-    )
-    with _show_progress("reading") as on_progress:
-        score = score_text(longest, text, protocol, on_progress=on_progress)
-    found: dict[str, Any] = {
-        "data": [str(path) for path in reading.data],
-        "protocol": protocol,
-        "made_for": network.config.max_tokens,
-        "text": describe_text(score),
-    }
-    if reading.paper and text.separator is not None:
-        with _show_progress("reading as the papers did") as on_progress:
-            paper = score_as_papers(
-                longest,
-                text,
-                context=context,
-                batch_size=running.batch_size,
-                on_progress=on_progress,
-            )
-        found["paper"] = describe_paper(paper)
-    if lengths:
-        with _show_progress("reading at several lengths") as on_progress:
-            rows = score_lengths(network, text, lengths, protocol, on_progress=on_progress)
-        found["lengths"] = [
-            {
-                "length": row.length,
-                "beyond": row.beyond,
-                **describe_text(row.score),
-                "buckets": [dataclasses.asdict(bucket) for bucket in row.buckets],
-            }
-            for row in rows
-        ]
-    return found
-
-
-def _load_text(loaded: "LoadedModel", reading: Reading) -> "Text":
-    from qkvary.data.prepared import is_prepared
-    from qkvary.inference.evaluation.texts import make_text, open_split, read_documents
-
-    first = reading.data[0]
-    if is_prepared(first):
-        if len(reading.data) > 1:
-            raise UsageError(f"expected one prepared set, got {first} and others")
-        tokenizer, text = open_split(first, reading.split, most=reading.tokens)
-        own = loaded.tokenizer
-        if own is not None and own.describe() != tokenizer.describe():
-            raise UsageError(
-                f"expected a set with the tokens of the checkpoint, got {first} with others"
-            )
-        return text
-    text = make_text(cast("Tokenizer", loaded.tokenizer), read_documents(reading.data))
-    return text if reading.tokens is None else text.cut(reading.tokens)
-
-
-def _choose_lengths(text: str | None) -> list[int]:
-    lengths = [] if text is None else [parse_count(part) for part in text.split(",")]
-    if any(length < 1 for length in lengths):
-        raise UsageError(f"expected lengths of at least 1 token, got {text!r}")
-    return list(dict.fromkeys(lengths))
-
-
-def describe_text(score: "TextScore") -> dict[str, Any]:
-    """Return all figures by name."""
-    return {
-        **dataclasses.asdict(score),
-        "perplexity": score.perplexity,
-        "bits_per_byte": score.bits_per_byte,
-        "byte_perplexity": score.byte_perplexity,
-    }
-
-
-def describe_paper(score: "PaperScore") -> dict[str, Any]:
-    """Return all figures by name."""
-    return {
-        **dataclasses.asdict(score),
-        "perplexity": score.perplexity,
-        "real_perplexity": score.real_perplexity,
-    }
 
 
 def _score_tasks(

@@ -20,6 +20,7 @@ from qkvary.cli._options import (
 )
 from qkvary.cli._output import console, print_error, print_json, printable
 from qkvary.data.tokenizers import Tokenizer
+from qkvary.inference.prompts import choose_sampling, make_requests
 from qkvary.inference.requests import (
     Completion,
     Event,
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from qkvary.inference.beams import Beam
     from qkvary.inference.decoding import CacheMaker
 
-DEFAULT_TOKENS = 256
-"""The default number of new tokens, if the model has positions for them."""
 BATCH = 16
 """The maximum number of prompts in a batch."""
 
@@ -107,11 +106,9 @@ class Choosing:
     ] = 1.0
 
     def sampling(self) -> Sampling:
-        """Return the sampling settings; a filter without a temperature samples at 1."""
-        filters = (self.top_k, self.top_p, self.min_p)
-        default = 0.0 if all(one is None for one in filters) else 1.0
-        return Sampling(
-            temperature=default if self.temperature is None else self.temperature,
+        """Return the sampling settings."""
+        return choose_sampling(
+            self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
             min_p=self.min_p,
@@ -206,18 +203,16 @@ def command(
     loaded, own = require_tokenizer(load_checkpoint(checkpoint), checkpoint, tokenizer)
     loaded = loaded.to(running.device, running.dtype)
     texts = prompts or ("",)
-    requests = [
-        Request(
-            prompt=encoded,
-            max_new_tokens=_count_tokens(loaded, encoded) if tokens is None else tokens,
-            sampling=sampling,
-            stop=stop,
-            stop_tokens=own.ends,
-            seed=choosing.seed,
-            logprobs=logprobs,
-        )
-        for encoded in (_encode(own, text) for text in texts)
-    ]
+    requests = make_requests(
+        own,
+        texts,
+        max_tokens=loaded.network.config.max_tokens,
+        tokens=tokens,
+        sampling=sampling,
+        stop=stop,
+        seed=choosing.seed,
+        logprobs=logprobs,
+    )
     caching.announce()
     new_cache = caching.maker(loaded)
     if choosing.beams is not None:
@@ -235,18 +230,6 @@ def command(
     for request, answer in zip(requests, answers, strict=True):
         if answer.logprobs is not None:
             _print_logprobs(output.screen, own, request, answer)
-
-
-def _encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    encoded = tokenizer.encode(text)
-    if not encoded:
-        raise UsageError("expected a prompt, got none; this model has no token that begins a text")
-    return tuple(encoded)
-
-
-def _count_tokens(loaded: "LoadedModel", encoded: Sequence[int]) -> int:
-    """Return the default number of new tokens."""
-    return min(DEFAULT_TOKENS, max(0, loaded.network.config.max_tokens + 1 - len(encoded)))
 
 
 class _OrderedOutput:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group
 
 from qkvary.cli._output import console, print_error
 from qkvary.storage.memory import is_out_of_memory
@@ -23,6 +23,16 @@ from qkvary.text.names import suggest
 FOLDER = Path(__file__).parent
 HELP_WIDTH = 100
 NOT_COMMANDS = {"__init__", "main"}
+
+GROUPS = {
+    "Look": ("variants", "published"),
+    "Plan": ("cost", "plan"),
+    "Train": ("train", "data"),
+    "Decode": ("generate", "evaluate", "export", "bench"),
+    "Study": ("studies", "study", "status", "report", "show"),
+    "Set up": ("doctor", "completion"),
+}
+"""The commands in the order of the help, by the user's goal."""
 
 DONE, BUG, BAD_INPUT, RESOURCES, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 4, 0, 130
 """Exit codes; the others (3, 5, 6, 7, 143) come with the error as its ``exit_code``."""
@@ -70,8 +80,19 @@ def build_app() -> App:
         console=console(width=HELP_WIDTH),
         error_console=console(sys.stderr, width=HELP_WIDTH),
     )
-    for name in command_names():
-        app.command(f"qkvary.cli.{name}:command", name=name, help=summarise(name))
+    for position, (title, names) in enumerate(GROUPS.items()):
+        group = Group(title, sort_key=position)
+        for number, name in enumerate(names):
+            app.command(
+                f"qkvary.cli.{name}:command",
+                name=name,
+                help=summarise(name),
+                group=group,
+                sort_key=number,
+            )
+    options = Group("Options", sort_key=len(GROUPS))
+    for flag in ("--help", "--version"):
+        app[flag].group = options
     return app
 
 

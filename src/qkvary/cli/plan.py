@@ -6,23 +6,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.cli._hardware import Hardware, choose_device
-from qkvary.cli._models import (
-    Decimal,
-    ModelName,
-    VariantLabels,
-    choose_context,
-    collect_notes,
-    describe_layers,
-    find_model,
-    read_formats,
-)
+from qkvary.cli._hardware import Hardware
+from qkvary.cli._models import Decimal, ModelName, VariantLabels
 from qkvary.cli._options import Json
 from qkvary.cli._output import show
-from qkvary.cli._plans import Load, Purpose, Question
-from qkvary.costs.candidates import choose_candidates
-from qkvary.costs.formats import parse_format
-from qkvary.planning.plans import Plan, Regime, answer_serving, answer_training
+from qkvary.cli._plans import Load, Purpose
+from qkvary.costs.comparison import choose_context
+from qkvary.costs.devices import choose_device
+from qkvary.costs.formats import parse_format, parse_formats
+from qkvary.costs.serving import Demand
+from qkvary.data.model_configs import resolve_model
+from qkvary.planning.plans import Plan, Regime, make_plan
 from qkvary.reports.plan import plan_report
 from qkvary.reports.report import ReportFormat
 from qkvary.storage.errors import UsageError
@@ -62,7 +56,7 @@ def command(
     """
     if formats and out is None:
         raise UsageError("expected --out with a folder for the files of --format, got none")
-    plan = _answer(_resolve(model, variant, hardware, load, purpose), decimal=decimal)
+    plan = _answer(model, variant, hardware, load, purpose, decimal=decimal)
     report = plan_report(plan)
     files: tuple[Path, ...] = ()
     if out is not None:
@@ -72,56 +66,44 @@ def command(
     show(report, json_output=json_output, files=files)
 
 
-def _answer(question: Question, *, decimal: bool) -> Plan:
-    """Return the question with its answer."""
-    candidates, demand, task = question.candidates, question.demand, question.load.task
-    regime = None
-    if question.trains:
-        regime = Regime(
-            precision=question.purpose.precision,
-            checkpointing=question.purpose.checkpointing,
-            utilization=question.utilization,
-        )
-    return Plan(
-        model=question.model,
-        layers=describe_layers(question.model),
-        candidates=candidates,
-        demand=demand,
-        formats=question.formats,
-        task=task,
-        answer=(
-            answer_serving(candidates, demand, question.formats, task=task)
-            if regime is None
-            else answer_training(candidates, demand, regime, task=task)
-        ),
-        regime=regime,
-        notes=tuple(
-            collect_notes(
-                question.model,
-                candidates,
-                question.context,
-                encoder_tokens=question.load.encoder_tokens,
-            )
-        ),
-        decimal=decimal,
+def _answer(
+    name: str,
+    labels: Sequence[str],
+    hardware: Hardware,
+    load: Load,
+    purpose: Purpose,
+    *,
+    decimal: bool,
+) -> Plan:
+    """Return the plan that the options ask for."""
+    device = choose_device(
+        hardware.gpu,
+        memory=hardware.memory,
+        bandwidth=hardware.bandwidth,
+        flops=hardware.flops,
     )
-
-
-def _resolve(
-    name: str, labels: Sequence[str], hardware: Hardware, load: Load, purpose: Purpose
-) -> Question:
-    device = choose_device(hardware)
-    model = find_model(name)
-    return Question(
-        model=model,
-        candidates=choose_candidates(model, labels),
+    model = resolve_model(name)
+    demand = Demand(
         device=device,
         context=choose_context(model, load.context),
-        load=load,
-        purpose=purpose,
-        reserve=parse_share(hardware.reserve),
-        utilization=parse_share(purpose.utilization),
-        price=hardware.price,
-        formats=read_formats(load.dtype),
+        users=load.users,
         weights=parse_format(load.weights),
+        reserve=parse_share(hardware.reserve),
+        price=hardware.price,
+        encoder_tokens=load.encoder_tokens,
+    )
+    regime = Regime(
+        precision=purpose.precision,
+        checkpointing=purpose.checkpointing,
+        utilization=parse_share(purpose.utilization),
+    )
+    return make_plan(
+        model,
+        demand,
+        parse_formats(load.dtype),
+        labels,
+        goal=purpose.goal,
+        task=load.task,
+        regime=regime,
+        decimal=decimal,
     )

@@ -17,12 +17,12 @@ from qkvary.cli._options import (
     complete_study,
 )
 from qkvary.cli._output import print_error, show
-from qkvary.cli._results import gather_results, report_folder
 from qkvary.cli._texts import write_texts
 from qkvary.cli._trainings import choose_training
 from qkvary.reports.files import write_report
 from qkvary.reports.report import DEFAULT_FORMATS, ReportFormat
 from qkvary.reports.study import study_report
+from qkvary.reports.study_results import gather_results, report_folder
 from qkvary.reports.training import training_report
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import page_name

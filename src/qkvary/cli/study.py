@@ -19,10 +19,10 @@ from qkvary.cli._options import (
     convert_threads,
 )
 from qkvary.cli._output import console, print_error, print_json, show
-from qkvary.cli._results import gather_results, report_folder
 from qkvary.reports.files import write_report
 from qkvary.reports.page import render_page
 from qkvary.reports.study import study_report
+from qkvary.reports.study_results import gather_results, report_folder
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study

@@ -24,6 +24,7 @@ from qkvary.cli._options import (
     Out,
     Where,
     check_device,
+    complete_variant,
     parse_seeds,
 )
 from qkvary.cli._output import (
@@ -33,7 +34,6 @@ from qkvary.cli._output import (
     show,
 )
 from qkvary.cli._prepared_output import find_share_error
-from qkvary.cli._results import gather_results, report_folder
 from qkvary.cli._runs_output import print_plan, print_scores
 from qkvary.cli._texts import write_texts
 from qkvary.cli._training_options import (
@@ -51,6 +51,7 @@ from qkvary.data.preparation import PreparationSettings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.data.reuse import PlannedSet, find_or_prepare, plan_set
 from qkvary.reports.files import write_report
+from qkvary.reports.study_results import gather_results, report_folder
 from qkvary.reports.terminal import print_report, print_sentences
 from qkvary.reports.training import training_report
 from qkvary.storage.durable import check_folder
@@ -92,6 +93,7 @@ Variants = Annotated[
         negative=(),
         consume_multiple=(1, None),
         help="Labels in any spelling; several are trained one after the other and compared.",
+        completer=complete_variant,
     ),
 ]
 DryRun = Annotated[

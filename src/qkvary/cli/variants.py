@@ -4,10 +4,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.cli._options import Json, Length
+from qkvary.cli._models import complete_model
+from qkvary.cli._options import Json, Length, complete_variant
 from qkvary.cli._output import show
 from qkvary.costs.formats import Dtype
-from qkvary.reports.variants import LayerSize, variants_report
+from qkvary.data.model_configs import resolve_model
+from qkvary.reports.variants import choose_layer, variants_report
 
 Labels = Annotated[
     tuple[str, ...],
@@ -15,18 +17,32 @@ Labels = Annotated[
         name="--label",
         negative=(),
         help="Only this variant, in any spelling (Q-K=V, q,k=v); repeat it for more.",
+        completer=complete_variant,
     ),
 ]
-Width = Annotated[int, Parameter(name="--d-model", help="Width of the counted layer.")]
-Heads = Annotated[int, Parameter(name="--num-heads", help="Query heads of the layer.")]
+OfModel = Annotated[
+    str | None,
+    Parameter(
+        name="--model",
+        help="Count a layer of this model: a named size, a config.json, or a hub id.",
+        completer=complete_model,
+    ),
+]
+Width = Annotated[
+    int | None, Parameter(name="--d-model", help="Width of the counted layer; 512 if not given.")
+]
+Heads = Annotated[
+    int | None, Parameter(name="--num-heads", help="Query heads of the layer; 8 if not given.")
+]
 CacheType = Annotated[Dtype, Parameter(name="--dtype", help="Number format of the cache.")]
 
 
 def command(
     *,
     label: Labels = (),
-    d_model: Width = 512,
-    num_heads: Heads = 8,
+    model: OfModel = None,
+    d_model: Width = None,
+    num_heads: Heads = None,
     length: Length = 1024,
     dtype: CacheType = "float32",
     json_output: Json = False,
@@ -36,5 +52,11 @@ def command(
     Costs are those of one causal attention layer: parameters with biases, multiply-accumulates per
     token with every pair of tokens counted, and cache bytes per token.
     """
-    size = LayerSize(d_model=d_model, num_heads=num_heads, length=length, dtype=dtype)
+    size = choose_layer(
+        None if model is None else resolve_model(model),
+        d_model=d_model,
+        num_heads=num_heads,
+        length=length,
+        dtype=dtype,
+    )
     show(variants_report(label, size), json_output=json_output)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from qkvary.arch.blocks import ProjectedAttention
-from qkvary.arch.labels import format_label, parse_variant
+from qkvary.arch.labels import as_variant, format_label, parse_variant
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.variants import QKV, Variant
 from qkvary.costs.exact_savings import Method, apply_saving, exact_methods
@@ -65,13 +65,14 @@ def own_label(model: Model) -> str:
 
 
 def choose_candidates(
-    model: Model, labels: Sequence[str] = (), *, all_sharings: bool = False
+    model: Model, labels: Sequence[Variant | str] = (), *, all_sharings: bool = False
 ) -> Candidates:
     """Return the model as it is, and the requested variants or those worth comparing.
 
     Args:
         model: Any model.
-        labels: Variants in any spelling; if none, head sharing with and without K=V.
+        labels: Variants, or their labels in any spelling; if none, head sharing with and without
+            K=V.
         all_sharings: Whether sharings that do not change the cache and more numbers of heads are
             compared too, if none were requested.
 
@@ -81,7 +82,7 @@ def choose_candidates(
     label = own_label(model)
     rows = [Candidate(label=label, model=model, is_original=True), *_store_less(model, label)]
     refused: list[str] = []
-    asked = [parse_variant(text) for text in labels]
+    asked = [as_variant(given) for given in labels]
     for variant in asked or _suggest(model, all_sharings=all_sharings):
         name = format_label(variant)
         if any(row.label == name for row in rows):

@@ -3,12 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from qkvary.arch.descriptions import describe_layers
+from qkvary.arch.models import Model
+from qkvary.arch.variants import Variant
 from qkvary.costs.cache import entry_bytes, growth_bytes, model_cache_bytes
-from qkvary.costs.candidates import Candidate
+from qkvary.costs.candidates import Candidate, Candidates, choose_candidates
 from qkvary.costs.decoding import DecodeStep, decode_step, weight_bytes
 from qkvary.costs.formats import Format
 from qkvary.costs.macs import TRAINING_FACTOR, MacCount, decode_macs, forward_macs
 from qkvary.costs.parameters import ParameterCount, active_parameters, model_parameters
+
+LONGEST_DEFAULT = 8192
+"""The maximum of the default context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +52,82 @@ class CostRow:
         return self.candidate.label
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostComparison:
+    """A model, the case for which costs are derived, and those of its variants."""
+
+    model: Model
+    """The given model."""
+    layers: str
+    """The kinds of attention of the model, in words."""
+    rows: Sequence[CostRow]
+    """The costs; those of the given model come first."""
+    context: int
+    """Tokens of a sequence."""
+    batch: int
+    """Sequences."""
+    cache: Format
+    """The format of the cache."""
+    weights: Format
+    """The format of the weights."""
+    encoder_tokens: int | None = None
+    """Tokens of the encoder, where the model does not fix them."""
+    notes: Sequence[str] = ()
+    """The limitations of the figures."""
+    decimal: bool = False
+    """Whether reports write memory in powers of ten."""
+
+
+def compare_model(
+    model: Model,
+    labels: Sequence[Variant | str] = (),
+    *,
+    context: int | None = None,
+    batch: int = 1,
+    weights: Format,
+    cache: Format,
+    encoder_tokens: int | None = None,
+    decimal: bool = False,
+) -> CostComparison:
+    """Derive the costs of a model as it is and in other variants.
+
+    Args:
+        model: Any model.
+        labels: The variants, or their labels; if none, those worth comparing.
+        context: Tokens of a sequence; by default :func:`choose_context`.
+        batch: Sequences.
+        weights: The format of the weights.
+        cache: The format of the cache.
+        encoder_tokens: Tokens of the encoder, where the model does not fix them.
+        decimal: Whether reports write memory in powers of ten.
+
+    Raises:
+        ValueError: for a label that cannot be read, or numbers below 1.
+    """
+    tokens = choose_context(model, context)
+    candidates = choose_candidates(model, labels, all_sharings=True)
+    rows = compare_costs(
+        candidates.rows,
+        context=tokens,
+        batch=batch,
+        weights=weights,
+        cache=cache,
+        encoder_tokens=encoder_tokens,
+    )
+    return CostComparison(
+        model=model,
+        layers=describe_layers(model),
+        rows=rows,
+        context=tokens,
+        batch=batch,
+        cache=cache,
+        weights=weights,
+        encoder_tokens=encoder_tokens,
+        notes=collect_notes(model, candidates, tokens, encoder_tokens=encoder_tokens),
+        decimal=decimal,
+    )
+
+
 def compare_costs(
     candidates: Sequence[Candidate],
     *,
@@ -81,6 +163,40 @@ def compare_costs(
         )
         for candidate in candidates
     )
+
+
+def choose_context(model: Model, requested: int | None) -> int:
+    """Return the requested context, or the model's maximum up to a limit."""
+    if requested is not None:
+        return requested
+    return min(model.max_tokens or LONGEST_DEFAULT, LONGEST_DEFAULT)
+
+
+def collect_notes(
+    model: Model, candidates: Candidates, context: int, *, encoder_tokens: int | None = None
+) -> list[str]:
+    """Return the limitations of a model's figures.
+
+    Args:
+        model: The model.
+        candidates: Its variants.
+        context: Tokens of a sequence.
+        encoder_tokens: The requested tokens of the encoder.
+    """
+    notes = list(model.notes)
+    fixed = None if model.encoder is None else model.encoder.tokens
+    if encoder_tokens is not None and model.encoder is None:
+        notes.append(f"{model.name} has no encoder: encoder tokens change nothing")
+    elif encoder_tokens is not None and fixed not in {None, encoder_tokens}:
+        notes.append(
+            f"the encoder of {model.name} always has {fixed:,} tokens: others change nothing"
+        )
+    if model.max_tokens is not None and context > model.max_tokens:
+        notes.append(
+            f"{model.name} was made for {model.max_tokens:,} tokens: at {context:,} the bytes are "
+            "right, the model is not"
+        )
+    return [*notes, *candidates.refused]
 
 
 def _row(

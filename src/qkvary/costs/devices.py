@@ -4,8 +4,10 @@ Figures are the vendors' own peaks, without sparsity. Their GB are read as 10^9 
 reading: what a driver reports is often a few percent more.
 """
 
-import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from qkvary.text.names import find_name, near_names, spell
+from qkvary.text.units import parse_bandwidth, parse_bytes, parse_flops
 
 GB = 10**9
 TERA = 10**12
@@ -103,7 +105,16 @@ DEVICES: dict[str, Device] = {
         ),
     )
 }
-"""Devices by the name on the command line."""
+"""Devices by name."""
+
+_OWN = Device(
+    name="custom",
+    title="a device of your own",
+    memory_bytes=1,
+    bandwidth_bytes_per_second=None,
+    flops_per_second_16_bit=None,
+    source="given",
+)
 
 
 def find_device(name: str) -> Device:
@@ -112,14 +123,48 @@ def find_device(name: str) -> Device:
     Raises:
         ValueError: for an unknown one, with the nearest and all choices.
     """
-    key = name.strip().lower().replace("_", "-").replace(" ", "-")
-    if key in DEVICES:
-        return DEVICES[key]
+    known = find_name(name, DEVICES)
+    if known is not None:
+        return DEVICES[known]
+    key = spell(name)
     # A name cut short means those that begin with it, however near another one is spelled.
     begun = [known for known in DEVICES if key and known.startswith(key)]
-    near = begun or difflib.get_close_matches(key, DEVICES, n=1)
+    near = begun or near_names(key, DEVICES)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ValueError(
         f"expected a device out of {', '.join(DEVICES)}, got {name!r}; {hint}"
         "for any other give --memory, and --bandwidth and --flops for its speed"
+    )
+
+
+def choose_device(
+    gpu: str | None = None,
+    *,
+    memory: str | None = None,
+    bandwidth: str | None = None,
+    flops: str | None = None,
+) -> Device:
+    """Return a device by name with the given changes, or a device of one's own.
+
+    Args:
+        gpu: The name, such as ``a100-40gb``.
+        memory: Its memory, such as ``24GiB``.
+        bandwidth: Its bandwidth, such as ``68GB/s``.
+        flops: Its 16-bit matrix rate, such as ``2TFLOPS``.
+
+    Raises:
+        ValueError: for an unknown name, an amount that cannot be read, or neither name nor memory.
+    """
+    if gpu is None and memory is None:
+        raise ValueError("expected a gpu such as a100-40gb, or a memory such as 24GiB, got neither")
+    known = _OWN if gpu is None else find_device(gpu)
+    return replace(
+        known,
+        memory_bytes=known.memory_bytes if memory is None else parse_bytes(memory),
+        bandwidth_bytes_per_second=(
+            known.bandwidth_bytes_per_second if bandwidth is None else parse_bandwidth(bandwidth)
+        ),
+        flops_per_second_16_bit=(
+            known.flops_per_second_16_bit if flops is None else parse_flops(flops)
+        ),
     )

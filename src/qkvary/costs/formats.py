@@ -7,6 +7,7 @@ number of a row over a block of rows (``int4-b32``); it may keep the newest rows
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -149,6 +150,16 @@ def parse_format(text: str) -> Format:
         residual=int(residual or 0),
         plain_bits=16 if plain is None else _PLAIN[plain].bits,
     )
+
+
+def parse_formats(text: str | Sequence[str]) -> tuple[Format, ...]:
+    """Read formats separated by commas, or each by itself.
+
+    Raises:
+        ValueError: for an unknown one.
+    """
+    parts = text.split(",") if isinstance(text, str) else text
+    return tuple(dict.fromkeys(map(parse_format, parts)))
 
 
 def cache_format(options: CacheOptions, dtype: Dtype) -> Format:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
-from qkvary.data.downloads import cache_directory
+from qkvary.data.folders import cache_directory, data_root
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.sources import (
@@ -19,10 +19,9 @@ from qkvary.data.sources import (
     list_source_files,
 )
 from qkvary.data.splits import HeldOut
-from qkvary.data.tokenizer_files import data_root
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.text.names import suggest
+from qkvary.text.names import find_name, suggest
 
 HUB_SHARE = 0.005
 """The default validation share of a data set of the hub: these are large."""
@@ -106,6 +105,18 @@ _CORPORA = (
 CORPORA = {corpus.name: corpus for corpus in _CORPORA}
 
 
+def canonical_reference(reference: str) -> str:
+    """Return a reference with the name of a corpus in its own spelling, everything else as it is.
+
+    Args:
+        reference: As for :func:`open_source`, or ``name/tokenizer`` of a set in the cache.
+    """
+    name, slash, tokenizer = reference.partition("/")
+    if name in CORPORA or Path(reference).expanduser().exists():
+        return reference
+    return (find_name(name, CORPORA) or name) + slash + tokenizer
+
+
 def open_source(reference: str, choices: SourceOptions | None = None) -> Source:
     """Return the documents that a reference names.
 
@@ -116,7 +127,7 @@ def open_source(reference: str, choices: SourceOptions | None = None) -> Source:
     Raises:
         UsageError: if the source does not exist, or the options do not fit it.
     """
-    chosen = choices or SourceOptions()
+    chosen, reference = choices or SourceOptions(), canonical_reference(reference)
     if reference.startswith("hf:"):
         return _from_hub(reference.removeprefix("hf:"), chosen)
     if reference in CORPORA:
@@ -152,6 +163,7 @@ def identify_source(reference: str) -> tuple[str, JsonValue] | None:
     if reference.startswith("hf:"):
         source = open_source(reference)
         return source.name, source.files
+    reference = canonical_reference(reference)
     corpus = CORPORA.get(reference)
     path = Path(reference).expanduser() if corpus is None else find_local(corpus)
     if path is not None and path.exists():

@@ -33,21 +33,6 @@ class DownloadError(RuntimeError):
     exit_code: ClassVar[int] = 4
 
 
-def cache_directory() -> Path | None:
-    """Return the cache directory: ``$QKVARY_CACHE``, or ``qkvary`` in the user's cache directory.
-
-    Returns:
-        ``None`` if the user has no home directory.
-    """
-    for name, below in (("QKVARY_CACHE", "."), ("XDG_CACHE_HOME", "qkvary")):
-        if os.environ.get(name):
-            return Path(os.environ[name]) / below
-    try:
-        return Path.home() / ".cache" / "qkvary"
-    except RuntimeError:
-        return None
-
-
 def keep_in_cache(path: Path, data: bytes) -> None:
     """Store valid data in the cache to speed up later starts."""
     # An unwritable cache only costs time: the data can be downloaded again.

@@ -10,10 +10,15 @@ import stat
 from pathlib import Path
 from typing import cast
 
+from qkvary.arch.canonical import from_dict, stored_kind
+from qkvary.arch.families.fields import MOST_LAYERS
 from qkvary.arch.families.sizes import has_size, load_size, suggest_sizes
 from qkvary.arch.families.table import read_model
-from qkvary.arch.models import Model
-from qkvary.data.downloads import cache_directory, fetch, is_offline, keep_in_cache
+from qkvary.arch.models import Model, as_model
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.data.checkpoint_names import PACKAGED, packaged_names
+from qkvary.data.downloads import fetch, is_offline, keep_in_cache
+from qkvary.data.folders import cache_directory
 
 HUB = "https://huggingface.co"
 CONFIG_NAME = "config.json"
@@ -27,7 +32,8 @@ def resolve_model(reference: str) -> Model:
     """Return the model that a reference names: a named size first, then a configuration.
 
     Args:
-        reference: A named size, or a reference for :func:`load_config`.
+        reference: A named size, the name of a packaged checkpoint, or a reference for
+            :func:`load_config`.
 
     Raises:
         ValueError: if the reference is neither, or the configuration is invalid.
@@ -35,8 +41,20 @@ def resolve_model(reference: str) -> Model:
     """
     if has_size(reference):
         return load_size(reference)
-    name, config = load_config(reference)
+    is_packaged = reference in packaged_names() and _find(reference) is None
+    name, config = load_config(str(PACKAGED / reference) if is_packaged else reference)
+    if config.get("kind") == stored_kind(LanguageModelConfig):
+        return as_model(_read_own(config, name), name)
     return read_model(config, name)
+
+
+def _read_own(config: dict[str, object], name: str) -> LanguageModelConfig:
+    """Return the network of a checkpoint of this package."""
+    layers = config.get("num_layers")
+    # Checked first, because decoding allocates all layers.
+    if isinstance(layers, int) and layers > MOST_LAYERS:
+        raise ValueError(f"{name}: expected at most {MOST_LAYERS:,} layers, got {layers:,}")
+    return from_dict(LanguageModelConfig, config)
 
 
 def load_config(reference: str) -> tuple[str, dict[str, object]]:

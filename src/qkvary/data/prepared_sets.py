@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from qkvary.data.corpora import CORPORA, open_source
-from qkvary.data.downloads import cache_directory
+from qkvary.data.corpora import CORPORA, canonical_reference, open_source
+from qkvary.data.folders import cache_directory
 from qkvary.data.preparation import PreparationSettings, pin_source, prepare
 from qkvary.data.prepared import PreparedData, is_prepared
 from qkvary.data.sources import Source, SourceOptions
@@ -45,6 +45,7 @@ def find_prepared(reference: str) -> Path:
     path = Path(reference).expanduser()
     if is_prepared(path):
         return path
+    reference = canonical_reference(reference)
     name, _, tokenizer = reference.partition("/")
     tokenizer = tokenizer or DEFAULT_TOKENIZER
     if name and "/" not in tokenizer and not path.exists():
@@ -72,6 +73,7 @@ def ensure_prepared(reference: str) -> Path:
         UsageError: if neither the set nor the corpus exists.
         QkvaryError: as :func:`prepare_corpus`.
     """
+    reference = canonical_reference(reference)
     name, _, tokenizer = reference.partition("/")
     if Path(reference).expanduser().exists() or name not in CORPORA:
         return find_prepared(reference)

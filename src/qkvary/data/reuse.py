@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
-from qkvary.data.corpora import CORPORA, identify_source, open_source
+from qkvary.data.corpora import CORPORA, canonical_reference, identify_source, open_source
 from qkvary.data.preparation import PreparationSettings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.data.prepared_sets import choose_folder, default_folder, find_prepared, prepare_corpus
@@ -114,6 +114,7 @@ def _resolve(
     reference: str, tokenizer: str | None, default: str
 ) -> tuple[PreparedData | None, str, str]:
     """Return the set that a reference names, or the text and tokenizer that it means."""
+    reference = canonical_reference(reference)
     name, _, own = reference.partition("/")
     if _may_name_a_set(reference):
         if tokenizer is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import Any, cast
 
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.documents import Document
-from qkvary.data.downloads import DownloadError, cache_directory, fetch, is_offline, keep_in_cache
+from qkvary.data.downloads import DownloadError, fetch, is_offline, keep_in_cache
+from qkvary.data.folders import cache_directory, data_root
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, make_tokenizer
 from qkvary.storage.errors import DamagedError, UsageError
@@ -31,12 +31,6 @@ MERGES_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vo
 LARGEST_MERGES = 1_000_000
 _MERGES = ("merges.txt", "vocab.bpe")
 _NUMBERS = ("vocab.json", "encoder.json")
-
-
-def data_root() -> Path | None:
-    """Return the folder of local data sets, ``$QKVARY_DATA``."""
-    named = os.environ.get("QKVARY_DATA")
-    return Path(named) if named else None
 
 
 def load_tokenizer(

@@ -5,13 +5,17 @@ not know residuals, norms or what the tokens mean.
 """
 
 import functools
+from typing import overload
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.choices import given_sizes
+from qkvary.arch.labels import as_variant, format_label
 from qkvary.arch.sharing import Source
+from qkvary.arch.variants import Variant
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_layouts import NewTokens, make_codec, rotate_roles, store_roles
 from qkvary.nn.initializer import Initializer
@@ -28,22 +32,80 @@ class Attention(nn.Module):
     """Multi-head attention whose roles read shared projections.
 
     ``softmax(s q k^T + terms) v W_o`` with q, k, v read from the sources that the variant names.
-    A drop-in layer: ``Attention(config)(x)`` maps [batch, tokens, d_model] to the same shape.
+    A drop-in layer: ``Attention(d_model=64, num_heads=4)(x)`` maps [batch, tokens, d_model] to the
+    same shape.
 
     Source: Kayyam et al. 2026 (projection sharing, ``+``); Karbevski and Mijoski 2025 (identity
     query). Differs from their code in that ``+`` is computed in its reduced form and KV heads are
     never copied.
     """
 
-    def __init__(self, config: AttentionConfig, *, seed: int | None = 0) -> None:
+    @overload
+    def __init__(self, config: AttentionConfig, *, seed: int | None = 0) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        num_heads: int,
+        variant: Variant | str = "QKV",
+        causal: bool = False,
+        head_dim: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        seed: int | None = 0,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        config: AttentionConfig | None = None,
+        *,
+        d_model: int | None = None,
+        num_heads: int | None = None,
+        variant: Variant | str | None = None,
+        causal: bool | None = None,
+        head_dim: int | None = None,
+        bias: bool | None = None,
+        dropout: float | None = None,
+        seed: int | None = 0,
+    ) -> None:
         """Create the parameters and give them their first values.
 
         Args:
-            config: The layer.
-            seed: Seed of the initial values; ``None`` leaves the parameters unset, for a network
-                that initialises all of its layers itself.
+            config: The layer; or its sizes, as follows.
+            d_model: Width of input and output.
+            num_heads: Query heads.
+            variant: The sharing, heads and score terms, or their label; ``QKV`` by default.
+            causal: Whether a token sees only itself and the past; it sees all by default.
+            head_dim: Channels of a head; by default ``d_model / num_heads``.
+            bias: Whether all projections have biases, as they do by default.
+            dropout: Dropout on attention probabilities; none by default.
+            seed: Seed of the initial values, a different one for each layer of a network: layers of
+                one seed start equal. ``None`` leaves the parameters unset, for a network that
+                initialises all of its layers itself.
+
+        Raises:
+            ValueError: if the sizes do not fit each other or the variant, one is missing, or both
+                a configuration and sizes are given.
         """
         super().__init__()
+        sizes = given_sizes(
+            config,
+            {
+                "d_model": d_model,
+                "num_heads": num_heads,
+                "variant": None if variant is None else as_variant(variant),
+                "causal": causal,
+                "head_dim": head_dim,
+                "bias": bias,
+                "dropout": dropout,
+            },
+            kind=AttentionConfig,
+            required=("d_model", "num_heads"),
+        )
+        if config is None:
+            config = AttentionConfig(out_bias=sizes.get("bias", True), **sizes)
         self.config = config
         self.q_proj = self._projection("q")
         self.k_proj = self._projection("k")
@@ -72,6 +134,14 @@ class Attention(nn.Module):
                 self.query_map.copy_(torch.eye(config.size_per_head).expand_as(self.query_map))
         for term in self.terms:
             term.initialize(initializer, init)
+
+    def extra_repr(self) -> str:
+        """Return the variant and the sizes, for ``repr``."""
+        config = self.config
+        return (
+            f"{format_label(config.variant)}, d_model={config.d_model}, "
+            f"num_heads={config.num_heads}, causal={config.causal}"
+        )
 
     def _projection(self, source: Source) -> Projection | None:
         config = self.config

@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from qkvary.arch.named_networks import choose_network
 from qkvary.arch.networks import LanguageModelConfig
+from qkvary.arch.variants import Variant
 from qkvary.nn.cache import KVCache
 from qkvary.nn.fused_loss import linear_cross_entropy, linear_token_losses
 from qkvary.nn.initialization import initialize
@@ -27,14 +29,67 @@ class LanguageModel(nn.Module):
     Source: covers the models of papers 1 to 3 (GPT-2 style) and Llama-style networks.
     """
 
-    def __init__(self, config: LanguageModelConfig, *, seed: int = 0) -> None:
+    @overload
+    def __init__(
+        self,
+        config: LanguageModelConfig | str,
+        *,
+        variant: Variant | str | None = None,
+        seed: int = 0,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        num_heads: int,
+        num_layers: int,
+        vocabulary: int,
+        max_tokens: int,
+        variant: Variant | str = "QKV",
+        seed: int = 0,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        config: LanguageModelConfig | str | None = None,
+        *,
+        d_model: int | None = None,
+        num_heads: int | None = None,
+        num_layers: int | None = None,
+        vocabulary: int | None = None,
+        max_tokens: int | None = None,
+        variant: Variant | str | None = None,
+        seed: int = 0,
+    ) -> None:
         """Build and initialise.
 
         Args:
-            config: The network.
+            config: The network, or its name, such as ``lm-10m``; or the sizes of a modern one
+                (rotary positions, RMSNorm, SwiGLU), as follows.
+            d_model: Width of the residual stream.
+            num_heads: Query heads.
+            num_layers: Blocks.
+            vocabulary: Distinct tokens.
+            max_tokens: Longest sequence.
+            variant: Its attention, or the label. Without positions of its own it keeps the
+                network's.
             seed: Of the initial values.
+
+        Raises:
+            ValueError: for an unknown name or label, sizes that do not fit each other or the
+                variant, a missing one, or both a configuration and sizes.
         """
         super().__init__()
+        sizes = {
+            "d_model": d_model,
+            "num_heads": num_heads,
+            "num_layers": num_layers,
+            "vocabulary": vocabulary,
+            "max_tokens": max_tokens,
+        }
+        config = choose_network(config, sizes, variant)
         self.config = config
         d_model = config.d_model
         self.embedding = nn.Parameter(torch.empty(config.vocabulary, d_model))

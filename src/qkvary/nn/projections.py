@@ -35,6 +35,13 @@ class Projection(nn.Module):
         self.weight = nn.Parameter(torch.empty(width, d_model if rank is None else rank))
         self.bias = nn.Parameter(torch.empty(width)) if bias else None
 
+    def extra_repr(self) -> str:
+        """Return the sizes, for ``repr``."""
+        inner = self.weight if self.down is None else self.down
+        sizes = f"in_features={inner.shape[1]}, out_features={self.width}"
+        rank = "" if self.down is None else f", rank={self.down.shape[0]}"
+        return f"{sizes}, bias={self.bias is not None}{rank}"
+
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch width"]:
         """Project."""
         return self.project_up(self.project_down(x))

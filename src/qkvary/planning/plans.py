@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
+from qkvary.arch.choices import check_word
+from qkvary.arch.descriptions import describe_layers
 from qkvary.arch.models import Model
+from qkvary.arch.variants import Variant
 from qkvary.costs.candidates import Candidate, Candidates, choose_candidates
+from qkvary.costs.comparison import collect_notes
 from qkvary.costs.exact_savings import SavingsReport, find_savings
 from qkvary.costs.formats import Format
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.serving import Demand
 from qkvary.costs.training import Precision
 from qkvary.planning.advice import (
+    Goal,
     ServedVariant,
     TaskKind,
     advise_serving,
@@ -57,11 +63,11 @@ class TrainingAnswer:
 class Regime:
     """The settings of training."""
 
-    precision: Precision
+    precision: Precision = "mixed"
     """The number formats of weights, gradients and activations."""
-    checkpointing: bool
+    checkpointing: bool = False
     """Whether activations of blocks are recomputed instead of stored."""
-    utilization: float
+    utilization: float = 0.4
     """The share of the peak matrix rate."""
 
 
@@ -89,6 +95,61 @@ class Plan:
     """Remarks on the model."""
     decimal: bool = False
     """Whether memory is written in powers of ten."""
+
+
+DEFAULT_REGIME = Regime()
+
+
+def make_plan(
+    model: Model,
+    demand: Demand,
+    formats: Sequence[Format],
+    labels: Sequence[Variant | str] = (),
+    *,
+    goal: Goal = "serving",
+    task: TaskKind = "causal",
+    regime: Regime = DEFAULT_REGIME,
+    decimal: bool = False,
+) -> Plan:
+    """Plan the serving or the training of a model and its variants.
+
+    Args:
+        model: The model.
+        demand: The demand and the device.
+        formats: The formats of the cache.
+        labels: The variants, or their labels; if none, those worth comparing.
+        goal: Serving or training. A network that does not decode is always trained.
+        task: The kind of task.
+        regime: The settings of training.
+        decimal: Whether reports write memory in powers of ten.
+
+    Raises:
+        ValueError: for a label that cannot be read, an unknown goal or kind of task, or no format.
+    """
+    check_word("goal", goal, get_args(Goal))
+    check_word("task", task, get_args(TaskKind))
+    check_word("precision", regime.precision, get_args(Precision))
+    if not formats:
+        raise ValueError("expected at least one format of the cache, got none")
+    candidates = choose_candidates(model, labels)
+    serves = goal == "serving" and task == "causal" and model.is_causal
+    notes = collect_notes(model, candidates, demand.context, encoder_tokens=demand.encoder_tokens)
+    return Plan(
+        model=model,
+        layers=describe_layers(model),
+        candidates=candidates,
+        demand=demand,
+        formats=tuple(formats),
+        task=task,
+        answer=(
+            answer_serving(candidates, demand, formats, task=task)
+            if serves
+            else answer_training(candidates, demand, regime, task=task)
+        ),
+        regime=None if serves else regime,
+        notes=tuple(notes),
+        decimal=decimal,
+    )
 
 
 def answer_serving(

@@ -1,13 +1,10 @@
 """The report of a model's costs in every variant."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from qkvary.arch.models import Model
-from qkvary.costs.comparison import CostRow
-from qkvary.costs.formats import Format
+from qkvary.costs.comparison import CostComparison, CostRow
 from qkvary.costs.macs import count_encoder_tokens
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import Cell, Column, Table, named, pick, plain
@@ -24,24 +21,6 @@ CONVENTIONS = {
     "stored": "exact saving with the weights of the given model",
     "moved_bytes_per_token": "weights, cache and writes of one decoding step over its tokens",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostComparison:
-    """A model, the measured case, and the costs of its variants."""
-
-    model: Model
-    layers: str
-    """The kinds of attention of the model, in words."""
-    rows: Sequence[CostRow]
-    context: int
-    batch: int
-    cache: Format
-    weights: Format
-    encoder_tokens: int | None
-    notes: Sequence[str]
-    decimal: bool
-    """Whether memory is written in powers of ten."""
 
 
 def cost_report(costs: CostComparison) -> Report:
@@ -70,7 +49,7 @@ def _table(costs: CostComparison) -> Table:
         total, macs = row.parameters.total, row.decode_macs.total
         rows.append(
             (
-                named(row.candidate.name + (" *" if row.candidate.is_original else "")),
+                named(row.candidate.name, mark=" *" if row.candidate.is_original else ""),
                 _changed(total, numbers.compact(total, 4), base.parameters.total),
                 plain(row.parameters.attention, numbers.compact(row.parameters.attention, 4)),
                 _changed(macs, numbers.compact(macs, 4), base.decode_macs.total),

@@ -1,6 +1,7 @@
-"""The page of a report: one HTML file that needs nothing else; equal reports give equal text.
+"""The page of a report, one HTML file that needs nothing else, and its part for notebooks.
 
-The template escapes every text, and ``svg`` its drawings. Knows the layout, not the subjects.
+Equal reports give equal text. The templates escape every text, and ``svg`` its drawings. Knows the
+layout, not the subjects.
 """
 
 import base64
@@ -15,6 +16,7 @@ from jinja2 import FunctionLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 from markupsafe import Markup
 
+from qkvary.reports.json_data import to_json
 from qkvary.reports.report import Block, Report
 from qkvary.reports.svg import Drawing, element
 from qkvary.reports.tables import Cell
@@ -31,23 +33,42 @@ def render_page(report: Report, *, refresh_seconds: int = 0) -> str:
     """
     script = _template_file("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    style = _template_file("page.css") + _template_file("charts.css") + style_rules()
+    return _render(
+        "page.html.j2",
+        report,
+        _style(),
+        prefix="d",
+        script=Markup(script),  # noqa: S704 - our own
+        script_hash=digest,
+        refresh_seconds=refresh_seconds,
+    )
+
+
+def render_fragment(report: Report) -> str:
+    """Return the brief part of a report as HTML for a notebook, with the rest folded.
+
+    Its style applies to nothing else in the notebook, and takes precedence over the notebook's.
+    """
+    # A notebook holds several: the marks of their drawings need different names.
+    digest = hashlib.sha256(to_json(report.data).encode()).hexdigest()[:8]
+    style = _style().replace(":root", "&") + _template_file("fragment.css")
+    return _render("fragment.html.j2", report, style, prefix=f"d{digest}-")
+
+
+def _style() -> str:
+    return _template_file("page.css") + _template_file("charts.css") + style_rules()
+
+
+def _render(template: str, report: Report, style: str, *, prefix: str, **more: object) -> str:
     numbers = itertools.count(1)
 
     def draw(drawing: Drawing) -> Markup:
-        return drawing.to_svg(f"d{next(numbers)}")
+        return drawing.to_svg(f"{prefix}{next(numbers)}")
 
     text = (
         _environment()
-        .get_template("page.html.j2")
-        .render(
-            report=report,
-            refresh_seconds=refresh_seconds,
-            style=Markup(style),  # noqa: S704 - our own
-            script=Markup(script),  # noqa: S704
-            script_hash=digest,
-            draw=draw,
-        )
+        .get_template(template)
+        .render(report=report, style=Markup(style), draw=draw, **more)  # noqa: S704 - our own
     )
     return text.lstrip().encode("utf-8", "replace").decode("utf-8")
 

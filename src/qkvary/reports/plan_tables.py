@@ -38,7 +38,7 @@ def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
         columns=(
             Column(key="variant", title="variant", numeric=False),
             *(
-                Column(key=f"bytes_at_{tokens}", title=units.tokens(tokens), below="tokens")
+                Column(key=f"bytes_at_{tokens:.0f}", title=units.tokens(tokens), below="tokens")
                 for tokens in places
             ),
         ),
@@ -267,7 +267,7 @@ def _serving_row(row: ServedVariant, *, priced: bool, decimal: bool) -> tuple[Ce
     plan = row.plan
     users, together = plan.users_per_device, plan.devices_per_replica or 1
     return (
-        named(row.name + (" *" if row.is_original else "")),
+        named(row.name, mark=" *" if row.is_original else ""),
         plain(plan.cache.name),
         plain(plan.user_bytes, units.data_size(plan.user_bytes, decimal=decimal)),
         plain(users, numbers.trim(numbers.real(users, 4)) if plan.fits else "none"),
@@ -293,7 +293,7 @@ def _training_row(row: TrainedVariant, base: TrainedVariant, *, decimal: bool) -
     plan, published = row.plan, row.published_tokens_per_second
     change = numbers.change(plan.macs_per_token, base.plan.macs_per_token)
     return (
-        named(row.label + (" *" if row.is_original else "")),
+        named(row.label, mark=" *" if row.is_original else ""),
         plain(row.parameters, numbers.compact(row.parameters, 4)),
         plain(plan.state_bytes, units.data_size(plan.state_bytes, 4, decimal=decimal)),
         plain(plan.sequence_bytes, units.data_size(plan.sequence_bytes, 4, decimal=decimal)),

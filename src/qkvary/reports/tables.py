@@ -67,9 +67,9 @@ class Table:
                 )
 
 
-def named(text: str) -> Cell:
-    """Return a cell that holds a name."""
-    return Cell(raw=text, text=names.clip(text), name=True)
+def named(text: str, mark: str = "") -> Cell:
+    """Return a cell that holds a name, with a mark that is shown only."""
+    return Cell(raw=text, text=names.clip(text + mark), name=True)
 
 
 def plain(raw: Raw, text: str | None = None, tone: Tone = "") -> Cell:

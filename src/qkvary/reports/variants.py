@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.blocks import ProjectedAttention
+from qkvary.arch.choices import check_word
 from qkvary.arch.descriptions import describe, name_cached, write_equation
-from qkvary.arch.labels import format_label, format_tuple, parse_variant
+from qkvary.arch.labels import as_variant, format_label, format_tuple
+from qkvary.arch.models import Model
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import QKV, Variant
 from qkvary.costs.cache import layer_cache_bytes_per_token
@@ -27,6 +30,10 @@ class LayerSize:
     num_heads: int
     length: int
     dtype: Dtype
+    head_dim: int | None = None
+    bias: bool = True
+    model: str | None = None
+    """The model that has such layers, if one was named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +46,52 @@ class LayerCosts:
     cache_bytes_per_token: int
 
 
-def variants_report(labels: Sequence[str], size: LayerSize) -> Report:
+def choose_layer(
+    model: Model | None,
+    *,
+    d_model: int | None,
+    num_heads: int | None,
+    length: int,
+    dtype: Dtype,
+) -> LayerSize:
+    """Return a layer of the given sizes, or one like the first of a model.
+
+    Raises:
+        ValueError: for a model and sizes, a model whose layers have no projections to share, or an
+            unknown number format.
+    """
+    check_word("dtype", dtype, get_args(Dtype))
+    if model is None:
+        return LayerSize(
+            d_model=512 if d_model is None else d_model,
+            num_heads=8 if num_heads is None else num_heads,
+            length=length,
+            dtype=dtype,
+        )
+    if d_model is not None or num_heads is not None:
+        raise ValueError("expected a model or sizes of a layer, got both")
+    attention = model.layers[0].attention
+    if not isinstance(attention, ProjectedAttention):
+        raise ValueError(  # noqa: TRY004  one kind
+            f"expected a model whose layers project to queries, keys and values, got {model.name}"
+        )
+    config = attention.config
+    return LayerSize(
+        d_model=config.d_model,
+        num_heads=config.num_heads,
+        length=length,
+        dtype=dtype,
+        head_dim=config.head_dim,
+        bias=config.bias,
+        model=model.name,
+    )
+
+
+def variants_report(labels: Sequence[Variant | str], size: LayerSize) -> Report:
     """Return the report of some variants, or of the whole table.
 
     Args:
-        labels: The variants in any spelling; none for the table.
+        labels: The variants, or their labels in any spelling; none for the table.
         size: The layer to count.
 
     Raises:
@@ -52,7 +100,7 @@ def variants_report(labels: Sequence[str], size: LayerSize) -> Report:
     """
     if size.length < 1:
         raise ValueError(f"expected a length of at least 1 token, got {size.length}")
-    variants = [parse_variant(label) for label in labels] or [one.variant for one in VARIANTS]
+    variants = [as_variant(label) for label in labels] or [one.variant for one in VARIANTS]
     baseline = count_layer(QKV, size)
     costs: list[LayerCosts | None] = []
     refused: dict[Variant, str] = {}
@@ -68,8 +116,7 @@ def variants_report(labels: Sequence[str], size: LayerSize) -> Report:
     return Report(
         subject="variants",
         question="Which projections can attention share, and what does each choice cost?",
-        lead=f"One causal layer: d_model {size.d_model}, {size.num_heads} heads, "
-        f"{size.length:,} tokens, {size.dtype}.",
+        lead=_describe_layer(size),
         sections=(
             Section(
                 key="variants",
@@ -105,7 +152,12 @@ def count_layer(variant: Variant, size: LayerSize) -> LayerCosts:
         ValueError: if the variant does not fit the size.
     """
     layer = AttentionConfig(
-        d_model=size.d_model, num_heads=size.num_heads, variant=variant, causal=True
+        d_model=size.d_model,
+        num_heads=size.num_heads,
+        head_dim=size.head_dim,
+        variant=variant,
+        causal=True,
+        bias=size.bias,
     )
     projections = attention_projection_macs_per_token(layer) * size.length
     macs = projections + score_macs(layer, size.length, "square")
@@ -115,6 +167,15 @@ def count_layer(variant: Variant, size: LayerSize) -> LayerCosts:
         macs_per_sequence=macs,
         cache_bytes_per_token=layer_cache_bytes_per_token(layer, size.dtype),
     )
+
+
+def _describe_layer(size: LayerSize) -> str:
+    parts = [f"d_model {size.d_model}", f"{size.num_heads} heads"]
+    parts += [f"head_dim {size.head_dim}"] * (size.head_dim is not None)
+    parts += ["no biases"] * (not size.bias)
+    parts += [f"{size.length:,} tokens", size.dtype]
+    owner = "" if size.model is None else f" of {size.model}"
+    return f"One causal layer{owner}: {', '.join(parts)}."
 
 
 def _row(variant: Variant, costs: LayerCosts | None, base: LayerCosts) -> tuple[Cell, ...]:

@@ -15,13 +15,13 @@ from types import ModuleType
 import qkvary.studies.definitions
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Study
-from qkvary.text.names import suggest
+from qkvary.text.names import find_name, spell, suggest
 
 
 def study_names() -> tuple[str, ...]:
     """Return the names of the built-in studies, sorted."""
     found = pkgutil.iter_modules(qkvary.studies.definitions.__path__)
-    return tuple(sorted(_spell(item.name) for item in found))
+    return tuple(sorted(spell(item.name) for item in found))
 
 
 def load_study(name: str) -> Study:
@@ -35,18 +35,15 @@ def load_study(name: str) -> Study:
     """
     if name.endswith(".py") or "/" in name:
         return _load_file(Path(name))
-    if _spell(name) in study_names():
-        stem = _spell(name).replace("-", "_")
+    known = find_name(name, study_names())
+    if known is not None:
+        stem = known.replace("-", "_")
         module = importlib.import_module(f"{qkvary.studies.definitions.__name__}.{stem}")
         return _take_study(module, name)
     raise UsageError(
         f"expected a study or the path of its Python file, got {name!r}; "
-        f"{suggest(_spell(name), study_names())}"
+        f"{suggest(name, study_names())}"
     )
-
-
-def _spell(name: str) -> str:
-    return name.lower().replace("_", "-")
 
 
 def _load_file(path: Path) -> Study:

@@ -285,11 +285,13 @@ class Study:
         Raises:
             ValueError: if a variant is invalid for one of the networks.
         """
+        # A network does not depend on the seed, and takes longer to build than the rest.
+        first = self.seeds[0]
+        cells = [cell for setting in self.settings for cell in self._row(setting, first)]
         return tuple(
-            cell
+            replace(cell, seed=seed, run=replace(cell.run, seed=seed))
             for seed in self.seeds
-            for setting in self.settings
-            for cell in self._row(setting, seed)
+            for cell in cells
         )
 
     def _row(self, setting: Setting, seed: int) -> Iterator[Cell]:

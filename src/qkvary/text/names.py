@@ -58,10 +58,30 @@ def listed(names: Sequence[str], last: str = "and") -> str:
     return f"{', '.join(names[:-1])} {last} {names[-1]}"
 
 
+def spell(name: str) -> str:
+    """Return a name as it is looked up: in lower case, with hyphens for blanks and underscores."""
+    return re.sub(r"[\s_]+", "-", name.strip().casefold())
+
+
+def find_name(name: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that a name means in any spelling, or ``None``."""
+    wanted = spell(name)
+    return next((choice for choice in choices if spell(choice) == wanted), None)
+
+
+def near_names(
+    name: str, choices: Iterable[str], *, most: int = 1, cutoff: float = 0.6
+) -> list[str]:
+    """Return the choices nearest to a wrong name in any spelling, best first."""
+    spelled = {spell(choice): choice for choice in choices}
+    near = difflib.get_close_matches(spell(name[:60]), spelled, n=most, cutoff=cutoff)
+    return [spelled[match] for match in near]
+
+
 def suggest(text: str, choices: Iterable[str]) -> str:
     """Suggest the choice nearest to a wrong name, or list all choices."""
     known = list(choices)
-    near = difflib.get_close_matches(text, known, n=1)
+    near = near_names(text, known)
     return f"did you mean {near[0]}?" if near else f"choices: {', '.join(known)}"
 
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from qkvary.arch.labels import format_label, parse_variant
+from qkvary.arch.labels import as_variant, format_label
+from qkvary.arch.named_networks import NETWORKS, canonical_name, keep_positions
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_networks import gpt_124m, gpt_300m, gpt_1200m, modern_network
+from qkvary.arch.variants import Variant
 from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
 from qkvary.text.names import suggest
@@ -88,19 +89,18 @@ class Preset:
         """Weight decay, the variant's factor included."""
         return self.training.optimizer.decay_of(self.network.layers[0].variant)
 
-    def with_variant(self, label: str) -> Preset:
+    def with_variant(self, label: Variant | str) -> Preset:
         """Return the preset with another variant, whose scale and weight decay apply.
 
         Args:
-            label: The variant. If it names no positions, it keeps those of the preset.
+            label: The variant or its label. If it names no positions, it keeps those of the preset.
 
         Raises:
             UsageError: if the preset is limited to its own variant or tuning.
             ValueError: if the variant is unknown or invalid for this network.
         """
-        variant, own = parse_variant(label), self.network.layers[0].variant
-        if variant.positions == "none":
-            variant = replace(variant, positions=own.positions)
+        own = self.network.layers[0].variant
+        variant = keep_positions(as_variant(label), own)
         if variant == own:
             return self
         if self.base:
@@ -137,15 +137,18 @@ def preset_names() -> tuple[str, ...]:
 
 
 def find_preset(name: str) -> Preset:
-    """Return a preset by name.
+    """Return a preset by the name of its network.
+
+    Args:
+        name: As for ``arch.named_networks.find_network``: ``lm-300m`` and ``300M`` are one.
 
     Raises:
         UsageError: if it does not exist; the message suggests the nearest name.
     """
-    spelled = name.strip().lower().replace("_", "-")
-    if spelled in PRESETS:
-        return PRESETS[spelled]
-    raise UsageError(f"expected a preset, got {name!r}; {suggest(spelled, PRESETS)}")
+    known = canonical_name(name)
+    if known is None:
+        raise UsageError(f"expected a preset, got {name!r}; {suggest(name, PRESETS)}")
+    return PRESETS[known]
 
 
 # ---- paper 1
@@ -158,7 +161,6 @@ _PADDED = (
 
 def _three_projections(
     name: str,
-    network: LanguageModelConfig,
     training: TrainingConfig,
     *,
     validated: int,
@@ -168,6 +170,7 @@ def _three_projections(
 ) -> Preset:
     """Return a preset of paper 1, whose validations scored ``validated`` micro-batches."""
     rows = training.execution.micro_batch_size or training.batch_size
+    network = NETWORKS[name]
     return Preset(
         name=name,
         network=network,
@@ -212,7 +215,6 @@ def _paper_1() -> tuple[Preset, ...]:
     return (
         _three_projections(
             "lm-300m",
-            gpt_300m(),
             _published_training(
                 steps=4_238, rows=6 * 24 * 8, micro=6, rate=2e-4, warmup=500, evaluate_every=200
             ),
@@ -228,7 +230,6 @@ def _paper_1() -> tuple[Preset, ...]:
         ),
         _three_projections(
             "lm-1.2b",
-            gpt_1200m(),
             _published_training(
                 steps=8_477, rows=2 * 36 * 8, micro=2, rate=6e-5, warmup=1_000, evaluate_every=500
             ),
@@ -273,7 +274,6 @@ _SAME_TUNING = "the baseline with what the identity query was given; nothing is 
 
 def _gpt2(
     name: str,
-    network: LanguageModelConfig,
     *remarks: str,
     base: str = "gpt2-124m",
     variants: tuple[str, ...] = (),
@@ -285,7 +285,7 @@ def _gpt2(
         training = replace(training, optimizer=optimizer)
     return Preset(
         name=name,
-        network=network,
+        network=NETWORKS[name],
         training=training,
         protocol="packed",
         corpus="openwebtext",
@@ -299,36 +299,26 @@ def _gpt2(
 
 
 def _paper_3() -> tuple[Preset, ...]:
-    identity, residual = gpt_124m("I-K-V"), gpt_124m("Q[residual]-K-V")
-    wide = gpt_124m("I-K-V", d_ff=3456)
     return (
         _gpt2(
             "gpt2-124m",
-            gpt_124m(),
             "windows are drawn without replacement here, and with it in the public code",
             base="",
             variants=("QKV", "I-K-V"),
         ),
-        _gpt2("gpt2-117m-mlp", gpt_124m(d_ff=2688), "smaller feed-forward networks: 3.5 d"),
-        _gpt2("gpt2-118m-narrow", gpt_124m(d_model=744), "12 heads of 62 channels"),
-        _gpt2("gpt2-117m-identity", identity, _IDENTITY),
-        _gpt2("gpt2-124m-identity", wide, _IDENTITY, "larger feed-forward networks: 4.5 d"),
-        _gpt2("gpt2-117m-identity-derived", gpt_124m("I-K-V", scale="derived"), _DERIVED),
-        _gpt2(
-            "gpt2-124m-identity-derived", gpt_124m("I-K-V", d_ff=3456, scale="derived"), _DERIVED
-        ),
-        _gpt2("gpt2-156m-identity-untied", replace(identity, tied_head=False), _IDENTITY, _UNTIED),
-        _gpt2("gpt2-124m-residual", residual, "q = x + x W", _NO_FIGURE),
-        _gpt2(
-            "gpt2-124m-residual-gelu",
-            gpt_124m("Q[residual-gelu]-K-V"),
-            "q = x + gelu(x W)",
-            _NO_FIGURE,
-        ),
-        _gpt2("gpt2-163m-untied", gpt_124m(tied_head=False), _UNTIED),
-        _gpt2("gpt2-124m-decay", gpt_124m(), _SAME_TUNING, weight_decay=2**-5),
-        _gpt2("gpt2-124m-scale", gpt_124m("QKV@t2"), _SAME_TUNING),
-        _gpt2("gpt2-124m-decay-scale", gpt_124m("QKV@t2"), _SAME_TUNING, weight_decay=2**-5),
+        _gpt2("gpt2-117m-mlp", "smaller feed-forward networks: 3.5 d"),
+        _gpt2("gpt2-118m-narrow", "12 heads of 62 channels"),
+        _gpt2("gpt2-117m-identity", _IDENTITY),
+        _gpt2("gpt2-124m-identity", _IDENTITY, "larger feed-forward networks: 4.5 d"),
+        _gpt2("gpt2-117m-identity-derived", _DERIVED),
+        _gpt2("gpt2-124m-identity-derived", _DERIVED),
+        _gpt2("gpt2-156m-identity-untied", _IDENTITY, _UNTIED),
+        _gpt2("gpt2-124m-residual", "q = x + x W", _NO_FIGURE),
+        _gpt2("gpt2-124m-residual-gelu", "q = x + gelu(x W)", _NO_FIGURE),
+        _gpt2("gpt2-163m-untied", _UNTIED),
+        _gpt2("gpt2-124m-decay", _SAME_TUNING, weight_decay=2**-5),
+        _gpt2("gpt2-124m-scale", _SAME_TUNING),
+        _gpt2("gpt2-124m-decay-scale", _SAME_TUNING, weight_decay=2**-5),
     )
 
 
@@ -349,7 +339,6 @@ _MODERN_REMARK = (
 
 def _modern(
     name: str,
-    network: LanguageModelConfig,
     *remarks: str,
     steps: int,
     rows: int,
@@ -360,7 +349,7 @@ def _modern(
 ) -> Preset:
     return Preset(
         name=name,
-        network=network,
+        network=NETWORKS[name],
         training=TrainingConfig(
             steps=steps,
             batch_size=rows,
@@ -390,7 +379,6 @@ def _modern_sizes() -> tuple[Preset, ...]:
     return (
         _modern(
             "lm-10m",
-            modern_network(d_model=320, num_heads=8, num_layers=8, max_tokens=1024, vocabulary=320),
             "bytes, because GPT-2's table alone would have more parameters",
             steps=3_060,
             rows=64,
@@ -401,7 +389,6 @@ def _modern_sizes() -> tuple[Preset, ...]:
         ),
         _modern(
             "lm-30m",
-            modern_network(d_model=384, num_heads=8, num_layers=6, max_tokens=1024),
             steps=4_570,
             rows=128,
             micro=16,
@@ -409,7 +396,6 @@ def _modern_sizes() -> tuple[Preset, ...]:
         ),
         _modern(
             "lm-60m",
-            modern_network(d_model=512, num_heads=8, num_layers=11, max_tokens=1024),
             steps=4_620,
             rows=256,
             micro=16,
@@ -417,7 +403,6 @@ def _modern_sizes() -> tuple[Preset, ...]:
         ),
         _modern(
             "lm-124m",
-            modern_network(d_model=768, num_heads=12, num_layers=12, max_tokens=1024),
             steps=4_720,
             rows=512,
             micro=16,
@@ -425,7 +410,6 @@ def _modern_sizes() -> tuple[Preset, ...]:
         ),
         _modern(
             "lm-350m",
-            modern_network(d_model=1024, num_heads=16, num_layers=24, max_tokens=2048),
             steps=13_550,
             rows=256,
             micro=8,
@@ -433,7 +417,6 @@ def _modern_sizes() -> tuple[Preset, ...]:
         ),
         _modern(
             "lm-1b",
-            modern_network(d_model=2048, num_heads=32, num_layers=18, max_tokens=2048),
             steps=19_340,
             rows=512,
             micro=4,

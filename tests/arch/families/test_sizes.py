@@ -6,7 +6,6 @@ import pytest
 
 from qkvary.arch.families.published_configs import PUBLISHED_CONFIGS
 from qkvary.arch.families.sizes import (
-    PAPER_NETWORKS,
     has_size,
     load_size,
     name_sizes,
@@ -44,8 +43,8 @@ def test_a_name_and_a_file_of_one_model_agree(name: str) -> None:
 
 
 def test_the_papers_networks() -> None:
-    assert load_size("300M") == as_model(gpt_300m(), name="300M")
-    totals = {name: model_parameters(load_size(name)).total for name in PAPER_NETWORKS}
+    assert load_size("300M") == as_model(gpt_300m(), name="lm-300m")
+    totals = {name: model_parameters(load_size(name)).total for name in ("124M", "300M", "1.2B")}
     assert totals == {"124M": 124_373_760, "300M": 305_534_976, "1.2B": 1_215_102_976}
 
 
@@ -105,7 +104,7 @@ def test_exact_published_counts() -> None:
 
 
 def test_names_are_found_in_capitals_or_not() -> None:
-    assert load_size("300m") == load_size("300M")
+    assert load_size("300m") == load_size("300M") == load_size("LM_300M")
     assert load_size("Llama-3.1-8B").name == "llama-3.1-8b"
     assert has_size("GPT2")
     assert not has_size("gpt")
@@ -116,7 +115,7 @@ def test_an_unknown_name_gets_near_ones() -> None:
     with pytest.raises(ValueError, match=r"expected a named size, got 'llama-3.1-8'; did you mean"):
         load_size("llama-3.1-8")
     with pytest.raises(
-        ValueError, match=r"got 'zzz'; choices: 124M, 300M, 1.2B, gpt2, gpt2-medium"
+        ValueError, match=r"got 'zzz'; choices: lm-300m, lm-1.2b, gpt2-124m, gpt2-117m-mlp"
     ):
         load_size("zzz")
     assert suggest_sizes("lama-2-7b")[0] == "llama-2-7b"

@@ -78,6 +78,12 @@ def test_at_most_is_the_end_of_the_interval_rounded_up() -> None:
     assert difference.high <= said < 1.1 * difference.high
 
 
+def test_an_interval_as_large_as_the_quantity_says_nothing() -> None:
+    levels = {"QKV": 0.011, "MQA": 0.011}
+    summary = study_of(levels, metric="test_accuracy", variants=tuple(levels))
+    assert summary.headline == ("These runs are too few to say anything about sharing heads.",)
+
+
 def test_a_higher_accuracy_is_better() -> None:
     levels = {"QKV": 0.8, "Q=K-V": 0.6, "MQA": 0.85}
     summary = study_of(levels, metric="test_accuracy", variants=tuple(levels))

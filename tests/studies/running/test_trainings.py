@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.cli._results import report_folder
 from qkvary.data.tokenizers import ByteTokenizer
+from qkvary.reports.study_results import report_folder
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
 from qkvary.studies.pretraining import DataReference, TrainingOverrides, training_study

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.cli._results import gather_results
+from qkvary.reports.study_results import gather_results
 from qkvary.storage.errors import DamagedError, NoValidCheckpointError
 from qkvary.studies.running import worker
 from qkvary.studies.running.messages import Job, WorkerMessage

@@ -68,7 +68,7 @@ class NetworkSource:
         if self.checkpoint is None:
             loaded = LoadedModel(LanguageModel(self.config, seed=self.seed).eval(), None)
         else:
-            loaded = load_checkpoint(Path(self.checkpoint))
+            loaded = load_checkpoint(self.checkpoint)
         return loaded.to(self.device, self.dtype).network
 
 

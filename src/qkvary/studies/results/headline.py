@@ -100,12 +100,17 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
     """State which variants cost nothing that shows, and what the others cost."""
     groups = _group(table, baseline)
     unit, higher = _unit(table.metric), table.higher_is_better
+    whole = abs(table.row(baseline).mean or math.inf)
     undecided = _select(groups, "not distinguished")
-    undecided.sort(key=lambda group: float(_most(group[1], higher)))
-    free = [f"{name} (at most {_most(rows, higher)})" for name, rows in undecided]
+    undecided.sort(key=lambda group: _most(group[1], higher))
+    bounds = [(name, _most(rows, higher)) for name, rows in undecided]
+    free = [f"{name} (at most {_round_up(most)})" for name, most in bounds if most < whole]
     if free:
         free[0] = f"{free[0][:-1]}{unit})"
     parts = [f"no cost shows for {listed(free, 'or')}"] if free else []
+    vague = [name for name, most in bounds if most >= whole]
+    if vague:
+        parts.append(f"these runs are too few to say anything about {listed(vague, 'or')}")
     same = [
         name
         for name, rows in _select(groups, "no interval")
@@ -164,11 +169,19 @@ def _select(groups: Sequence[tuple[str, _Rows]], verdict: str) -> list[tuple[str
     return [(name, rows) for name, rows in groups if rows[0][1].verdict == verdict]
 
 
-def _most(rows: _Rows, higher_is_better: bool) -> str:
-    """Write the largest cost that the intervals admit, rounded up to two digits."""
-    ends = [(-gap.low if higher_is_better else gap.high) for _, gap in rows if gap.low and gap.high]
-    decimals = decimals_of(max(ends))
-    return fixed(math.ceil(max(ends) * 10**decimals - 1e-9) / 10**decimals, decimals)
+def _most(rows: _Rows, higher_is_better: bool) -> float:
+    """Return the largest cost that the intervals admit."""
+    return max(
+        -gap.low if higher_is_better else gap.high
+        for _, gap in rows
+        if gap.low is not None and gap.high is not None
+    )
+
+
+def _round_up(size: float) -> str:
+    """Write a size with two digits, rounded up."""
+    decimals = decimals_of(size)
+    return fixed(math.ceil(size * 10**decimals - 1e-9) / 10**decimals, decimals)
 
 
 def _sizes(rows: _Rows) -> str:

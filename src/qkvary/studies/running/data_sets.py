@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from qkvary.data.corpora import CORPORA, Corpus, find_local
+from qkvary.data.corpora import CORPORA, Corpus, canonical_reference, find_local
 from qkvary.data.prepared import read_fingerprint
 from qkvary.data.prepared_sets import ensure_prepared, find_prepared
 from qkvary.storage.errors import UsageError
@@ -50,7 +50,7 @@ def _corpus_of(reference: str) -> Corpus | None:
 
     The text on the hub may be longer, which gives another set.
     """
-    corpus = CORPORA.get(reference.partition("/")[0])
+    corpus = CORPORA.get(canonical_reference(reference).partition("/")[0])
     is_path = Path(reference).expanduser().exists()
     return None if corpus is None or corpus.local is None or is_path else corpus
 

@@ -1,4 +1,4 @@
-"""The results of a study in a folder of runs, which commands print."""
+"""The results of a study in a folder of runs, for its report."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,36 +1,105 @@
-"""The printed form of an evaluation."""
+"""The report of an evaluation: a text, several lengths, and tasks."""
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
-from qkvary.cli._output import printable
-from qkvary.reports.terminal import print_rows
+from qkvary.inference.evaluation.perplexity import PaperScore, TextScore
+from qkvary.inference.evaluation.text_measurement import TextMeasurement
+from qkvary.reports.report import Block, Prose, Report, Section
+from qkvary.reports.tables import Cell, Column, Table, plain
 from qkvary.text.names import count
 from qkvary.text.numbers import MISSING, fixed
 
 _NUMBERS = (("loss", "right"), ("perplexity", "right"), ("bits", "right"))
 
 
-def print_evaluation(screen: Console, document: Mapping[str, Any]) -> None:
-    """Print the measurements: a text, lengths, tasks.
+def evaluation_report(document: Mapping[str, Any]) -> Report:
+    """Return the report of an evaluation.
 
     Args:
-        screen: The console.
-        document: The document that ``--json`` prints.
+        document: The figures: those of :func:`text_data`, and of tasks.
     """
+    sections: list[Section] = []
     if "text" in document:
-        _print_text(screen, document)
+        sections.append(_section("text", "Text", _show_text(document)))
     if "lengths" in document:
-        _print_lengths(screen, document["lengths"], document["made_for"])
+        sections.append(
+            _section("lengths", "Lengths", _show_lengths(document["lengths"], document["made_for"]))
+        )
     if "tasks" in document:
-        _print_tasks(screen, document)
+        sections.append(_section("tasks", "Tasks", _show_tasks(document)))
+    return Report(
+        subject=f"evaluation: {document['checkpoint']}",
+        question=f"How well does {document['checkpoint']} predict?",
+        sections=tuple(sections),
+        data=document,
+    )
 
 
-def _print_text(screen: Console, document: Mapping[str, Any]) -> None:
+def text_data(measured: TextMeasurement) -> dict[str, Any]:
+    """Return all figures of a text by name."""
+    found: dict[str, Any] = {
+        "data": [str(path) for path in measured.reading.data],
+        "protocol": measured.protocol,
+        "made_for": measured.made_for,
+        "text": _describe_text(measured.score),
+    }
+    if measured.paper is not None:
+        found["paper"] = _describe_paper(measured.paper)
+    if measured.lengths:
+        found["lengths"] = [
+            {
+                "length": row.length,
+                "beyond": row.beyond,
+                **_describe_text(row.score),
+                "buckets": [dataclasses.asdict(bucket) for bucket in row.buckets],
+            }
+            for row in measured.lengths
+        ]
+    return found
+
+
+def _describe_text(score: TextScore) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(score),
+        "perplexity": score.perplexity,
+        "bits_per_byte": score.bits_per_byte,
+        "byte_perplexity": score.byte_perplexity,
+    }
+
+
+def _describe_paper(score: PaperScore) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(score),
+        "perplexity": score.perplexity,
+        "real_perplexity": score.real_perplexity,
+    }
+
+
+def _section(key: str, title: str, blocks: Iterator[Block]) -> Section:
+    return Section(key=key, title=title, blocks=tuple(blocks), brief=True)
+
+
+def _table(
+    key: str, title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str | Cell]]
+) -> Table:
+    return Table(
+        key=key,
+        title=title,
+        main=True,
+        columns=tuple(
+            Column(key=name.strip() or key, title=name, numeric=side == "right")
+            for name, side in columns
+        ),
+        rows=tuple(
+            tuple(cell if isinstance(cell, Cell) else plain(cell) for cell in row) for row in rows
+        ),
+    )
+
+
+def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
     text, protocol = document["text"], document["protocol"]
     documents = count(text["documents"], "document")
     read = "one after the other" if protocol.joined else "each by itself"
@@ -40,68 +109,70 @@ def _print_text(screen: Console, document: Mapping[str, Any]) -> None:
         f"{text['text_bytes']:,} bytes, from {windows} of {protocol.context:,} tokens, "
         f"{protocol.stride:,} ahead of each other"
     )
-    screen.print(Text(printable(said), style="dim"))
+    yield Prose(said, small=True)
     rows = [
-        (
-            "per real token",
-            f"{_loss(text['loss'])}{_error(text['loss_error'])}",
-            _number(text["perplexity"]),
-            _loss(text["loss"] / math.log(2)),
-        ),
-        (
-            "per byte",
-            _loss(text["bits_per_byte"] * math.log(2)),
-            _number(text["byte_perplexity"]),
-            _loss(text["bits_per_byte"]),
-        ),
+        _losses("per real token", text["loss"], error=text["loss_error"]),
+        _losses("per byte", text["bits_per_byte"] * math.log(2)),
     ]
     if "paper" in document:
         rows += _list_paper(document["paper"])
-    print_rows(screen, (("", "left"), *_NUMBERS), rows)
+    yield _table("text", "Losses of the text", (("", "left"), *_NUMBERS), rows)
     if "paper" in document:
         paper = document["paper"]
         note = (
             f"as the papers count: {count(paper['rows'], 'document')} of {protocol.context:,} "
             f"targets, of which {100 * paper['real_share']:.1f} % are text and the others padding"
         )
-        screen.print(Text(note, style="dim"))
+        yield Prose(note, small=True)
 
 
-def _list_paper(paper: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+def _losses(name: str, loss: float, *, error: float = math.nan) -> tuple[Cell, ...]:
+    """Return a row: a loss in nats with its error, the perplexity and the bits."""
+    perplexity, bits = math.exp(min(loss, 700)), loss / math.log(2)
+    return (
+        plain(name),
+        plain(loss, _loss(loss) + _error(error)),
+        plain(perplexity, _number(perplexity)),
+        plain(bits, _loss(bits)),
+    )
+
+
+def _list_paper(paper: Mapping[str, Any]) -> Iterator[tuple[Cell, ...]]:
     names = {"loss": "as the papers count", "real_loss": "  its text", "pad_loss": "  its padding"}
     for name, said in names.items():
         loss = paper[name]
         if math.isfinite(loss):
-            yield said, _loss(loss), _number(math.exp(min(loss, 700))), _loss(loss / math.log(2))
+            yield _losses(said, loss)
 
 
-def _print_lengths(screen: Console, lengths: Sequence[Mapping[str, Any]], made_for: int) -> None:
+def _show_lengths(lengths: Sequence[Mapping[str, Any]], made_for: int) -> Iterator[Block]:
     longest = max(lengths, key=lambda row: row["length"])
     columns = [("perplexity at", "left")]
     columns += [(f"{row['length']:,}{'*' if row['beyond'] else ''}", "right") for row in lengths]
     rows = [
         (
-            f"{bucket['first']:,}-{bucket['last']:,}",
+            plain(f"{bucket['first']:,}-{bucket['last']:,}"),
             *(_bucket(row["buckets"], index) for row in lengths),
         )
         for index, bucket in enumerate(longest["buckets"])
     ]
-    rows.append(("all positions", *(_number(row["perplexity"]) for row in lengths)))
-    screen.print()
-    print_rows(screen, columns, rows)
+    means = (plain(row["perplexity"], _number(row["perplexity"])) for row in lengths)
+    rows.append((plain("all positions"), *means))
+    yield _table("lengths", "Perplexity by position", columns, rows)
     note = f"the same {longest['tokens']:,} tokens, from windows of the lengths above"
     if any(row["beyond"] for row in lengths):
         note += f"; * more than the {made_for:,} that the network was made for"
-    screen.print(Text(note, style="dim"))
+    yield Prose(note, small=True)
 
 
-def _bucket(buckets: Sequence[Mapping[str, Any]], index: int) -> str:
+def _bucket(buckets: Sequence[Mapping[str, Any]], index: int) -> Cell:
     if index >= len(buckets) or not buckets[index]["tokens"]:
-        return MISSING
-    return _number(math.exp(min(buckets[index]["loss"], 700)))
+        return plain(None)
+    perplexity = math.exp(min(buckets[index]["loss"], 700))
+    return plain(perplexity, _number(perplexity))
 
 
-def _print_tasks(screen: Console, document: Mapping[str, Any]) -> None:
+def _show_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
     columns = (
         ("task", "left"),
         ("shots", "right"),
@@ -128,18 +199,16 @@ def _print_tasks(screen: Console, document: Mapping[str, Any]) -> None:
     if mean is not None:
         shares = _list_shares(mean["accuracy"], mean["normalised"])
         rows.append(("mean of five", "", "", *shares, ""))
-    screen.print()
-    print_rows(screen, columns, rows)
+    yield _table("tasks", "Accuracies", columns, rows)
     if document["against"] is not None:
-        _print_contamination(screen, tasks)
+        yield _show_contamination(tasks)
     for name, task in tasks.items():
         if task["perplexity"] is not None:
-            screen.print(Text(f"{name}: perplexity of the last word {_number(task['perplexity'])}"))
-    for sentence in _explain(document):
-        screen.print(Text(printable(sentence), style="dim"))
+            yield Prose(f"{name}: perplexity of the last word {_number(task['perplexity'])}")
+    yield from (Prose(sentence, small=True) for sentence in _explain(document))
 
 
-def _print_contamination(screen: Console, tasks: Mapping[str, Mapping[str, Any]]) -> None:
+def _show_contamination(tasks: Mapping[str, Mapping[str, Any]]) -> Table:
     columns = (
         ("task", "left"),
         ("questions", "right"),
@@ -160,8 +229,7 @@ def _print_contamination(screen: Console, tasks: Mapping[str, Mapping[str, Any]]
             shares = _list_shares(found["accuracy"], found["normalised"])
         counts = (f"{count:,}" for count in (found["questions"], found["shared"], others))
         rows.append((name, *counts, *shares))
-    screen.print()
-    print_rows(screen, columns, rows)
+    return _table("contamination", "Questions that are not in the training text", columns, rows)
 
 
 def _explain(document: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,1 @@
+"""What a person imports: the functions behind the names of ``import qkvary as qk``."""

@@ -1,0 +1,105 @@
+"""What a person gives: a model, labels, a number of tokens, each in the forms that are usual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from qkvary.arch.labels import as_variant
+from qkvary.arch.models import Model, as_model
+from qkvary.arch.networks import Network
+from qkvary.arch.variants import Variant
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.data.model_configs import resolve_model
+from qkvary.text.units import parse_count, parse_share
+
+if TYPE_CHECKING:
+    from qkvary.checkpoints.models import LoadedModel
+
+
+class Configured(Protocol):
+    """A network that was built, such as ``qk.LanguageModel``."""
+
+    @property
+    def config(self) -> Network:
+        """Its configuration."""
+        ...
+
+
+Labels = str | Variant | Sequence[str | Variant]
+"""One variant or several, each as a value or by its label."""
+
+
+def load(checkpoint: str | Path, *, device: str = "cpu", dtype: str | None = None) -> LoadedModel:
+    """Load a language model and its tokenizer.
+
+    Args:
+        checkpoint: The name of a checkpoint, or the path of its folder or file: our own, a llama2.c
+            ``.bin``, a character model, or a folder for transformers.
+        device: The device of the network.
+        dtype: The number format of the network; as stored by default.
+
+    Returns:
+        ``network``, ready for decoding, and ``tokenizer``, or ``None`` for a checkpoint without
+        one: ``model, tokenizer = qk.load(path)``.
+
+    Raises:
+        ValueError: if the checkpoint does not exist or has no known format, or the device or the
+            number format does not exist.
+        DamagedError: if it is damaged.
+        UnsafeError: if it is a pickle, which could run code.
+    """
+    return load_checkpoint(Path(checkpoint).expanduser()).to(device, dtype)
+
+
+def find_model(given: str | Path | Model | Network | Configured) -> Model:
+    """Return the model that is given by its name, file or hub id, as a value, or as a network.
+
+    Raises:
+        ValueError: if there is none, or its configuration cannot be read.
+        DownloadError: if the hub cannot be reached.
+    """
+    if isinstance(given, str | Path):
+        return resolve_model(str(given))
+    if isinstance(given, Model):
+        return given
+    network = getattr(given, "network", given)
+    config = getattr(network, "config", network)
+    if not isinstance(config, Network):
+        raise ValueError(  # noqa: TRY004  one kind
+            f"expected a model as its name, its path, a configuration or a network, got {given!r}"
+        )
+    return as_model(config)
+
+
+def read_labels(given: Labels) -> tuple[Variant, ...]:
+    """Return variants that are given as one or several values or labels.
+
+    Raises:
+        ValueError: for a label that cannot be read.
+    """
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    return tuple(map(as_variant, several))
+
+
+def read_count(given: int | str) -> int:
+    """Return a number of tokens or users, also from text such as ``32k``.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if isinstance(given, str):
+        return parse_count(given)
+    if isinstance(given, bool) or not isinstance(given, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"expected a whole number such as '32k', got {given!r}")  # noqa: TRY004
+    return given
+
+
+def read_share(given: float | str) -> float:
+    """Return a share, also from text such as ``10%``.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    return parse_share(str(given))

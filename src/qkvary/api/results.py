@@ -1,0 +1,110 @@
+"""A result: figures as a value, and the report that shows them in a terminal or a notebook."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from rich.console import Console
+
+from qkvary.reports.files import write_report
+from qkvary.reports.json_data import to_json
+from qkvary.reports.page import render_fragment
+from qkvary.reports.report import Chart, Report, ReportFormat, walk
+from qkvary.reports.tables import Table
+from qkvary.reports.terminal import print_report
+from qkvary.storage.packages import require
+from qkvary.text.names import suggest
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Value = TypeVar("Value")
+
+WIDTH = 120
+"""The columns of a printed result without a terminal."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Result(Generic[Value]):
+    """What a function of ``qkvary`` found out."""
+
+    value: Value
+    """The figures, as the long paths of the package give them."""
+    report: Report
+    """What a terminal, a notebook and a page show of them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures as plain data: the document that ``--json`` prints."""
+        return json.loads(to_json(self.report.data))
+
+    def to_pandas(self, table: str | None = None) -> DataFrame:
+        """Return a table with unrounded figures.
+
+        Args:
+            table: A name out of ``tables``; the first by default.
+
+        Raises:
+            ValueError: if pandas is not installed, or there is no such table.
+        """
+        require("pandas")
+        tables = _tables(self.report)
+        if not tables or (table is not None and table not in tables):
+            given = "a table" if table is None else repr(table)
+            raise ValueError(f"expected a table, got {given}; {suggest(table or '', tables)}")
+        found = next(iter(tables.values())) if table is None else tables[table]
+        columns = [column.key for column in found.columns]
+        rows = [[cell.raw for cell in row] for row in found.rows]
+        import pandas as pd  # noqa: PLC0415  optional
+
+        return pd.DataFrame(rows, columns=columns)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables for ``to_pandas``."""
+        return tuple(_tables(self.report))
+
+    def save(
+        self, target: str | Path, formats: Sequence[ReportFormat] | None = None
+    ) -> tuple[Path, ...]:
+        """Write the whole report.
+
+        Args:
+            target: A folder, or a file that ends in .html, .md or .json.
+            formats: The formats for a folder: html, markdown, csv, svg, png, pdf, json.
+
+        Returns:
+            The files.
+
+        Raises:
+            ValueError: for an unknown format, or one whose package is not installed.
+        """
+        return write_report(self.report, Path(target), formats)
+
+    def __str__(self) -> str:
+        width = shutil.get_terminal_size((WIDTH, 0)).columns
+        screen = Console(file=io.StringIO(), width=width, highlight=False, emoji=False)
+        with screen.capture() as capture:
+            print_report(self.report, screen)
+        return "\n".join(line.rstrip() for line in capture.get().strip().splitlines())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return render_fragment(self.report)
+
+
+def _tables(report: Report) -> dict[str, Table]:
+    """Return the tables of a report by name, unrounded figures in long form first."""
+    blocks = [block for section in report.sections for block in walk(section.blocks)]
+    shown = [block.table if isinstance(block, Chart) else block for block in blocks]
+    found: dict[str, Table] = {}
+    for table in (*report.datasets, *shown):
+        if isinstance(table, Table):
+            found.setdefault(table.key, table)
+    return found

@@ -1,0 +1,106 @@
+"""The networks that have a name: those of the papers, and those for new work.
+
+A name means the same network wherever one is given: in Python, on the command line and in files.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from qkvary.arch.choices import given_sizes
+from qkvary.arch.labels import as_variant
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.arch.published_networks import gpt_124m, gpt_300m, gpt_1200m, modern_network
+from qkvary.arch.variants import Variant
+from qkvary.text.names import find_name, spell, suggest
+
+_IDENTITY = gpt_124m("I-K-V")
+
+NETWORKS: Mapping[str, LanguageModelConfig] = MappingProxyType(
+    {
+        "lm-300m": gpt_300m(),
+        "lm-1.2b": gpt_1200m(),
+        "gpt2-124m": gpt_124m(),
+        "gpt2-117m-mlp": gpt_124m(d_ff=2688),
+        "gpt2-118m-narrow": gpt_124m(d_model=744),
+        "gpt2-117m-identity": _IDENTITY,
+        "gpt2-124m-identity": gpt_124m("I-K-V", d_ff=3456),
+        "gpt2-117m-identity-derived": gpt_124m("I-K-V", scale="derived"),
+        "gpt2-124m-identity-derived": gpt_124m("I-K-V", d_ff=3456, scale="derived"),
+        "gpt2-156m-identity-untied": replace(_IDENTITY, tied_head=False),
+        "gpt2-124m-residual": gpt_124m("Q[residual]-K-V"),
+        "gpt2-124m-residual-gelu": gpt_124m("Q[residual-gelu]-K-V"),
+        "gpt2-163m-untied": gpt_124m(tied_head=False),
+        "gpt2-124m-decay": gpt_124m(),
+        "gpt2-124m-scale": gpt_124m("QKV@t2"),
+        "gpt2-124m-decay-scale": gpt_124m("QKV@t2"),
+        "lm-10m": modern_network(
+            d_model=320, num_heads=8, num_layers=8, max_tokens=1024, vocabulary=320
+        ),
+        "lm-30m": modern_network(d_model=384, num_heads=8, num_layers=6, max_tokens=1024),
+        "lm-60m": modern_network(d_model=512, num_heads=8, num_layers=11, max_tokens=1024),
+        "lm-124m": modern_network(d_model=768, num_heads=12, num_layers=12, max_tokens=1024),
+        "lm-350m": modern_network(d_model=1024, num_heads=16, num_layers=24, max_tokens=2048),
+        "lm-1b": modern_network(d_model=2048, num_heads=32, num_layers=18, max_tokens=2048),
+    }
+)
+"""Every network by name, the papers' first."""
+
+_SIZES = {name.removeprefix("lm-"): name for name in NETWORKS if name.startswith("lm-")}
+ALIASES: Mapping[str, str] = MappingProxyType(_SIZES | {"124m": "gpt2-124m"})
+"""Sizes alone, as the papers name their networks: ``300M``, ``1.2B`` and ``124M`` are theirs."""
+
+
+def canonical_name(name: str) -> str | None:
+    """Return the name of the network that a name or a size means, in any spelling, or ``None``."""
+    return find_name(ALIASES.get(spell(name), name), NETWORKS)
+
+
+def find_network(name: str, variant: Variant | str | None = None) -> LanguageModelConfig:
+    """Return the network of a name.
+
+    Args:
+        name: A name or a size, such as ``lm-300m`` or ``300M``.
+        variant: Its attention, if not its own. Without positions of its own it keeps the network's.
+
+    Raises:
+        ValueError: for an unknown name, or a variant that does not fit the network.
+    """
+    known = canonical_name(name)
+    if known is None:
+        raise ValueError(f"expected a network, got {name[:60]!r}; {suggest(name, NETWORKS)}")
+    return _vary(NETWORKS[known], variant)
+
+
+def choose_network(
+    given: LanguageModelConfig | str | None,
+    sizes: Mapping[str, int | None],
+    variant: Variant | str | None = None,
+) -> LanguageModelConfig:
+    """Return a given network, that of a name, or a modern one of given sizes.
+
+    Args:
+        given: The network or its name; or ``None``.
+        sizes: The sizes of :func:`modern_network` by name, ``None`` for those not given.
+        variant: As for :func:`find_network`.
+
+    Raises:
+        ValueError: as :func:`find_network`, for sizes that do not fit each other, a missing one, or
+            a network and sizes.
+    """
+    if isinstance(given, str):
+        given = find_network(given)
+    own = given_sizes(given, sizes, kind=LanguageModelConfig, required=tuple(sizes))
+    return _vary(modern_network(**own) if given is None else given, variant)
+
+
+def _vary(network: LanguageModelConfig, variant: Variant | str | None) -> LanguageModelConfig:
+    if variant is None:
+        return network
+    own = network.layers[0].variant
+    return network.with_variant(keep_positions(as_variant(variant), own))
+
+
+def keep_positions(variant: Variant, own: Variant) -> Variant:
+    """Return a variant with the positions of a network's own, if it names none."""
+    return replace(variant, positions=own.positions) if variant.positions == "none" else variant

@@ -1,0 +1,42 @@
+"""How a text is read to be scored, as a value. Never imports torch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from qkvary.arch.choices import check_word
+
+Split = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextReading:
+    """A text, and the windows from which it is scored."""
+
+    data: tuple[Path, ...]
+    """Files or folders of .txt and .jsonl, or one prepared set."""
+    split: Split = "validation"
+    """The split of a prepared set."""
+    tokens: int | None = None
+    """The maximum number of tokens to read; ``None`` for all."""
+    context: int | None = None
+    """The maximum tokens before a target; ``None`` for the maximum of the network."""
+    stride: int | None = None
+    """Tokens between starts of windows; ``None`` for as many as ``context``."""
+    joined: bool = False
+    """Whether documents are read one after the other, not separately."""
+    lengths: tuple[int, ...] = ()
+    """Window lengths at which the perplexity by position is compared."""
+    paper: bool = True
+    """Whether to count as the papers did too: a document per row, padded with separators."""
+
+    def __post_init__(self) -> None:
+        check_word("split", self.split, get_args(Split))
+        if not self.data:
+            raise ValueError("expected a text to score, got none")
+        counts = {"tokens": self.tokens, "context": self.context, "stride": self.stride}
+        for name, count in counts.items():
+            if count is not None and count < 1:
+                raise ValueError(f"expected {name} of at least 1, got {count}")
+        if any(length < 1 for length in self.lengths):
+            raise ValueError(f"expected lengths of at least 1 token, got {self.lengths}")

@@ -1,0 +1,127 @@
+"""The scores of a language model on one text: per token, as the papers counted, by length."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from qkvary.checkpoints.models import LoadedModel
+from qkvary.data.prepared import is_prepared
+from qkvary.inference.evaluation.lengths import LengthScore, lengthen, score_lengths
+from qkvary.inference.evaluation.perplexity import (
+    PaperScore,
+    Protocol,
+    TextScore,
+    score_as_papers,
+    score_text,
+)
+from qkvary.inference.evaluation.reading import TextReading
+from qkvary.inference.evaluation.scoring import Progress, ignore_progress
+from qkvary.inference.evaluation.texts import Text, make_text, open_split, read_documents
+from qkvary.storage.errors import UsageError
+
+ShowProgress = Callable[[str], AbstractContextManager[Progress]]
+"""Opens the display of a part of the work, which is called with what is done and the total."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextMeasurement:
+    """The scores of a language model on one text."""
+
+    reading: TextReading
+    """The text and how it was read."""
+    protocol: Protocol
+    """The windows."""
+    made_for: int
+    """The maximum tokens of the network."""
+    score: TextScore
+    """The score per token."""
+    paper: PaperScore | None
+    """The score as the papers counted; ``None`` where it was not requested, or without a
+    separator."""
+    lengths: tuple[LengthScore, ...]
+    """The scores at several window lengths."""
+
+
+def _no_progress(_part: str) -> AbstractContextManager[Progress]:
+    return nullcontext(ignore_progress)
+
+
+def measure_text(
+    loaded: LoadedModel,
+    reading: TextReading,
+    *,
+    batch_size: int = 8,
+    show_progress: ShowProgress = _no_progress,
+) -> TextMeasurement:
+    """Score a language model on a text.
+
+    Args:
+        loaded: The network and its tokenizer.
+        reading: The text and how it is read.
+        batch_size: Windows per batch; changes rounding only.
+        show_progress: Opens a display of the progress.
+
+    Raises:
+        UsageError: if the text does not exist, has other tokens than the network, or the network
+            cannot read such windows.
+        ValueError: for a stride beyond the context, or no token to predict.
+        ResourceError: if this machine has no memory for the windows.
+    """
+    network = loaded.network
+    requested = reading.context or network.config.max_tokens
+    longest = lengthen(network, requested)
+    lengthen(network, max(reading.lengths, default=1))
+    text = _load_text(loaded, reading)
+    # More than the text has would only pad it.
+    spans = text.spans(joined=reading.joined)
+    most = int((spans[:, 1] - spans[:, 0]).max(initial=0)) - 1
+    context = min(requested, max(network.config.max_tokens, most))
+    stride = reading.stride or requested
+    protocol = Protocol(
+        context=context,
+        # One beyond the requested context is refused.
+        stride=stride if stride > requested else min(stride, context),
+        joined=reading.joined,
+        batch_size=batch_size,
+    )
+    with show_progress("reading") as on_progress:
+        score = score_text(longest, text, protocol, on_progress=on_progress)
+    paper, lengths = None, ()
+    if reading.paper and text.separator is not None:
+        with show_progress("reading as the papers did") as on_progress:
+            paper = score_as_papers(
+                longest, text, context=context, batch_size=batch_size, on_progress=on_progress
+            )
+    if reading.lengths:
+        with show_progress("reading at several lengths") as on_progress:
+            lengths = score_lengths(
+                network, text, reading.lengths, protocol, on_progress=on_progress
+            )
+    return TextMeasurement(
+        reading=reading,
+        protocol=protocol,
+        made_for=network.config.max_tokens,
+        score=score,
+        paper=paper,
+        lengths=lengths,
+    )
+
+
+def _load_text(loaded: LoadedModel, reading: TextReading) -> Text:
+    first = reading.data[0]
+    if is_prepared(first):
+        if len(reading.data) > 1:
+            raise UsageError(f"expected one prepared set, got {first} and others")
+        tokenizer, text = open_split(first, reading.split, most=reading.tokens)
+        own = loaded.tokenizer
+        if own is not None and own.describe() != tokenizer.describe():
+            raise UsageError(
+                f"expected a set with the tokens of the checkpoint, got {first} with others"
+            )
+        return text
+    if loaded.tokenizer is None:
+        raise UsageError(
+            "expected a checkpoint with a tokenizer, or a prepared set as the text, got neither"
+        )
+    text = make_text(loaded.tokenizer, read_documents(reading.data))
+    return text if reading.tokens is None else text.cut(reading.tokens)

@@ -1,0 +1,82 @@
+"""Requests made of texts, with the settings that are usual. Torch-free."""
+
+from collections.abc import Sequence
+
+from qkvary.data.tokenizers import Tokenizer
+from qkvary.inference.requests import GREEDY, Request, Sampling
+from qkvary.storage.errors import UsageError
+
+DEFAULT_TOKENS = 256
+"""The default number of new tokens, if the model has positions for them."""
+
+
+def choose_sampling(
+    temperature: float | None = None,
+    *,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+) -> Sampling:
+    """Return the settings of sampling; a filter without a temperature samples at 1.
+
+    Raises:
+        ValueError: for a number out of its range.
+    """
+    default = 0.0 if top_k is top_p is min_p is None else 1.0
+    return Sampling(
+        temperature=default if temperature is None else temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+    )
+
+
+def make_requests(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    max_tokens: int,
+    tokens: int | None = None,
+    sampling: Sampling = GREEDY,
+    stop: tuple[str, ...] = (),
+    seed: int = 0,
+    logprobs: bool = False,
+) -> list[Request]:
+    """Return the requests to continue texts.
+
+    Args:
+        tokenizer: The tokenizer of the model.
+        texts: The texts.
+        max_tokens: The maximum sequence length of the model.
+        tokens: The maximum number of new tokens; by default as many as the model has positions for,
+            up to 256.
+        sampling: The settings of sampling.
+        stop: Texts before which an answer ends.
+        seed: The seed of each request.
+        logprobs: Whether log-probabilities are requested.
+
+    Raises:
+        ValueError: for a text without a token, or settings out of their range.
+    """
+    requests: list[Request] = []
+    for text in texts:
+        prompt = tuple(tokenizer.encode(text))
+        if not prompt:
+            raise UsageError(
+                "expected a prompt, got none; this model has no token that begins a text"
+            )
+        room = min(DEFAULT_TOKENS, max(0, max_tokens + 1 - len(prompt)))
+        requests.append(
+            Request(
+                prompt=prompt,
+                max_new_tokens=room if tokens is None else tokens,
+                sampling=sampling,
+                stop=stop,
+                stop_tokens=tokenizer.ends,
+                seed=seed,
+                logprobs=logprobs,
+            )
+        )
+    return requests

@@ -1,0 +1,44 @@
+"""A study run from Python: its answer as a value."""
+
+from pathlib import Path
+
+import pytest
+
+import qkvary as qk
+from qkvary.cli.main import main
+from qkvary.storage.errors import QkvaryError
+from qkvary.studies.running.runner import RunSummary
+from qkvary.studies.study import Study
+from tests.studies.toy_study import toy_study
+
+FILE = """
+import dataclasses
+from tests.studies.toy_study import toy_study
+
+STUDY = dataclasses.replace(toy_study((0, 1), steps=2), name="mine")
+"""
+
+
+def test_a_study_is_run_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(FILE, "utf-8")
+    out = tmp_path / "runs"
+    result = qk.run_study(path, out=out, seeds=(0, 1), workers=1, quiet=True)
+    assert {run.state for run in result.value.runs} == {"done"}
+    assert len(result.to_pandas("runs")) == 4
+    assert "Does it run?" in result._repr_html_()
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "")
+    # The command finds the runs, and makes none.
+    assert main(["study", str(path), "--out", str(out), "--dry-run", "--json"]) == 0
+    assert '"done": 4' in capsys.readouterr().out
+
+
+def test_runs_that_end_early_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(study: Study, *_: object) -> RunSummary:
+        counts = dict.fromkeys(("done", "failed", "diverged", "executed", "seconds"), 0)
+        return RunSummary(planned=4, missing=len(study.seeds), exit_code=4, message="no", **counts)
+
+    monkeypatch.setattr("qkvary.api.studies.run", stop)
+    with pytest.raises(QkvaryError, match=r"^no; 1 of 4 runs are left, the same call resumes"):
+        qk.run_study(toy_study((0,)), out=tmp_path)

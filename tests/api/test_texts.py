@@ -1,0 +1,72 @@
+"""Texts continued and scored from Python, as the commands do."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import qkvary as qk
+from qkvary.checkpoints.models import save_model
+from qkvary.cli.main import main
+from qkvary.data.tokenizers import ByteTokenizer
+from tests.inference.evaluation.networks import byte_network
+
+PROMPTS = ["the cat", "on"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("texts")
+    save_model(path / "model", byte_network("Q-K=V", max_tokens=64), ByteTokenizer())
+    (path / "text.txt").write_text("the cat sat on the mat. " * 11, "utf-8")
+    return path
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_texts_are_those_of_the_command(
+    folder: Path, capsys: pytest.CaptureFixture[str], *, sampled: bool
+) -> None:
+    options = ["--top-k", "7", "--seed", "3"] if sampled else []
+    found = command(capsys, "generate", str(folder / "model"), *PROMPTS, "--tokens", "9", *options)
+    expected = [answer["text"] for answer in found["answers"]]
+    given = {"top_k": 7, "seed": 3} if sampled else {}
+    texts = qk.generate(folder / "model", PROMPTS, tokens=9, **given)
+    assert texts == expected
+    network, tokenizer = qk.load(folder / "model")
+    assert qk.generate((network, tokenizer), PROMPTS[0], tokens=9, **given) == expected[0]
+
+
+def test_an_answer_ends_before_a_stop_text(folder: Path) -> None:
+    whole = qk.generate(folder / "model", "the cat", tokens=9)
+    assert len(whole) > 3
+    stop = whole[2:4]
+    assert qk.generate(folder / "model", "the cat", tokens=9, stop=stop) == whole.split(stop)[0]
+
+
+def test_scores_are_those_of_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, text = str(folder / "model"), folder / "text.txt"
+    words = ("--data", str(text), "--context", "32", "--stride", "8", "--lengths", "16,64")
+    found = command(capsys, "evaluate", model, *words)
+    result = qk.evaluate(model, text, context=32, stride=8, lengths=[16, 64])
+    assert result.to_dict() == found
+    assert result.value.score.perplexity == found["text"]["perplexity"]
+    assert result.to_pandas()["loss"].iloc[0] == found["text"]["loss"]
+    assert result.tables == ("text", "lengths")
+    assert "How well does the given network predict?" in str(qk.evaluate(qk.load(model), text))
+
+
+def test_a_checkpoint_without_tokenizer_is_refused(folder: Path) -> None:
+    network, _ = qk.load(folder / "model")
+    with pytest.raises(ValueError, match="expected a checkpoint with a tokenizer, got one without"):
+        qk.generate((network, None), "a")
+    with pytest.raises(ValueError, match="expected a checkpoint with a tokenizer, or a prepared"):
+        qk.evaluate((network, None), folder / "text.txt")
+    with pytest.raises(ValueError, match="expected a text to score, got none"):
+        qk.evaluate((network, None), [])
+    with pytest.raises(ValueError, match="split out of train, validation, test, got 'dev'"):
+        qk.evaluate(folder / "model", folder / "text.txt", split="dev")

@@ -1,0 +1,35 @@
+"""The public names as an editor sees them: pyright checks this file, and a test runs it."""
+
+from pathlib import Path
+from typing import assert_type
+
+import torch
+
+import qkvary as qk
+from qkvary.checkpoints.models import LoadedModel, save_model
+from qkvary.data.tokenizers import ByteTokenizer
+
+
+def use_names(folder: Path) -> None:
+    """Use the names that need no study, as their documentation says."""
+    layer = qk.Attention(d_model=20, num_heads=5, variant="Q-K=V", causal=True)
+    assert_type(layer.config.d_model, int)
+    assert layer(torch.randn(2, 3, 20)).shape == (2, 3, 20)
+
+    model = qk.LanguageModel(
+        d_model=20, num_heads=5, num_layers=2, vocabulary=257, max_tokens=31, variant="Q-MQA"
+    )
+    cache = qk.KVCache(model.config.layers)
+    model.eval()(torch.zeros(1, 3, dtype=torch.long), cache=cache)
+    assert_type(cache.nbytes, int)
+
+    save_model(folder, model, ByteTokenizer())
+    loaded = assert_type(qk.load(folder), LoadedModel)
+    assert_type(qk.generate(loaded, "a", tokens=2), str)
+    assert_type(qk.generate(folder, ["a", "b"], tokens=2), list[str])
+
+    rows = qk.cost(model, variants="MQA").value.rows
+    assert_type(rows[0].weight_bytes, int)
+    assert qk.cost("lm-300m").to_dict()["model"] == "lm-300m"
+    assert_type(qk.plan("lm-300m", gpu="t4").value.notes, tuple[str, ...])
+    assert qk.variants(["Q-K=V", "MQA"]).value[1].num_kv_heads == 1

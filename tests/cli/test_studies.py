@@ -1,0 +1,23 @@
+"""Listed studies count each run once."""
+
+import dataclasses
+import json
+
+import pytest
+
+from qkvary.cli.main import main
+from qkvary.studies.catalog import load_study, study_names
+
+
+def test_equal_runs_have_one_key() -> None:
+    for name in study_names():
+        study = load_study(name)
+        cells = dataclasses.replace(study, seeds=study.seeds[:1]).cells()
+        assert len({cell.run for cell in cells}) == len({cell.run_key for cell in cells})
+
+
+def test_runs_of_two_settings_are_counted_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["studies", "--json"]) == 0
+    listed = {one["name"]: one["runs"] for one in json.loads(capsys.readouterr().out)["studies"]}
+    assert listed["lm-dilution"] == 60
+    assert len(load_study("lm-dilution").cells()) == 105
