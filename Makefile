@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 OUT ?= runs
 WORKERS ?=
-TEST_ARGS ?= -n auto
+TEST_ARGS ?= -n auto --dist worksteal
 
 BIN = $(VENV)/bin
 # A comma would end an argument of a call.

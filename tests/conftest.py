@@ -1,5 +1,6 @@
 """What every test stands on: one thread, the same random examples in every run, checked shapes."""
 
+import contextlib
 import gc
 import os
 import shutil
@@ -58,9 +59,24 @@ if "TMPDIR" not in os.environ and (memory := find_memory()):
 
 # Built kernels and timings of this run, shared by its workers, and not the developer's.
 CACHE = Path(tempfile.gettempdir()) / f"qkvary-tests-{os.getpid()}"
+KERNELS = ROOT / ".pytest_cache" / "kernels"
+"""The built kernels of the run before: a compiler takes ten seconds for them."""
 IS_FIRST = "PYTEST_XDIST_WORKER" not in os.environ
 if IS_FIRST:
     os.environ["QKVARY_CACHE"] = str(CACHE)
+    with contextlib.suppress(OSError):
+        shutil.copytree(KERNELS, CACHE / "decoding")
+
+
+def keep_kernels() -> None:
+    """Keep what was built last, which is used again if its sources stay what they are."""
+    built = sorted((CACHE / "decoding").glob("*.so"), key=lambda path: path.stat().st_mtime)
+    shutil.rmtree(KERNELS, ignore_errors=True)
+    for path in built[-1:]:
+        KERNELS.mkdir(parents=True)
+        for file in (path, path.with_name(f"{path.name}.sha256")):
+            shutil.copy2(file, KERNELS)
+
 
 # A choice by timing may be another in the next run; tests of such choices say so themselves.
 os.environ["QKVARY_DECODE_KERNEL"] = "layer"
@@ -71,9 +87,10 @@ for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"):
 os.environ["TERM"] = "xterm-256color"
 
 # The same few examples in every run; --hypothesis-profile=thorough draws many others.
+USUAL_EXAMPLES = 20
 settings.register_profile(
     "repeatable",
-    max_examples=40,
+    max_examples=USUAL_EXAMPLES,
     derandomize=True,
     database=None,
     deadline=None,
@@ -83,6 +100,15 @@ settings.register_profile(
     "thorough", settings.get_profile("repeatable"), max_examples=1000, derandomize=False
 )
 settings.load_profile("repeatable")
+
+
+def examples(usual: int) -> settings:
+    """Draw so many examples instead of the usual number, and more under ``thorough``."""
+    # A profile that the command line names is loaded before tests are collected.
+    profile = settings.default
+    assert profile is not None
+    return settings(max_examples=usual * profile.max_examples // USUAL_EXAMPLES)
+
 
 # Lets tests execute the shapes in the annotations of qkvary.nn. Comes before its import.
 install_import_hook("qkvary.nn", "beartype.beartype")
@@ -101,6 +127,8 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Leave nothing behind."""
     if IS_FIRST:
+        with contextlib.suppress(OSError):
+            keep_kernels()
         shutil.rmtree(CACHE, ignore_errors=True)
 
 
@@ -110,6 +138,24 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def forked_workers() -> Iterator[None]:
+    """Workers of studies are forked instead of started; ``started_workers`` starts them."""
+    from tests.forked import fork_workers
+
+    with pytest.MonkeyPatch.context() as patch:
+        fork_workers(patch)
+        yield
+
+
+@pytest.fixture
+def started_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start the workers of studies as users do."""
+    from qkvary.studies.running import worker_process
+
+    monkeypatch.setattr(worker_process, "subprocess", subprocess)
 
 
 @pytest.fixture(scope="module")

@@ -18,13 +18,14 @@ Case = tuple[tuple[str, Hashable], ...]
 
 
 @functools.cache
-def cover(cases: tuple[Case, ...]) -> list[int]:
-    """Returns the places of cases that together hold every pair of field values that occurs.
+def cover(cases: tuple[Case, ...], together: int = 2) -> list[int]:
+    """Return the places of cases that together hold every pair of field values that occurs.
 
-    Greedy: the next one is always the first of those that add most.
+    Greedy: the next one is always the first of those that add most. With ``together=1`` the cases
+    hold every value instead of every pair.
     """
     # A field by itself is a pair with itself.
-    parts = [set(itertools.combinations_with_replacement(case, 2)) for case in cases]
+    parts = [set(itertools.combinations_with_replacement(case, together)) for case in cases]
     missing = set[object]().union(*parts)
     # A part adds ever less, so that a gain counted earlier is an upper bound.
     queue = [(-len(part), place) for place, part in enumerate(parts)]
@@ -47,8 +48,9 @@ def pairwise(
     *,
     fields: Mapping[str, Callable[[Any], Fields]] | None = None,
     ids: Callable[[Any], object] | None = None,
+    together: int = 2,
 ) -> pytest.MarkDecorator:
-    """Parametrizes a test with cases; those that no pair of values needs have the marker ``slow``.
+    """Parametrize a test with cases; those that no pair of values needs have the marker ``slow``.
 
     Args:
         names: The parameters, as ``pytest.mark.parametrize`` takes them.
@@ -56,10 +58,11 @@ def pairwise(
         fields: By parameter, what a value is made of, where that is more than one thing: pairs
             are then those of its parts.
         ids: What to call a value.
+        together: 1 where every value suffices: where no code depends on two of them.
     """
     columns, listed = names.replace(",", " ").split(), [tuple(case) for case in cases]
     described = [_fields(columns, case, fields or {}) for case in listed]
-    needed = set(cover(tuple(described)))
+    needed = set(cover(tuple(described), together))
     return pytest.mark.parametrize(
         columns,
         [

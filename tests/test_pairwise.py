@@ -33,6 +33,16 @@ def test_every_pair_is_held_by_few_cases() -> None:
     assert len(product) == 140
 
 
+def test_every_value_is_held_by_fewer_cases() -> None:
+    product = tuple(
+        (("size", size), ("colour", colour))
+        for size, colour in itertools.product(range(7), COLOURS)
+    )
+    chosen = [product[place] for place in cover(product, 1)]
+    assert {part for case in chosen for part in case} == {part for case in product for part in case}
+    assert len(chosen) == 7
+
+
 def test_pairs_that_do_not_occur_are_not_asked_for() -> None:
     cases = ((("a", 1), ("b", 1)), (("a", 2), ("b", 2)), (("a", 1), ("b", 1)))
     assert cover(cases) == [0, 1]

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.arch.attention import AttentionConfig, Initialization, PositionConfig, ScaleConfig
@@ -23,6 +23,7 @@ from qkvary.arch.labels import format_label
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.arch.variants import QKV, Variant
 from tests.arch.variant_strategies import variants
+from tests.conftest import examples
 
 PINNED = "ab09d0fed1078cf02c4aa4d8cc11938d8e3411a72b7d8b26e8d3c7621a54d3ed"
 LAYER = AttentionConfig(d_model=6, num_heads=2, causal=True)
@@ -54,7 +55,7 @@ def shuffle(data: Any) -> Any:
     return [shuffle(item) for item in data] if isinstance(data, list) else data
 
 
-@settings(max_examples=100)
+@examples(33)
 @given(
     variant=variants,
     features=st.integers(1, 99),

@@ -3,16 +3,17 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.arch.labels import format_label, format_tuple, parse_variant, suggest_labels
 from qkvary.arch.sharing import SHARINGS, share
 from qkvary.arch.variants import QKV, Rank, Variant
 from tests.arch.variant_strategies import variants
+from tests.conftest import examples
 
 
-@settings(max_examples=400)
+@examples(100)
 @given(variant=variants)
 def test_labels_and_tuples_are_read_back(variant: Variant) -> None:
     for spell in (format_label, format_tuple):
@@ -23,7 +24,7 @@ def test_labels_and_tuples_are_read_back(variant: Variant) -> None:
         assert "/" not in text or text.count("/") <= 3
 
 
-@settings(max_examples=200)
+@examples(66)
 @given(left=variants, right=variants)
 def test_different_variants_have_different_labels(left: Variant, right: Variant) -> None:
     assert (format_label(left) == format_label(right)) == (left == right)
@@ -167,7 +168,7 @@ def test_refusals_say_what_was_expected_and_given(text: str, message: str) -> No
     assert message in str(caught.value)
 
 
-@settings(max_examples=200)
+@examples(66)
 @given(text=st.text(alphabet="qkvxiQKVXI=-,+()[]/@rwtdgaGQAM0123456789. ", max_size=24))
 def test_any_text_is_read_or_refused_in_words(text: str) -> None:
     try:

@@ -25,7 +25,12 @@ from qkvary.storage.durable import atomic_write_dir
 from qkvary.storage.errors import DamagedError, NewerFormatError, QkvaryError, UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
-from tests.contracts.variant_cases import LABELS, make_language_model_config, randomize
+from tests.contracts.variant_cases import (
+    LABELS,
+    make_language_model_config,
+    randomize,
+    variant_values,
+)
 from tests.storage.damage import DAMAGES, trials
 
 CHARACTERS = CharacterTokenizer("abcdefghijk é")
@@ -37,7 +42,7 @@ def make_model(label: str = "Q-K=V", **fields: object) -> LanguageModel:
     return model.eval()
 
 
-@pytest.mark.parametrize("label", LABELS)
+@variant_values("label", LABELS)
 def test_every_variant_survives_a_round_trip_bitwise(label: str, tmp_path: Path) -> None:
     model = make_model(label, positions="learned")
     save_model(tmp_path / "model", model, CHARACTERS)

@@ -24,6 +24,7 @@ from qkvary.nn.language_model import LanguageModel
 from tests.data.merged import merges_of
 from tests.data.small_sets import made_up
 from tests.data.test_library_tokenizers import with_spaces
+from tests.forked import ForkedPython
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ def test_ctrl_c_leaves_what_is_done_and_the_same_command_goes_on(
     (tmp_path / "long.txt").write_text(text, "utf-8")
     words = ["data", "prepare", str(tmp_path / "long.txt"), "--tokenizer", "bytes", "--workers"]
     command = "from qkvary.cli.main import run; run()"
-    process = subprocess.Popen(
+    process = ForkedPython(
         [sys.executable, "-c", command, *words, "2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

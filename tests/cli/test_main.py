@@ -145,6 +145,45 @@ def test_completion_scripts_know_the_commands(
     assert all(name in script for name in command_names())
 
 
+BASH = """
+qkvary() { "$PYTHON" -m qkvary "$@"; }
+source <(qkvary completion bash)
+PATH="$BIN:$PATH"
+COMP_WORDS=(qkvary "$@")
+COMP_CWORD=$#
+$(complete -p qkvary | sed "s/.*-F //; s/ .*//")
+echo "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("variants", "--label", "Q-K", "="), "V"),
+        (("cost", "300M", "--variant", "Q", "=", "K"), "K=V"),
+        (("train", "lm-10m", "--precision", "=", "b"), "bf16"),
+    ],
+)
+def test_bash_completes_labels_at_their_signs(
+    words: tuple[str, ...], offered: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "qkvary"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m qkvary "$@"\n', "utf-8")
+    program.chmod(0o755)
+    result = subprocess.run(
+        ["bash", "-c", BASH, "bash", *words],
+        env=dict(
+            os.environ, PYTHONPATH=str(ROOT / "src"), PYTHON=sys.executable, BIN=str(tmp_path)
+        ),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert result.stderr == ""
+    assert offered in result.stdout.split()
+
+
 def test_reader_that_goes_away_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -5,12 +5,11 @@ families with random values: what strangers publish is not always what a family'
 """
 
 import copy
+import cProfile
 import json
 import random
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -147,19 +146,9 @@ def answer_everything(config: dict[str, Any], generator: random.Random) -> None:
 
 def count_calls(run: Callable[[], None]) -> int:
     """Python functions that a call enters."""
-    calls = 0
-
-    def count(_frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        run()
-    finally:
-        sys.setprofile(before)
-    return calls
+    profile = cProfile.Profile(subcalls=False, builtins=False)
+    profile.runcall(run)
+    return sum(entry.callcount for entry in profile.getstats())
 
 
 def try_one(config: dict[str, Any], seed: str) -> str:
@@ -195,8 +184,8 @@ def test_what_is_published_is_answered(name: str) -> None:
     assert try_one(PUBLISHED[name], name) == ""
 
 
-def test_some_hundreds_of_strange_configurations() -> None:
-    answered, refused = try_many(240)
+def test_a_hundred_strange_configurations() -> None:
+    answered, refused = try_many(120)
     assert answered > 24
     assert refused > 24
 
@@ -204,7 +193,7 @@ def test_some_hundreds_of_strange_configurations() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ten_thousand_strange_configurations() -> None:
-    answered, refused = try_many(10_000, start=240)
+    answered, refused = try_many(10_000, start=120)
     assert answered > 1_000
     assert refused > 1_000
 
@@ -230,9 +219,7 @@ def assert_the_most_layers_are_answered(name: str) -> None:
     assert len(count_kinds(read_model(config, name).layers)) < 10
 
 
-@pytest.mark.parametrize(
-    "name", ["deepseek-v4-flash", "gemma-4-31b", "gpt2", "qwen3-30b-a3b", "t5-small"]
-)
+@pytest.mark.parametrize("name", ["deepseek-v4-flash", "gemma-4-31b", "t5-small"])
 def test_the_most_layers_are_no_more_work(name: str) -> None:
     """Ten thousand layers in a family's own pattern: counted by kind, not one by one."""
     assert_the_most_layers_are_answered(name)
@@ -244,12 +231,13 @@ def test_the_most_layers_of_any_family_are_no_more_work(name: str) -> None:
     assert_the_most_layers_are_answered(name)
 
 
+@pytest.mark.parametrize("count", [20, pytest.param(400, marks=pytest.mark.slow)])
 def test_commands_answer_or_refuse_strange_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:
     path = tmp_path / "config.json"
     codes = set()
-    for number in range(60):
+    for number in range(count):
         generator = random.Random(f"file {number}")
         path.write_text(json.dumps(mutated(generator)), "utf-8")
         goal = generator.choice(("serving", "training"))

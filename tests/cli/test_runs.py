@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from qkvary.cli import _options
 from qkvary.cli.main import main
 from qkvary.storage.journal import Journal
 from qkvary.storage.locks import OwnerLock
@@ -35,7 +34,7 @@ def fill(store: Store, cell: Cell, outcome: float | str, **more: Any) -> None:
 @pytest.fixture
 def study(monkeypatch: pytest.MonkeyPatch) -> Study:
     study = make_study(variants=("QKV", "Q-K=V", "MQA"), seeds=(1, 2))
-    monkeypatch.setattr(_options, "load_study", lambda _name: study)
+    monkeypatch.setattr("qkvary.studies.catalog.load_study", lambda _name: study)
     return study
 
 

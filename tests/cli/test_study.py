@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.test_commands import STUDY_FILE
+from tests.forked import ForkedPython
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "from qkvary.cli.main import run; run()"
@@ -35,7 +36,7 @@ def test_interrupted_study_says_so_and_keeps_its_steps(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     (tmp_path / "long.py").write_text(LONG, "utf-8")
-    process = subprocess.Popen(
+    process = ForkedPython(
         [sys.executable, "-c", PROGRAM, "study", "long.py", "--workers", "1"],
         cwd=tmp_path,
         env=dict(os.environ, PYTHONPATH=str(ROOT / "src")),

@@ -62,7 +62,8 @@ def undisturbed(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactor
     return whole.records()["QKV@rotary"]["state_sha256"]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+# The tests below train with DDP.
+@pytest.mark.parametrize("strategy", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
 def test_two_processes_train_two_variants(folder: Folder, strategy: str) -> None:
     words = (*SIZES, "--variant", "QKV", "Q-K=V", "--strategy", strategy, "--sample", "the ")
     ended = folder.train(2, *words)
@@ -101,7 +102,7 @@ def test_an_error_ends_all_at_once(
     assert folder.records() == {}
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_each_process_may_be_asked_to_stop(folder: Folder, whole: str, rank: int) -> None:
     pids = folder.start(2, *LONG, *OFTEN)
     while not folder.checkpoints():

@@ -1,12 +1,15 @@
 """The list of variants says of each what its configuration says, and refuses what does not fit."""
 
+import dataclasses
 import json
 from typing import Any
 
 import pytest
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.labels import parse_variant
+from qkvary.arch.families.sizes import load_size
+from qkvary.arch.labels import format_label, parse_variant
+from qkvary.arch.models import count_kinds
 from qkvary.arch.table import VARIANTS
 from qkvary.cli.main import main
 from qkvary.costs.parameters import attention_parameters
@@ -24,7 +27,14 @@ def test_every_variant_of_the_table_is_listed_once(capsys: pytest.CaptureFixture
 
 def test_figures_are_those_of_the_layer(capsys: pytest.CaptureFixture[str]) -> None:
     document = listed(capsys, "--d-model", "96", "--num-heads", "12", "--length", "7")
-    sizes = {"d_model": 96, "num_heads": 12, "head_dim": None, "bias": True, "model": None}
+    sizes = {
+        "d_model": 96,
+        "num_heads": 12,
+        "head_dim": None,
+        "bias": True,
+        "out_bias": True,
+        "model": None,
+    }
     assert document["layer"] == {**sizes, "length": 7, "dtype": "float32"}
     for row in document["variants"]:
         variant = parse_variant(row["label"])
@@ -122,3 +132,12 @@ def test_narrow_and_wide_terminals_say_the_same(
         assert "q,k=v" in printed
         assert "softmax(s (x Wq) (x Wk)" in printed
         assert "787,968 (75 %)" in printed
+
+
+@pytest.mark.parametrize("name", ["lm-300m", "lm-10m", "gemma-3-4b", "llama-3.1-8b"])
+def test_a_layer_of_a_model_is_counted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (kind, *_), _ = zip(*count_kinds(load_size(name).layers), strict=True)
+    own = kind.attention.config
+    bare = dataclasses.replace(own.variant, positions="none", window=None)
+    (row,) = listed(capsys, "--model", name.upper(), "--label", format_label(bare))["variants"]
+    assert row["parameters"]["total"] == attention_parameters(own).total

@@ -15,6 +15,7 @@ from qkvary.cli.main import main
 from qkvary.studies.running import utilization
 from qkvary.training import presets
 from qkvary.training.presets import Preset
+from tests.forked import ForkedPython
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "the quick brown fox jumps over the lazy dog. " * 90
@@ -72,9 +73,7 @@ def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 SCRIPT = """
 import sys
-from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
-from qkvary.reports.files import write_report
 from qkvary.training import presets
 from tests.cli.tiny_training import with_tiny
 presets.PRESETS = with_tiny()
@@ -92,7 +91,7 @@ def started(folder: Path, out: str, *words: str) -> Any:
         "OMP_NUM_THREADS": "1",
         "QKVARY_CACHE": str(folder / "cache"),
     }
-    return subprocess.Popen(
+    return ForkedPython(
         [*command, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -108,7 +107,7 @@ def digest(folder: Path) -> str:
     return json.loads(record.read_text())["state_sha256"]
 
 
-LONG = ("--steps", "150", "--batch-size", "4", "--evaluate-every", "50", "--threads", "1")
+LONG = ("--steps", "60", "--batch-size", "4", "--evaluate-every", "20", "--threads", "1")
 
 
 class KilledError(BaseException):

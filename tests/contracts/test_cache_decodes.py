@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from qkvary.costs.cache import cache_bytes_per_sequence
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.language_model import LanguageModel
+from tests.conftest import examples
 from tests.contracts.variant_cases import (
     BATCH,
     DECISIVE,
@@ -90,7 +91,7 @@ def decode_in_chunks(
 
 
 @variant_pairs("label", LABELS)
-@settings(max_examples=4)
+@examples(4)
 @given(cuts=CUTS, kernel=st.sampled_from(["explicit", "sdpa"]), masked=st.booleans())
 def test_every_split_of_every_variant(
     label: str, cuts: list[int], kernel: Kernel, masked: bool
@@ -111,7 +112,7 @@ def test_every_split_of_every_variant(
     [label for label in LABELS if "rotary" in label],
     ("none", "counter", "rotated"),
 )
-@settings(max_examples=4)
+@examples(4)
 @given(cuts=CUTS)
 def test_every_meaning_of_a_rotated_value(
     label: str, value_rope: ValueRope, cuts: list[int]
@@ -124,7 +125,7 @@ def test_every_meaning_of_a_rotated_value(
 
 
 @pytest.mark.parametrize("label", DECISIVE)
-@settings(max_examples=5)
+@examples(3)
 @given(cuts=CUTS)
 def test_language_models_decode_like_one_forward(label: str, cuts: list[int]) -> None:
     model = LanguageModel(make_language_model_config(label, positions="learned")).double()
@@ -143,7 +144,7 @@ def with_window(config: AttentionConfig, window: int | None) -> AttentionConfig:
 
 
 @pytest.mark.parametrize("label", WINDOWED)
-@settings(max_examples=12)
+@examples(6)
 @given(window=WINDOWS, cuts=CUTS, kernel=st.sampled_from(["explicit", "sdpa"]), call=CALLS)
 def test_windows_drop_only_what_nobody_sees_again(
     label: str, window: int, cuts: list[int], kernel: Kernel, call: dict[str, Tensor]
@@ -172,7 +173,7 @@ LAYERS = st.lists(
 ).map(lambda drawn: tuple(with_window(make_config(label, causal=True), w) for label, w in drawn))
 
 
-@settings(max_examples=60)
+@examples(20)
 @given(
     layers=LAYERS,
     cuts=CUTS,

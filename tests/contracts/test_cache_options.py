@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -19,6 +19,7 @@ from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.language_model import LanguageModel
+from tests.conftest import examples
 from tests.contracts.variant_cases import (
     BATCH,
     DECISIVE,
@@ -91,7 +92,7 @@ def expected_bytes(config: AttentionConfig, layout: CacheLayout, tokens: int, fo
 
 
 @pairwise("label, layout", CASES, fields={"label": variant_fields})
-@settings(max_examples=2)
+@examples(2)
 @given(cuts=CUTS, preallocated=st.booleans(), masked=st.booleans())
 def test_every_layout_decodes_like_one_forward(
     label: str, layout: CacheLayout, cuts: list[int], preallocated: bool, masked: bool

@@ -273,8 +273,8 @@ def run_sequences(machine: type[Texts], count: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("machine", [Texts, Steps])
-def test_sixty_sequences_of_operations(machine: type[Texts]) -> None:
-    run_sequences(machine, 60, 12)
+def test_sequences_of_operations(machine: type[Texts]) -> None:
+    run_sequences(machine, 25, 12)
 
 
 @pytest.mark.slow

@@ -94,6 +94,12 @@ def file_of(name: str) -> str:
     return f"_{name.replace(' ', '_')}" if " " in name else name
 
 
+def leave_out_pictures(patch: pytest.MonkeyPatch) -> None:
+    """To draw them takes longer than all else; tests/reports draws them all."""
+    patch.setattr("qkvary.reports.files.DEFAULT_FORMATS", ("html", "csv"))
+    patch.setattr("qkvary.studies.running.utilization.SIDE_ON_CPU", 64)
+
+
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A small study that has been run, and where it is."""
@@ -101,7 +107,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     study = folder / "tiny.py"
     study.write_text(STUDY_FILE, "utf-8")
     found = {"study": str(study), "runs": str(folder / "runs"), "pages": str(folder / "pages")}
-    assert main(["study", found["study"], "--out", found["runs"], "--workers", "1"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_pictures(patch)
+        assert main(["study", found["study"], "--out", found["runs"], "--workers", "1"]) == 0
     llama2c.write_stand_in(folder / "model")
     found["model"] = str(folder / "model")
     (folder / "text.txt").write_text("the cat sat on the mat. " * 20, "utf-8")
@@ -147,9 +155,7 @@ def test_bad_input_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFix
 
 @pytest.fixture
 def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The study of ``places`` has all pictures; to draw them takes longer than all else."""
-    monkeypatch.setattr("qkvary.reports.files.DEFAULT_FORMATS", ("html", "csv"))
-    monkeypatch.setattr("qkvary.studies.running.utilization.SIDE_ON_CPU", 64)
+    leave_out_pictures(monkeypatch)
 
 
 @pytest.mark.usefixtures("few_pictures")

@@ -28,6 +28,7 @@ from tests.contracts.variant_cases import (
     make_encoder_config,
     make_language_model_config,
     variant_pairs,
+    variant_values,
 )
 
 TOKENS = torch.arange(7)[None]
@@ -84,7 +85,7 @@ def test_language_models(label: str) -> None:
     assert cache.nbytes == costs.cache_bytes_per_sequence
 
 
-@variant_pairs("label", LABELS)
+@variant_values("label", LABELS)
 def test_training_steps(label: str) -> None:
     model = LanguageModel(make_language_model_config(label))
     with FlopCounter() as counter:
@@ -96,7 +97,7 @@ def test_training_steps(label: str) -> None:
     assert 0.995 * expected < found < expected if "+" in label else found == expected
 
 
-@variant_pairs("label", LABELS)
+@variant_values("label", LABELS)
 def test_decoded_tokens(label: str) -> None:
     config = make_language_model_config(label)
     model, cache = LanguageModel(config), KVCache(config.layers)
@@ -107,7 +108,7 @@ def test_decoded_tokens(label: str) -> None:
         assert counter.total == 2 * macs.total
 
 
-@variant_pairs("label", LABELS)
+@variant_values("label", LABELS)
 def test_encoders(label: str) -> None:
     config = make_encoder_config(label)
     costs = network_costs(config, length=TOKENS.shape[1])
@@ -117,7 +118,7 @@ def test_encoders(label: str) -> None:
     assert costs.cache_bytes_per_token is None
 
 
-@variant_pairs("label", LABELS)
+@variant_values("label", LABELS)
 def test_layers_without_biases_and_with_a_map_per_head(label: str) -> None:
     position = PositionConfig(plus_features=7, plus_per_head=True, relative_distance=5)
     config = make_config(label, causal=False, bias=False, out_bias=False, position=position)

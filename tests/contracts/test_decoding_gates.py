@@ -45,9 +45,9 @@ WAYS = [
 
 
 def in_every_format(test: Callable[..., None]) -> Callable[..., None]:
-    """Run a test for every network and number format: by default half of them, by turns."""
+    """Run a test for every network and number format: by default one format each, by turns."""
     cases = [
-        pytest.param(name, dtype, marks=pytest.mark.slow if (one + other) % 2 else ())
+        pytest.param(name, dtype, marks=pytest.mark.slow if (one + other) % len(DTYPES) else ())
         for one, name in enumerate(NETWORKS)
         for other, dtype in enumerate(DTYPES)
     ]
@@ -224,8 +224,14 @@ def assert_neighbours_change_nothing(
         assert_one_function(*expected_rows(name, dtype, order), batched=found)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", ["Q=K-V", "GQA", "low rank", "mixed layers", "trained"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("Q=K-V", DTYPES[0]),
+        *zip(["GQA", "low rank", "mixed layers", "trained"], DTYPES, strict=True),
+    ],
+    ids=str,
+)
 def test_neighbours_in_a_batch_change_nothing(name: str, dtype: torch.dtype) -> None:
     assert_neighbours_change_nothing(name, dtype, COMPOSITIONS)
 

@@ -32,10 +32,10 @@ from tests.contracts.transformers_models import (
     ENCODER_TOKENS,
     NUMBER,
     PROMPT,
-    STEPS,
     Decoder,
     allocated_bytes,
     build,
+    decode,
     held_bytes,
     make_config,
     read,
@@ -88,10 +88,8 @@ def test_parameters_are_those_that_are_built(family: str, config: Config) -> Non
 
 @pytest.mark.parametrize(("family", "config"), ALL)
 def test_a_cache_holds_what_theory_says_after_every_token(family: str, config: Config) -> None:
-    decoder = Decoder(build(family, config))
-    for tokens in range(PROMPT, PROMPT + STEPS + 1):
-        decoder.feed(PROMPT if tokens == PROMPT else 1)
-        assert held_bytes(decoder.cache) == stored_bytes(family, config, tokens), tokens
+    for tokens, _, held in decode(family, config):
+        assert held == stored_bytes(family, config, tokens), tokens
     if family not in HOLDS_MORE:
         assert stored_bytes(family, config, tokens) == theory_bytes(read(family, config), tokens)
 

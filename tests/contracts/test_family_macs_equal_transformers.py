@@ -14,9 +14,7 @@ from tests.contracts.transformers_models import (
     ENCODER_TOKENS,
     PROMPT,
     STEPS,
-    Decoder,
-    build,
-    multiplied,
+    decode,
     read,
 )
 
@@ -44,13 +42,14 @@ def extra_products(attention: AttentionLayer, context: int) -> int:
 
 @pytest.mark.parametrize(("family", "config"), ALL)
 def test_a_prompt_and_every_token_after_it(family: str, config: Config) -> None:
-    model, decoder = read(family, config), Decoder(build(family, config))
+    model, ((_, prompt, _), *steps) = read(family, config), decode(family, config)
     macs = forward_macs(model, tokens=PROMPT, pairs="square", encoder_tokens=ENCODER_TOKENS)
-    assert multiplied(decoder, PROMPT) == macs.total
-    for context in range(PROMPT + 1, PROMPT + STEPS + 1):
+    assert prompt == macs.total
+    assert len(steps) == STEPS
+    for context, multiplied, _ in steps:
         counted = decode_macs(model, context=context, encoder_tokens=ENCODER_TOKENS)
         extra = sum(extra_products(layer.attention, context) for layer in model.layers)
-        assert multiplied(decoder, 1) == counted.total + extra, context
+        assert multiplied == counted.total + extra, context
 
 
 def test_the_differences_are_there() -> None:

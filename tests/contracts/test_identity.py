@@ -130,6 +130,7 @@ def test_runs_that_were_made_have_their_keys() -> None:
     assert rows == 255
 
 
+@pytest.mark.usefixtures("started_workers")
 def test_runs_that_an_older_version_began_are_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

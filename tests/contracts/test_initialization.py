@@ -20,6 +20,7 @@ from tests.contracts.variant_cases import (
     make_encoder_config,
     make_language_model_config,
     variant_pairs,
+    variant_values,
 )
 
 SCHEMES: tuple[InitScheme, ...] = ("torch", "xavier", "normal")
@@ -50,7 +51,7 @@ def with_scheme(
     return dataclasses.replace(config, init=init, attention=attention)
 
 
-@variant_pairs("label, scheme", LABELS, SCHEMES)
+@variant_values("label, scheme", LABELS, SCHEMES)
 def test_every_parameter_is_drawn_from_the_seed(label: str, scheme: InitScheme) -> None:
     for config in (
         make_encoder_config(label, positions="learned"),

@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 
 from qkvary.nn.language_model import LanguageModel
-from tests.contracts.variant_cases import LABELS, make_language_model_config, variant_pairs
+from tests.contracts.variant_cases import LABELS, make_language_model_config, variant_values
 
 STEPS = 40
 
 
-@variant_pairs("label", LABELS)
+@variant_values("label", LABELS)
 def test_one_batch_is_learned(label: str) -> None:
     config = make_language_model_config(label, positions="learned", tied_head=False)
     config = dataclasses.replace(config, num_layers=1)

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -19,6 +19,7 @@ from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.cache_quantized import QuantizedStore
 from qkvary.nn.language_model import LanguageModel
+from tests.conftest import examples
 from tests.contracts.test_cache_options import STORED, feed
 from tests.contracts.variant_cases import (
     BATCH,
@@ -112,7 +113,7 @@ def test_attention_reads_what_the_codes_stand_for(label: str, options: CacheOpti
 
 
 @pytest.mark.parametrize("options", WAYS, ids=name)
-@settings(max_examples=6)
+@examples(6)
 @given(cuts=st.sets(st.integers(1, TOKENS - 1)).map(lambda cuts: [0, *sorted(cuts), TOKENS]))
 def test_what_is_stored_does_not_depend_on_how_tokens_arrive(
     options: CacheOptions, cuts: list[int]

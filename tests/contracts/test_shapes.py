@@ -18,6 +18,7 @@ from tests.contracts.variant_cases import (
     make_language_model_config,
     padding_mask,
     random_input,
+    variant_values,
 )
 
 pytestmark = pytest.mark.usefixtures("executed_shapes")
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("executed_shapes")
 TEXTS = torch.arange(BATCH * TOKENS).view(BATCH, TOKENS) % 13
 
 
-@pytest.mark.parametrize("label", LABELS)
+@variant_values("label", LABELS)
 def test_shapes_are_those_annotated(label: str) -> None:
     masks = {"attention_mask": padding_mask(), "document_ids": documents()}
     model = LanguageModel(make_language_model_config(label))
@@ -38,7 +39,7 @@ def test_shapes_are_those_annotated(label: str) -> None:
         assert model(TEXTS[:, 4:5], cache=cache).shape == (BATCH, 1, 13)
 
 
-@pytest.mark.parametrize("label", [label for label in LABELS if "diag" not in label])
+@variant_values("label", [label for label in LABELS if "diag" not in label])
 def test_shapes_of_the_fused_kernel(label: str) -> None:
     config: AttentionConfig = make_config(label, causal=True, kernel="sdpa")
     layer, x = Attention(config), random_input(71).float()

@@ -88,7 +88,7 @@ def test_an_untrained_network_is_at_chance(name: str, task: Task) -> None:
 
 def learn(task: Task, name: str, steps: int) -> list[float]:
     model = task.build(tiny_network(name), 5)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, fused=True)
     losses: list[float] = []
     for _ in range(steps):
         loss = task.loss(model, task.batch(0, 3, 0))

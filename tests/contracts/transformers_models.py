@@ -121,6 +121,23 @@ def allocated_bytes(cache: Any) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
 
 
+def decode(family: str, config: Config) -> tuple[tuple[int, int, int], ...]:
+    """A prompt and steps: tokens so far, multiply-accumulates, and bytes that the cache holds.
+
+    Each model is decoded once for all tests.
+    """
+    return _decode(family, json.dumps(config))
+
+
+@functools.cache
+def _decode(family: str, config: str) -> tuple[tuple[int, int, int], ...]:
+    decoder, found = Decoder(_build(family, config)), list[tuple[int, int, int]]()
+    for context in range(PROMPT, PROMPT + STEPS + 1):
+        macs = multiplied(decoder, PROMPT if context == PROMPT else 1)
+        found.append((context, macs, held_bytes(decoder.cache)))
+    return tuple(found)
+
+
 def multiplied(decoder: "Decoder", tokens: int) -> int:
     """Multiply-accumulates that torch counts while these tokens are fed."""
     with FlopCounter() as counter, sdpa_kernel(SDPBackend.MATH):

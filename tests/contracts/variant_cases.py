@@ -103,6 +103,16 @@ def variant_pairs(names: str, *options: Iterable[Any]) -> pytest.MarkDecorator:
     return pairwise(names, itertools.product(*options), fields={"label": variant_fields})
 
 
+def variant_values(names: str, *options: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrizes a test with labels and further options; the default run takes every value.
+
+    For what attention computes elsewhere too: what it computes is tested with every pair.
+    """
+    return pairwise(
+        names, itertools.product(*options), fields={"label": variant_fields}, together=1
+    )
+
+
 def distance(found: Tensor, expected: Tensor) -> float:
     """The largest difference over the root mean square of what is expected; infinite for a NaN."""
     scale = expected.detach().square().mean().sqrt()

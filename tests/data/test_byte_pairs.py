@@ -5,7 +5,7 @@ import re
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.data.byte_pairs import BytePairTokenizer
@@ -13,6 +13,7 @@ from qkvary.data.documents import FileDocuments
 from qkvary.data.encoding import Encoder
 from qkvary.data.tokenizer_files import load_tokenizer
 from qkvary.data.tokenizers import make_tokenizer
+from tests.conftest import examples
 from tests.data import merged
 from tests.data.merged import DATA, KINDS, merges_of
 
@@ -31,7 +32,7 @@ def tokenizer(kind: str) -> BytePairTokenizer:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60)
+@examples(20)
 @given(text=LETTERS)
 def test_tokens_are_those_of_the_description(kind: str, text: str) -> None:
     # What Python and the library call a space differs for a few separators of files.

@@ -17,7 +17,7 @@ def test_packaged_models_have_names(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.delenv("QKVARY_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
     assert packaged_names() == checkpoint_names() == ("tiny", "tiny-k")
-    assert find_checkpoint("tiny-k") == PACKAGED / "tiny-k"
+    assert find_checkpoint("tiny-k") == find_checkpoint("Tiny_K") == PACKAGED / "tiny-k"
     (tmp_path / "tiny-k").mkdir()
     assert find_checkpoint("tiny-k") == Path("tiny-k")
 

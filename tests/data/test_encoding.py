@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.data import encoding
@@ -15,6 +15,7 @@ from qkvary.data.documents import Document
 from qkvary.data.encoding import Encoder, cut_text, digest_of, token_width
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
 from qkvary.storage.errors import UsageError
+from tests.conftest import examples
 from tests.data.merged import KINDS, merges_of
 from tests.data.test_library_tokenizers import like_gpt2, with_spaces
 
@@ -36,7 +37,7 @@ NAMES = [*KINDS, "bytes", "characters", "like gpt2", "with spaces"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=40)
+@examples(20)
 @given(text=st.text(alphabet=LETTERS, min_size=1, max_size=60))
 def test_a_split_document_has_the_tokens_of_the_whole(name: str, text: str) -> None:
     tokenizer = every()[name]

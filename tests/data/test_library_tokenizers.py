@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -15,6 +15,7 @@ from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizer_files import load_tokenizer
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
 from qkvary.storage.errors import UsageError
+from tests.conftest import examples
 from tests.data.merged import KINDS, TEXT, merges_of
 
 # The name of the argument looks like that of a secret to the linter.
@@ -97,7 +98,7 @@ def test_the_library_and_ours_agree_on_gpt2(kind: str) -> None:
     assert library.cuts_at_spaces
 
 
-@settings(max_examples=40)
+@examples(20)
 @given(text=st.text(alphabet="the cat's naï戦🙂\n", min_size=1))
 def test_text_survives_a_round_trip(text: str) -> None:
     assert spelled(like_gpt2(), like_gpt2().encode(text)).decode() == text

@@ -21,6 +21,7 @@ from qkvary.storage.durable import TEMPORARY_PREFIX
 from qkvary.storage.errors import DamagedError, UsageError
 from tests.data import preparing_script
 from tests.data.small_sets import BYTES, made_up, make_set, plain_tokens
+from tests.forked import ForkedPython
 from tests.storage.damage import trials
 from tests.storage.quick_disk import quick_folder
 
@@ -39,7 +40,7 @@ def write_texts(place: Path, count: int, seed: int = 5) -> Path:
 
 def start(texts: Path, out: Path, group: int, mutant: str = "") -> "subprocess.Popen[str]":
     paths = f"{SOURCE_FOLDER}:{SOURCE_FOLDER.parent}:{sysconfig.get_path('purelib')}"
-    return subprocess.Popen(
+    return ForkedPython(
         [
             sys.executable,
             str(preparing_script.__file__),

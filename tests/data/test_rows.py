@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from qkvary.data.prepared import PreparedData
 from qkvary.data.rows import PackedRows, PaddedRows, rows_of_step
+from tests.conftest import examples
 from tests.data.small_sets import made_up, make_set, plain_tokens
 from tests.storage.damage import trials
 
 TEXTS = made_up(61, seed=3)
-EXAMPLES = trials("ROWS", 80)
+EXAMPLES = trials("ROWS", 30)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +127,7 @@ def test_invalid_arguments_are_rejected(prepared: PreparedData) -> None:
         split.gather(np.array([0, split.tokens - 2]), 3)
 
 
-@settings(max_examples=60)
+@examples(20)
 @given(data=st.data())
 def test_tokens_are_read_across_shards(prepared: PreparedData, data: st.DataObject) -> None:
     split, tokens = prepared.splits["train"], plain_tokens(TEXTS)

@@ -4,17 +4,18 @@ import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.data.shuffling import shuffled
+from tests.conftest import examples
 
 
 def order(count: int, *purpose: str | int) -> np.ndarray:
     return shuffled(np.arange(count), count, *purpose)
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(count=st.integers(1, 700), seed=st.integers(0, 2**40), epoch=st.integers(0, 99))
 def test_every_index_comes_out_once(count: int, seed: int, epoch: int) -> None:
     assert sorted(order(count, "rows", seed, epoch).tolist()) == list(range(count))

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
@@ -14,6 +14,7 @@ from qkvary.inference.beams import search
 from qkvary.inference.decoding import complete
 from qkvary.inference.requests import Request, Sampling
 from qkvary.nn.language_model import LanguageModel
+from tests.conftest import examples
 from tests.contracts.variant_cases import make_language_model_config, randomize
 
 TINY = 4
@@ -91,7 +92,7 @@ def naive_beams(
     return live
 
 
-@settings(max_examples=25)
+@examples(12)
 @given(
     prompt=st.lists(st.integers(0, 10), min_size=1, max_size=6),
     steps=st.integers(1, 7),

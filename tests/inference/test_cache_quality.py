@@ -209,7 +209,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, li
 def measure(trained: tuple[LanguageModel, list[int]], spelled: str, **more: object) -> CacheQuality:
     options = dataclasses.replace(parse_options(spelled), **more)  # type: ignore[arg-type]
     network, tokens = trained
-    (row,) = measure_text(network, tokens, [options], contexts=[64], most_tokens=TOKENS_OF_A_GATE)
+    (row,) = measure_text(network, tokens, [options], contexts=[64], most_tokens=2_048)
     return row.quality
 
 

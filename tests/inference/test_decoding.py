@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -25,6 +25,7 @@ from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DivergedError
 from tests.checkpoints.published_models import KINDS, find_model, read_reference
+from tests.conftest import examples
 from tests.contracts.variant_cases import (
     DECISIVE,
     GATE,
@@ -87,7 +88,7 @@ def requests(draw: st.DrawFn) -> Request:
 
 
 @pytest.mark.parametrize("label", VARIANTS)
-@settings(max_examples=12)
+@examples(6)
 @given(asked=st.lists(requests(), min_size=1, max_size=5), chunk=st.integers(1, 9))
 def test_every_request_of_a_batch_gets_what_it_would_get_alone(
     label: str, asked: list[Request], chunk: int
@@ -132,7 +133,7 @@ def test_rows_that_have_ended_leave_when_they_are_half(monkeypatch: pytest.Monke
     assert rows == [5, 5, 2, 2, 2, 1, 1, 1]
 
 
-@settings(max_examples=40)
+@examples(20)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     chunk=st.integers(1, 10),

@@ -3,10 +3,11 @@
 import math
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from qkvary.inference.requests import Event, Request, Sampling, collect, group_requests
+from tests.conftest import examples
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ ANYTHING = st.one_of(
 )
 
 
-@settings(max_examples=500)
+@examples(125)
 @given(
     fields=st.dictionaries(
         st.sampled_from(["prompt", "max_new_tokens", "seed", "stop", "stop_tokens"]), ANYTHING

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
@@ -20,6 +20,7 @@ from qkvary.inference.sampling import (
     log_probabilities,
     penalise,
 )
+from tests.conftest import examples
 from tests.reference import sampling as loops
 
 VALUES = st.floats(-30, 30, allow_nan=False).map(lambda value: round(value, 3))
@@ -40,7 +41,7 @@ def kept(filtered: Tensor, logits: Tensor) -> list[set[int]]:
     return [set(row.nonzero().flatten().tolist()) for row in finite]
 
 
-@settings(max_examples=300)
+@examples(100)
 @given(rows=ROWS, data=st.data())
 def test_filters_keep_what_the_loops_keep(rows: list[list[float]], data: st.DataObject) -> None:
     logits = torch.tensor(rows, dtype=torch.float64)
@@ -93,7 +94,8 @@ def frequencies(logits: Tensor, count: int, **settings: object) -> Tensor:
         {"temperature": 2.0, "top_k": 5, "top_p": 0.9, "min_p": 0.2},
     ],
 )
-def test_draws_have_the_frequencies_of_the_softmax(settings: dict[str, float]) -> None:
+@pytest.mark.parametrize("draws", [20_000, pytest.param(500_000, marks=pytest.mark.slow)])
+def test_draws_have_the_frequencies_of_the_softmax(settings: dict[str, float], draws: int) -> None:
     temperature = settings["temperature"]
     scaled = [value / temperature for value in LOGITS.tolist()]
     tokens = loops.top_k(scaled, int(settings.get("top_k", 99)))
@@ -102,8 +104,8 @@ def test_draws_have_the_frequencies_of_the_softmax(settings: dict[str, float]) -
     left = [value if token in tokens else -math.inf for token, value in enumerate(scaled)]
     tokens &= loops.min_p(left, settings.get("min_p", 0.0))[0]
     left = [value if token in tokens else -math.inf for token, value in enumerate(scaled)]
-    counts = frequencies(LOGITS, 100_000, **settings).tolist()
-    expected = [100_000 * chance for chance in loops.probabilities(left)]
+    counts = frequencies(LOGITS, draws, **settings).tolist()
+    expected = [draws * chance for chance in loops.probabilities(left)]
     assert {token for token, count in enumerate(counts) if count} <= tokens
     pairs = [(counts[token], expected[token]) for token in sorted(tokens)]
     found = stats.chisquare([a for a, _ in pairs], [b for _, b in pairs])

@@ -3,11 +3,12 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.data.tokenizers import ByteTokenizer, PieceTokenizer
 from qkvary.inference.streaming import TextStream, count_replaced, detokenize, find_stop
+from tests.conftest import examples
 
 TEXTS = st.text(alphabet="ab c\né€😀👨‍👩‍👧あ́", max_size=30)
 STOPS = st.lists(st.text(alphabet="ab é😀", min_size=1, max_size=4), max_size=3)
@@ -28,7 +29,7 @@ def naive_stop(text: str, stop: list[str]) -> int | None:
     return None
 
 
-@settings(max_examples=400)
+@examples(100)
 @given(data=st.one_of(TEXTS.map(str.encode), st.binary(max_size=30)), places=CUTS)
 def test_any_split_of_bytes_gives_the_same_text(data: bytes, places: list[int]) -> None:
     stream = TextStream()
@@ -36,7 +37,7 @@ def test_any_split_of_bytes_gives_the_same_text(data: bytes, places: list[int]) 
     assert "".join(pieces) == data.decode("utf-8", "replace")
 
 
-@settings(max_examples=400)
+@examples(100)
 @given(text=TEXTS, places=CUTS)
 def test_only_whole_characters_are_shown(text: str, places: list[int]) -> None:
     stream = TextStream()
@@ -45,7 +46,7 @@ def test_only_whole_characters_are_shown(text: str, places: list[int]) -> None:
     assert text.startswith(shown)
 
 
-@settings(max_examples=800)
+@examples(800)
 @given(text=TEXTS, stop=STOPS, places=CUTS)
 def test_stop_strings_do_not_depend_on_token_borders(
     text: str, stop: list[str], places: list[int]

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -21,6 +21,7 @@ from qkvary.nn.cache_codes import (
     rotation,
     unpack,
 )
+from tests.conftest import examples
 from tests.reference.quantized import half_step
 
 BITS = (8, 4, 3, 2)
@@ -66,7 +67,7 @@ def assert_within_half_a_step(numbers: Tensor, found: list[Fraction], bits: int)
 
 @pytest.mark.parametrize("kind", ADVERSARIAL)
 @pytest.mark.parametrize("bits", BITS)
-@settings(max_examples=8)
+@examples(4)
 @given(
     seed=st.integers(0, 10_000),
     group=st.integers(1, 9),
@@ -90,7 +91,7 @@ def test_no_number_is_further_off_than_half_a_step_of_its_token(
 
 @pytest.mark.parametrize("kind", ADVERSARIAL)
 @pytest.mark.parametrize("bits", BITS)
-@settings(max_examples=8)
+@examples(4)
 @given(seed=st.integers(0, 10_000), block=st.integers(1, 3), width=st.integers(5, 7))
 def test_no_number_is_further_off_than_half_a_step_of_its_channel(
     kind: str, bits: int, seed: int, block: int, width: int
@@ -177,7 +178,7 @@ def test_a_rotation_keeps_lengths_and_spreads_a_single_channel(width: int) -> No
     assert gathered <= 2.3
 
 
-@settings(max_examples=40)
+@examples(20)
 @given(seed=st.integers(0, 10_000), width=st.integers(1, 70))
 def test_what_was_rotated_comes_back(seed: int, width: int) -> None:
     x = entries(seed, width=width)
@@ -185,7 +186,7 @@ def test_what_was_rotated_comes_back(seed: int, width: int) -> None:
 
 
 @pytest.mark.parametrize("bits", BITS)
-@settings(max_examples=20)
+@examples(10)
 @given(seed=st.integers(0, 10_000), width=st.integers(1, 40))
 def test_a_rotated_entry_is_as_far_off_as_its_rotation(bits: int, seed: int, width: int) -> None:
     """Lengths are kept: the error of an entry is that of its mixed channels, at most s/2 each."""

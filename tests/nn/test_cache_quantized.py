@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from qkvary.arch.caches import CacheOptions, CacheScales, CacheStorage
 from qkvary.nn.cache_codes import unpack
 from qkvary.nn.cache_quantized import QuantizedStore, TokenRing
+from tests.conftest import examples
 from tests.reference.quantized import kept_bytes
 
 STORAGES: tuple[CacheStorage, ...] = ("int8", "int4", "int3", "int2")
@@ -64,7 +65,7 @@ def reference_bytes(options: CacheOptions, tokens: int, window: int | None = Non
     return SHAPE[0] * SHAPE[1] * one
 
 
-@settings(max_examples=120)
+@examples(40)
 @given(options=OPTIONS, sizes=CUTS, known=st.booleans(), window=st.none() | st.integers(11, 20))
 def test_codes_do_not_depend_on_how_tokens_arrive(
     options: CacheOptions, sizes: list[int], known: bool, window: int | None
@@ -88,7 +89,7 @@ def test_codes_do_not_depend_on_how_tokens_arrive(
     assert single.nbytes >= single.kept_nbytes
 
 
-@settings(max_examples=60)
+@examples(20)
 @given(options=OPTIONS, sizes=CUTS)
 def test_codes_of_a_token_never_change(options: CacheOptions, sizes: list[int]) -> None:
     store, before = QuantizedStore(options), None
@@ -102,7 +103,7 @@ def test_codes_of_a_token_never_change(options: CacheOptions, sizes: list[int]) 
             before = (codes.clone(), scales.clone())
 
 
-@settings(max_examples=60)
+@examples(20)
 @given(options=OPTIONS, sizes=CUTS)
 def test_memory_for_known_tokens_is_taken_at_once_and_no_more(
     options: CacheOptions, sizes: list[int]
@@ -130,7 +131,7 @@ def test_unknown_tokens_get_memory_in_steps_of_a_quarter() -> None:
     assert all(held <= seen + max(16, seen // 4) for seen, held in enumerate(capacities, start=1))
 
 
-@settings(max_examples=100)
+@examples(33)
 @given(options=OPTIONS, window=st.integers(11, 14), sizes=CUTS)
 def test_a_window_drops_the_oldest_and_reads_what_it_keeps(
     options: CacheOptions, window: int, sizes: list[int]
@@ -150,7 +151,7 @@ def test_a_window_drops_the_oldest_and_reads_what_it_keeps(
     assert bounded.kept_nbytes == reference_bytes(options, tokens, window)
 
 
-@settings(max_examples=120)
+@examples(40)
 @given(options=OPTIONS, first=st.integers(1, 17), left=st.integers(0, 17), sizes=CUTS)
 def test_a_crop_keeps_codes_and_scales_of_what_is_left(
     options: CacheOptions, first: int, left: int, sizes: list[int]
@@ -196,7 +197,7 @@ def test_a_block_that_was_cut_is_finished_with_a_scale_of_its_own() -> None:
     assert bool(((read[:, :, 4] - x[:, :, 4]).abs() <= step / 2 * 1.001).all())
 
 
-@settings(max_examples=40)
+@examples(20)
 @given(options=OPTIONS, sizes=CUTS)
 def test_reordered_rows_are_those_they_were(options: CacheOptions, sizes: list[int]) -> None:
     x, rows = entries(17, tokens=sum(sizes)), torch.tensor([1, 0, 1])
@@ -241,7 +242,7 @@ def test_blocks_that_a_window_would_cut_are_refused() -> None:
         QuantizedStore(CacheOptions())
 
 
-@settings(max_examples=60)
+@examples(20)
 @given(
     steps=st.lists(st.tuples(st.sampled_from("afl"), st.integers(0, 7)), max_size=20),
     most=st.none() | st.integers(1, 9),

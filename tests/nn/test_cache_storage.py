@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from qkvary.nn.cache_storage import GrowingStore, PreallocatedStore
+from tests.conftest import examples
 
 
 def entries(seed: int, *, tokens: int = 5, width: int = 7) -> Tensor:
@@ -15,7 +16,7 @@ def entries(seed: int, *, tokens: int = 5, width: int = 7) -> Tensor:
 
 
 @pytest.mark.parametrize("make", [GrowingStore, lambda: PreallocatedStore(20)])
-@settings(max_examples=30)
+@examples(15)
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(["append", "drop", "reorder"]), st.integers(1, 3)), max_size=9

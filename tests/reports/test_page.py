@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -123,7 +124,7 @@ def test_payloads_in_every_field_of_a_subject_stay_text(
     monkeypatch.setattr(label_placement, "text_width", lambda _text: 40.0)
     make = SUBJECTS[subject]
     benign = shape(tree(render_page(make("plain "))))
-    for payload in PAYLOADS[:100:20]:
+    for payload in PAYLOADS[:100:34]:
         root = tree(render_page(make(payload + "~ ")))
         assert shape(root) == benign, payload
         assert dangers(root) == []
@@ -216,7 +217,7 @@ def test_page_of_a_subject(make: Make) -> None:
 
 
 def test_equal_reports_give_equal_bytes_in_every_process(run_python: Runner) -> None:
-    """R5, with other hash seeds."""
+    """R5, with another hash seed."""
     code = (
         "import hashlib\n"
         "from qkvary.reports.page import render_page\n"
@@ -224,9 +225,7 @@ def test_equal_reports_give_equal_bytes_in_every_process(run_python: Runner) -> 
         "for make in SUBJECTS.values():\n"
         "    print(hashlib.sha256(render_page(make('')).encode()).hexdigest())\n"
     )
-    printed = {
-        run_python(["-c", code], env={"PYTHONHASHSEED": seed, "PYTHONPATH": "src:."}).stdout
-        for seed in "12"
-    }
-    assert len(printed) == 1
-    assert re.fullmatch(r"([0-9a-f]{64}\n){4}", printed.pop())
+    # The seed of this process is a random one.
+    there = run_python(["-c", code], env={"PYTHONHASHSEED": "1", "PYTHONPATH": "src:."}).stdout
+    pages = [render_page(make("")) for make in SUBJECTS.values()]
+    assert there.split() == [hashlib.sha256(page.encode()).hexdigest() for page in pages]

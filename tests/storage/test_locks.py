@@ -13,6 +13,7 @@ import qkvary
 from qkvary.storage import locks
 from qkvary.storage.errors import BusyError, ResourceError
 from qkvary.storage.locks import OwnerLock, is_held, read_owner
+from tests.forked import ForkedPython
 
 HOLDER = """
 import sys, time
@@ -35,7 +36,7 @@ time.sleep(600)
 def holders(path: Path, count: int, mutant: str = "") -> list["subprocess.Popen[str]"]:
     source = Path(qkvary.__file__).parents[1]
     started = [
-        subprocess.Popen(
+        ForkedPython(
             [sys.executable, "-c", HOLDER.format(mutant=mutant), str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

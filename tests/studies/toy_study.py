@@ -17,6 +17,7 @@ from qkvary.studies.running.store import Store
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
+from tests.forked import ForkedPython
 from tests.studies.toy_worker import executions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +94,7 @@ def start_runner(
 ) -> "subprocess.Popen[str]":
     """Start a runner of a toy study in a process of its own."""
     arguments = [str(root), ",".join(map(str, seeds)), str(steps), str(workers)]
-    return subprocess.Popen(
+    return ForkedPython(
         [sys.executable, "-c", RUNNER, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

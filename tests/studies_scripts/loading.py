@@ -5,13 +5,15 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+SHARED = ("measure", "train")
+"""Names that scripts of several folders may have."""
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 
 
 def load_script(folder: str, name: str) -> ModuleType:
     """Returns a file of a folder as a module, found as if its folder's script had been started."""
     path = STUDIES / folder / f"{name}.py"
-    module_name = f"{folder.replace('-', '_')}_{name}" if name == "measure" else name
+    module_name = f"{folder.replace('-', '_')}_{name}" if name in SHARED else name
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)

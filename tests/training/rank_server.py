@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qkvary.storage.journal import parse_journal
+from tests.forked import ForkedPython
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
@@ -55,7 +56,7 @@ class RankServer:
     """The process that forks ranks."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
+        self.process = ForkedPython(
             [sys.executable, "-m", "tests.training.ranks"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

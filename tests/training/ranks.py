@@ -110,13 +110,13 @@ def no_space(folder: Path, _files: object) -> dict[str, FileEntry]:
 
 def load_command() -> Callable[[list[str]], int]:
     """Return the command line as its tests have it: the smallest of everything, no pictures."""
-    import qkvary.cli.train
+    import qkvary.reports.files
     from qkvary.cli.main import main as run_main
     from qkvary.studies.running import utilization
     from tests.cli.tiny_training import with_tiny
 
     presets.PRESETS = with_tiny()
-    qkvary.cli.train.FORMATS = ("html", "csv")
+    qkvary.reports.files.DEFAULT_FORMATS = ("html", "csv")
     utilization.SIDE_ON_CPU = 64
     return run_main
 

@@ -15,6 +15,8 @@ from tests.storage.quick_disk import quick_folder
 from tests.training.rank_server import Ended, RankServer
 
 STRATEGIES = ("ddp", "fsdp")
+MOSTLY_SHARDED = (pytest.param("ddp", marks=pytest.mark.slow), "fsdp")
+"""Where FSDP does more of its own: it shares files and tensors, which DDP leaves to one process."""
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 quick_path = pytest.fixture(quick_folder)
 quick_module_path = pytest.fixture(quick_folder, scope="module")
@@ -110,7 +112,7 @@ def test_a_mean_for_each_process_is_noticed(
     assert difference(together, references.alone(dtype="float64")) > 1e-4
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", MOSTLY_SHARDED)
 def test_blocks_that_are_computed_again_and_bfloat16(references: References, strategy: str) -> None:
     run = {"dtype": "float32", "precision": "bf16", "recompute_blocks": True}
     together, one = references.together(2, strategy, **run), references.alone(**run)
@@ -286,7 +288,7 @@ def test_a_batch_that_cannot_be_shared_evenly_is_refused(
     assert "expected a batch size divisible by the 5 processes, got 12" in ended.printed[0]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", MOSTLY_SHARDED)
 def test_a_damaged_checkpoint_is_passed_over_by_all(
     rank_server: RankServer, references: References, quick_path: Path, strategy: str
 ) -> None:
@@ -308,7 +310,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(
     assert [event["step"] for event in ended.log("resumed")] == [3]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", MOSTLY_SHARDED)
 def test_a_damaged_log_costs_no_checkpoint(
     rank_server: RankServer, references: References, quick_path: Path, strategy: str
 ) -> None:
@@ -326,7 +328,7 @@ def test_a_damaged_log_costs_no_checkpoint(
     assert "its log lacks lines between steps 0 and" in first["message"]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", MOSTLY_SHARDED)
 def test_the_newest_checkpoints_are_left(
     rank_server: RankServer, references: References, quick_path: Path, strategy: str
 ) -> None:

@@ -59,7 +59,10 @@ def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
 PACED: dict[str, Any] = {"checkpoint_seconds": 0.0, "pace": 0.02}
 
 
-@pytest.mark.parametrize(("strategy", "victims"), [("ddp", [1]), ("fsdp", [0]), ("ddp", [0, 1])])
+@pytest.mark.parametrize(
+    ("strategy", "victims"),
+    [("ddp", [1]), ("fsdp", [0]), pytest.param("ddp", [0, 1], marks=pytest.mark.slow)],
+)
 def test_a_process_ends_when_another_is_lost(
     rank_server: RankServer,
     reference: Callable[[int, str], Ended],

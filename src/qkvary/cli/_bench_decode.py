@@ -143,7 +143,7 @@ Variants = Annotated[
     ),
 ]
 Checkpoint = Annotated[
-    str | None,
+    Path | None,
     Parameter(
         help="A checkpoint instead of random networks, by name or path: tiny-k, our own, a "
         "llama2.c .bin, a character model.",
@@ -205,7 +205,7 @@ def command(
 
 
 def _make_question(
-    checkpoint: str | None,
+    checkpoint: Path | None,
     labels: Sequence[str],
     cases: Cases,
     network: Network,
@@ -248,7 +248,7 @@ def _make_question(
         memory_context = min(memory_context, longest)
     question = DecodeQuestion(
         networks=networks,
-        checkpoint=checkpoint,
+        checkpoint=None if checkpoint is None else str(checkpoint),
         contexts=contexts,
         batches=_count(cases.batch, "--batch"),
         dtypes=dtypes,

@@ -13,12 +13,12 @@ from cyclopts import Parameter, Token
 from qkvary.arch.table import VARIANTS
 from qkvary.data.checkpoint_names import checkpoint_names
 from qkvary.storage.errors import ResourceError, UsageError
-from qkvary.studies.catalog import load_study, study_names
-from qkvary.studies.study import Study
 from qkvary.text.units import parse_count
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
+
+    from qkvary.studies.study import Study
 
 DEFAULT_OUT = Path("runs")
 MOST_THREADS = 1024
@@ -27,6 +27,8 @@ MOST_THREADS = 1024
 
 def complete_study(_context: object) -> Iterator[str]:
     """Yield the names of studies, for the shell."""
+    from qkvary.studies.catalog import study_names
+
     yield from study_names()
 
 
@@ -48,7 +50,7 @@ Json = Annotated[
 ]
 Out = Annotated[Path, Parameter(name="--out", help="Folder of runs and reports.")]
 Checkpoint = Annotated[
-    str,
+    Path,
     Parameter(
         help="A name (tiny, tiny-k), or a folder or file: our own, a llama2.c .bin, a character "
         "model.",
@@ -153,12 +155,15 @@ def check_device(device: str) -> None:
         raise UsageError(f"expected a device such as cpu, cuda, cuda:1 or mps, got {device!r}")
 
 
-def choose_study(name: str, where: Where) -> Study:
+def choose_study(name: str, where: Where) -> "Study":
     """Return the study of a name or path, with the requested seeds, device and dtype.
 
     Raises:
         UsageError: for an unknown study, device or list of seeds.
     """
+    # Other commands need no studies.
+    from qkvary.studies.catalog import load_study
+
     study = load_study(name)
     check_device(where.device)
     seeds = study.seeds if where.seeds is None else parse_seeds(where.seeds)

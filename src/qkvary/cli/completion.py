@@ -10,6 +10,31 @@ from cyclopts import Parameter
 
 from qkvary.cli.main import build_app
 
+BASH = r"""
+# bash splits words at "=", which labels of variants contain: they are joined for the completion.
+_qkvary_joined() {
+  local -a words=()
+  local i word
+  for ((i=0; i<=COMP_CWORD; i++)); do
+    word="${COMP_WORDS[i]}"
+    if ((i < 2)) || [[ $word != "=" && ${COMP_WORDS[i-1]} != "=" || ${words[-1]} == [-=]* ]]; then
+      words+=("$word")
+    else
+      words[-1]+="$word"
+    fi
+  done
+  word="${COMP_WORDS[COMP_CWORD]#=}"
+  local head="${words[-1]%"$word"}"
+  local -a COMP_WORDS=("${words[@]}")
+  local COMP_CWORD=$((${#words[@]} - 1))
+  _qkvary
+  COMPREPLY=("${COMPREPLY[@]#"$head"}")
+}
+
+complete -F _qkvary_joined qkvary
+"""
+"""What follows the generated script for bash, in place of its last line."""
+
 
 def command(
     shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell to complete in.")],
@@ -19,4 +44,7 @@ def command(
     Put it where the shell looks, for example
     qkvary completion bash > ~/.local/share/bash-completion/completions/qkvary
     """
-    sys.stdout.write(build_app().generate_completion(shell=shell))
+    script = build_app().generate_completion(shell=shell)
+    if shell == "bash":
+        script = script.rstrip().removesuffix("complete -F _qkvary qkvary").rstrip() + "\n" + BASH
+    sys.stdout.write(script)

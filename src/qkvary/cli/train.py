@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -27,12 +27,7 @@ from qkvary.cli._options import (
     complete_variant,
     parse_seeds,
 )
-from qkvary.cli._output import (
-    console,
-    print_error,
-    printable,
-    show,
-)
+from qkvary.cli._output import console, print_error, printable, show
 from qkvary.cli._prepared_output import find_share_error
 from qkvary.cli._runs_output import print_plan, print_scores
 from qkvary.cli._texts import write_texts
@@ -129,9 +124,8 @@ def command(
     running.check()
 
     from qkvary.training.memory import require_training_memory
-    from qkvary.training.parallel import join_process_group
 
-    with join_process_group(running.strategy, where.device) as distribution:
+    with _join_processes(running, where.device) as distribution:
         data = _plan_set(chosen, corpus) if dry_run else _prepare(chosen, corpus, distribution)
         planned = data if isinstance(data, PlannedSet) else PlannedSet.of(data)
         warning = None if planned.data is None else find_share_error(planned.data)
@@ -180,6 +174,19 @@ def command(
         if warning is not None and not json_output:
             print_error(warning)
     return code
+
+
+def _join_processes(running: Running, device: str) -> AbstractContextManager["Distribution"]:
+    """Join the process group that torchrun started; without torchrun there is one process."""
+    from qkvary.training.distribution import SingleProcess
+    from qkvary.training.processes import RankInfo
+
+    if RankInfo.from_environment(os.environ).size == 1:
+        return nullcontext(SingleProcess())
+    # Takes as long to import as torch itself.
+    from qkvary.training.parallel import join_process_group
+
+    return join_process_group(running.strategy, device)
 
 
 def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> PreparedData:
@@ -347,16 +354,14 @@ def _stop_on_signal(stop: Callable[[], None], *, said: str) -> Generator[list[in
 def _command_line(study: Study) -> str:
     """Return the command line, or the study's name if this process was started differently."""
     words = sys.argv[1:]
-    known = words[:1] == ["train"]
-    return shlex.join(["qkvary", *words]) if known else f"qkvary {study.name}"
+    return shlex.join(["qkvary", *words]) if words[:1] == ["train"] else f"qkvary {study.name}"
 
 
 def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> None:
     results = gather_results(study, store)
     summary = dataclasses.replace(results.summary, commands=(_command_line(study),))
-    folder = report_folder(page_name(store, study), out)
     report = training_report(summary, write_texts(study, store), results.attention)
-    files = write_report(report, folder)
+    files = write_report(report, report_folder(page_name(store, study), out))
     networks = {cell.title: store.network(cell.run_key) for cell in study.cells()}
     if json_output:
         show(report, json_output=True, files=files, networks=networks)

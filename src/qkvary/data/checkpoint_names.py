@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qkvary.data.folders import data_root
 from qkvary.storage.errors import UsageError
-from qkvary.text.names import suggest
+from qkvary.text.names import find_name, suggest
 
 PACKAGED = Path(__file__).parent / "models"
 """The folder of the packaged models."""
@@ -33,6 +33,12 @@ def checkpoint_names() -> tuple[str, ...]:
     return (*packaged_names(), *(path.name for path in found))
 
 
+def find_packaged(name: str) -> Path | None:
+    """Return the folder of a packaged model by its name in any spelling, or ``None``."""
+    known = find_name(name, packaged_names())
+    return None if known is None else PACKAGED / known
+
+
 def find_checkpoint(reference: str | Path) -> Path:
     """Return the file or folder of a checkpoint.
 
@@ -45,14 +51,16 @@ def find_checkpoint(reference: str | Path) -> Path:
     path, name = Path(reference).expanduser(), str(reference)
     if path.exists():
         return path
-    if name in packaged_names():
-        return PACKAGED / name
-    if name in checkpoint_names():
-        return Path(str(data_root())) / FOLDER / name
-    if name in _ELSEWHERE:
+    packaged, root = find_packaged(name), data_root()
+    if packaged is not None:
+        return packaged
+    known = find_name(name, (*checkpoint_names(), *_ELSEWHERE))
+    if root is not None and known in checkpoint_names():
+        return root / FOLDER / str(known)
+    if known is not None:
         raise UsageError(
             f"expected a checkpoint, got {name}, which is not on this machine: put "
-            f"{_ELSEWHERE[name]} into {FOLDER}/{name} of the folder QKVARY_DATA"
+            f"{_ELSEWHERE[known]} into {FOLDER}/{known} of the folder QKVARY_DATA"
         )
     hint = "" if path.parent.name else f"; {suggest(name, (*checkpoint_names(), *_ELSEWHERE))}"
     raise UsageError(f"expected a checkpoint, got {path}, which does not exist{hint}")

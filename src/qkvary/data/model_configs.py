@@ -16,7 +16,7 @@ from qkvary.arch.families.sizes import has_size, load_size, suggest_sizes
 from qkvary.arch.families.table import read_model
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.data.checkpoint_names import PACKAGED, packaged_names
+from qkvary.data.checkpoint_names import find_packaged
 from qkvary.data.downloads import fetch, is_offline, keep_in_cache
 from qkvary.data.folders import cache_directory
 
@@ -41,8 +41,8 @@ def resolve_model(reference: str) -> Model:
     """
     if has_size(reference):
         return load_size(reference)
-    is_packaged = reference in packaged_names() and _find(reference) is None
-    name, config = load_config(str(PACKAGED / reference) if is_packaged else reference)
+    packaged = None if _find(reference) is not None else find_packaged(reference)
+    name, config = load_config(reference if packaged is None else str(packaged))
     if config.get("kind") == stored_kind(LanguageModelConfig):
         return as_model(_read_own(config, name), name)
     return read_model(config, name)

@@ -32,6 +32,7 @@ class LayerSize:
     dtype: Dtype
     head_dim: int | None = None
     bias: bool = True
+    out_bias: bool = True
     model: str | None = None
     """The model that has such layers, if one was named."""
 
@@ -83,6 +84,7 @@ def choose_layer(
         dtype=dtype,
         head_dim=config.head_dim,
         bias=config.bias,
+        out_bias=config.out_bias,
         model=model.name,
     )
 
@@ -158,6 +160,7 @@ def count_layer(variant: Variant, size: LayerSize) -> LayerCosts:
         variant=variant,
         causal=True,
         bias=size.bias,
+        out_bias=size.out_bias,
     )
     projections = attention_projection_macs_per_token(layer) * size.length
     macs = projections + score_macs(layer, size.length, "square")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.checkpoints.catalog import load_checkpoint
@@ -25,6 +25,7 @@ from tests.checkpoints.published_models import (
     read_reference,
     stories,
 )
+from tests.conftest import examples
 from tests.reference import llama2c
 from tests.storage.damage import DAMAGES
 
@@ -109,7 +110,7 @@ def test_texts_are_encoded_as_by_looking_at_all_neighbours() -> None:
         assert tokenizer.encode(text) == llama2c.encode(PIECES, SCORES, text)
 
 
-@settings(max_examples=200)
+@examples(66)
 @given(text=st.text(alphabet=" theanirsg\n€é😀x", max_size=40))
 def test_any_text_is_encoded_so_and_comes_back(text: str) -> None:
     tokenizer = read_tokenizer(TOKENIZER, SIZES["vocab_size"], "t")

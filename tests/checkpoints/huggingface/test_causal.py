@@ -72,16 +72,24 @@ def test_the_cache_holds_the_bytes_of_the_costs(label: str) -> None:
     assert cache.get_seq_length() == LENGTH + STEPS - 1
 
 
-@pytest.mark.parametrize("label", LABELS)
+WAYS: dict[str, dict[str, Any]] = {
+    "beams": {"num_beams": 3, "num_return_sequences": 2},
+    "sampled": {"do_sample": True, "num_return_sequences": 2, "top_k": 5},
+    "chunked": {"prefill_chunk_size": 2},
+    "static": {"cache_implementation": "static"},
+}
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("label", "options"),
     [
-        {"num_beams": 3, "num_return_sequences": 2},
-        {"do_sample": True, "num_return_sequences": 2, "top_k": 5},
-        {"prefill_chunk_size": 2},
-        {"cache_implementation": "static"},
+        # Each label by two of the ways, by turns.
+        pytest.param(
+            label, WAYS[way], id=f"{label}-{way}", marks=pytest.mark.slow if (i + j) % 2 else ()
+        )
+        for i, label in enumerate(LABELS)
+        for j, way in enumerate(WAYS)
     ],
-    ids=["beams", "sampled", "chunked", "static"],
 )
 def test_every_way_to_generate_gives_the_same_with_and_without_cache(
     label: str, options: dict[str, Any]

@@ -74,7 +74,7 @@ SENTENCES = st.lists(
 
 
 @settings(
-    max_examples=150,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -10,7 +10,12 @@ import torch
 from qkvary.inference.evaluation.scoring import score_rows, score_windows
 from qkvary.inference.evaluation.windows import Windows, cut
 from qkvary.nn.language_model import LanguageModel
-from tests.contracts.variant_cases import LABELS, make_language_model_config, randomize
+from tests.contracts.variant_cases import (
+    LABELS,
+    make_language_model_config,
+    randomize,
+    variant_values,
+)
 
 GATES = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 5e-3}
 SPANS = np.array([[0, 31], [31, 33], [33, 34], [34, 71]])
@@ -90,7 +95,7 @@ def test_the_stride_changes_rounding_only_within_the_visible_window(
         assert math.exp(np.nanmean(score(model))) != pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("label", LABELS)
+@variant_values("label", LABELS)
 def test_padding_is_not_visible(label: str) -> None:
     model = toy(label)
     np.testing.assert_allclose(

@@ -11,6 +11,7 @@ from torch import Tensor
 from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.decoding.problem import read_codes
 from qkvary.nn.decoding.rotation import KeyRotation
+from tests.conftest import examples
 from tests.nn.decoding.cases import GATES, KERNELS, TIMED, distance, draw, kernels_for
 from tests.pairwise import pairwise
 from tests.reference.decoding import Turning, attend_stored
@@ -37,7 +38,7 @@ def calls(draws: st.DrawFn) -> dict[str, object]:
     }
 
 
-@settings(max_examples=60)
+@examples(25)
 @given(call=calls())
 def test_every_kernel_equals_plain_loops(call: dict[str, object]) -> None:
     check(**call)  # type: ignore[arg-type]

@@ -172,19 +172,19 @@ def test_any_number_of_runs_gives_the_same(
     monkeypatch.setattr(triton_attention, "MOST_ROWS", 16)
     monkeypatch.setattr(triton_attention, "MOST_KEYS", 32)
     query = draw(2, 34, 1, 32, seed=1, dtype=dtype)
-    key, value = draw(2, 2, 157, 32, seed=2, dtype=dtype), draw(2, 2, 157, 19, seed=3, dtype=dtype)
-    valid = torch.ones(2, 157, dtype=torch.bool)
-    valid[0, :100], valid[1, 17::3] = False, False
-    rotation = KeyRotation(dim=12, base=99.0, first=torch.tensor([100, 0])) if is_turned else None
+    key, value = draw(2, 2, 93, 32, seed=2, dtype=dtype), draw(2, 2, 93, 19, seed=3, dtype=dtype)
+    valid = torch.ones(2, 93, dtype=torch.bool)
+    valid[0, :70], valid[1, 17::3] = False, False
+    rotation = KeyRotation(dim=12, base=99.0, first=torch.tensor([70, 0])) if is_turned else None
     problem = Decoding(
-        query=query, key=key, value=value, scale=0.1, start=156, valid=valid, rotation=rotation
+        query=query, key=key, value=value, scale=0.1, start=92, valid=valid, rotation=rotation
     )
     pieces = triton_attention.cut(problem)
     assert triton_attention.supports(problem)
     assert (pieces.runs > 1) == (processors > 1)
     assert pieces.blocks > 1
-    turning = Turning(12, 99.0, [100, 0]) if is_turned else None
-    expected = attend_stored(query, key, value, scale=0.1, start=156, valid=valid, turning=turning)
+    turning = Turning(12, 99.0, [70, 0]) if is_turned else None
+    expected = attend_stored(query, key, value, scale=0.1, start=92, valid=valid, turning=turning)
     assert distance(triton_attention.attend_triton(problem), expected) < GATES[dtype]
 
 

@@ -65,7 +65,7 @@ def check(record: Record) -> None:
 
 
 @given(RECORDS)
-@settings(max_examples=trials("RECORDS", 60))
+@settings(max_examples=trials("RECORDS", 30))
 def test_any_record_comes_back(record: Record) -> None:
     check(record)
 

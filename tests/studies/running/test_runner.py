@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.studies.running import publishing
+from qkvary.studies.running import publishing, worker_process
 from qkvary.studies.running.runner import MAX_CRASHES, RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from tests.storage.damage import trials
@@ -100,15 +100,17 @@ def test_failed_runs_are_repeated_only_on_request(root: Path) -> None:
     assert sorted(counts.values()) == [1, 1, 2, 2]
 
 
-def test_a_run_that_crashes_workers_counts_as_failed(root: Path) -> None:
+def test_a_run_that_crashes_workers_counts_as_failed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S3: each crash is reported and another worker resumes; the fourth fails the run."""
+    # A forked worker also prints the stack of the test that it was forked from.
+    monkeypatch.setattr(worker_process, "TAIL_BYTES", 40_000)
     study = toy_study([0, 1, CRASHES])
-    summary = run_toy(study, root, workers=3)
+    summary = run_toy(study, root, workers=1)
     assert (summary.done, summary.failed, summary.exit_code) == (4, 2, 0)
     keys = [cell.run_key for cell in study.cells() if cell.seed == CRASHES]
-    # A worker that waited may take the run up between the last death and its being recorded.
-    for key in keys:
-        assert MAX_CRASHES + 1 <= starts(root)[key] <= MAX_CRASHES + 3
+    assert [starts(root)[key] for key in keys] == [MAX_CRASHES + 1] * 2
     deaths = [note for note in summary.notes if "crashed with signal SIGSEGV" in note]
     assert len(deaths) == 2 * (MAX_CRASHES + 1)
     record = Store(root / "runs").record(keys[0])
@@ -129,6 +131,12 @@ def test_a_full_disk_ends_the_study_and_leaves_the_run_open(root: Path) -> None:
     assert summary.missing >= 2
 
 
+@pytest.mark.usefixtures("started_workers")
+def test_started_workers_make_every_run(root: Path) -> None:
+    assert run_toy(toy_study([0]), root).executed == 2
+
+
+@pytest.mark.usefixtures("started_workers")
 def test_workers_that_never_come_to_life_end_the_study(root: Path) -> None:
     options = RunnerOptions(workers=2, worker_module="tests.studies.absent", quiet=True)
     summary = run_study(toy_study([0, 1]), Store(root / "runs"), options)
@@ -176,7 +184,7 @@ def killed_sweep(root: Path, seeds: range, generator: random.Random, step_second
 
 def is_ours(pid: int) -> bool:
     try:
-        return b"toy" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"python" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 

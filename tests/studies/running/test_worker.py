@@ -75,7 +75,8 @@ def test_a_study_that_is_killed_ends_as_one_that_is_not(quick_path: Path) -> Non
     os.kill(owner.pid, signal.SIGKILL)
     assert runner.wait() == -9
     assert store.record(study.cells()[1].run_key) is None
-    assert start(root).wait() == 0
+    again = run_study(study, store, RunnerOptions(workers=1, quiet=True, checkpoint_seconds=0.1))
+    assert again.exit_code == 0
     in_this_process(study, other)
     assert table(study, root) == table(study, other)
     assert [e for e in store.curve(key) if e["event"] == "resumed"]

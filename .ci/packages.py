@@ -1,0 +1,142 @@
+"""Builds the wheel and the source distribution, and installs them into empty environments.
+
+    python .ci/packages.py            # the core on every Python found on PATH, every extra on 3.11
+    python .ci/packages.py core       # the core only
+
+Needs a package index; prints one line per environment and ends with 1 where one fails.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHONS = ("python3.11", "python3.12", "python3.13")
+CORE_BYTES = 20_000_000
+"""What the core and its dependencies may take on disk before Python compiles them."""
+INSTALLERS = {"pip", "setuptools", "_distutils_hack", "pkg_resources"}
+"""What an empty environment has already."""
+WITHOUT = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"
+CORE = (
+    "--version",
+    "--help",
+    "plan lm-300m --gpu h100-80gb --json",
+    "cost lm-300m",
+    "cost tiny-k",
+)
+EXTRAS = {
+    "train": ("generate tiny-k 'Once upon' --tokens 20", "evaluate tiny-k --data README.md"),
+    "train,data": ("data prepare README.md --tokenizer bytes --out set",),
+    "train,track": (
+        "train lm-10m --data README.md --steps 1 --batch-size 1 --context 8 --tensorboard log",
+    ),
+    "train,hf": ("export tiny-k --to llama --out exported",),
+    "train,eval": ("evaluate --help",),
+}
+"""The commands that each extra is for."""
+
+
+def build(folder: Path) -> tuple[Path, Path]:
+    """Builds both, the wheel from the source distribution; returns their paths."""
+    tools = make_environment("python3.11", folder / "tools", "build")
+    run(tools, "-m", "build", "--outdir", str(folder / "dist"), str(ROOT), cwd=folder)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    (source,) = (folder / "dist").glob("*.tar.gz")
+    return wheel, source
+
+
+def make_environment(python: str, folder: Path, *packages: str) -> Path:
+    """Makes an empty environment with packages; returns its interpreter."""
+    subprocess.run([python, "-m", "venv", folder], check=True)
+    interpreter = folder / "bin" / "python"
+    run(interpreter, "-m", "pip", "install", "-q", *packages, cwd=folder)
+    return interpreter
+
+
+def try_out(interpreter: Path, command: str, folder: Path) -> None:
+    """Runs a command of qkvary where neither data nor a home are set up."""
+    run(interpreter, "-m", "qkvary", *shlex.split(command), cwd=folder, env={"HOME": str(folder)})
+
+
+def run(
+    interpreter: Path, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None
+) -> None:
+    """Runs an interpreter outside the source tree.
+
+    Raises:
+        SystemExit: if it fails.
+    """
+    command = [str(interpreter), *arguments]
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{shlex.join(command)} ended with {done.returncode}\n{done.stderr}")
+
+
+def count_bytes(interpreter: Path) -> tuple[int, int]:
+    """Returns the bytes of the installed files and of their bytecode, without pip."""
+    (packages,) = interpreter.parents[1].glob("lib/python3.*/site-packages")
+    files, bytecode = 0, 0
+    for file in packages.rglob("*"):
+        name = file.relative_to(packages).parts[0].split("-")[0]
+        if not file.is_file() or name in INSTALLERS:
+            continue
+        size = file.stat().st_size
+        files, bytecode = (
+            (files, bytecode + size) if file.suffix == ".pyc" else (files + size, bytecode)
+        )
+    return files, bytecode
+
+
+def check_core(package: Path, folder: Path) -> Iterator[str]:
+    """Installs the core with each Python; yields a line for each."""
+    for python in PYTHONS:
+        if shutil.which(python) is None:
+            yield f"{python}: not on this machine"
+            continue
+        interpreter = make_environment(python, folder / f"{package.suffix}-{python}", str(package))
+        files, bytecode = count_bytes(interpreter)
+        if files > CORE_BYTES:
+            raise SystemExit(f"expected at most {CORE_BYTES:,} bytes, got {files:,}")
+        run(interpreter, "-c", WITHOUT, cwd=folder)
+        for command in CORE:
+            try_out(interpreter, command, folder)
+        yield f"{python}, {package.name}: {files:,} bytes, and {bytecode:,} of bytecode"
+
+
+def check_extras(wheel: Path, folder: Path) -> Iterator[str]:
+    """Installs each extra with the oldest Python; yields a line for each."""
+    for extras, commands in EXTRAS.items():
+        place = folder / extras
+        interpreter = make_environment(PYTHONS[0], place, f"{wheel}[{extras}]")
+        run(interpreter, "-m", "pip", "check", cwd=place)
+        (place / "README.md").write_bytes((ROOT / "README.md").read_bytes())
+        for command in commands:
+            try_out(interpreter, command, place)
+        files, bytecode = count_bytes(interpreter)
+        yield f"{PYTHONS[0]}, {extras}: {files:,} bytes, and {bytecode:,} of bytecode"
+        shutil.rmtree(place)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Builds and checks."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        wheel, source = build(folder)
+        print(f"{wheel.name}: {wheel.stat().st_size:,} bytes")
+        print(f"{source.name}: {source.stat().st_size:,} bytes")
+        for package in (wheel, source):
+            for line in check_core(package, folder):
+                print(line, flush=True)
+        if "core" not in arguments:
+            for line in check_extras(wheel, folder):
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

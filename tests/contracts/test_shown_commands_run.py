@@ -1,0 +1,84 @@
+"""Every command that README and guides show runs as it is typed, on an empty home without data.
+
+A comment that says (needs …), (minutes) or (hours) marks what cannot be run here; the lines of a
+page are typed one after another in one folder, which has the files that the page speaks of.
+"""
+
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qkvary.cli.main import main
+from qkvary.nn.decoding import kept
+from tests.contracts.test_commands import STUDY_FILE
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "start").glob("*.md"))]
+BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ELSEWHERE = re.compile(r"#.*\((needs [^)]*|minutes|hours)\)")
+TEXT = "The cat sat on the mat. Once upon a time there was a dog named Tom who liked to run.\n"
+
+
+def typed(page: Path) -> list[str]:
+    """The commands of a page that can be run here."""
+    blocks = BLOCK.findall(page.read_text("utf-8"))
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [
+        line.split("#")[0].strip()
+        for line in lines
+        if line.startswith("qkvary ") and not ELSEWHERE.search(line)
+    ]
+
+
+def write_text(path: Path) -> None:
+    path.write_text(TEXT * 60, "utf-8")
+
+
+def write_study(path: Path) -> None:
+    path.write_text(STUDY_FILE, "utf-8")
+
+
+FILES: dict[str, Callable[[Path], None]] = {
+    "mine.txt": write_text,
+    "held_out.txt": write_text,
+    "mine.py": write_study,
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home, with the kernels that were built for the tests."""
+    built = kept.kept_folder()
+    for name in ("QKVARY_DATA", "QKVARY_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if built is not None and built.is_dir():
+        shutil.copytree(built, tmp_path / ".cache" / "qkvary" / "decoding")
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    return work
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if typed(page)], ids=lambda page: page.stem)
+def test_every_command_of_a_page_runs(
+    page: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in typed(page):
+        words = shlex.split(line)[1:]
+        for name in set(words) & FILES.keys():
+            if not (home / name).exists():
+                FILES[name](home / name)
+        code = main(words)
+        printed = capsys.readouterr()
+        assert code == 0, f"{line}\n{printed.err}"
+
+
+def test_something_is_marked_and_something_runs() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert ELSEWHERE.search(text)
+    assert len(typed(ROOT / "README.md")) >= 5
