@@ -91,6 +91,10 @@ def test_sizes_that_do_not_fit_are_refused(
     ("fields", "message"),
     [
         ({"plus_features": 0}, "expected at least 1 plus feature, got 0"),
+        ({"rotary_base": 0.0}, "expected a positive and finite rotary base, got 0.0"),
+        ({"rotary_base": -10_000.0}, "expected a positive and finite rotary base, got -10000.0"),
+        ({"rotary_base": math.inf}, "expected a positive and finite rotary base, got inf"),
+        ({"rotary_base": math.nan}, "expected a positive and finite rotary base, got nan"),
         ({"rotary_fraction": 0.0}, r"expected a rotary fraction in \(0, 1\], got 0.0"),
         ({"rotary_fraction": 1.5}, r"expected a rotary fraction in \(0, 1\], got 1.5"),
         ({"relative_distance": 0}, "expected a relative distance of at least 1, got 0"),
@@ -102,9 +106,11 @@ def test_position_sizes_are_checked(fields: dict[str, object], message: str) -> 
         PositionConfig(**fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("fields", [{"std": 0.0}, {"output_std": -1.0}])
-def test_deviations_are_positive(fields: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="expected a positive std, got"):
+@pytest.mark.parametrize(
+    "fields", [{"std": 0.0}, {"output_std": -1.0}, {"std": 1e30}, {"output_std": math.nan}]
+)
+def test_deviations_are_positive_and_plausible(fields: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="expected a std above 0 and up to 1,000, got"):
         Initialization(**fields)  # type: ignore[arg-type]
 
 

@@ -89,7 +89,7 @@ def test_unknown_option_is_answered_with_the_nearest(capsys: pytest.CaptureFixtu
         (RefusedError("leaves its folder"), 7, "leaves its folder"),
         (FileNotFoundError(errno.ENOENT, "No such file", "mine.py"), 2, "mine.py: No such file"),
         (OSError(errno.ENOSPC, "No space left", "runs"), 4, "runs: No space left"),
-        (PermissionError(errno.EACCES, "Permission denied", "runs"), 4, "runs: Permission denied"),
+        (PermissionError(errno.EACCES, "Permission denied", "runs"), 2, "runs: Permission denied"),
         (MemoryError(), 4, "out of memory"),
         (ModuleNotFoundError("x", name="torch"), 2, "torch is not installed"),
         (KeyError("odd"), 1, "this is a bug: KeyError: 'odd'; run again with --debug"),

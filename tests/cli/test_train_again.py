@@ -330,7 +330,9 @@ def test_a_report_of_a_training_that_is_not_there_is_one_sentence(
 ) -> None:
     study = training_study(
         presets.PRESETS["lm-tiny"],
-        DataReference(name="mine", folder="set", fingerprint="f" * 64, tokenizer=ByteTokenizer()),
+        DataReference(
+            name="mine", folder="set", fingerprint="f" * 64, vocabulary=ByteTokenizer().vocabulary
+        ),
     )
     note_training(Store(places / "runs"), study, "qkvary train lm-tiny")
     for command in ("report", "status"):

@@ -63,6 +63,37 @@ def test_published_changes_stand_beside(capsys: pytest.CaptureFixture[str]) -> N
     assert rows["I-K=V"]["published"] is None
 
 
+def test_published_changes_have_units(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    labels = ["Q-K=V", "GQA-8", "(Q=K-V)+", "I-K-V"]
+    assert main(["variants", *(word for one in labels for word in ("--label", one))]) == 0
+    printed = capsys.readouterr().out
+    for change, networks in (
+        ("+3.1 % perplexity", "300M, 16 heads"),
+        ("+0.52 % perplexity", "1.2B, 32 heads"),
+        ("+0.019 accuracy", "synthetic tasks"),
+        ("+0.002 nats", "124M, 12 heads"),
+    ):
+        assert change in printed
+        assert networks in printed
+
+
+@pytest.mark.parametrize("width", [12, 30, 80, 200])
+def test_long_numbers_keep_every_digit(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(["variants", "--label", "Q=K=V", "--d-model", "800000000008"]) == 0
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    if width == 200:
+        # Two projections with their biases.
+        assert f"{2 * (800_000_000_008**2 + 800_000_000_008):,}" in printed
+        assert f"{2 * 800_000_000_008**2 + 2 * 1024 * 800_000_000_008:,}" in printed
+
+
 def test_a_variant_that_does_not_fit_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row["label"]: row for row in listed(capsys, "--num-heads", "2")["variants"]}
     assert rows["GQA-4"]["parameters"] is None

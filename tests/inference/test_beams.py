@@ -146,7 +146,7 @@ def test_no_tokens_are_one_empty_answer() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beams": 0}, "expected at least 1 beam, got 0"),
+        ({"beams": 0}, "expected from 1 to 1,024 beams, got 0"),
         ({"length_penalty": 1e308}, "expected a length penalty from -16 to 16, got 1e[+]308"),
         ({"length_penalty": math.nan}, "expected a length penalty from -16 to 16, got nan"),
         (

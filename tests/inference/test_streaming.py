@@ -2,11 +2,12 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.data.tokenizers import ByteTokenizer, PieceTokenizer
-from qkvary.inference.streaming import TextStream, detokenize, find_stop
+from qkvary.inference.streaming import TextStream, count_replaced, detokenize, find_stop
 from tests.conftest import examples
 
 TEXTS = st.text(alphabet="ab c\né€😀👨‍👩‍👧あ́", max_size=30)
@@ -91,3 +92,17 @@ def test_tokens_are_detokenized() -> None:
     assert detokenize(pieces, [259, 259], after=1) == "a a"
     assert detokenize(pieces, [1, 259, 259]) == "a a"
     assert detokenize(pieces, [259], after=7) == " a"
+
+
+@pytest.mark.parametrize(
+    ("data", "replaced"),
+    [
+        (b"whole", 0),
+        ("\N{REPLACEMENT CHARACTER}".encode(), 0),
+        (b"\xc3", 1),
+        ("a\N{REPLACEMENT CHARACTER}".encode() + b"\xff\xffb\xe2\x82", 3),
+    ],
+)
+def test_bytes_that_are_no_text_are_counted(data: bytes, replaced: int) -> None:
+    tokenizer = ByteTokenizer()
+    assert count_replaced(tokenizer, detokenize(tokenizer, list(data)), list(data)) == replaced

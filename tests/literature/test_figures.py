@@ -84,6 +84,8 @@ def test_published_quality_takes_any_spelling(label: str, change: str) -> None:
     assert quality.change == change
     assert quality.source
     assert quality.quantity
+    assert ("%" in change) == (quality.measure == "perplexity")
+    assert quality.networks
 
 
 @pytest.mark.parametrize("label", ["QKV", "I-K=V", "Q-I-V"])

@@ -8,6 +8,7 @@ from qkvary.reports.decode import decode_report
 from qkvary.reports.plan import plan_report
 from qkvary.reports.report import Report
 from qkvary.reports.study import study_report
+from qkvary.reports.training import training_report
 from qkvary.studies.results.summary import Summary
 from tests.inference.benchmark.made_up import make_record
 from tests.reports import plan_examples
@@ -24,6 +25,13 @@ def small_summary() -> Summary:
 def study(text: str = "") -> Report:
     summary = renamed(small_summary(), lambda _field, old: text + old)
     return study_report(summary, make_attention(summary, 5)[:4])
+
+
+def training(text: str = "") -> Report:
+    summary = renamed(small_summary(), lambda _field, old: text + old)
+    # One line, however many the text has: each line is an element of its own.
+    line = " ".join(text.split())[:40]
+    return training_report(summary, {text + "QKV": f"once {line}"})
 
 
 def plan(text: str = "") -> Report:
@@ -46,4 +54,9 @@ def _rename_record(record: DecodeRecord, text: str) -> DecodeRecord:
     )
 
 
-SUBJECTS: Mapping[str, Callable[[str], Report]] = {"study": study, "plan": plan, "decode": decode}
+SUBJECTS: Mapping[str, Callable[[str], Report]] = {
+    "study": study,
+    "training": training,
+    "plan": plan,
+    "decode": decode,
+}

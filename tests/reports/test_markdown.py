@@ -3,7 +3,7 @@ import json
 import pytest
 
 from qkvary.reports.markdown import render_markdown, table_markdown
-from qkvary.reports.report import Group, walk
+from qkvary.reports.report import Code, Group, Report, Section, walk
 from qkvary.reports.study import study_report
 from qkvary.reports.tables import Cell, Column, Table, named, plain
 from qkvary.text import names
@@ -71,3 +71,10 @@ def test_every_subject_says_its_answers_and_caveats(make: object) -> None:
     text = render_markdown(report)
     assert text.count("\n- ") >= len(report.answer) + len(report.caveats)
     assert all(f"## {section.title}\n" in text for section in report.sections)
+
+
+def test_a_text_cannot_end_its_block() -> None:
+    code = Code(("before", "```", "# after"), language="text")
+    section = Section(key="texts", title="Texts", blocks=(code,))
+    report = Report(subject="a", question="b", sections=(section,))
+    assert "````text\nbefore\n```\n# after\n````\n" in render_markdown(report)

@@ -23,7 +23,7 @@ from qkvary.storage.durable import (
     remove_file,
     write_new_file,
 )
-from qkvary.storage.errors import ResourceError, UnsafeError
+from qkvary.storage.errors import ResourceError, TargetError, UnsafeError
 
 
 def names(directory: Path) -> list[str]:
@@ -143,7 +143,7 @@ def test_folders_are_made_with_their_parents(tmp_path: Path) -> None:
     make_directory(tmp_path / "a" / "b" / "c")
     assert (tmp_path / "a" / "b" / "c").is_dir()
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(ResourceError, match="cannot write"):
+    with pytest.raises(TargetError, match=r"expected a folder at .*file, got a file"):
         make_directory(tmp_path / "file" / "d")
 
 

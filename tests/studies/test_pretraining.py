@@ -17,7 +17,10 @@ from qkvary.training.config import ExecutionConfig
 from qkvary.training.presets import find_preset, preset_names
 
 DATA = DataReference(
-    name="mine", folder="/here", fingerprint="f" * 64, tokenizer=ByteTokenizer(has_separator=True)
+    name="mine",
+    folder="/here",
+    fingerprint="f" * 64,
+    vocabulary=ByteTokenizer(has_separator=True).vocabulary,
 )
 
 

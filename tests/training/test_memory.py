@@ -10,10 +10,11 @@ import torch
 
 from qkvary.arch.networks import BlockConfig
 from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.storage.memory import is_out_of_memory
 from qkvary.training import loop
 from qkvary.training.gradients import Gradients
 from qkvary.training.loop import train
-from qkvary.training.memory import is_out_of_memory, require_device
+from qkvary.training.memory import require_device
 from qkvary.training.progress import Callbacks, Event
 from tests.training.small_language import SmallLanguage, small_run
 from tests.training.toy import ToyTask, toy_run
@@ -68,7 +69,7 @@ def test_the_size_of_two_checkpoints_is_estimated(
 
 TOO_MUCH = """
 import resource, sys, torch
-from qkvary.training.memory import is_out_of_memory
+from qkvary.storage.memory import is_out_of_memory
 torch.ones(1)
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]), int(sys.argv[1])))
 try:

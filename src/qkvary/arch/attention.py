@@ -18,6 +18,8 @@ IdentityScale = Literal["derived", "published", "none"]
 ValueRope = Literal["none", "counter", "rotated"]
 Kernel = Literal["auto", "explicit", "sdpa"]
 
+LARGEST_STD = 1000
+"""Sums of weights of a larger deviation overflow."""
 PUBLISHED_IDENTITY_SCALE = 0.5
 """The query-identity paper's factor: 1/(s sqrt d) = 1.80 at d = 768 and s = 0.02, rounded to 2."""
 
@@ -43,8 +45,13 @@ class Initialization:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.std <= 0 or (self.output_std is not None and self.output_std <= 0):
-            raise ValueError(f"expected a positive std, got {self.std} and {self.output_std}")
+        for std in (self.std, self.output_std):
+            # Not "outside", which would accept NaN.
+            if std is not None and not 0 < std <= LARGEST_STD:
+                raise ValueError(
+                    f"expected a std above 0 and up to {LARGEST_STD:,}, got {self.std} and "
+                    f"{self.output_std}"
+                )
 
     def weight_std(self, fan_in: int, fan_out: int) -> float:
         """Return the deviation of a weight of a ``fan_in -> fan_out`` map."""
@@ -96,6 +103,8 @@ class PositionConfig:
         check_choices(self)
         if self.plus_features < 1:
             raise ValueError(f"expected at least 1 plus feature, got {self.plus_features}")
+        if not 0 < self.rotary_base < math.inf:
+            raise ValueError(f"expected a positive and finite rotary base, got {self.rotary_base}")
         if not 0 < self.rotary_fraction <= 1:
             raise ValueError(f"expected a rotary fraction in (0, 1], got {self.rotary_fraction}")
         if self.relative_distance < 1:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from qkvary.data.checkpoint_names import find_checkpoint
-from qkvary.storage.errors import UsageError
+from qkvary.data.tokenizer_files import load_tokenizer
+from qkvary.data.tokenizers import ByteTokenizer, Tokenizer
+from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
-from qkvary.storage.untrusted_files import refuse_pickles
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file, refuse_pickles
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 EXPORT_KIND = "transformers export"
 """The kind in the manifest of a folder written for transformers."""
 
+BYTES = 256
 _FOLDER = Path(__file__).parent / "formats"
 
 
@@ -43,6 +46,14 @@ class CheckpointFormat(Protocol):
         """
         ...
 
+    def tokenizer_files(self, vocabulary: int) -> tuple[str, ...]:
+        """Return the names of tokenizers that are found beside the weights.
+
+        Args:
+            vocabulary: Tokens of the network.
+        """
+        ...
+
 
 def format_names() -> tuple[str, ...]:
     """Return the names of the format modules."""
@@ -62,6 +73,63 @@ def is_export(path: Path) -> bool:
         DamagedError: if the manifest is invalid.
     """
     return read_manifest(path).about.get("kind") == EXPORT_KIND
+
+
+def require_tokenizer(
+    loaded: LoadedModel, name: str | Path, reference: str | None
+) -> tuple[LoadedModel, Tokenizer]:
+    """Return a checkpoint with a tokenizer, its own or the one that the user named, and that.
+
+    Args:
+        loaded: The checkpoint.
+        name: Its name or path.
+        reference: As for :func:`load_tokenizer`, or a ``tok512.bin`` of llama2.c; None for its own.
+
+    Raises:
+        UsageError: if it has none, has one and another is named, or the named one does not fit.
+    """
+    vocabulary = loaded.network.config.vocabulary
+    if reference is None:
+        if loaded.tokenizer is not None:
+            return loaded, loaded.tokenizer
+        files = " or ".join(_tokenizer_files(find_checkpoint(name), vocabulary))
+        raise UsageError(
+            f"{name} has no tokenizer: {f'put {files} beside it, or ' if files else ''}give one "
+            "with --tokenizer (gpt2, bytes, a tokenizer.json, or a tok512.bin of llama2.c)"
+        )
+    if loaded.tokenizer is not None:
+        raise UsageError(f"expected no --tokenizer with {name}, which has its own, got {reference}")
+    tokenizer = _load_tokenizer(reference, vocabulary)
+    if tokenizer.vocabulary > vocabulary:
+        raise UsageError(
+            f"expected a tokenizer of at most {vocabulary:,} tokens for {name}, got {reference} "
+            f"with {tokenizer.vocabulary:,}"
+        )
+    return loaded._replace(tokenizer=tokenizer), tokenizer
+
+
+def _load_tokenizer(reference: str, vocabulary: int) -> Tokenizer:
+    if reference == "bytes":
+        # A network of 256 tokens has no separator.
+        return ByteTokenizer(has_separator=vocabulary > BYTES)
+    path = Path(reference).expanduser()
+    if path.suffix != ".bin":
+        return load_tokenizer(reference)
+    data = read_file(path, limit=MAX_SIDE_FILE_BYTES)
+    try:
+        return import_module("qkvary.checkpoints.formats.llama2c").read_tokenizer(
+            data, vocabulary, str(path)
+        )
+    except DamagedError as error:
+        raise UsageError(str(error)) from None
+
+
+def _tokenizer_files(path: Path, vocabulary: int) -> tuple[str, ...]:
+    """Return the names of the tokenizers that a checkpoint finds beside it."""
+    if (path / MANIFEST_NAME).is_file():
+        return ()
+    formats = (load_format(name) for name in format_names())
+    return next((one.tokenizer_files(vocabulary) for one in formats if one.recognises(path)), ())
 
 
 def load_checkpoint(reference: str | Path) -> LoadedModel:

@@ -20,10 +20,11 @@ from qkvary.cli._options import (
     complete_checkpoint,
     complete_variant,
     convert_count,
+    convert_threads,
 )
 from qkvary.cli._output import console, printable, show
 from qkvary.costs.formats import Dtype, parse_options
-from qkvary.inference.benchmark.networks import Sizes, make_network
+from qkvary.inference.benchmark.networks import Sizes, check_memory, make_network
 from qkvary.inference.benchmark.records import (
     STOCK_RUNNERS,
     CacheChoice,
@@ -105,7 +106,9 @@ class Measuring:
         ),
     ] = None
     rounds: Annotated[int, Parameter(name="--rounds", help="Answers per runner.")] = 7
-    threads: Annotated[int, Parameter(name="--threads", help="Threads of torch.")] = 1
+    threads: Annotated[
+        int, Parameter(name="--threads", converter=convert_threads, help="Threads of torch.")
+    ] = 1
     device: Device = "cpu"
     memory_context: Annotated[
         int,
@@ -216,9 +219,10 @@ def _make_question(
     dtypes = _choose(cases.dtype, get_args(Dtype), "--dtype")
     longest: int | None = None
     if checkpoint is None:
+        # One layer until there is memory for all.
         sizes = Sizes(
             d_model=network.d_model,
-            num_layers=network.num_layers,
+            num_layers=1,
             num_heads=network.num_heads,
             vocabulary=network.vocabulary,
         )
@@ -242,7 +246,7 @@ def _make_question(
     memory_context = measuring.memory_context if measuring.memory else None
     if memory_context and longest:
         memory_context = min(memory_context, longest)
-    return DecodeQuestion(
+    question = DecodeQuestion(
         networks=networks,
         checkpoint=None if checkpoint is None else str(checkpoint),
         contexts=contexts,
@@ -260,6 +264,14 @@ def _make_question(
             device=measuring.device,
             seed=network.seed,
         ),
+    )
+    num_layers = network.num_layers if checkpoint is None else None
+    check_memory(question, num_layers=num_layers)
+    if num_layers is None:
+        return question
+    return dataclasses.replace(
+        question,
+        networks=tuple(dataclasses.replace(one, num_layers=num_layers) for one in networks),
     )
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from qkvary.arch.caches import CacheLayout, CacheOptions
-from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Checkpoint, Json
+from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
+from qkvary.cli._options import Checkpoint, CheckpointTokenizer, Json
 from qkvary.cli._output import console, print_json
 from qkvary.costs.formats import format_options, parse_options
 from qkvary.data.tokenizers import encode_documents
@@ -60,6 +60,7 @@ def command(
     storage: Storages = DEFAULT_STORAGES,
     layout: Layout = "sources",
     tokens: Tokens = "4k",
+    tokenizer: CheckpointTokenizer = None,
     json_output: Json = False,
 ) -> None:
     """Measure what a rounded cache costs a checkpoint: divergence and perplexity against bits.
@@ -73,10 +74,8 @@ def command(
     caches = [
         dataclasses.replace(parse_options(part), layout=layout) for part in storage.split(",")
     ]
-    network, tokenizer = load_checkpoint(checkpoint)
-    if tokenizer is None:
-        raise UsageError(f"expected a checkpoint with a tokenizer, got {checkpoint} without one")
-    encoded = encode_documents(tokenizer, _read(text))
+    loaded, found = require_tokenizer(load_checkpoint(checkpoint), checkpoint, tokenizer)
+    network, encoded = loaded.network, encode_documents(found, _read(text))
     contexts = _choose_contexts(context, network.config.max_tokens)
     rows = list(
         measure_text(network, encoded, caches, contexts=contexts, most_tokens=parse_count(tokens))

@@ -12,7 +12,7 @@ from cyclopts import Parameter, Token
 
 from qkvary.arch.table import VARIANTS
 from qkvary.data.checkpoint_names import checkpoint_names
-from qkvary.storage.errors import UsageError
+from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.text.units import parse_count
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from qkvary.studies.study import Study
 
 DEFAULT_OUT = Path("runs")
+MOST_THREADS = 1024
+"""Threads or processes that any machine can be expected to start."""
 
 
 def complete_study(_context: object) -> Iterator[str]:
@@ -53,6 +55,13 @@ Checkpoint = Annotated[
         help="A name (tiny, tiny-k), or a folder or file: our own, a llama2.c .bin, a character "
         "model.",
         completer=complete_checkpoint,
+    ),
+]
+CheckpointTokenizer = Annotated[
+    str | None,
+    Parameter(
+        name="--tokenizer",
+        help="For a checkpoint without one: gpt2, bytes, a tokenizer.json, or a tok512.bin.",
     ),
 ]
 Device = Annotated[str, Parameter(name="--device", help="Device: cpu, cuda, cuda:1, mps.")]
@@ -111,6 +120,21 @@ def convert_positive(kind: object, tokens: Sequence[Token]) -> int:
     if count < 1:
         raise ValueError("expected at least 1, got 0")
     return count
+
+
+def convert_threads(_kind: object, tokens: Sequence[Token]) -> int:
+    """Read a number of threads or processes.
+
+    Raises:
+        ValueError: for anything but a positive whole number.
+        ResourceError: if there are more than a machine can start.
+    """
+    name, text = tokens[0].keyword, tokens[0].value
+    if not re.fullmatch(r"[0-9]{1,30}", text) or int(text) < 1:
+        raise ValueError(f"expected {name} of at least 1, got {text[:60]!r}")
+    if int(text) > MOST_THREADS:
+        raise ResourceError(f"expected {name} of at most {MOST_THREADS:,}, got {int(text):,}")
+    return int(text)
 
 
 Length = Annotated[

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from qkvary.cli._output import console, print_json, printable
 from qkvary.costs.network import network_costs
+from qkvary.data.reuse import PlannedSet
 from qkvary.reports.terminal import print_rows
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
@@ -35,8 +36,16 @@ SCORES = (
 """The metrics of the final test, with their titles."""
 
 
-def print_plan(study: Study, store: Store, *, json_output: bool) -> None:
-    """Print the planned runs, as a table or as JSON."""
+def print_plan(study: Study, store: Store, data: PlannedSet, *, json_output: bool) -> None:
+    """Print the planned runs, as a table or as JSON.
+
+    Args:
+        study: The runs.
+        store: Their store.
+        data: The training data; a run without prepared data has no key yet.
+        json_output: Whether to print JSON.
+    """
+    is_prepared = data.data is not None
     (setting,) = study.settings
     rows: list[dict[str, Any]] = []
     for cell in study.cells():
@@ -51,12 +60,13 @@ def print_plan(study: Study, store: Store, *, json_output: bool) -> None:
                 "cache_bytes_per_token": costs.cache_bytes_per_token,
                 "tokens": tokens,
                 "petaflops": 6.0 * costs.macs_per_token * tokens / 1e15,
-                "state": store.state(cell.run_key),
-                "directory": str(store.directory(cell.run_key)),
+                "state": store.state(cell.run_key) if is_prepared else "open",
+                "directory": str(store.directory(cell.run_key)) if is_prepared else None,
             }
         )
     if json_output:
-        print_json({"study": study.name, "task": setting.task, "runs": rows})
+        known = {"name": data.name, "vocabulary": data.vocabulary, "prepared": is_prepared}
+        print_json({"study": study.name, "task": setting.task, "data": known, "runs": rows})
         return
     screen = console()
     screen.print(Text(printable(study.question), style="bold"))
@@ -74,6 +84,10 @@ def print_plan(study: Study, store: Store, *, json_output: bool) -> None:
         for row in rows
     ]
     print_rows(screen, COLUMNS, cells)
+    if not is_prepared:
+        screen.print(
+            Text(printable(f"{data.name} is not prepared yet: the training prepares it first"))
+        )
 
 
 def print_scores(screen: Console, study: Study, store: Store) -> None:

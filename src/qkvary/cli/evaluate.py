@@ -6,21 +6,29 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
-from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Checkpoint, Device, Json, NetworkDtype, convert_count
+from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
+from qkvary.cli._options import (
+    Checkpoint,
+    CheckpointTokenizer,
+    Device,
+    Json,
+    NetworkDtype,
+    convert_count,
+)
 from qkvary.cli._output import console, show, to_json
 from qkvary.inference.evaluation.reading import Split, TextReading
-from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.durable import atomic_write_file, check_file, make_directory
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
 from qkvary.text.units import parse_count
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
+    from qkvary.data.tokenizers import Tokenizer
     from qkvary.inference.evaluation.answers import Accuracy, TaskScore
     from qkvary.inference.evaluation.contamination import TrainingText
 
@@ -169,6 +177,7 @@ def command(
     reading: Reading = DEFAULT_READING,
     asking: Asking = DEFAULT_ASKING,
     running: Running = DEFAULT_RUNNING,
+    tokenizer: CheckpointTokenizer = None,
     out: Out = None,
     json_output: Json = False,
 ) -> None:
@@ -182,14 +191,20 @@ def command(
     _check_numbers(asking, running)
     text = reading.resolve() if reading.data else None
     names = _choose_tasks(asking)
+    if out is not None:
+        check_file(out)
 
+    from qkvary.data.prepared import is_prepared
     from qkvary.inference.evaluation.contamination import open_training_text
     from qkvary.inference.evaluation.identity import identify
     from qkvary.inference.evaluation.text_measurement import measure_text
     from qkvary.reports.evaluation import evaluation_report, text_data
 
     against = None if asking.against is None else open_training_text(asking.against)
-    loaded = load_checkpoint(checkpoint).to(running.device, running.dtype)
+    loaded = load_checkpoint(checkpoint)
+    if names or tokenizer is not None or not is_prepared(reading.data[0]):
+        loaded, _ = require_tokenizer(loaded, checkpoint, tokenizer)
+    loaded = loaded.to(running.device, running.dtype)
     document: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": running.batch_size}
     document["identity"] = identify(loaded.network, loaded.tokenizer)
     if text is not None:
@@ -245,12 +260,10 @@ def _score_tasks(
     from qkvary.inference.evaluation.answers import average
     from qkvary.inference.evaluation.harness import evaluate_tasks, lm_eval_version
 
-    if loaded.tokenizer is None:
-        raise UsageError("expected a checkpoint with a tokenizer, got one without")
     folder = _find_task_data(asking)
     scores = evaluate_tasks(
         loaded.network,
-        loaded.tokenizer,
+        cast("Tokenizer", loaded.tokenizer),
         names,
         folder=folder,
         fewshot=asking.fewshot,

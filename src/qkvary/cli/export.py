@@ -9,6 +9,7 @@ from rich.text import Text
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.cli._options import Checkpoint, Json
 from qkvary.cli._output import console, print_json, printable
+from qkvary.storage.durable import check_folder
 from qkvary.storage.packages import require
 
 Out = Annotated[Path, Parameter(name="--out", help="Folder to write.")]
@@ -33,6 +34,7 @@ def command(
     require("transformers")
     from qkvary.checkpoints.huggingface.folders import export_folder
 
+    check_folder(out.absolute().parent)
     exported = export_folder(load_checkpoint(checkpoint), out, to=to)
     if json_output:
         print_json(

@@ -9,9 +9,16 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from qkvary.arch.caches import CacheLayout, CacheStorage, DecodeKernel
-from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Checkpoint, Device, Json, NetworkDtype, convert_count
-from qkvary.cli._output import console, print_json, printable
+from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
+from qkvary.cli._options import (
+    Checkpoint,
+    CheckpointTokenizer,
+    Device,
+    Json,
+    NetworkDtype,
+    convert_count,
+)
+from qkvary.cli._output import console, print_error, print_json, printable
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.prompts import choose_sampling, make_requests
 from qkvary.inference.requests import (
@@ -22,9 +29,10 @@ from qkvary.inference.requests import (
     collect,
     group_requests,
 )
-from qkvary.inference.streaming import detokenize
+from qkvary.inference.streaming import REPLACEMENT, count_replaced, detokenize
 from qkvary.reports.terminal import print_rows
 from qkvary.storage.errors import UsageError
+from qkvary.text.names import count
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
@@ -181,6 +189,7 @@ def command(
     logprobs: Logprobs = False,
     caching: Caching = DEFAULT_CACHING,
     running: Running = DEFAULT_RUNNING,
+    tokenizer: CheckpointTokenizer = None,
     json_output: Json = False,
 ) -> None:
     """Continue prompts with a language model: greedy, sampled, or by beam search.
@@ -191,12 +200,11 @@ def command(
     if running.deterministic_batch and choosing.beams is not None:
         raise UsageError("expected --deterministic-batch without --beams, got both")
     sampling = choosing.sampling()
-    loaded = load_checkpoint(checkpoint).to(running.device, running.dtype)
-    if loaded.tokenizer is None:
-        raise UsageError(f"expected a checkpoint with a tokenizer, got {checkpoint} without one")
+    loaded, own = require_tokenizer(load_checkpoint(checkpoint), checkpoint, tokenizer)
+    loaded = loaded.to(running.device, running.dtype)
     texts = prompts or ("",)
     requests = make_requests(
-        loaded.tokenizer,
+        own,
         texts,
         max_tokens=loaded.network.config.max_tokens,
         tokens=tokens,
@@ -210,16 +218,18 @@ def command(
     if choosing.beams is not None:
         found = [_search(loaded, one, choosing.beams, choosing, new_cache) for one in requests]
         _print_found(texts, requests, found, json_output=json_output)
+        _warn_of_bytes(own, [beams[0] for beams in found])
         return
     streams = _open_streams(loaded, requests, running, new_cache)
     output = None if json_output else _OrderedOutput(console(), texts)
     answers = [collect(events) for events in _decode(streams, output)]
+    _warn_of_bytes(own, answers)
     if output is None:
         _print_documents([_to_document(*one) for one in zip(requests, answers, texts, strict=True)])
         return
     for request, answer in zip(requests, answers, strict=True):
         if answer.logprobs is not None:
-            _print_logprobs(output.screen, loaded.tokenizer, request, answer)
+            _print_logprobs(output.screen, own, request, answer)
 
 
 class _OrderedOutput:
@@ -350,6 +360,16 @@ def _to_document(request: Request, answer: Completion, prompt: str) -> dict[str,
         "stop": request.stop,
         "seed": request.seed,
     }
+
+
+def _warn_of_bytes(tokenizer: Tokenizer, answers: "Sequence[Completion | Beam]") -> None:
+    """Say on the error stream that a model wrote bytes that are not text."""
+    replaced = sum(count_replaced(tokenizer, one.text, one.tokens) for one in answers)
+    if replaced:
+        print_error(
+            f"the model wrote bytes that are not UTF-8: {REPLACEMENT} stands for them in "
+            f"{count(replaced, 'place')}"
+        )
 
 
 def _print_logprobs(

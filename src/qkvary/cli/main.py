@@ -16,6 +16,7 @@ from typing import Any
 from cyclopts import App, CycloptsError, Group
 
 from qkvary.cli._output import console, print_error
+from qkvary.storage.memory import is_out_of_memory
 from qkvary.storage.packages import describe_missing
 from qkvary.text.names import suggest
 
@@ -40,8 +41,6 @@ OUT_OF_RESOURCES = {
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EFBIG,
-    errno.EACCES,
-    errno.EPERM,
     errno.EROFS,
     errno.EIO,
     errno.EMFILE,
@@ -174,8 +173,8 @@ def _report(error: Exception) -> int:
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("qkvary"):
         print_error(describe_missing(str(error.name)))
         return BAD_INPUT
-    if isinstance(error, MemoryError):
-        print_error("out of memory; use fewer --workers or a smaller setting")
+    if is_out_of_memory(error):
+        print_error("out of memory; use fewer --workers, or a smaller batch, context or network")
         return RESOURCES
     if isinstance(error, OSError):
         print_error(_describe(error))
@@ -191,6 +190,8 @@ def _report(error: Exception) -> int:
 
 def _describe(error: OSError) -> str:
     reason = error.strerror or str(error)
+    if isinstance(error, PermissionError) and error.filename is not None:
+        return f"expected a file or folder that can be used, got {error.filename}: {reason}"
     return f"{error.filename}: {reason}" if error.filename is not None else reason
 
 

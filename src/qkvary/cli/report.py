@@ -17,11 +17,13 @@ from qkvary.cli._options import (
     complete_study,
 )
 from qkvary.cli._output import print_error, show
+from qkvary.cli._texts import write_texts
 from qkvary.cli._trainings import choose_training
 from qkvary.reports.files import write_report
 from qkvary.reports.report import DEFAULT_FORMATS, ReportFormat
 from qkvary.reports.study import study_report
 from qkvary.reports.study_results import gather_results, report_folder
+from qkvary.reports.training import training_report
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import page_name
 
@@ -63,7 +65,11 @@ def command(
         results = replace(results, summary=replace(results.summary, commands=commands))
         name = page_name(store, chosen)
     folder = report_folder(name, out) if to is None else to
-    shown = study_report(results.summary, results.attention)
+    if training is None:
+        shown = study_report(results.summary, results.attention)
+    else:
+        texts = write_texts(chosen, store)
+        shown = training_report(results.summary, texts, results.attention)
     files = write_report(shown, folder, formats)
     for sentence in results.damage:
         print_error(sentence)

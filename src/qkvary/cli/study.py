@@ -16,6 +16,7 @@ from qkvary.cli._options import (
     StudyName,
     Where,
     choose_study,
+    convert_threads,
 )
 from qkvary.cli._output import console, print_error, print_json, show
 from qkvary.reports.files import write_report
@@ -34,7 +35,11 @@ REFRESH_SECONDS = 20
 
 Workers = Annotated[
     int | None,
-    Parameter(name="--workers", help="Worker processes; by default one for each processor."),
+    Parameter(
+        name="--workers",
+        converter=convert_threads,
+        help="Worker processes; by default one for each processor.",
+    ),
 ]
 Strict = Annotated[
     bool,

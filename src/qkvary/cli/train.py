@@ -1,7 +1,6 @@
 """Train a language model: a preset, its variants, and any text."""
 
 import dataclasses
-import math
 import os
 import shlex
 import signal
@@ -11,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.text import Text
@@ -26,25 +25,34 @@ from qkvary.cli._options import (
     Where,
     check_device,
     complete_variant,
-    convert_positive,
     parse_seeds,
 )
 from qkvary.cli._output import console, print_error, printable, show
 from qkvary.cli._prepared_output import find_share_error
 from qkvary.cli._runs_output import print_plan, print_scores
+from qkvary.cli._texts import write_texts
+from qkvary.cli._training_options import (
+    AS_THE_PRESET,
+    DEFAULT_RUNNING,
+    NO_CHANGES,
+    OWN_CORPUS,
+    Changes,
+    Computing,
+    Corpus,
+    Running,
+)
 from qkvary.cli._training_progress import TrainingDisplay
 from qkvary.data.preparation import PreparationSettings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
-from qkvary.data.reuse import find_or_prepare
+from qkvary.data.reuse import PlannedSet, find_or_prepare, plan_set
 from qkvary.reports.files import write_report
-from qkvary.reports.study import study_report
 from qkvary.reports.study_results import gather_results, report_folder
-from qkvary.reports.terminal import print_report
-from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
+from qkvary.reports.terminal import print_report, print_sentences
+from qkvary.reports.training import training_report
+from qkvary.storage.durable import check_folder
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.pretraining import (
     DataReference,
-    ExecutionOverrides,
     TrainingOverrides,
     training_study,
 )
@@ -53,9 +61,8 @@ from qkvary.studies.running.similar_runs import find_similar_run, with_execution
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import note_training, page_name
 from qkvary.studies.study import Study
-from qkvary.tasks.config import Protocol
 from qkvary.training.allocator import keep_freed_memory
-from qkvary.training.config import ExecutionSettings, OnNonfinite, Precision
+from qkvary.training.config import ExecutionSettings
 from qkvary.training.presets import Preset, find_preset, preset_names
 
 if TYPE_CHECKING:
@@ -93,174 +100,6 @@ ENDED_BADLY = (1, 5)
 """Exit codes of failed or diverged runs; the results of the others are still shown."""
 
 
-def _count(name: str, text: str) -> Any:
-    return Parameter(name=name, converter=convert_positive, help=text)
-
-
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Corpus:
-    """The training data."""
-
-    data: Annotated[
-        str | None,
-        Parameter(
-            name="--data",
-            help="A text file, a folder, a corpus by name, hf:owner/name, or a prepared set. What "
-            "is not prepared is prepared. The preset's own corpus if not given.",
-        ),
-    ] = None
-    tokenizer: Annotated[
-        str | None,
-        Parameter(
-            name="--tokenizer",
-            help="gpt2, bytes, characters, or a tokenizer.json; the preset's own if not given.",
-        ),
-    ] = None
-
-
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """Changes to the preset."""
-
-    steps: Annotated[
-        int | None,
-        _count("--steps", "Steps; warm-up and validations are shortened with them."),
-    ] = None
-    batch_size: Annotated[
-        int | None, _count("--batch-size", "Rows per step, over all processes.")
-    ] = None
-    context: Annotated[int | None, _count("--context", "Tokens per row: 256, 1k.")] = None
-    learning_rate: Annotated[
-        float | None, Parameter(name="--learning-rate", help="The peak of the learning rate.")
-    ] = None
-    evaluate_every: Annotated[
-        int | None, _count("--evaluate-every", "Steps between validations.")
-    ] = None
-    validation_tokens: Annotated[
-        int | None, _count("--validation-tokens", "Tokens per validation; 64k if not given.")
-    ] = None
-    test_tokens: Annotated[
-        int | None, _count("--test-tokens", "Tokens scored at the end; all if not given.")
-    ] = None
-    on_nonfinite: Annotated[
-        OnNonfinite | None,
-        Parameter(
-            name="--on-nonfinite",
-            help="Action at a step with a non-finite loss or gradient: stop, or skip.",
-        ),
-    ] = None
-    spike_guard: Annotated[
-        bool | None,
-        Parameter(name="--spike-guard", help="End a run whose loss stays far above earlier ones."),
-    ] = None
-    protocol: Annotated[
-        Protocol | None,
-        Parameter(name="--protocol", help="packed, or padded-paper: the published one."),
-    ] = None
-    document_mask: Annotated[
-        bool,
-        Parameter(name="--document-mask", negative=(), help="Attend within a document only."),
-    ] = False
-
-
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Computing:
-    """The execution settings."""
-
-    micro_batch_size: Annotated[
-        int | None,
-        _count("--micro-batch-size", "Rows per forward pass, in each process."),
-    ] = None
-    precision: Annotated[
-        Precision | None,
-        Parameter(name="--precision", help="full, or bf16: products in bfloat16."),
-    ] = None
-    compile: Annotated[
-        bool | None,
-        Parameter(name="--compile", help="Compile the network with torch."),
-    ] = None
-    recompute_blocks: Annotated[
-        bool | None,
-        Parameter(
-            name="--recompute-blocks",
-            negative=(),
-            help="Recompute blocks for their gradient: less memory, a third more work.",
-        ),
-    ] = None
-    threads: Annotated[
-        int | None,
-        _count(
-            "--threads",
-            "Threads on a CPU; the number of processors if not given, 1 under torchrun. Another "
-            "number is another run.",
-        ),
-    ] = None
-
-    def overrides(self, device: str) -> ExecutionOverrides:
-        """Return the execution settings to override on a device."""
-        is_single = device == "cpu" and "WORLD_SIZE" not in os.environ
-        default = (os.cpu_count() or 1) if is_single else 1
-        overrides = ExecutionOverrides(**dataclasses.asdict(self))
-        return dataclasses.replace(overrides, threads=self.threads or default)
-
-
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """Logging, checkpoints, resuming, and the strategy of several processes."""
-
-    sample: Annotated[
-        str | None, Parameter(name="--sample", help="Continue this text at each validation.")
-    ] = None
-    tensorboard: Annotated[
-        Path | None,
-        Parameter(name="--tensorboard", help="Folder for TensorBoard's copy of the log."),
-    ] = None
-    checkpoint_seconds: Annotated[
-        float, Parameter(name="--checkpoint-seconds", help="Seconds between two checkpoints.")
-    ] = 60.0
-    keep: Annotated[int, _count("--keep", "Number of newest checkpoints to keep; at least 1.")] = (
-        DEFAULT_KEEP
-    )
-    allow_change: Annotated[
-        bool,
-        Parameter(
-            name="--allow-change",
-            negative=(),
-            help="Resume runs that were begun with other threads, another device or another "
-            "--micro-batch-size.",
-        ),
-    ] = False
-    anew: Annotated[
-        bool,
-        Parameter(name="--anew", negative=(), help="Leave such runs, and begin new ones."),
-    ] = False
-    strategy: Annotated[
-        Literal["ddp", "fsdp"],
-        Parameter(
-            name="--strategy",
-            help="Under torchrun: ddp gives every process the whole network, fsdp a shard of it.",
-        ),
-    ] = "ddp"
-
-    def check(self) -> None:
-        """Refuse an invalid interval of checkpoints."""
-        if not 0.0 <= self.checkpoint_seconds < math.inf:
-            raise UsageError(
-                "expected a number of seconds for --checkpoint-seconds, 0 for every step, got "
-                f"{self.checkpoint_seconds}"
-            )
-
-
-OWN_CORPUS = Corpus()
-NO_CHANGES = Changes()
-AS_THE_PRESET = Computing()
-DEFAULT_RUNNING = Running()
-
-
 def command(
     preset: PresetName,
     /,
@@ -283,19 +122,18 @@ def command(
     chosen = find_preset(preset)
     check_device(where.device)
     running.check()
+
+    from qkvary.training.memory import require_training_memory
+
     with _join_processes(running, where.device) as distribution:
-        prepared = _prepare(chosen, corpus, distribution)
-        warning = find_share_error(prepared)
+        data = _plan_set(chosen, corpus) if dry_run else _prepare(chosen, corpus, distribution)
+        planned = data if isinstance(data, PlannedSet) else PlannedSet.of(data)
+        warning = None if planned.data is None else find_share_error(planned.data)
         if warning is not None and not distribution.rank:
             print_error(warning)
         study = training_study(
             chosen,
-            DataReference(
-                name=prepared.name,
-                folder=str(prepared.path.resolve()),
-                fingerprint=prepared.fingerprint,
-                tokenizer=prepared.tokenizer,
-            ),
+            _refer_to(planned),
             variants=variants,
             seeds=(0,) if where.seeds is None else parse_seeds(where.seeds),
             overrides=TrainingOverrides(
@@ -306,10 +144,19 @@ def command(
             dtype=where.dtype,
         )
         store = Store(out)
+
+        def check_memory() -> None:
+            for cell in study.cells():
+                require_training_memory(cell.run, processes=distribution.size)
+
         if dry_run:
             if not distribution.rank:
-                print_plan(study, store, json_output=json_output)
+                print_plan(study, store, planned, json_output=json_output)
+            check_memory()
             return 0
+        check_memory()
+        if running.tensorboard is not None:
+            check_folder(running.tensorboard)
         requested = study.cells()[0].run.execution
         begun = distribution.run_on_first(lambda: to_dict(_begun_execution(study, store, running)))
         if begun is not None:
@@ -344,14 +191,9 @@ def _join_processes(running: Running, device: str) -> AbstractContextManager["Di
 
 def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> PreparedData:
     """Return the requested set; the first process prepares it if necessary."""
-    reference = preset.corpus if corpus.data is None else corpus.data
-    path, tokenizer = Path(reference).expanduser(), corpus.tokenizer
-    if is_prepared(path):
-        if tokenizer is not None:
-            raise UsageError(
-                f"expected no --tokenizer with a prepared set, got {tokenizer} with {path}"
-            )
-        return open_prepared(path)
+    reference, tokenizer = _choose_text(preset, corpus), corpus.tokenizer
+    if is_prepared(Path(reference)):
+        return open_prepared(Path(reference))
 
     def prepare() -> str:
         line = ProgressLine(console(sys.stderr))
@@ -368,6 +210,42 @@ def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> Pr
         return str(prepared.path)
 
     return open_prepared(Path(distribution.run_on_first(prepare)))
+
+
+def _plan_set(preset: Preset, corpus: Corpus) -> PlannedSet:
+    """Return the requested set without preparing or downloading it."""
+    reference = _choose_text(preset, corpus)
+    if is_prepared(Path(reference)):
+        return PlannedSet.of(open_prepared(Path(reference)))
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    return plan_set(reference, corpus.tokenizer, default=preset.tokenizer, warn=print_error)
+
+
+def _refer_to(planned: PlannedSet) -> DataReference:
+    data = planned.data
+    return DataReference(
+        name=planned.name,
+        folder="" if data is None else str(data.path.resolve()),
+        fingerprint="" if data is None else data.fingerprint,
+        vocabulary=planned.vocabulary,
+    )
+
+
+def _choose_text(preset: Preset, corpus: Corpus) -> str:
+    """Return the reference of the training data.
+
+    Raises:
+        UsageError: for a tokenizer with the folder of a prepared set.
+    """
+    reference = preset.corpus if corpus.data is None else corpus.data
+    path = Path(reference).expanduser()
+    if not is_prepared(path):
+        return reference
+    if corpus.tokenizer is not None:
+        raise UsageError(
+            f"expected no --tokenizer with a prepared set, got {corpus.tokenizer} with {path}"
+        )
+    return str(path)
 
 
 def _train(
@@ -482,7 +360,7 @@ def _command_line(study: Study) -> str:
 def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> None:
     results = gather_results(study, store)
     summary = dataclasses.replace(results.summary, commands=(_command_line(study),))
-    report = study_report(summary, results.attention)
+    report = training_report(summary, write_texts(study, store), results.attention)
     files = write_report(report, report_folder(page_name(store, study), out))
     networks = {cell.title: store.network(cell.run_key) for cell in study.cells()}
     if json_output:
@@ -492,6 +370,8 @@ def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> No
     print_scores(screen, study, store)
     if len(study.variants) > 1:
         print_report(report, screen)
+    else:
+        print_sentences(screen, "", report.answer)
     for sentence in results.damage:
         print_error(sentence)
     screen.print(Text(printable(f"report: {files[0]}")))

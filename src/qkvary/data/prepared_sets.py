@@ -111,8 +111,7 @@ def prepare_corpus(
         QkvaryError: as :func:`prepare`.
     """
     source = open_source(name, choices)
-    known = f"{source.name}-{_digest(source)}" if by_content else source.name
-    folder = out or default_folder(known, name_tokenizer(tokenizer))
+    folder = out or choose_folder(source, tokenizer, by_content=by_content)
     # Pinned first, because the alphabet comes from the documents.
     source = pin_source(source, folder)
     return prepare(
@@ -122,6 +121,21 @@ def prepare_corpus(
         tokenizer_name=name_tokenizer(tokenizer),
         settings=settings,
     )
+
+
+def choose_folder(source: Source, tokenizer: str, *, by_content: bool) -> Path:
+    """Return the folder of a source's set in the cache.
+
+    Args:
+        source: The documents.
+        tokenizer: As for :func:`load_tokenizer`.
+        by_content: As for :func:`prepare_corpus`.
+
+    Raises:
+        UsageError: if there is no cache, or a name is not valid for a folder.
+    """
+    name = f"{source.name}-{_digest(source)}" if by_content else source.name
+    return default_folder(name, name_tokenizer(tokenizer))
 
 
 def _digest(source: Source) -> str:

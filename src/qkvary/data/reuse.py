@@ -7,15 +7,16 @@ held-out share) are kept as they were chosen.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
-from qkvary.data.corpora import CORPORA, canonical_reference, identify_source
+from qkvary.data.corpora import CORPORA, canonical_reference, identify_source, open_source
 from qkvary.data.preparation import PreparationSettings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
-from qkvary.data.prepared_sets import default_folder, find_prepared, prepare_corpus
+from qkvary.data.prepared_sets import choose_folder, default_folder, find_prepared, prepare_corpus
 from qkvary.data.shard_groups import finished_plan
-from qkvary.data.tokenizer_files import load_tokenizer, name_tokenizer
+from qkvary.data.tokenizer_files import count_tokens, load_tokenizer, name_tokenizer
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue, encode
 
@@ -46,6 +47,73 @@ def find_or_prepare(
         UsageError: if the text, set or tokenizer does not exist.
         QkvaryError: as :func:`prepare_corpus`.
     """
+    named, reference, tokenizer = _resolve(reference, tokenizer, default)
+    if named is not None:
+        return named
+    existing = find_reusable(reference, tokenizer)
+    if existing is None:
+        by_content = reference not in CORPORA
+        return prepare_corpus(reference, tokenizer, by_content=by_content, settings=settings)
+    _warn_of_limit(existing, reference, warn)
+    return existing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSet:
+    """The set of a text, which need not be prepared yet."""
+
+    name: str
+    """The name of the set."""
+    vocabulary: int
+    """The size of its vocabulary."""
+    data: PreparedData | None
+    """The set, if it is prepared."""
+
+    @classmethod
+    def of(cls, data: PreparedData) -> Self:
+        """Return a set that is prepared."""
+        return cls(name=data.name, vocabulary=data.tokenizer.vocabulary, data=data)
+
+
+def plan_set(
+    reference: str, tokenizer: str | None, *, default: str, warn: Callable[[str], None]
+) -> PlannedSet:
+    """Return the set that :func:`find_or_prepare` would return, without writing or downloading.
+
+    Args:
+        reference: As for :func:`find_or_prepare`.
+        tokenizer: As for :func:`find_or_prepare`.
+        default: As for :func:`find_or_prepare`.
+        warn: As for :func:`find_or_prepare`.
+
+    Raises:
+        UsageError: if the text, set or tokenizer does not exist, or the vocabulary depends on
+            documents that are not on this machine.
+    """
+    found, reference, tokenizer = _resolve(reference, tokenizer, default)
+    if found is None:
+        found = find_reusable(reference, tokenizer)
+        if found is not None:
+            _warn_of_limit(found, reference, warn)
+    if found is None:
+        source = open_source(reference)
+        folder = choose_folder(source, tokenizer, by_content=reference not in CORPORA)
+        if not is_prepared(folder):
+            if tokenizer == "characters" and source.pin is not None:
+                raise UsageError(
+                    "expected a text on this machine for the alphabet of a plan, got "
+                    f"{reference}: prepare it first"
+                )
+            vocabulary = count_tokens(tokenizer, documents=source.documents())
+            return PlannedSet(name=source.name, vocabulary=vocabulary, data=None)
+        found = open_prepared(folder)
+    return PlannedSet.of(found)
+
+
+def _resolve(
+    reference: str, tokenizer: str | None, default: str
+) -> tuple[PreparedData | None, str, str]:
+    """Return the set that a reference names, or the text and tokenizer that it means."""
     reference = canonical_reference(reference)
     name, _, own = reference.partition("/")
     if _may_name_a_set(reference):
@@ -55,17 +123,9 @@ def find_or_prepare(
             )
         folder = _find_named(reference)
         if folder is not None:
-            return open_prepared(folder)
+            return open_prepared(folder), reference, own
         reference, tokenizer = name, own
-    tokenizer = tokenizer or default
-    existing = find_reusable(reference, tokenizer)
-    if existing is None:
-        by_content = reference not in CORPORA
-        return prepare_corpus(reference, tokenizer, by_content=by_content, settings=settings)
-    limit, corpus = _limit_of(existing), CORPORA.get(reference)
-    if limit is not None and (corpus is None or limit != corpus.max_tokens):
-        warn(f"reusing {existing.path}, prepared with --max-tokens {limit:,}")
-    return existing
+    return None, reference, tokenizer or default
 
 
 def find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
@@ -156,6 +216,12 @@ def _is_same_tokenizer(data: PreparedData, reference: str) -> bool:
         return load_tokenizer(reference, separator=separator).describe() == stored
     except UsageError:
         return False
+
+
+def _warn_of_limit(data: PreparedData, reference: str, warn: Callable[[str], None]) -> None:
+    limit, corpus = _limit_of(data), CORPORA.get(reference)
+    if limit is not None and (corpus is None or limit != corpus.max_tokens):
+        warn(f"reusing {data.path}, prepared with --max-tokens {limit:,}")
 
 
 def _limit_of(data: PreparedData) -> int | None:

@@ -25,6 +25,7 @@ from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 NAMES = ("gpt2", "bytes", "characters")
 _SHORTENED = re.compile(r"gpt2-([0-9]{1,6})")
 """``gpt2-4096``: GPT-2's tokenizer reduced to this vocabulary."""
+GPT2_TOKENS = 50_257
 MERGES_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
 MERGES_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
 LARGEST_MERGES = 1_000_000
@@ -79,6 +80,19 @@ def load_tokenizer(
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"{path}: {error}") from None
+
+
+def count_tokens(reference: str, *, documents: Iterable[Document] = ()) -> int:
+    """Return the size of a tokenizer's vocabulary; GPT-2's is not downloaded for it.
+
+    Args:
+        reference: As for :func:`load_tokenizer`, which refuses the same.
+        documents: The documents that define the alphabet of ``characters``.
+    """
+    shortened = _SHORTENED.fullmatch(reference)
+    if reference == "gpt2" or shortened:
+        return min(int(shortened[1]), GPT2_TOKENS) if shortened else GPT2_TOKENS
+    return load_tokenizer(reference, documents=documents).vocabulary
 
 
 def name_tokenizer(reference: str) -> str:

@@ -22,6 +22,8 @@ from qkvary.inference.stepping import Stepper
 from qkvary.inference.streaming import detokenize, find_stop
 from qkvary.nn.decoder import Decoder, device_of
 
+MOST_BEAMS = 1024
+"""Beams to keep; many more give no better text, and a step takes seconds."""
 MAX_LENGTH_PENALTY = 16
 """The largest absolute exponent, so that scores stay finite at every length."""
 
@@ -188,8 +190,8 @@ def _check(
     length_penalty: float,
     tokenizer: Tokenizer | None,
 ) -> None:
-    if beams < 1:
-        raise ValueError(f"expected at least 1 beam, got {beams}")
+    if not 1 <= beams <= MOST_BEAMS:
+        raise ValueError(f"expected from 1 to {MOST_BEAMS:,} beams, got {beams:,}")
     if not abs(length_penalty) <= MAX_LENGTH_PENALTY:
         raise ValueError(
             f"expected a length penalty from -{MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}, got "

@@ -17,7 +17,13 @@ class TextSampler:
     """Continues the same prompt at every call."""
 
     def __init__(
-        self, tokenizer: Tokenizer, prompt: str = "", *, most: int | None = None, seed: int = 0
+        self,
+        tokenizer: Tokenizer,
+        prompt: str = "",
+        *,
+        most: int | None = None,
+        tokens: int = SAMPLE_TOKENS,
+        seed: int = 0,
     ) -> None:
         """Encode the prompt.
 
@@ -25,31 +31,32 @@ class TextSampler:
             tokenizer: The tokenizer of the network.
             prompt: The text to continue; empty for a new document.
             most: The maximum length of the prompt.
+            tokens: The maximum number of new tokens.
             seed: The seed of the sampler's own random numbers.
 
         Raises:
             ValueError: if the prompt cannot be encoded or is too long.
         """
-        tokens = tuple(tokenizer.encode(prompt)) if prompt else ()
-        if not tokens and tokenizer.separator is not None:
-            tokens = (tokenizer.separator,)
-        if not tokens:
+        encoded = tuple(tokenizer.encode(prompt)) if prompt else ()
+        if not encoded and tokenizer.separator is not None:
+            encoded = (tokenizer.separator,)
+        if not encoded:
             raise ValueError("expected a prompt, got none; the tokenizer has no separator")
-        if most is not None and len(tokens) > most:
+        if most is not None and len(encoded) > most:
             raise ValueError(
-                f"expected a prompt of at most the {most:,} tokens of a row, got {len(tokens):,}"
+                f"expected a prompt of at most the {most:,} tokens of a row, got {len(encoded):,}"
             )
         self._tokenizer, self._prompt, self._seed = tokenizer, prompt, seed
-        self._tokens = tokens
+        self._encoded, self._most = encoded, tokens
 
     def __call__(self, network: nn.Module) -> str:
         """Return the prompt with the network's continuation."""
         if not isinstance(network, Decoder):
             raise TypeError(f"expected a network that decodes, got {type(network).__name__}")
-        room = network.config.max_tokens + 1 - len(self._tokens)
+        room = network.config.max_tokens + 1 - len(self._encoded)
         request = Request(
-            prompt=self._tokens,
-            max_new_tokens=max(0, min(SAMPLE_TOKENS, room)),
+            prompt=self._encoded,
+            max_new_tokens=max(0, min(self._most, room)),
             sampling=SAMPLING,
             stop_tokens=self._tokenizer.ends,
             seed=self._seed,

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 from qkvary.data.tokenizers import Tokenizer
 
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
 
 class TextStream:
     """The text of one request, built token by token.
@@ -69,6 +71,18 @@ def detokenize(tokenizer: Tokenizer, tokens: Sequence[int], *, after: int | None
     before = [after, *tokens][: len(tokens)]
     pieces = (tokenizer.piece(token, after=one) for token, one in zip(tokens, before, strict=True))
     return b"".join(pieces).decode("utf-8", "replace")
+
+
+def count_replaced(tokenizer: Tokenizer, text: str, tokens: Sequence[int]) -> int:
+    """Return how many replacement characters of a text stand for bytes that are not UTF-8.
+
+    Args:
+        tokenizer: The tokenizer.
+        text: The text of the tokens.
+        tokens: The tokens, of which some may be replacement characters themselves.
+    """
+    written = b"".join(map(tokenizer.piece, tokens)).count(REPLACEMENT.encode())
+    return max(0, text.count(REPLACEMENT) - written)
 
 
 def _longest_start(text: str, stop: Sequence[str]) -> int:

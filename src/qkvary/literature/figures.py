@@ -20,13 +20,13 @@ from qkvary.text.names import listed, suggest
 SCHEMA_VERSION = 1
 
 QUALITY_COLUMNS = (
-    ("three-projections-table-4", "change"),
-    ("three-projections-table-10", "change"),
-    ("three-projections-table-2", "average"),
-    ("query-identity-table-2", "validation_loss"),
+    ("three-projections-table-4", "change", "perplexity", "300M, 16 heads"),
+    ("three-projections-table-10", "change", "perplexity", "1.2B, 32 heads"),
+    ("three-projections-table-2", "average", "accuracy", "synthetic tasks"),
+    ("query-identity-table-2", "validation_loss", "nats", "124M, 12 heads"),
 )
-"""The columns that :func:`published_quality` searches, in this order: small language models first.
-"""
+"""The columns that :func:`published_quality` searches, in this order, small language models first:
+table, column, what a change is counted in, and the networks."""
 
 BASELINE = "QKV"
 """The variant to which published changes of quality are relative."""
@@ -110,6 +110,10 @@ class PublishedQuality:
     variant: str
     change: str
     """The printed change, e.g. ``+3.1 %``."""
+    measure: str
+    """What changes, a unit after a number: ``perplexity`` after a percentage, ``nats``."""
+    networks: str
+    """The networks that were compared: their size and heads, or their tasks."""
     quantity: str
     source: str
     note: str
@@ -206,7 +210,7 @@ def published_quality(label: str) -> PublishedQuality | None:
     variant = format_label(parse_variant(label))
     if variant == BASELINE:
         return None
-    for name, key in QUALITY_COLUMNS:
+    for name, key, measure, networks in QUALITY_COLUMNS:
         table = load_published(name)
         column = next(column for column in table.columns if column.key == key)
         found = {figure.variant: figure for figure in table.figures if figure.column == key}
@@ -223,6 +227,8 @@ def published_quality(label: str) -> PublishedQuality | None:
         return PublishedQuality(
             variant=variant,
             change=change,
+            measure=measure,
+            networks=networks,
             quantity=f"{column.title} ({column.unit})" if column.unit else column.title,
             source=table.source,
             note=note,

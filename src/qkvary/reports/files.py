@@ -1,6 +1,5 @@
 """Writing the files of a report, each atomically."""
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
@@ -11,7 +10,7 @@ from qkvary.reports.markdown import render_markdown
 from qkvary.reports.page import render_page
 from qkvary.reports.report import DEFAULT_FORMATS, FORMATS, Report, ReportFormat
 from qkvary.reports.tables import table_csv
-from qkvary.storage.durable import atomic_write_file, explain_os_errors, make_directory
+from qkvary.storage.durable import atomic_write_file, check_folder, make_directory
 from qkvary.storage.errors import UsageError
 
 RECORD_NAME = "record.json"
@@ -78,8 +77,8 @@ def check_target(target: Path) -> None:
     """Refuse a target that cannot be written, before a long measurement.
 
     Raises:
-        UsageError: for an unknown ending, or a path inside a file.
-        ResourceError: if the target cannot be written.
+        UsageError: for an unknown ending.
+        ResourceError: as ``check_folder``.
     """
     if target.suffix and target.suffix not in ENDINGS and not target.is_dir():
         raise UsageError(
@@ -88,12 +87,4 @@ def check_target(target: Path) -> None:
         )
     if target.suffix in ENDINGS and target.is_dir():
         raise UsageError(f"expected --out with a file, got the folder {target}")
-    folder = target.parent if target.suffix in ENDINGS else target
-    with explain_os_errors(folder):
-        existing = next(
-            path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
-        )
-        if existing.is_dir():
-            with tempfile.TemporaryFile(dir=existing):
-                return
-    raise UsageError(f"expected --out with a folder, or a file in one, got {existing}, a file")
+    check_folder(target.parent if target.suffix in ENDINGS else target)

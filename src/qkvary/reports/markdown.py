@@ -1,5 +1,6 @@
 """A report as one Markdown document; equal reports give equal text."""
 
+import re
 from collections.abc import Iterator
 
 from qkvary.reports.report import Block, Bullets, Chart, Code, Fold, Group, Pairs, Prose, Report
@@ -52,7 +53,10 @@ def _block(block: Block) -> Iterator[str]:
         case Bullets():
             yield from _bullets(block.items)
         case Code():
-            yield from ("```sh", *map(names.clean, block.lines), "```", "")
+            # Longer than any run of backticks inside, which would end the block.
+            runs = re.findall("`+", "\n".join(block.lines))
+            fence = "`" * max(3, 1 + max(map(len, runs), default=0))
+            yield from (f"{fence}{block.language}", *map(names.clean, block.lines), fence, "")
         case Pairs():
             yield from ("| what | value |", "| --- | --- |")
             for name, value in block.items:

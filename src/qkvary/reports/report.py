@@ -41,9 +41,11 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Lines to type."""
+    """Lines to type, or to show as they are."""
 
     lines: tuple[str, ...]
+    language: str = "sh"
+    """The language in Markdown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from qkvary.costs.cache import layer_cache_bytes_per_token
 from qkvary.costs.formats import Dtype
 from qkvary.costs.macs import attention_projection_macs_per_token, score_macs
 from qkvary.costs.parameters import attention_parameters
-from qkvary.literature.figures import published_quality
+from qkvary.literature.figures import PublishedQuality, published_quality
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import Cell, Column, Table, pick, plain
 from qkvary.text.numbers import MISSING, whole
@@ -133,7 +133,7 @@ def variants_report(labels: Sequence[Variant | str], size: LayerSize) -> Report:
                             Column(key="parameters", title="parameters", below="of QKV's"),
                             Column(key="macs_per_token", title="MACs", below="per token"),
                             Column(key="cache_bytes_per_token", title="cache", below="per token"),
-                            Column(key="published", title="published"),
+                            Column(key="published", title="published", below="of networks"),
                             Column(key="meaning", title="meaning", below="equation", numeric=False),
                         ),
                         rows=tuple(_row(*pair, baseline) for pair in pairs),
@@ -197,9 +197,16 @@ def _row(variant: Variant, costs: LayerCosts | None, base: LayerCosts) -> tuple[
     return (
         Cell(raw=label, text=label, below=(format_tuple(variant),), name=True),
         *figures,
-        plain(published.change if published else MISSING),
+        _published(published),
         Cell(raw=meaning, text=meaning, below=(equation,)),
     )
+
+
+def _published(quality: PublishedQuality | None) -> Cell:
+    if quality is None:
+        return plain(MISSING)
+    text = f"{quality.change} {quality.measure}"
+    return Cell(raw=text, text=text, below=(quality.networks,))
 
 
 def _share(value: int, of: int) -> Cell:

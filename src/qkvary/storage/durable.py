@@ -11,12 +11,15 @@ import errno
 import fcntl
 import itertools
 import os
+import pwd
 import shutil
+import stat
+import tempfile
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from qkvary.storage.errors import ResourceError, UnsafeError
+from qkvary.storage.errors import ResourceError, TargetError, UnsafeError
 
 TEMPORARY_PREFIX = ".tmp-"
 """Prefix of incomplete files and folders."""
@@ -55,17 +58,85 @@ def explain_os_errors(path: Path, size: int = 0) -> Generator[None]:
         size: Bytes that it needs.
 
     Raises:
-        ResourceError: if the block raises ``OSError``.
+        TargetError: if a file is in the way, or permissions are missing.
+        ResourceError: if the block raises another ``OSError``.
     """
     try:
         yield
     except OSError as error:
+        _explain_target(path, error)
         free = free_bytes(path)
         room = "" if free is None else f" (needs {size:,} bytes, {free:,} are free)"
         advice = _ADVICE.get(error.errno or 0, "check the disk and start again")
         raise ResourceError(
             f"cannot write {path}: {error.strerror or error}{room}; {advice}"
         ) from error
+
+
+def _explain_target(path: Path, error: OSError) -> None:
+    """Raise a more specific error if the path itself is unsuitable."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        folder = _nearest(path.parent)
+        found = folder.stat()
+        raise TargetError(
+            f"expected a folder to write to, got {folder}, which belongs to {_owner(found.st_uid)} "
+            f"(mode {stat.S_IMODE(found.st_mode):o}): {_ADVICE[error.errno]}"
+        ) from error
+    refuse_files(path.parent)
+    if error.errno == errno.EISDIR and path.is_dir():
+        raise TargetError(f"expected a file at {path}, got a folder") from error
+
+
+def _nearest(path: Path) -> Path:
+    """Return the path, or the first folder above it that can be seen."""
+    for folder in (path.absolute(), *path.absolute().parents):
+        with suppress(OSError):
+            folder.stat()
+            return folder
+    return Path("/")
+
+
+def _owner(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
+
+
+def refuse_files(folder: Path) -> None:
+    """Check that no file is where a folder or one of its parents is expected.
+
+    Raises:
+        TargetError: if one is.
+    """
+    nearest = _nearest(folder)
+    if not nearest.is_dir():
+        raise TargetError(f"expected a folder at {nearest}, got a file")
+
+
+def check_folder(folder: Path) -> None:
+    """Check that a folder can be written, or created, before long work.
+
+    Raises:
+        TargetError: if a file is in the way, or permissions are missing.
+        ResourceError: if the disk is full or broken.
+    """
+    refuse_files(folder)
+    nearest = _nearest(folder)
+    with explain_os_errors(nearest / "new"), tempfile.TemporaryFile(dir=nearest):
+        pass
+
+
+def check_file(path: Path) -> None:
+    """Check that a file can be written before long work; its folders may be created.
+
+    Raises:
+        TargetError: if ``path`` is a folder, a file is in the way, or permissions are missing.
+        ResourceError: if the disk is full or broken.
+    """
+    if path.is_dir():
+        raise TargetError(f"expected a file at {path}, got a folder")
+    check_folder(path.absolute().parent)
 
 
 def sync_directory(directory: Path) -> None:
@@ -81,8 +152,10 @@ def make_directory(directory: Path) -> None:
     """Create ``directory`` and its parents so that they survive a power failure.
 
     Raises:
+        TargetError: if a file is in the way, or permissions are missing.
         ResourceError: if it cannot be created.
     """
+    refuse_files(directory)
     if directory.is_dir():
         return
     make_directory(directory.parent)

@@ -43,6 +43,12 @@ class ResourceError(QkvaryError):
     exit_code = 4
 
 
+class TargetError(ResourceError, UsageError):
+    """A path that cannot be written: a file where a folder is expected, missing permissions."""
+
+    exit_code = 2
+
+
 class DivergedError(QkvaryError):
     """A loss or gradient is not finite."""
 

@@ -19,6 +19,7 @@ from typing import Any, cast
 from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.errors import DamagedError, UnsafeError
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
+from qkvary.storage.memory import require_memory
 
 MANIFEST_NAME = "MANIFEST.json"
 FORMAT = DocumentFormat(name="a manifest", version=1, key="format_version")
@@ -119,10 +120,15 @@ class Manifest:
 
         Raises:
             DamagedError: if the file is not listed, missing, or does not match the manifest.
+            ResourceError: if this machine has no memory for it.
             UnsafeError: if the file is a link out of the folder.
         """
         path, entry = self._find(directory, name)
         try:
+            found = path.stat().st_size
+            if found != entry.size:
+                raise _resized(path, found, entry)
+            require_memory(found, f"reading {path} takes", "use a machine with more")
             data = path.read_bytes()
         except OSError as error:
             raise DamagedError(f"{path} cannot be read: {error.strerror}") from None

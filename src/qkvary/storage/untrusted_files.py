@@ -4,6 +4,7 @@ import stat
 from pathlib import Path
 
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
+from qkvary.storage.memory import require_memory
 
 MAX_WEIGHT_BYTES = 2**40
 """Size limit of weights."""
@@ -25,6 +26,7 @@ def read_file(path: Path, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:
     Raises:
         UsageError: if it is not a regular file, or cannot be read.
         DamagedError: if it is too large.
+        ResourceError: if this machine has no memory for it.
         UnsafeError: if it is a pickle or an archive of pickles.
     """
     try:
@@ -34,6 +36,7 @@ def read_file(path: Path, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:
             raise UsageError(f"expected a regular file, got {path}")
         if found.st_size > limit:
             raise DamagedError(f"expected at most {limit:,} bytes in {path}, got {found.st_size:,}")
+        require_memory(found.st_size, f"reading {path} takes", "use a machine with more")
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None

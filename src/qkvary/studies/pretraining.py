@@ -6,7 +6,6 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
@@ -102,8 +101,8 @@ class DataReference:
     """Folder."""
     fingerprint: str
     """sha256 of the set."""
-    tokenizer: Tokenizer
-    """Tokenizer."""
+    vocabulary: int
+    """Size of the vocabulary."""
 
 
 def training_study(
@@ -155,7 +154,7 @@ def training_study(
 
 
 def _fit(preset: Preset, data: DataReference, overrides: TrainingOverrides) -> Preset:
-    fitted = preset.with_vocabulary(data.tokenizer.vocabulary)
+    fitted = preset.with_vocabulary(data.vocabulary)
     network = fitted.network
     if overrides.context is not None:
         network = replace(network, max_tokens=overrides.context)

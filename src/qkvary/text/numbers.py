@@ -65,11 +65,12 @@ def money(value: float | None) -> str:
 
 def whole(value: float | None) -> str:
     """Format a count with thousands separators."""
-    return (
-        MISSING
-        if value is None
-        else (f"{value:,.0f}".replace("-", MINUS) if math.isfinite(value) else real(value))
-    )
+    if value is None:
+        return MISSING
+    if isinstance(value, int):
+        # Every digit: a float has 16.
+        return f"{value:,}".replace("-", MINUS)
+    return f"{value:,.0f}".replace("-", MINUS) if math.isfinite(value) else real(value)
 
 
 def compact(value: float | None, digits: int = 3) -> str:

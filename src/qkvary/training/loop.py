@@ -25,6 +25,7 @@ from qkvary.storage.errors import DivergedError, UsageError
 from qkvary.storage.journal import Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
+from qkvary.storage.memory import is_out_of_memory
 from qkvary.tasks.contract import (
     AttentionExample,
     EvaluationContext,
@@ -37,7 +38,7 @@ from qkvary.training.config import ExecutionSettings, RunConfig
 from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.gradients import Gradients
 from qkvary.training.guards import Guards
-from qkvary.training.memory import is_out_of_memory, out_of_memory, require_device
+from qkvary.training.memory import out_of_memory, require_device, require_training_memory
 from qkvary.training.optimizers import make_optimizer, set_learning_rate
 from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event, RunState, Stopwatch
 from qkvary.training.run_log import describe_gaps, merge_gaps, restore_log
@@ -122,6 +123,7 @@ def train(
         raise ValueError(f"expected to keep at least 1 checkpoint, got {keep}")
     computed = run if execution is None else run.with_execution(execution)
     require_device(computed.device)
+    require_training_memory(computed, processes=distribution.size if distribution else 1)
     threads = torch.get_num_threads()
     torch.set_num_threads(computed.threads)
     loop: _Trainer | None = None

@@ -7,11 +7,14 @@ import resource
 
 import torch
 
+from qkvary.arch.models import as_model
+from qkvary.costs.parameters import model_parameters
+from qkvary.costs.training import LOGIT_BYTES, STATE_BYTES, activation_bytes
 from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.storage.memory import require_memory
 from qkvary.training.config import RunConfig
 
-_CPU_ALLOCATOR = "DefaultCPUAllocator"
-"""Occurs in torch's error when CPU memory runs out."""
+_TOKEN_BYTES = 8
 
 
 def require_device(name: str) -> None:
@@ -34,10 +37,32 @@ def require_device(name: str) -> None:
         )
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that memory ran out."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and _CPU_ALLOCATOR in str(error)
+def require_training_memory(run: RunConfig, *, processes: int = 1) -> None:
+    """Check that the CPU has the memory for a run: its state, its batch and one micro-batch.
+
+    Args:
+        run: The run; one on a device is not checked.
+        processes: Number of processes.
+
+    Raises:
+        ResourceError: if it has less.
+    """
+    if run.device != "cpu":
+        return
+    model, tokens = as_model(run.network), run.task.sequence_length
+    own, rows = _count_rows(run, processes)
+    execution = run.training.execution
+    precision = "mixed" if execution.precision == "bf16" else "fp32"
+    state = STATE_BYTES[precision] * model_parameters(model).total // processes
+    activations = activation_bytes(
+        model, tokens=tokens, precision=precision, checkpointing=execution.recompute_blocks
+    )
+    # The loss is fused: not all logits exist at once.
+    activations -= tokens * model.vocabulary * LOGIT_BYTES
+    require_memory(
+        state + own * tokens * _TOKEN_BYTES + rows * activations,
+        f"training with {own:,} rows of {tokens:,} tokens, {rows:,} at a time, takes",
+        "use a smaller --micro-batch-size, --batch-size, --context or network",
     )
 
 
@@ -49,9 +74,7 @@ def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError
         step: Completed steps.
         processes: Number of processes.
     """
-    training = run.training
-    execution, own = training.execution, -(-training.batch_size // processes)
-    rows = min(execution.micro_batch_size or own, own)
+    execution, (_, rows) = run.training.execution, _count_rows(run, processes)
     options = [f"--micro-batch-size {rows // 2}"] if rows > 1 else []
     if not execution.recompute_blocks:
         options.append("--recompute-blocks")
@@ -63,6 +86,12 @@ def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError
         f"{run.task.sequence_length:,} tokens, {_peak(run.device)} in use; the last checkpoint is "
         f"kept; to use less memory, {less}"
     )
+
+
+def _count_rows(run: RunConfig, processes: int) -> tuple[int, int]:
+    """Return the rows of a process in a step, and in a micro-batch."""
+    own = -(-run.training.batch_size // processes)
+    return own, min(run.training.execution.micro_batch_size or own, own)
 
 
 def _peak(device: str) -> str:

@@ -24,7 +24,9 @@ from qkvary.studies.running.trainings import (
 from qkvary.studies.study import Study
 from qkvary.training.presets import find_preset
 
-DATA = DataReference(name="some", folder="here", fingerprint="f" * 64, tokenizer=ByteTokenizer())
+DATA = DataReference(
+    name="some", folder="here", fingerprint="f" * 64, vocabulary=ByteTokenizer().vocabulary
+)
 NAME = "train lm-10m on some"
 
 

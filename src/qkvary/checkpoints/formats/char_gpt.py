@@ -58,6 +58,11 @@ def recognises(path: Path) -> bool:
     return b'"chars"' in read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES)
 
 
+def tokenizer_files(_vocabulary: int) -> tuple[str, ...]:
+    """Return no name: the configuration has the characters."""
+    return ()
+
+
 def load(path: Path) -> LoadedModel:
     """Load a model with its characters.
 

@@ -140,6 +140,11 @@ def read_header(data: bytes, where: str) -> Header:
     )
 
 
+def tokenizer_files(vocabulary: int) -> tuple[str, ...]:
+    """Return the names of a tokenizer for so many tokens, beside the weights."""
+    return f"tok{vocabulary}.bin", "tokenizer.bin"
+
+
 def read_tokenizer(
     data: bytes, vocabulary: int, where: str, *, one_space: bool = False
 ) -> PieceTokenizer:
@@ -189,7 +194,7 @@ def _only(folder: Path) -> Path:
 
 
 def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
-    for name in (f"tok{vocabulary}.bin", "tokenizer.bin"):
+    for name in tokenizer_files(vocabulary):
         path = file.parent / name
         if path.exists() and path != file:
             data = read_file(path, limit=MAX_SIDE_FILE_BYTES)

@@ -63,6 +63,11 @@ def load(path: Path) -> LoadedModel:
     return build_model(config, named, _read_tokenizer(folder), str(folder / WEIGHTS))
 
 
+def tokenizer_files(_vocabulary: int) -> tuple[str, ...]:
+    """Return the name of our tokenizer, beside the weights."""
+    return (OWN_TOKENIZER,)
+
+
 def _read(folder: Path, name: str, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:
     """Return the bytes of a file, verified if there is a manifest."""
     if (folder / MANIFEST_NAME).is_file():

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import replace
+from itertools import product
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.blocks import ProjectedAttention, Storage
@@ -16,7 +18,11 @@ from qkvary.arch.models import Model, as_model, map_layers
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.decoding import decode_step
-from qkvary.costs.formats import Dtype, cache_format, parse_format
+from qkvary.costs.formats import Dtype, cache_format, dtype_bytes, parse_format
+from qkvary.costs.memory import forward_bytes
+from qkvary.costs.parameters import network_parameters
+from qkvary.inference.benchmark.records import DecodeCase, DecodeQuestion
+from qkvary.storage.memory import require_memory
 
 STORED: dict[CacheLayout, Storage] = {
     "sources": "needed",
@@ -70,6 +76,45 @@ def make_network(label: str, sizes: Sizes) -> LanguageModelConfig:
         vocabulary=sizes.vocabulary,
         max_tokens=1,
         positions="learned" if variant.positions == "none" else "none",
+    )
+
+
+def check_memory(question: DecodeQuestion, *, num_layers: int | None = None) -> None:
+    """Check that the CPU has the memory for weights, cache and a pass over the prompt of each case.
+
+    Args:
+        question: The cases; those on a device are not checked.
+        num_layers: Layers of every network, whose own are then one. A network lists its layers, so
+            one with too many must not be made.
+
+    Raises:
+        ResourceError: if it has less.
+    """
+    if question.settings.device != "cpu":
+        return
+    for network, context, batch, dtype, choice in product(
+        question.networks, question.contexts, question.batches, question.dtypes, question.caches
+    ):
+        variant, options = name_variant(network), choice.resolve(CacheOptions())
+        case = DecodeCase(variant=variant, context=context, batch=batch, dtype=dtype)
+        longest = network.max_tokens if question.checkpoint else context
+        needed = _answer_bytes(replace(network, max_tokens=longest), options, case)
+        if num_layers is not None:
+            two = replace(network, max_tokens=longest, num_layers=2)
+            needed += (num_layers - 1) * (_answer_bytes(two, options, case) - needed)
+        require_memory(
+            needed,
+            f"decoding {variant} with {context:,} tokens in batches of {batch:,} takes",
+            "use a smaller network, --context or --batch",
+        )
+
+
+def _answer_bytes(network: LanguageModelConfig, options: CacheOptions, case: DecodeCase) -> int:
+    tokens, number_bytes = case.context, dtype_bytes(case.dtype)
+    return (
+        number_bytes * network_parameters(network).total
+        + cache_formula_bytes(network, options, tokens=tokens, batch=case.batch, dtype=case.dtype)
+        + forward_bytes(network, tokens=case.batch * tokens, number_bytes=number_bytes)
     )
 
 

@@ -18,6 +18,10 @@ from qkvary.inference.evaluation.scoring import Progress, ignore_progress, score
 from qkvary.inference.evaluation.texts import Text
 from qkvary.inference.evaluation.windows import cut
 from qkvary.nn.decoder import Decoder
+from qkvary.storage.memory import require_memory
+
+PADDED_BYTES = 16
+"""Bytes of a token of padded rows: its number, and where it is in the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +179,15 @@ def score_as_papers(
 
     Raises:
         ValueError: if there is no separator for padding.
+        ResourceError: if this machine has no memory for the rows.
     """
     if text.separator is None:
         raise ValueError("expected a separator for padding, got a tokenizer without one")
+    require_memory(
+        text.documents * (context + 1) * PADDED_BYTES,
+        f"padding {text.documents:,} documents to {context:,} tokens takes",
+        "use a smaller --context, or --no-paper",
+    )
     rows, real = pad_rows(text, context=context, separator=text.separator)
     losses = score_rows(model, rows, batch_size=batch_size, on_progress=on_progress)
     count = int(real.sum())

@@ -7,8 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qkvary.costs.memory import forward_bytes
 from qkvary.inference.evaluation.windows import Windows, batch
 from qkvary.nn.decoder import Decoder, device_of
+from qkvary.storage.memory import require_memory
+from qkvary.text.names import count
 
 Progress = Callable[[int, int], None]
 """Called with the number of scored windows and their total."""
@@ -42,8 +45,11 @@ def score_windows(
     Raises:
         ValueError: if the network is in training mode, shorter than a window, or a token is not in
             its vocabulary.
+        ResourceError: if this machine has no memory for a batch.
     """
-    check(model, tokens, longest=int(windows.lengths.max(initial=0)))
+    longest = int(windows.lengths.max(initial=0))
+    check(model, tokens, longest=longest)
+    _require_memory(model, rows=min(batch_size, len(windows)), length=longest)
     losses = np.full(len(tokens), np.nan)
     done = 0
     for numbers in batch(windows, size=batch_size):
@@ -81,6 +87,7 @@ def score_rows(
         ValueError: as ``score_windows``.
     """
     check(model, rows.reshape(-1), longest=rows.shape[1] - 1)
+    _require_memory(model, rows=min(batch_size, len(rows)), length=rows.shape[1] - 1)
     losses = np.empty((len(rows), rows.shape[1] - 1))
     for first in range(0, len(rows), batch_size):
         part = _put(rows[first : first + batch_size], model)
@@ -115,6 +122,17 @@ def check(model: Decoder, tokens: NDArray[np.int64], *, longest: int) -> None:
             f"expected tokens below {model.config.vocabulary}, the vocabulary of the network, got "
             f"{highest}: the text was encoded for another network"
         )
+
+
+def _require_memory(model: Decoder, *, rows: int, length: int) -> None:
+    if device_of(model).type != "cpu":
+        return
+    size = next(model.parameters()).element_size()
+    require_memory(
+        forward_bytes(model.config, tokens=rows * length, number_bytes=size),
+        f"scoring {count(rows, 'window')} of {length:,} tokens at a time takes",
+        "use a smaller --batch-size or --context",
+    )
 
 
 def _put(values: NDArray[np.int64], model: Decoder) -> Tensor:

@@ -65,18 +65,25 @@ def measure_text(
         UsageError: if the text does not exist, has other tokens than the network, or the network
             cannot read such windows.
         ValueError: for a stride beyond the context, or no token to predict.
+        ResourceError: if this machine has no memory for the windows.
     """
     network = loaded.network
-    context = reading.context or network.config.max_tokens
+    requested = reading.context or network.config.max_tokens
+    longest = lengthen(network, requested)
+    lengthen(network, max(reading.lengths, default=1))
+    text = _load_text(loaded, reading)
+    # More than the text has would only pad it.
+    spans = text.spans(joined=reading.joined)
+    most = int((spans[:, 1] - spans[:, 0]).max(initial=0)) - 1
+    context = min(requested, max(network.config.max_tokens, most))
+    stride = reading.stride or requested
     protocol = Protocol(
         context=context,
-        stride=context if reading.stride is None else reading.stride,
+        # One beyond the requested context is refused.
+        stride=stride if stride > requested else min(stride, context),
         joined=reading.joined,
         batch_size=batch_size,
     )
-    longest = lengthen(network, context)
-    lengthen(network, max(reading.lengths, default=1))
-    text = _load_text(loaded, reading)
     with show_progress("reading") as on_progress:
         score = score_text(longest, text, protocol, on_progress=on_progress)
     paper, lengths = None, ()

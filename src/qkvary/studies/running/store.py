@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,10 +28,11 @@ from qkvary.storage.durable import (
     clean_leftovers,
     make_directory,
     quarantine,
+    refuse_files,
     remove_dir,
     remove_file,
 )
-from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
+from qkvary.storage.errors import DamagedError, UnsafeError
 from qkvary.storage.journal import parse_journal
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.locks import Owner, OwnerLock, is_held, read_owner
@@ -60,11 +60,9 @@ class Store:
         """Open the store at ``path``.
 
         Raises:
-            UsageError: if it is a file.
+            TargetError: if a file is in the way.
         """
-        with suppress(OSError):
-            if path.is_file():
-                raise UsageError(f"expected a folder of runs, got {path}, which is a file")
+        refuse_files(path)
         self.path = path
 
     def directory(self, key: str) -> Path:

@@ -1,0 +1,185 @@
+"""The options of ``train``: the corpus, changes to the preset, execution, and running."""
+
+import dataclasses
+import math
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from qkvary.cli._options import convert_positive, convert_threads
+from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
+from qkvary.storage.errors import UsageError
+from qkvary.studies.pretraining import ExecutionOverrides
+from qkvary.tasks.config import Protocol
+from qkvary.training.config import OnNonfinite, Precision
+
+
+def _count(name: str, text: str) -> Any:
+    return Parameter(name=name, converter=convert_positive, help=text)
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """The training data."""
+
+    data: Annotated[
+        str | None,
+        Parameter(
+            name="--data",
+            help="A text file, a folder, a corpus by name, hf:owner/name, or a prepared set. What "
+            "is not prepared is prepared. The preset's own corpus if not given.",
+        ),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        Parameter(
+            name="--tokenizer",
+            help="gpt2, bytes, characters, or a tokenizer.json; the preset's own if not given.",
+        ),
+    ] = None
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Changes to the preset."""
+
+    steps: Annotated[
+        int | None,
+        _count("--steps", "Steps; warm-up and validations are shortened with them."),
+    ] = None
+    batch_size: Annotated[
+        int | None, _count("--batch-size", "Rows per step, over all processes.")
+    ] = None
+    context: Annotated[int | None, _count("--context", "Tokens per row: 256, 1k.")] = None
+    learning_rate: Annotated[
+        float | None, Parameter(name="--learning-rate", help="The peak of the learning rate.")
+    ] = None
+    evaluate_every: Annotated[
+        int | None, _count("--evaluate-every", "Steps between validations.")
+    ] = None
+    validation_tokens: Annotated[
+        int | None, _count("--validation-tokens", "Tokens per validation; 64k if not given.")
+    ] = None
+    test_tokens: Annotated[
+        int | None, _count("--test-tokens", "Tokens scored at the end; all if not given.")
+    ] = None
+    on_nonfinite: Annotated[
+        OnNonfinite | None,
+        Parameter(
+            name="--on-nonfinite",
+            help="Action at a step with a non-finite loss or gradient: stop, or skip.",
+        ),
+    ] = None
+    spike_guard: Annotated[
+        bool | None,
+        Parameter(name="--spike-guard", help="End a run whose loss stays far above earlier ones."),
+    ] = None
+    protocol: Annotated[
+        Protocol | None,
+        Parameter(name="--protocol", help="packed, or padded-paper: the published one."),
+    ] = None
+    document_mask: Annotated[
+        bool,
+        Parameter(name="--document-mask", negative=(), help="Attend within a document only."),
+    ] = False
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Computing:
+    """The execution settings."""
+
+    micro_batch_size: Annotated[
+        int | None,
+        _count("--micro-batch-size", "Rows per forward pass, in each process."),
+    ] = None
+    precision: Annotated[
+        Precision | None,
+        Parameter(name="--precision", help="full, or bf16: products in bfloat16."),
+    ] = None
+    compile: Annotated[
+        bool | None,
+        Parameter(name="--compile", help="Compile the network with torch."),
+    ] = None
+    recompute_blocks: Annotated[
+        bool | None,
+        Parameter(
+            name="--recompute-blocks",
+            negative=(),
+            help="Recompute blocks for their gradient: less memory, a third more work.",
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        Parameter(
+            name="--threads",
+            converter=convert_threads,
+            help="Threads on a CPU; the number of processors if not given, 1 under torchrun. "
+            "Another number is another run.",
+        ),
+    ] = None
+
+    def overrides(self, device: str) -> ExecutionOverrides:
+        """Return the execution settings to override on a device."""
+        is_single = device == "cpu" and "WORLD_SIZE" not in os.environ
+        default = (os.cpu_count() or 1) if is_single else 1
+        overrides = ExecutionOverrides(**dataclasses.asdict(self))
+        return dataclasses.replace(overrides, threads=self.threads or default)
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """Logging, checkpoints, resuming, and the strategy of several processes."""
+
+    sample: Annotated[
+        str | None, Parameter(name="--sample", help="Continue this text at each validation.")
+    ] = None
+    tensorboard: Annotated[
+        Path | None,
+        Parameter(name="--tensorboard", help="Folder for TensorBoard's copy of the log."),
+    ] = None
+    checkpoint_seconds: Annotated[
+        float, Parameter(name="--checkpoint-seconds", help="Seconds between two checkpoints.")
+    ] = 60.0
+    keep: Annotated[int, _count("--keep", "Number of newest checkpoints to keep; at least 1.")] = (
+        DEFAULT_KEEP
+    )
+    allow_change: Annotated[
+        bool,
+        Parameter(
+            name="--allow-change",
+            negative=(),
+            help="Resume runs that were begun with other threads, another device or another "
+            "--micro-batch-size.",
+        ),
+    ] = False
+    anew: Annotated[
+        bool,
+        Parameter(name="--anew", negative=(), help="Leave such runs, and begin new ones."),
+    ] = False
+    strategy: Annotated[
+        Literal["ddp", "fsdp"],
+        Parameter(
+            name="--strategy",
+            help="Under torchrun: ddp gives every process the whole network, fsdp a shard of it.",
+        ),
+    ] = "ddp"
+
+    def check(self) -> None:
+        """Refuse an invalid interval of checkpoints."""
+        if not 0.0 <= self.checkpoint_seconds < math.inf:
+            raise UsageError(
+                "expected a number of seconds for --checkpoint-seconds, 0 for every step, got "
+                f"{self.checkpoint_seconds}"
+            )
+
+
+OWN_CORPUS = Corpus()
+NO_CHANGES = Changes()
+AS_THE_PRESET = Computing()
+DEFAULT_RUNNING = Running()

@@ -1,0 +1,19 @@
+"""The least memory that computing with a network takes, to refuse what cannot fit."""
+
+from qkvary.arch.networks import TokenNetwork
+
+_TOKEN_BYTES = 8
+
+
+def forward_bytes(network: TokenNetwork, *, tokens: int, number_bytes: int) -> int:
+    """Return the least bytes that a forward pass takes beside the weights.
+
+    These are the numbers of the tokens, the residual stream and the inner activations of one
+    feed-forward network; what a kernel needs for attention is left out.
+
+    Args:
+        network: The network.
+        tokens: Tokens over all rows.
+        number_bytes: Bytes of a number of the network.
+    """
+    return tokens * (_TOKEN_BYTES + number_bytes * (network.d_model + network.block.d_ff))

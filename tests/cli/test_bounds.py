@@ -1,0 +1,125 @@
+"""Sizes that this machine has no memory for are refused in a sentence before they are built."""
+
+from pathlib import Path
+
+import pytest
+
+from qkvary.cli import main as entry
+from qkvary.cli.main import main
+from qkvary.storage import memory
+from tests.cli.tiny_training import tiny_places, train
+from tests.reference import llama2c
+
+RESOURCES = 4
+
+tiny = pytest.fixture(tiny_places)
+
+
+@pytest.fixture(scope="module")
+def rotary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bounds") / "rotary"
+    llama2c.write_stand_in(folder)
+    (folder.parent / "text.txt").write_text("the cat sat on the mat. " * 20, "utf-8")
+    return folder
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Return the only sentence of a refused command."""
+    assert main(words) == RESOURCES
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--d-model", "10000000"),
+        ("--num-layers", "1000000000"),
+        ("--vocabulary", "1000000000000"),
+        ("--context", "1000000000"),
+        ("--batch", "1000000000"),
+        ("--num-layers", "10000000", "--dtype", "bfloat16", "--variant", "Q-K=V@rotary"),
+    ],
+)
+def test_networks_to_measure(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, "bench", "decode", *words)
+    assert "iB of memory" in said
+    assert "are free" in said
+
+
+def test_a_checkpoint_to_measure(
+    rotary: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = refusal(capsys, "bench", "decode", str(rotary), "--batch", "1000000000")
+    assert "of memory" in said
+    monkeypatch.setattr(memory, "free_memory_bytes", lambda: 1000)
+    said = refusal(capsys, "generate", str(rotary), "the")
+    assert f"reading {rotary}" in said
+    assert "takes at least" in said
+
+
+@pytest.mark.parametrize(
+    "words", [("bench", "decode"), ("train", "lm-10m", "--dry-run"), ("study", "quickstart")]
+)
+def test_threads_and_workers(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    name = "--workers" if "study" in words else "--threads"
+    assert f"expected {name} of at most 1,024, got 100,000" in refusal(
+        capsys, *words, name, "100000"
+    )
+
+
+def test_windows_are_no_longer_than_the_text(
+    rotary: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever is typed, nothing is padded beyond the text and the network."""
+    typed = ["evaluate", str(rotary), "--data", str(rotary.parent / "text.txt")]
+    assert main([*typed, "--context", "1000000000000"]) == 0
+    long = capsys.readouterr().out
+    assert main([*typed, "--context", "480"]) == 0
+    assert "480" in capsys.readouterr().out
+    assert "1,000,000" not in long
+
+
+def test_windows_that_do_not_fit(
+    rotary: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = rotary.parent / "long.txt"
+    long.write_text("the cat sat on the mat. " * 9000, "utf-8")
+    monkeypatch.setattr(memory, "free_memory_bytes", lambda: 2**24)
+    said = refusal(capsys, "evaluate", str(rotary), "--data", str(long), "--context=1M")
+    assert "scoring 1 window of 12" in said
+    assert "or --context" in said
+
+
+def test_beams(rotary: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", str(rotary), "the", "--beams", "1000000"]) == 2
+    assert "expected from 1 to 1,024 beams, got 1,000,000" in capsys.readouterr().err
+
+
+def test_a_training(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--batch-size", "1000000000000"], ["--context", "1000000000"]):
+        assert train(tiny, *words, "--steps", "12", "--dry-run") == RESOURCES
+        assert "of memory, " in capsys.readouterr().err
+        assert train(tiny, *words, "--steps", "12") == RESOURCES
+        assert "of memory, " in capsys.readouterr().err
+    assert not (tiny / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 25600000000"),
+        type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"),
+    ],
+)
+def test_memory_that_runs_out_is_no_bug(
+    error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr(entry, "_run", fail)
+    assert refusal(capsys, "variants").startswith("qkvary: out of memory; ")

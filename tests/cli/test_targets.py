@@ -1,0 +1,104 @@
+"""Where nothing can be written, a command says what it expected and what is there."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from qkvary.cli.main import main
+from qkvary.storage import durable
+from qkvary.storage.durable import atomic_write_file, check_folder
+from qkvary.storage.errors import TargetError
+from tests.reference import llama2c
+
+BAD_INPUT = 2
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    llama2c.write_stand_in(tmp_path / "model")
+    (tmp_path / "afile").write_text("mine")
+    (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 99)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "report quickstart --to afile",
+        "report quickstart --to afile/x",
+        "report quickstart --out afile",
+        "export model --out afile/x",
+        "plan gpt2 --gpu a100-40gb --out afile",
+        "plan gpt2 --gpu a100-40gb --out afile/x.html",
+        "evaluate model --data text.txt --out afile/x.json",
+        "study quickstart --out afile",
+        "study quickstart --out afile/x",
+        "train lm-10m --data text.txt --tokenizer bytes --steps 1 --out afile/x",
+        "train lm-10m --data text.txt --tokenizer bytes --steps 1 --tensorboard afile",
+        "data prepare text.txt --tokenizer bytes --out afile",
+        "data prepare text.txt --tokenizer bytes --out afile/x",
+        "bench decode --out afile",
+        "bench decode --out afile/x.json",
+    ],
+)
+def test_a_file_where_a_folder_is_expected(
+    places: Path, typed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(typed.split()) == BAD_INPUT
+    said = capsys.readouterr().err
+    assert "expected" in said
+    assert "folder" in said
+    assert "afile" in said
+    assert "a file" in said
+    assert "check the disk" not in said
+    assert (places / "afile").read_text() == "mine"
+    assert not (places / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "data prepare text.txt --tokenizer bytes",
+        "train lm-10m --data text.txt --tokenizer bytes --steps 1",
+    ],
+)
+def test_a_cache_that_is_a_file(
+    places: Path, typed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QKVARY_CACHE", "afile")
+    assert main(typed.split()) == BAD_INPUT
+    assert f"expected a folder at {places / 'afile'}, got a file" in capsys.readouterr().err
+
+
+def test_a_folder_where_a_file_is_expected(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = ["evaluate", "model", "--data", "text.txt", "--out", "model"]
+    assert main(typed) == BAD_INPUT
+    assert "expected a file at model, got a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
+def test_missing_permissions(
+    places: Path, monkeypatch: pytest.MonkeyPatch, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Root may write everywhere, so the system's refusal is imitated."""
+    (places / "theirs").mkdir(mode=0o755)
+
+    def refuse(path: object, *_arguments: object, **_options: object) -> int:
+        raise PermissionError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(durable.os, "open", refuse)
+    with pytest.raises(TargetError) as refused:
+        atomic_write_file(places / "theirs" / "a.json", b"1")
+    said = str(refused.value)
+    assert said.startswith(f"expected a folder to write to, got {places / 'theirs'}, which belongs")
+    assert said.endswith("make the folder writable, or choose another one")
+    with pytest.raises(TargetError, match="expected a folder to write to"):
+        check_folder(places / "theirs" / "new" / "x")
+    assert main(["export", "model", "--out", "theirs/x"]) == BAD_INPUT
+    assert "expected a folder to write to, got " in capsys.readouterr().err

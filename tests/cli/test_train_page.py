@@ -1,0 +1,97 @@
+"""The page of a training opens with what was learnt, and compares only where there is something."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkvary.cli.main import main
+from qkvary.text import numbers
+from tests.cli.tiny_training import document, make_places, train
+
+FORMATS = ("html", "markdown", "json")
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = make_places(tmp_path_factory.mktemp("page"), patch)
+        patch.setattr("qkvary.reports.files.DEFAULT_FORMATS", FORMATS)
+        yield folder
+
+
+def page(folder: Path) -> tuple[str, str]:
+    """Return what is before the sections of the page, and the whole Markdown document."""
+    (html,) = folder.glob("runs/reports/*/report.html")
+    text = html.read_text("utf-8")
+    return text.partition("<main")[0].partition("<body>")[2], html.with_suffix(".md").read_text()
+
+
+def test_one_network_opens_with_its_curve_and_loss(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(places, "--json") == 0
+    found = document(capsys)
+    metrics = dict(found["summary"]["runs"][0]["metrics"])
+    opening, markdown = page(places)
+    loss, bits = metrics["test_loss"], metrics["test_bits_per_byte"]
+    sentence = (
+        f"QKV@rotary ended with a loss of {numbers.real(loss, 4)} nats per token on held-out "
+        f"text: a perplexity of {numbers.real(math.exp(loss), 4)}, or {numbers.real(bits, 4)} bits "
+        "per byte."
+    )
+    for text in (opening, markdown):
+        assert sentence in text
+        assert "the data support" not in text
+        assert "ifferences to" not in text
+    assert "<h1><bdi>What does lm-tiny learn on mine?" in opening
+    assert '<div class="picture">' in opening
+    assert "Loss on held-out text" in opening
+    assert markdown.index("## What it writes") < markdown.index("## Learning curves")
+    for absent in ("## Results", "## Quality and cost", "## Published figures"):
+        assert absent not in markdown
+    (text,) = found["texts"].values()
+    assert text.strip()
+    letters = "".join(letter for letter in text if letter.isascii() and letter.isprintable())
+    assert letters
+    written = markdown.partition("## What it writes")[2].partition("## ")[0]
+    assert [letter for letter in letters if letter not in written] == []
+
+
+def test_a_report_at_a_later_time_shows_the_same(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(places, "--json") == 0
+    first = document(capsys)["texts"]
+    call = ["report", "train lm-tiny on mine", "--out", str(places / "runs"), "--json"]
+    assert main([*call, "--format", "html"]) == 0
+    assert document(capsys)["texts"] == first
+    assert "ended with a loss of" in page(places)[0]
+
+
+def test_several_networks_are_compared_behind_what_they_learnt(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(places, "--variant", "QKV", "Q-K=V", "--seeds", "0,1") == 0
+    printed = capsys.readouterr().out
+    opening, markdown = page(places)
+    for name in ("QKV", "Q-K=V"):
+        said = f"{name} ended with a loss of "
+        assert said in markdown
+        assert said in printed
+    assert "(the mean of 2 seeds)" in opening
+    assert "the paired difference to QKV" in markdown
+    assert markdown.index("## What it writes") < markdown.index("## Results")
+
+
+def test_without_a_finished_run_there_is_no_loss(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--data", str(places / "mine.txt"), "--out", str(places / "other")]
+    sizes = ["--steps", "12", "--batch-size", "4", "--learning-rate", "1e30", "--threads", "1"]
+    assert main(["train", "lm-tiny", *out, *sizes, "--json"]) == 5
+    report = document(capsys)
+    assert report["texts"] == {}
+    (path,) = (places / "other").glob("reports/*/report.md")
+    assert "QKV@rotary has no finished run: 1 diverged." in path.read_text()

@@ -1,0 +1,41 @@
+"""What is free, and what is refused because it is not."""
+
+from pathlib import Path
+
+import pytest
+
+from qkvary.storage import memory
+from qkvary.storage.errors import ResourceError
+from qkvary.storage.memory import free_memory_bytes, require_memory
+
+
+def test_free_memory_is_plausible() -> None:
+    free = free_memory_bytes()
+    assert free is not None
+    assert 2**20 < free < 2**50
+
+
+def test_a_limit_of_the_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(memory, "_CONTAINER_LIMIT", limit)
+    limit.write_text("max\n")
+    assert (free_memory_bytes() or 0) > 4096
+    limit.write_text("4096\n")
+    assert free_memory_bytes() == 4096
+
+
+def test_what_is_unknown_refuses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_MEMORY", tmp_path / "none")
+    monkeypatch.setattr(memory.os, "sysconf", lambda _name: -1)
+    assert free_memory_bytes() is None
+    require_memory(2**80, "a tower takes", "build lower")
+
+
+def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_memory_bytes", lambda: 2**20)
+    require_memory(2**20, "a tower takes", "build lower")
+    with pytest.raises(ResourceError) as refused:
+        require_memory(2**31, "a tower takes", "build lower")
+    assert str(refused.value) == (
+        "a tower takes at least 2 GiB of memory, 1 MiB are free; build lower"
+    )
