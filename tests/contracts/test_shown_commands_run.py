@@ -43,7 +43,7 @@ def typed(page: Path) -> list[str]:
 
 
 def write_text(path: Path) -> None:
-    path.write_text(TEXT * 60, "utf-8")
+    path.write_text(TEXT * 300, "utf-8")
 
 
 def write_study(path: Path) -> None:
@@ -58,8 +58,8 @@ def write_documents(path: Path) -> None:
 
 def write_stories(path: Path) -> None:
     path.mkdir()
-    for name in ("one", "two"):
-        write_text(path / f"{name}.txt")
+    for number in range(40):
+        (path / f"{number}.txt").write_text(f"Story {number}. {TEXT}", "utf-8")
 
 
 def write_record(path: Path) -> None:
