@@ -1,15 +1,17 @@
 """Where nothing can be written, a command says what it expected and what is there."""
 
 import errno
+import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from qkvary.cli.main import main
 from qkvary.storage import durable
-from qkvary.storage.durable import atomic_write_file, check_folder
-from qkvary.storage.errors import TargetError
+from qkvary.storage.durable import atomic_write_file, check_folder, write_output
+from qkvary.storage.errors import ResourceError, TargetError
 from tests.reference import llama2c
 
 BAD_INPUT = 2
@@ -102,3 +104,33 @@ def test_missing_permissions(
         check_folder(places / "theirs" / "new" / "x")
     assert main(["export", "model", "--out", "theirs/x"]) == BAD_INPUT
     assert "expected a folder to write to, got " in capsys.readouterr().err
+
+
+def test_what_is_no_regular_file_is_written_through(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rename would put a file where the pipe or the link was."""
+    (places / "link.json").symlink_to(places / "target.json")
+    (places / "target.json").write_text("old, and longer than nothing" * 999)
+    evaluate = ["evaluate", "model", "--data", "text.txt", "--json", "--out"]
+    assert main([*evaluate, "link.json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (places / "link.json").is_symlink()
+    assert json.loads((places / "target.json").read_text()) == document
+
+    os.mkfifo(places / "pipe.json")
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit((places / "pipe.json").read_text)
+        assert main([*evaluate, "pipe.json"]) == 0
+        assert json.loads(read.result()) == document
+    assert (places / "pipe.json").is_fifo()
+
+
+def test_a_device_is_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_arguments: object) -> None:
+        raise AssertionError("a device would be replaced")
+
+    monkeypatch.setattr(Path, "rename", fail)
+    write_output(Path(os.devnull), b"nothing")
+    with pytest.raises(ResourceError, match="cannot write /dev/full: No space left on device"):
+        write_output(Path("/dev") / "full", b"something")

@@ -21,7 +21,7 @@ from qkvary.cli._options import (
 )
 from qkvary.cli._output import console, show, to_json
 from qkvary.inference.evaluation.reading import Split, TextReading
-from qkvary.storage.durable import atomic_write_file, check_file, make_directory
+from qkvary.storage.durable import check_file, make_directory, write_output
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
 from qkvary.text.units import parse_count
@@ -216,7 +216,7 @@ def command(
         document |= _score_tasks(loaded, names, asking, running, against)
     if out is not None:
         make_directory(out.absolute().parent)
-        atomic_write_file(out, to_json(document).encode())
+        write_output(out, to_json(document).encode())
     show(evaluation_report(document), json_output=json_output)
 
 

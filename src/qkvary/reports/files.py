@@ -10,7 +10,7 @@ from qkvary.reports.markdown import render_markdown
 from qkvary.reports.page import render_page
 from qkvary.reports.report import DEFAULT_FORMATS, FORMATS, Report, ReportFormat
 from qkvary.reports.tables import table_csv
-from qkvary.storage.durable import atomic_write_file, check_folder, make_directory
+from qkvary.storage.durable import check_folder, make_directory, write_output
 from qkvary.storage.errors import UsageError
 
 RECORD_NAME = "record.json"
@@ -45,7 +45,7 @@ def write_report(
     files = {(target if single else target / name): data for name, data in made.items()}
     for path, data in files.items():
         make_directory(path.absolute().parent)
-        atomic_write_file(path, data)
+        write_output(path, data)
     return tuple(files)
 
 

@@ -136,7 +136,8 @@ def check_file(path: Path) -> None:
     """
     if path.is_dir():
         raise TargetError(f"expected a file at {path}, got a folder")
-    check_folder(path.absolute().parent)
+    if path.is_file() or not path.exists():
+        check_folder(path.absolute().parent)
 
 
 def sync_directory(directory: Path) -> None:
@@ -239,6 +240,24 @@ def atomic_write_file(path: Path, data: bytes) -> None:
             finally:
                 os.close(descriptor)
         sync_directory(path.parent)
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write a file that the user named: atomically, or through what is no regular file.
+
+    A device, a pipe or a link would be replaced by the rename of an atomic write.
+
+    Raises:
+        TargetError: if the path is a folder, or permissions are missing.
+        ResourceError: as ``atomic_write_file``.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
+        with explain_os_errors(path, len(data)), path.open("wb", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+    else:
+        atomic_write_file(path, data)
 
 
 @contextmanager
