@@ -13,8 +13,15 @@ Box = tuple[float, float, float, float]
 """The left, top, right and bottom of a rectangle."""
 
 HEIGHT = 14.0
-_WIDTHS = {"-": 4.2, "(": 4.2, ")": 4.2, "I": 3.6, "[": 4.2, "]": 4.2, "/": 3.6, ",": 3.6, "=": 7.2}
-"""Widths in pixels of a bold 12 px Helvetica; capitals 9.4, everything else 7.2."""
+_WIDTHS = {
+    **dict.fromkeys("-I", 5.0),
+    **dict.fromkeys("()[]/,", 5.6),
+    **dict.fromkeys("=+", 10.1),
+    "Q": 10.3,
+    "M": 12.0,
+}
+"""Widths in pixels of a bold 12 px letter in the wider of Helvetica and DejaVu Sans; capitals 9.9,
+everything else 8.4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +48,7 @@ class Spot:
 
 def text_width(text: str) -> float:
     """Return an upper bound of the width of a label."""
-    return 2 + sum(_WIDTHS.get(letter, 9.4 if letter.isupper() else 7.2) for letter in text)
+    return 2 + sum(_WIDTHS.get(letter, 9.9 if letter.isupper() else 8.4) for letter in text)
 
 
 def place(spots: Sequence[Spot], obstacles: Sequence[Box], area: Box) -> list[Label | None]:
