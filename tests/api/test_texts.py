@@ -70,3 +70,13 @@ def test_a_checkpoint_without_tokenizer_is_refused(folder: Path) -> None:
         qk.evaluate((network, None), [])
     with pytest.raises(ValueError, match="split out of train, validation, test, got 'dev'"):
         qk.evaluate(folder / "model", folder / "text.txt", split="dev")
+
+
+def test_a_tokenizer_is_named_for_a_checkpoint_without_one(folder: Path) -> None:
+    network, _ = qk.load(folder / "model")
+    save_model(folder / "bare", network)
+    loaded = qk.load(folder / "bare", tokenizer="bytes")
+    texts = [qk.generate(one, "the cat", tokens=5) for one in (loaded, folder / "model")]
+    assert texts[0] == texts[1]
+    with pytest.raises(ValueError, match="which has its own, got bytes"):
+        qk.load(folder / "model", tokenizer="bytes")

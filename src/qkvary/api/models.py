@@ -10,7 +10,7 @@ from qkvary.arch.labels import as_variant
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import Network
 from qkvary.arch.variants import Variant
-from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.data.model_configs import resolve_model
 from qkvary.text.units import parse_count, parse_share
 
@@ -31,12 +31,20 @@ Labels = str | Variant | Sequence[str | Variant]
 """One variant or several, each as a value or by its label."""
 
 
-def load(checkpoint: str | Path, *, device: str = "cpu", dtype: str | None = None) -> LoadedModel:
+def load(
+    checkpoint: str | Path,
+    *,
+    tokenizer: str | None = None,
+    device: str = "cpu",
+    dtype: str | None = None,
+) -> LoadedModel:
     """Load a language model and its tokenizer.
 
     Args:
         checkpoint: The name of a checkpoint, or the path of its folder or file: our own, a llama2.c
             ``.bin``, a character model, or a folder for transformers.
+        tokenizer: For a checkpoint without one: ``gpt2``, ``bytes``, a ``tokenizer.json``, or a
+            ``tok512.bin``.
         device: The device of the network.
         dtype: The number format of the network; as stored by default.
 
@@ -50,7 +58,11 @@ def load(checkpoint: str | Path, *, device: str = "cpu", dtype: str | None = Non
         DamagedError: if it is damaged.
         UnsafeError: if it is a pickle, which could run code.
     """
-    return load_checkpoint(Path(checkpoint).expanduser()).to(device, dtype)
+    path = Path(checkpoint).expanduser()
+    loaded = load_checkpoint(path)
+    if tokenizer is not None:
+        loaded, _ = require_tokenizer(loaded, path, tokenizer)
+    return loaded.to(device, dtype)
 
 
 def find_model(given: str | Path | Model | Network | Configured) -> Model:
