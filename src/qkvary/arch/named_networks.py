@@ -3,7 +3,7 @@
 A name means the same network wherever one is given: in Python, on the command line and in files.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -51,9 +51,9 @@ ALIASES: Mapping[str, str] = MappingProxyType(_SIZES | {"124m": "gpt2-124m"})
 """Sizes alone, as the papers name their networks: ``300M``, ``1.2B`` and ``124M`` are theirs."""
 
 
-def canonical_name(name: str) -> str | None:
-    """Return the name of the network that a name or a size means, in any spelling, or ``None``."""
-    return find_name(ALIASES.get(spell(name), name), NETWORKS)
+def canonical_name(name: str, choices: Iterable[str] = NETWORKS) -> str | None:
+    """Return the choice that a name or a size means, in any spelling, or ``None``."""
+    return find_name(ALIASES.get(spell(name), name), choices)
 
 
 def find_network(name: str, variant: Variant | str | None = None) -> LanguageModelConfig:

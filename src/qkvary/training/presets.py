@@ -145,8 +145,8 @@ def find_preset(name: str) -> Preset:
     Raises:
         UsageError: if it does not exist; the message suggests the nearest name.
     """
-    known = name if name in PRESETS else canonical_name(name)
-    if known is None or known not in PRESETS:
+    known = canonical_name(name, PRESETS)
+    if known is None:
         raise UsageError(f"expected a preset, got {name!r}; {suggest(name, PRESETS)}")
     return PRESETS[known]
 
