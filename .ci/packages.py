@@ -1,7 +1,7 @@
 """Builds the wheel and the source distribution, and installs them into empty environments.
 
     python .ci/packages.py            # the core on every Python found on PATH, every extra on 3.11
-    python .ci/packages.py core       # the core only
+    python .ci/packages.py core       # the core only; or some of the extras: train,hf
 
 Needs a package index; prints one line per environment and ends with 1 where one fails.
 """
@@ -36,7 +36,7 @@ EXTRAS = {
     "train,track": (
         "train lm-10m --data README.md --steps 1 --batch-size 1 --context 8 --tensorboard log",
     ),
-    "train,hf": ("export tiny-k --to llama --out exported",),
+    "train,hf": ("export tiny-k --out exported",),
     "train,eval": ("evaluate --help",),
 }
 """The commands that each extra is for."""
@@ -109,18 +109,17 @@ def check_core(package: Path, folder: Path) -> Iterator[str]:
         yield f"{python}, {package.name}: {files:,} bytes, and {bytecode:,} of bytecode"
 
 
-def check_extras(wheel: Path, folder: Path) -> Iterator[str]:
-    """Installs each extra with the oldest Python; yields a line for each."""
-    for extras, commands in EXTRAS.items():
-        place = folder / extras
-        interpreter = make_environment(PYTHONS[0], place, f"{wheel}[{extras}]")
-        run(interpreter, "-m", "pip", "check", cwd=place)
-        (place / "README.md").write_bytes((ROOT / "README.md").read_bytes())
-        for command in commands:
-            try_out(interpreter, command, place)
-        files, bytecode = count_bytes(interpreter)
-        yield f"{PYTHONS[0]}, {extras}: {files:,} bytes, and {bytecode:,} of bytecode"
-        shutil.rmtree(place)
+def check_extras(extras: str, wheel: Path, folder: Path) -> str:
+    """Installs extras with the oldest Python and tries their commands; returns a line."""
+    place = folder / extras
+    interpreter = make_environment(PYTHONS[0], place, f"{wheel}[{extras}]")
+    run(interpreter, "-m", "pip", "check", cwd=place)
+    (place / "README.md").write_bytes((ROOT / "README.md").read_bytes())
+    for command in EXTRAS[extras]:
+        try_out(interpreter, command, place)
+    files, bytecode = count_bytes(interpreter)
+    shutil.rmtree(place)
+    return f"{PYTHONS[0]}, {extras}: {files:,} bytes, and {bytecode:,} of bytecode"
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -130,12 +129,13 @@ def main(arguments: Sequence[str]) -> None:
         wheel, source = build(folder)
         print(f"{wheel.name}: {wheel.stat().st_size:,} bytes")
         print(f"{source.name}: {source.stat().st_size:,} bytes")
-        for package in (wheel, source):
+        wanted = arguments or ("core", *EXTRAS)
+        for package in (wheel, source) if "core" in wanted else ():
             for line in check_core(package, folder):
                 print(line, flush=True)
-        if "core" not in arguments:
-            for line in check_extras(wheel, folder):
-                print(line, flush=True)
+        for extras in wanted:
+            if extras != "core":
+                print(check_extras(extras, wheel, folder), flush=True)
 
 
 if __name__ == "__main__":
