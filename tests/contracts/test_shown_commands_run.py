@@ -4,6 +4,7 @@ A comment that says (needs …), (minutes) or (hours) marks what cannot be run h
 page are typed one after another in one folder, which has the files that the page speaks of.
 """
 
+import json
 import re
 import shlex
 import shutil
@@ -17,7 +18,14 @@ from qkvary.nn.decoding import kept
 from tests.contracts.test_commands import STUDY_FILE
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "start").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(
+        page
+        for folder in (".", "start", "guide")
+        for page in sorted((ROOT / "docs" / folder).glob("*.md"))
+    ),
+]
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ELSEWHERE = re.compile(r"#.*\((needs [^)]*|minutes|hours)\)")
 TEXT = "The cat sat on the mat. Once upon a time there was a dog named Tom who liked to run.\n"
@@ -35,17 +43,38 @@ def typed(page: Path) -> list[str]:
 
 
 def write_text(path: Path) -> None:
-    path.write_text(TEXT * 60, "utf-8")
+    path.write_text(TEXT * 300, "utf-8")
 
 
 def write_study(path: Path) -> None:
     path.write_text(STUDY_FILE, "utf-8")
 
 
+def write_documents(path: Path) -> None:
+    for name in ("train", "held-out"):
+        lines = [json.dumps({"content": f"{number}: {TEXT}"}) for number in range(20)]
+        (path.parent / f"{name}.jsonl").write_text("\n".join(lines), "utf-8")
+
+
+def write_stories(path: Path) -> None:
+    path.mkdir()
+    for number in range(40):
+        (path / f"{number}.txt").write_text(f"Story {number}. {TEXT}", "utf-8")
+
+
+def write_record(path: Path) -> None:
+    path.parent.mkdir()
+    shutil.copy(ROOT / "studies" / "decode" / "record.json", path)
+
+
 FILES: dict[str, Callable[[Path], None]] = {
-    "mine.txt": write_text,
-    "held_out.txt": write_text,
+    **dict.fromkeys(
+        ("mine.txt", "my-text.txt", "text.txt", "novel.txt", "held_out.txt"), write_text
+    ),
     "mine.py": write_study,
+    "train.jsonl": write_documents,
+    "stories/": write_stories,
+    "decode/record.json": write_record,
 }
 
 
@@ -64,7 +93,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return work
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if typed(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if typed(page)], ids=lambda page: page.stem
+)
 def test_every_command_of_a_page_runs(
     page: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -255,7 +255,7 @@ def test_one_text_beside_a_test_file_is_cut_by_position(tmp_path: Path) -> None:
         ({"a.txt": "a", "b.txt": "b"}, {"held_out": 1.5}, "a share between 0 and 1"),
         ({"a.txt": "a"}, {"held_out": 0.0}, "a share between 0 and 1"),
         ({"a.txt": "a"}, {"max_tokens": 0}, "at least one token"),
-        ({"a.txt": " "}, {}, "expected more than one document to hold some out, got 0"),
+        ({"a.txt": " "}, {}, "expected different documents to hold some out, got 0 files"),
         (
             {"a.jsonl": '{"text": "x"}'},
             {},

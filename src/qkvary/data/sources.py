@@ -211,8 +211,8 @@ def _cut_by_position(
     texts = [file for file in files if any(True for _ in FileDocuments(files=[file]).read())]
     if len(texts) != 1 or kind_of(texts[0]) not in {None, "text"}:
         raise UsageError(
-            f"expected more than one document to hold some out, got {len(texts)} in {name}; name "
-            "those for validation with `qkvary data prepare ... --validation PATH`"
+            f"expected different documents to hold some out, got {len(texts)} files in {name}; "
+            "name those for validation with `qkvary data prepare ... --validation PATH`"
         )
 
     def text() -> str:
