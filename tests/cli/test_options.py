@@ -23,6 +23,12 @@ def test_other_seeds_are_refused(text: str) -> None:
         parse_seeds(text)
 
 
+@pytest.mark.parametrize("text", ["0-99999999", "1,2,5-10005", f"0-{10**30}"])
+def test_more_seeds_than_anyone_means_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"expected at most 10,000 seeds, got 1[0-9,]+$"):
+        parse_seeds(text)
+
+
 def test_options_change_every_run_of_a_study() -> None:
     where = Where(seeds="11,13", device="cuda:1", dtype="float64")
     runs = [cell.run for cell in choose_study("quickstart", where).cells()]

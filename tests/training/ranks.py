@@ -50,8 +50,12 @@ def work(order: dict[str, Any], rank: int) -> None:
     signal.signal(signal.SIGTERM, lambda number, _frame: signalled.append(number))
     stop_after, stop_rank = order.get("stop_after"), order.get("stop_rank", 0)
 
+    rows = run.training.batch_size
+    parts = -(-rows // (run.training.execution.micro_batch_size or rows))
+
     def stop() -> bool:
-        step = next(asked)
+        # One process is asked between micro-batches too.
+        step = next(asked) // (parts if distribution.size == 1 else 1)
         if step == order.get("sleep_after") and rank == order["sleep_rank"]:
             time.sleep(order["sleep_seconds"])
         if order.get("pace"):

@@ -8,16 +8,28 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import parse_journal
+from qkvary.tasks.contract import Batch
 from qkvary.training.config import ExecutionConfig, GuardConfig, RunConfig
 from qkvary.training.distribution import SingleProcess
 from qkvary.training.gradients import step_seed
 from qkvary.training.loop import Outcome, train
 from qkvary.training.progress import Callbacks, Event
 from tests.training.toy import ToyTask, toy_run
+
+
+class CountingTask(ToyTask):
+    """A task that counts its losses, one for each micro-batch."""
+
+    losses = 0
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        self.losses += 1
+        return super().loss(model, batch)
 
 
 def log(directory: Path, *kinds: str) -> list[dict[str, Any]]:
@@ -120,6 +132,26 @@ def test_stopping_at_every_step_changes_nothing(
     assert len(statuses) == 40
     assert outcome.state_sha256 == whole[0].state_sha256
     assert outcome.metrics == whole[0].metrics
+
+
+@pytest.mark.parametrize("step", [0, 1, 13])
+def test_a_step_is_given_up_between_two_micro_batches(tmp_path: Path, step: int) -> None:
+    """A step may take minutes: the checkpoint is of the last full one, and nothing changes."""
+    micro = ExecutionConfig(micro_batch_size=2)
+    training = dataclasses.replace(toy_run().training, execution=micro)
+    run = dataclasses.replace(toy_run(), training=training)
+    (tmp_path / "whole").mkdir()
+    whole = train(run, ToyTask(), tmp_path / "whole")
+    parts = training.batch_size // 2
+    assert parts > 2
+    task, counted = CountingTask(), step * parts + 2
+    stopped = train(run, task, tmp_path, stop=lambda: task.losses >= counted)
+    assert stopped.status == "stopped"
+    assert task.losses == counted
+    assert stored_steps(tmp_path / "checkpoints") == ((step,) if step else ())
+    again = train(run, ToyTask(), tmp_path)
+    assert again.state_sha256 == whole.state_sha256
+    assert again.metrics == whole.metrics
 
 
 def test_starting_a_finished_run_again_is_harmless(

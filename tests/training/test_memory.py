@@ -3,6 +3,7 @@
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_the_size_of_two_checkpoints_is_estimated(
     monkeypatch.setattr(loop, "free_bytes", lambda _path: 0)
     events: list[Event] = []
     callbacks = Callbacks(on_event=events.append)
-    run = small_run(steps=3)
+    run = small_run(steps=3, micro_batch_size=None)
     attention = dataclasses.replace(run.network.layers[0], d_model=64)
     network = dataclasses.replace(run.network, attention=attention, block=BlockConfig(d_ff=256))
     run = dataclasses.replace(run, network=network)
@@ -97,10 +98,10 @@ def test_a_run_that_ran_out_of_memory_is_resumed(
     whole = train(toy_run(), ToyTask(), places[0])
     usual = Gradients.find
 
-    def find(self: Gradients, now: int) -> float:
+    def find(self: Gradients, now: int, stop: Callable[[], bool]) -> float | None:
         if now == step:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return usual(self, now)
+        return usual(self, now, stop)
 
     monkeypatch.setattr(Gradients, "find", find)
     with pytest.raises(ResourceError) as caught:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from qkvary.studies.study import Study
 
 DEFAULT_OUT = Path("runs")
+MOST_SEEDS = 10_000
+"""Seeds of a study; more are a typing error, and would take minutes to list."""
 MOST_THREADS = 1024
 """Threads or processes that any machine can be expected to start."""
 
@@ -186,4 +188,8 @@ def _parse_range(part: str, whole: str) -> Iterator[int]:
     found = range(int(first), int(last if dash else first) + 1)
     if not found:
         raise UsageError(f"expected the smaller seed first, got {whole!r}")
+    # Not its length, which has to fit a machine word.
+    count = found[-1] - found[0] + 1
+    if count > MOST_SEEDS:
+        raise UsageError(f"expected at most {MOST_SEEDS:,} seeds, got {count:,}")
     yield from found

@@ -57,6 +57,7 @@ from qkvary.studies.pretraining import (
     training_study,
 )
 from qkvary.studies.running.messages import STOPPING, Job
+from qkvary.studies.running.signals import ending_signals, leave_terminal
 from qkvary.studies.running.similar_runs import find_similar_run, with_execution
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import note_training, page_name
@@ -331,19 +332,20 @@ def _ended_before(study: Study, store: Store) -> int:
 
 @contextmanager
 def _stop_on_signal(stop: Callable[[], None], *, said: str) -> Generator[list[int]]:
-    """Stop the training in order at the first SIGINT or SIGTERM, and at once at the second."""
+    """Stop the training in order at the first signal to end, and at once at the second."""
     received: list[int] = []
 
     def receive(number: int, _frame: FrameType | None) -> None:
         if received:
             os._exit(128 + number)
         received.append(number)
+        leave_terminal(number)
         stop()
         # A handler may interrupt a print, so it must not print itself.
         with suppress(OSError):
             os.write(2, said.encode())
 
-    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, receive) for number in ending_signals()}
     try:
         yield received
     finally:

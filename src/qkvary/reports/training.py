@@ -53,6 +53,7 @@ def training_report(
     return dataclasses.replace(
         study,
         subject=f"training: {summary.study.removeprefix('train ')}",
+        lead=summary.description,
         answer=(*learnt, *(study.answer if compares else ())),
         picture=_picture(shown),
         caveats=study.caveats if compares else (),

@@ -7,7 +7,7 @@ each micro-batch is weighted by its share of those targets. Knows no optimizer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -24,6 +24,11 @@ def step_seed(seed: int, step: int, rank: int = 0) -> int:
     purpose = f"qkvary step {seed} {step}" + (f" rank {rank}" if rank else "")
     digest = hashlib.sha256(purpose.encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def never() -> bool:
+    """Return False: the step is not given up."""
+    return False
 
 
 class Gradients:
@@ -55,8 +60,17 @@ class Gradients:
             run.training.execution.micro_batch_size or self.rows_per_process, self.rows_per_process
         )
 
-    def find(self, step: int) -> float:
-        """Accumulate the gradient of a step in the parameters and return the loss."""
+    def find(self, step: int, stop: Callable[[], bool] = never) -> float | None:
+        """Accumulate the gradient of a step in the parameters and return the loss.
+
+        Args:
+            step: The step.
+            stop: Called between micro-batches; if it returns True, the step is given up. Not called
+                where other processes would wait for this one.
+
+        Returns:
+            ``None`` for a step that was given up; its gradient is incomplete.
+        """
         distribution = self.distribution
         _seed_everything(step_seed(self.run.seed, step, distribution.rank), self.run.device)
         batches = list(self._micro_batches(step))
@@ -64,6 +78,8 @@ class Gradients:
         (total,) = distribution.all_reduce([float(sum(counts))])
         loss = 0.0
         for number, (batch, count) in enumerate(zip(batches, counts, strict=True), start=1):
+            if number > 1 and distribution.size == 1 and stop():
+                return None
             weight = count / total if total else 0.0
             with distribution.accumulate(self.wrapped, last=number == len(batches)):
                 with self.precision():

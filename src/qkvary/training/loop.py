@@ -103,8 +103,8 @@ def train(
         run: The run.
         task: The task that ``run.task`` names.
         directory: The folder of the log and the checkpoints; it must exist.
-        stop: Called before each step; if it returns True, a checkpoint is written and training
-            stops.
+        stop: Called before each step, and by one process between micro-batches; if it returns
+            True, a checkpoint of the last full step is written and training stops.
         callbacks: Called during training.
         checkpoint_seconds: Seconds between checkpoints.
         keep: Number of newest checkpoints to keep; at least 1.
@@ -301,11 +301,10 @@ class _Trainer:
         self.wrapped.train()
         saved = reported = time.perf_counter()
         while state.step < training.steps and not self.is_solved():
-            if self.any_rank(stop()):
+            if self.any_rank(stop()) or not self.step(stop):
                 if state.step:
                     self.checkpoint()
                 return False
-            self.step()
             if state.step % training.log_every == 0 or state.step == training.steps:
                 self.log_loss()
             if state.step % training.evaluate_every == 0 or state.step == training.steps:
@@ -328,9 +327,13 @@ class _Trainer:
     def is_solved(self) -> bool:
         return self.run.training.stop_when_solved and self.state.steps_to_solve is not None
 
-    def step(self) -> None:
+    def step(self, stop: Callable[[], bool]) -> bool:
+        """Take a step; return whether it was not given up between two micro-batches."""
         training, step = self.run.training, self.state.step
-        loss = self.gradients.find(step)
+        loss = self.gradients.find(step, stop)
+        if loss is None:
+            self.optimizer.zero_grad(set_to_none=True)
+            return False
         norm = self.norm()
         self.last_norm = norm.item()
         if self.allows(step, loss, self.last_norm):
@@ -347,6 +350,7 @@ class _Trainer:
             self.state.loss_count += 1
         self.optimizer.zero_grad(set_to_none=True)
         self.state.step = step + 1
+        return True
 
     def allows(self, step: int, loss: float, norm: float) -> bool:
         values = {"loss": loss, "gradient_norm": norm}

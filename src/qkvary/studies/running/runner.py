@@ -33,6 +33,7 @@ from qkvary.studies.running.live import (
 from qkvary.studies.running.messages import STOPPING, Job, WorkerMessage
 from qkvary.studies.running.publishing import Publisher
 from qkvary.studies.running.recording import make_record, run_identity
+from qkvary.studies.running.signals import ending_signals, leave_terminal
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.worker_process import WorkerProcess, describe_end
 from qkvary.studies.study import Cell, Study
@@ -102,7 +103,8 @@ def run_study(
 ) -> RunSummary:
     """Execute every run of ``study`` that is not done in ``store``.
 
-    On Ctrl-C or SIGTERM each worker writes a checkpoint and ends; a second signal kills them.
+    On Ctrl-C, SIGTERM or SIGHUP each worker writes a checkpoint and ends; a second signal kills
+    them.
 
     Args:
         study: The study.
@@ -148,7 +150,7 @@ def _display(console: Console, view: ProgressView, quiet: bool) -> Display:
 
 @contextmanager
 def _signals(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in ending_signals()}
     for number in before:
         signal.signal(number, handler)
     try:
@@ -267,6 +269,7 @@ class _Runner:
             self.display.close()
             os._exit(128 + number)
         self.signal = number
+        leave_terminal(number)
 
     def note(self, text: str) -> None:
         self.notes.append(text)

@@ -248,7 +248,9 @@ def serve(train_run: TrainFunction) -> int:
 
     terminated: list[bool] = []
     signal.signal(signal.SIGTERM, terminate)
+    # The runner gets these too, and stops its workers in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     threading.Thread(target=listen, daemon=True).start()
     send(WorkerMessage(kind="ready"))
     code = 0

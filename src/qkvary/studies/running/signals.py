@@ -1,0 +1,28 @@
+"""The signals that end a training or a study in order. Torch-free."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from contextlib import suppress
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals to handle; SIGHUP is left out where it is ignored, as under nohup."""
+    chosen = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        chosen.append(signal.SIGHUP)
+    return tuple(chosen)
+
+
+def leave_terminal(number: int) -> None:
+    """Discard what is printed after SIGHUP: the terminal is gone, and writing to it fails."""
+    if number != signal.SIGHUP:
+        return
+    for stream in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(stream).st_mode):
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, stream)
+                os.close(null)

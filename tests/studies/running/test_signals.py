@@ -1,0 +1,50 @@
+"""Which signals end a run in order, and what happens to its terminal."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from qkvary.cli.train import _stop_on_signal
+from qkvary.studies.running.signals import ending_signals
+
+
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGHUP)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_training_survives_its_terminal_until_a_checkpoint(hangup: None) -> None:
+    stopped: list[bool] = []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with _stop_on_signal(lambda: stopped.append(True), said="") as received:
+            os.kill(os.getpid(), number)
+        assert received == [number]
+    assert stopped == [True] * 3
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(hangup: None) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert ending_signals() == (signal.SIGINT, signal.SIGTERM)
+
+
+def test_printing_to_a_lost_terminal_does_not_fail() -> None:
+    code = (
+        "import signal, sys\n"
+        "from qkvary.studies.running.signals import leave_terminal\n"
+        "sys.stdin.readline()\n"
+        "leave_terminal(signal.SIGHUP)\n"
+        "print('lost', flush=True)\n"
+    )
+    own, theirs = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=theirs)
+    os.close(theirs)
+    os.close(own)
+    process.communicate(b"\n")
+    assert process.returncode == 0
