@@ -100,7 +100,7 @@ def test_bad_input_is_one_sentence(
 def test_progress_says_how_far_how_fast_and_how_long() -> None:
     progress = Progress(documents=1200, tokens=50_000, text_bytes=5_000_000, total_bytes=20_000_000)
     assert describe_progress(progress, 2.0) == (
-        "25%, 1,200 documents, 50,000 tokens, 2.5 MB/s, 6 s left"
+        "25%, 1,200 documents, 50,000 tokens, 2.5 MB/s, 6.0 s left"
     )
     progress.resumed_bytes = 5_000_000
     progress.total_bytes = None
