@@ -197,9 +197,9 @@ def test_nonsense_is_refused_in_a_sentence(
 @pytest.mark.parametrize(
     ("out", "code", "message"),
     [
-        ("file/below", 2, "expected --out with a folder, or a file in one, got "),
-        ("file/below/one.json", 2, "/file, a file"),
-        ("file", 2, "/file, a file"),
+        ("file/below", 2, "/file, got a file"),
+        ("file/below/one.json", 2, "/file, got a file"),
+        ("file", 2, "/file, got a file"),
         ("folder.html", 2, "expected --out with a file, got the folder "),
         ("/proc/one.json", 4, "cannot write /proc"),
         ("n" * 300, 4, "File name too long"),

@@ -58,14 +58,14 @@ def test_format_without_a_folder_is_refused(capsys: pytest.CaptureFixture[str]) 
     )
 
 
-def test_a_folder_that_cannot_be_made_is_out_of_resources(
+def test_a_file_in_the_way_of_a_folder_is_bad_input(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    assert main([*PLAN, "--out", str(tmp_path / "file"), "--format", "html"]) == 4
+    assert main([*PLAN, "--out", str(tmp_path / "file"), "--format", "html"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "cannot write" in printed.err
+    assert f"expected a folder at {tmp_path / 'file'}, got a file" in printed.err
 
 
 def test_without_out_nothing_is_written_and_nothing_that_draws_is_imported(

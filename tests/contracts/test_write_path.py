@@ -28,6 +28,8 @@ ALLOWED = {
         "path.write_text",
         "tempfile.TemporaryDirectory",
     ),
+    # Output goes to the null device once the terminal is gone.
+    "studies/running/signals.py": ("os.open", "os.O_WRONLY"),
 }
 
 METHODS = {

@@ -122,6 +122,9 @@ def check_folder(folder: Path) -> None:
         ResourceError: if the disk is full or broken.
     """
     refuse_files(folder)
+    with explain_os_errors(folder), suppress(FileNotFoundError):
+        # A name that is too long.
+        folder.stat()
     nearest = _nearest(folder)
     with explain_os_errors(nearest / "new"), tempfile.TemporaryFile(dir=nearest):
         pass
