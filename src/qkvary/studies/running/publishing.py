@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from qkvary.storage.errors import QkvaryError
-
 INTERVAL_SECONDS = 30.0
 """The minimum of seconds between two calls."""
 SHARE = 0.05
@@ -37,7 +35,7 @@ class Publisher:
         self._new = False
         try:
             self._function()
-        except (QkvaryError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - no page is worth a study
             self._function = None
             return f"the page is not written before the end: {error}"
         took = time.monotonic() - began
