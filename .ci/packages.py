@@ -19,9 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("python3.11", "python3.12", "python3.13")
 CORE_BYTES = 20_000_000
-"""What the core and its dependencies may take on disk before Python compiles them."""
+"""The maximum size of the core and its dependencies on disk, without bytecode."""
 INSTALLERS = {"pip", "setuptools", "_distutils_hack", "pkg_resources"}
-"""What an empty environment has already."""
+"""Packages that an empty environment has already."""
 WITHOUT = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"
 CORE = (
     "--version",

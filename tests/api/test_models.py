@@ -1,4 +1,4 @@
-"""What a person may give, and that anything else gets one clear sentence."""
+"""All forms of an argument are read; anything else gets one clear sentence."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where nothing can be written, a command says what it expected and what is there."""
+"""A command whose target cannot be written says what it expected and what exists."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""What is free, and what is refused because it is not."""
+"""Free memory is measured, and a request for more is refused."""
 
 from pathlib import Path
 

@@ -1,1 +1,1 @@
-"""What a person imports: the functions behind the names of ``import qkvary as qk``."""
+"""The functions behind the names of ``import qkvary as qk``."""

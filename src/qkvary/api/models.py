@@ -1,4 +1,4 @@
-"""What a person gives: a model, labels, a number of tokens, each in the forms that are usual."""
+"""Readers of arguments: a model, labels and numbers of tokens, in all their usual forms."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def find_model(given: str | Path | Model | Network | Configured) -> Model:
     network = getattr(given, "network", given)
     config = getattr(network, "config", network)
     if not isinstance(config, Network):
-        raise ValueError(  # noqa: TRY004  one kind
+        raise ValueError(  # noqa: TRY004 - all bad input is a ValueError
             f"expected a model as its name, its path, a configuration or a network, got {given!r}"
         )
     return as_model(config)
@@ -104,7 +104,7 @@ def read_count(given: int | str) -> int:
     if isinstance(given, str):
         return parse_count(given)
     if isinstance(given, bool) or not isinstance(given, int):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"expected a whole number such as '32k', got {given!r}")  # noqa: TRY004
+        raise ValueError(f"expected a whole number such as '32k', got {given!r}")  # noqa: TRY004 - as above
     return given
 
 

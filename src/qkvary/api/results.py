@@ -32,12 +32,12 @@ WIDTH = 120
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(Generic[Value]):
-    """What a function of ``qkvary`` found out."""
+    """The result of a function of ``qkvary``: its figures, and the report that shows them."""
 
     value: Value
     """The figures, as the long paths of the package give them."""
     report: Report
-    """What a terminal, a notebook and a page show of them."""
+    """The report that terminal, notebook and page render."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as plain data: the document that ``--json`` prints."""

@@ -109,7 +109,9 @@ def as_variant(given: Variant | str) -> Variant:
     if isinstance(given, Variant):
         return given
     if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"expected a variant or its label such as 'Q-K=V', got {given!r}")  # noqa: TRY004  one kind
+        raise ValueError(  # noqa: TRY004 - all bad input is a ValueError
+            f"expected a variant or its label such as 'Q-K=V', got {given!r}"
+        )
     return parse_variant(given)
 
 

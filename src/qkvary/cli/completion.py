@@ -33,7 +33,7 @@ _qkvary_joined() {
 
 complete -F _qkvary_joined qkvary
 """
-"""What follows the generated script for bash, in place of its last line."""
+"""The end of the script for bash, which replaces the last generated line."""
 
 
 def command(

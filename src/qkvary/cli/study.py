@@ -78,15 +78,18 @@ def command(
     folder = report_folder(chosen.name, out)
     page = folder / "report.html"
 
+    announced = False
+
     def publish() -> None:
-        first = not page.exists()
+        nonlocal announced
         results = gather_results(chosen, store)
         made = render_page(
             study_report(results.summary, results.attention), refresh_seconds=REFRESH_SECONDS
         )
         make_directory(folder)
         atomic_write_file(page, made.encode())
-        if first:
+        if not announced:
+            announced = True
             screen.print(Text(f"results so far, refreshed as they come: {page}"), soft_wrap=True)
 
     runs = run_study(chosen, store, options, console=screen, publish=publish)

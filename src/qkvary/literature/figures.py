@@ -111,7 +111,7 @@ class PublishedQuality:
     change: str
     """The printed change, e.g. ``+3.1 %``."""
     measure: str
-    """What changes, a unit after a number: ``perplexity`` after a percentage, ``nats``."""
+    """The unit of the change: ``perplexity`` (after a percentage) or ``nats``."""
     networks: str
     """The networks that were compared: their size and heads, or their tasks."""
     quantity: str

@@ -73,7 +73,7 @@ def choose_layer(
         raise ValueError("expected a model or sizes of a layer, got both")
     attention = model.layers[0].attention
     if not isinstance(attention, ProjectedAttention):
-        raise ValueError(  # noqa: TRY004  one kind
+        raise ValueError(  # noqa: TRY004 - all bad input is a ValueError
             f"expected a model whose layers project to queries, keys and values, got {model.name}"
         )
     config = attention.config

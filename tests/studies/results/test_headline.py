@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from qkvary.studies.results.analysis import summarise
+from qkvary.studies.results.headline import write_headline
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.study import Cell, Setting
 from tests.studies.made_up import make_record, make_setting, make_study
@@ -22,6 +23,7 @@ def study_of(
     *,
     metric: str = "test_loss",
     costs: Mapping[str, Any] | None = None,
+    cache: int | None = None,
     **more: Any,
 ) -> Summary:
     """Summarise a study of eight seeds with a level for each variant or cell."""
@@ -38,17 +40,19 @@ def study_of(
             higher_is_better=metric == "test_accuracy",
             metrics={metric: value, "validation_accuracy": value, "steps_to_solve": None},
         )
-        records.append(make_record(cell, 0.0, **vars_of(known, costs, cell)))
+        records.append(make_record(cell, 0.0, **vars_of(known, costs, cell, cache)))
     return summarise(study, records)
 
 
-def vars_of(record: Any, costs: Mapping[str, Any] | None, cell: Cell) -> dict[str, Any]:
+def vars_of(
+    record: Any, costs: Mapping[str, Any] | None, cell: Cell, cache: int | None
+) -> dict[str, Any]:
     total = {} if costs is None else {"parameters": {"total": costs[cell.variant]}}
     return {
         "metric": record.metric,
         "higher_is_better": record.higher_is_better,
         "metrics": record.metrics,
-        "costs": {**record.costs, **total},
+        "costs": {**record.costs, **total, "cache_bytes_per_token": cache},
     }
 
 
@@ -130,8 +134,28 @@ def test_a_contrast_at_equal_cost_says_how_much_it_recovers(
     summary = study_of(levels, variants=tuple(levels), contrasts=(("I-K=V", "Q=K=V"),))
     assert summary.headline[-1] == (
         "Of the 0.20 nats that Q=K=V costs, I-K=V, whose scores are not symmetric, recovers "
-        f"{size} with the same parameters and the same cache{end}"
+        f"{size} with the same parameters{end}"
     )
+
+
+def test_the_same_cache_is_claimed_only_where_there_is_one() -> None:
+    levels = {"QKV": 2.2, "Q=K=V": 2.4, "I-K=V": 2.3}
+    planned = (("I-K=V", "Q=K=V"),)
+    summary = study_of(levels, cache=512, variants=tuple(levels), contrasts=planned)
+    assert summary.headline[-1].endswith("with the same parameters and the same cache.")
+
+
+def test_a_contrast_of_another_metric_is_left_out() -> None:
+    levels = {"QKV": 2.2, "Q-K=V": 2.2, "MQA": 2.3}
+    planned = (("Q-K=V", "MQA"),)
+    sizes = {"QKV": 1000, "Q-K=V": 900, "MQA": 800}
+    summary = study_of(levels, costs=sizes, variants=tuple(levels), contrasts=planned)
+    (contrast,) = summary.contrasts
+    (row,) = contrast.rows
+    other = replace(contrast, rows=(replace(row, table="other", metric="test_accuracy"),))
+    for contrasts, said in (((contrast,), True), ((other,), False)):
+        found = write_headline(summary.tables, contrasts, "QKV").sentences
+        assert any("Compared directly" in sentence for sentence in found) is said
 
 
 def test_other_contrasts_are_compared_directly() -> None:

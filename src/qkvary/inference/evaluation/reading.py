@@ -1,4 +1,4 @@
-"""How a text is read to be scored, as a value. Never imports torch."""
+"""The settings for reading a text that is scored. Never imports torch."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,8 +1,8 @@
 """The answer of a study in a few plain sentences, by rule. Never imports torch.
 
-Each sentence follows from intervals that hold for all comparisons of the study at once: a variant
-costs something where its interval excludes zero, and "at most" is the end of an interval.
-``answers`` states every comparison in full.
+Each sentence follows from corrected intervals, those of all comparisons with the baseline, or those
+of all planned contrasts, holding at once: a variant costs something where its interval excludes
+zero, and "at most" is the end of an interval. ``answers`` states every comparison in full.
 """
 
 from __future__ import annotations
@@ -207,7 +207,8 @@ def _planned(
         (contrast, row.difference)
         for contrast in contrasts
         for row in contrast.rows
-        if (row.table == table.name or len(contrast.rows) == 1)
+        if row.metric == table.metric
+        and (row.table == table.name or len(contrast.rows) == 1)
         and row.difference.verdict in _DECIDED
     ]
 
@@ -222,7 +223,8 @@ def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) 
         if ours is None or theirs is None or lost is None or lost.verdict != "worse":
             continue
         if gap.verdict == "better" and _cost_the_same(ours, theirs):
-            found.append(_recovery(contrast, gap, lost, _unit(table.metric)))
+            has_cache = ours.costs is not None and ours.costs.cache_bytes_per_token is not None
+            found.append(_recovery(contrast, gap, lost, _unit(table.metric), has_cache))
     return found
 
 
@@ -236,14 +238,17 @@ def _direct(table: ResultTable, planned: Sequence[tuple[Contrast, Difference]]) 
     return [f"Compared directly: {listed(texts)}{_unit(table.metric)}."] if texts else []
 
 
-def _recovery(contrast: Contrast, gap: Difference, lost: Difference, unit: str) -> str:
+def _recovery(
+    contrast: Contrast, gap: Difference, lost: Difference, unit: str, has_cache: bool
+) -> str:
     why = ""
     ours, theirs = (parse_variant(label) for label in (contrast.variant, contrast.reference))
     if theirs.sharing.is_symmetric and not ours.sharing.is_symmetric:
         why = ", whose scores are not symmetric,"
+    cache = " and the same cache" if has_cache else ""
     text = (
         f"Of the {_size(lost)}{unit} that {contrast.reference} costs, {contrast.variant}{why} "
-        f"recovers {_size(gap)} with the same parameters and the same cache"
+        f"recovers {_size(gap)} with the same parameters{cache}"
     )
     ends = [abs(end) for end in (gap.low, gap.high) if end is not None]
     total = [abs(end) for end in (lost.low, lost.high) if end is not None]
