@@ -2,14 +2,20 @@
 
 import dataclasses
 import itertools
-from typing import Literal
+from typing import Literal, get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from qkvary.arch.networks import (
+    BlockConfig,
+    EncoderConfig,
+    LanguageModelConfig,
+    NormPlacement,
+    Positions,
+)
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import (
@@ -79,12 +85,12 @@ def test_language_model(label: str) -> None:
 @pairwise(
     "norm, placement, activation",
     itertools.product(
-        ["layernorm", "rmsnorm"], ["pre", "post", "post-final"], ["relu", "gelu", "swiglu"]
+        ["layernorm", "rmsnorm"], get_args(NormPlacement), ["relu", "gelu", "swiglu"]
     ),
 )
 def test_every_kind_of_block(
     norm: Literal["layernorm", "rmsnorm"],
-    placement: Literal["pre", "post", "post-final"],
+    placement: NormPlacement,
     activation: Literal["relu", "gelu", "swiglu"],
 ) -> None:
     block = BlockConfig(
@@ -102,15 +108,19 @@ def test_every_kind_of_block(
     assert compare(LanguageModel(model), language_model_logits, torch.ones(3, 7, 1)) < GATE
 
 
-@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal"])
+@pytest.mark.parametrize("positions", get_args(Positions))
 @pytest.mark.parametrize("tied_head", [True, False], ids=["tied", "untied"])
 def test_every_kind_of_position_and_head(
-    positions: Literal["none", "learned", "sinusoidal"], tied_head: bool
+    positions: Positions, tied_head: bool
 ) -> None:
     encoder = dataclasses.replace(make_encoder_config("QKV"), positions=positions, num_layers=1)
     assert compare(Encoder(encoder), encoder_logits, torch.ones(3, 7, 1)) < GATE
     model = make_language_model_config(
-        "QKV", positions=positions, tied_head=tied_head, head_bias=not tied_head
+        "QKV",
+        positions=positions,
+        tied_head=tied_head,
+        head_bias=not tied_head,
+        scale_embedding=tied_head,
     )
     mask = padding_mask()
     found = compare(

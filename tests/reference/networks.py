@@ -75,11 +75,16 @@ def _embed(
         vectors: list[Tensor] = []
         for position, token in zip(row.positions, ids, strict=True):
             vector = weights["embedding"][token]
+            if isinstance(config, LanguageModelConfig) and config.scale_embedding:
+                vector = vector * len(vector) ** 0.5
             if config.positions == "learned":
                 vector = vector + weights["position_embedding"][position]
-            if config.positions == "sinusoidal":
+            if config.positions.startswith("sinusoidal"):
                 even = 2 * math.ceil(len(vector) / 2)
-                table = sinusoid(position, even)[: len(vector)]
+                table = sinusoid(position, even)
+                if config.positions == "sinusoidal-halves":
+                    table = [*table[0::2], *table[1::2]]
+                table = table[: len(vector)]
                 vector = vector + torch.tensor(table, dtype=vector.dtype)
             vectors.append(vector)
         sequences.append(torch.stack(vectors))
@@ -97,7 +102,12 @@ def _blocks(
     for index, layer in enumerate(config.layers):
         own = _below(weights, f"stack.blocks.{index}.")
         attention, ffn = _below(own, "attention."), _below(own, "feed_forward.")
-        if config.block.norm_placement == "pre":
+        if config.block.norm_placement == "stream":
+            x = _norm_all(config, own, "attention_norm", x)
+            x = x + attend(layer, attention, x, mask=mask, documents=documents)
+            x = _norm_all(config, own, "feed_forward_norm", x)
+            x = x + _feed_all(config, ffn, x)
+        elif config.block.norm_placement in {"pre", "pre-only"}:
             read = _norm_all(config, own, "attention_norm", x)
             x = x + attend(layer, attention, read, mask=mask, documents=documents)
             read = _norm_all(config, own, "feed_forward_norm", x)
@@ -107,7 +117,7 @@ def _blocks(
             x = _norm_all(config, own, "attention_norm", x)
             x = x + _feed_all(config, ffn, x)
             x = _norm_all(config, own, "feed_forward_norm", x)
-    final = config.block.norm_placement in {"pre", "post-final"}
+    final = config.block.norm_placement in {"pre", "post-final", "stream"}
     return _norm_all(config, weights, "stack.final_norm", x) if final else x
 
 

@@ -5,18 +5,18 @@ networks over tokens are ``TokenNetwork``.
 """
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Self
 
 from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
-from qkvary.arch.canonical import stored
+from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.choices import check_choices
 from qkvary.arch.variants import Variant
 
 Activation = Literal["relu", "gelu", "swiglu"]
 Norm = Literal["layernorm", "rmsnorm"]
-NormPlacement = Literal["pre", "post", "post-final"]
-Positions = Literal["none", "learned", "sinusoidal"]
+NormPlacement = Literal["pre", "pre-only", "post", "post-final", "stream"]
+Positions = Literal["none", "learned", "sinusoidal", "sinusoidal-halves"]
 
 
 @stored("BlockConfig")
@@ -31,8 +31,9 @@ class BlockConfig:
     norm: Norm = "layernorm"
     """Kind of normalisation (epsilon 1e-5)."""
     norm_placement: NormPlacement = "pre"
-    """Before each sublayer, or after its residual sum; ``pre`` and ``post-final`` networks have one
-    more behind the last block."""
+    """``pre``: before each sublayer, and one behind the last block, which ``pre-only`` omits.
+    ``post``: after each residual sum; ``post-final`` has one more behind the last block.
+    ``stream``: the residual stream itself before each sublayer, and one behind the last block."""
     bias: bool = True
     """Biases in the feed-forward network and in LayerNorm."""
     dropout: float = 0.0
@@ -51,7 +52,7 @@ class BlockConfig:
     @property
     def has_final_norm(self) -> bool:
         """Whether one more normalisation follows the last block."""
-        return self.norm_placement != "post"
+        return self.norm_placement not in ("pre-only", "post")
 
     @property
     def has_feed_forward_bias(self) -> bool:
@@ -136,7 +137,8 @@ class EncoderConfig(TokenNetwork):
     classes: int
     """Classes per token."""
     positions: Positions = "sinusoidal"
-    """Absolute positions added to the embedded tokens."""
+    """Absolute positions added to the embedded tokens; sinusoids with sine and cosine interleaved,
+    or in two halves."""
     input_dropout: float = 0.0
     """Dropout on the input tokens."""
 
@@ -155,13 +157,16 @@ class LanguageModelConfig(TokenNetwork):
     """A decoder-only language model. Rotary, ALiBi and relative positions belong to the variant."""
 
     positions: Positions = "learned"
-    """Absolute positions added to the embedded tokens."""
+    """Absolute positions added to the embedded tokens; sinusoids with sine and cosine interleaved,
+    or in two halves."""
     tied_head: bool = True
     """Whether the output head is the embedding."""
     head_bias: bool = False
     """A bias on the output logits."""
     embedding_dropout: float = 0.0
     """Dropout on the sum of embedding and position."""
+    scale_embedding: bool = field(default=False, metadata=ADDED_LATER)
+    """Whether embedded tokens are multiplied by sqrt(d_model) before positions are added."""
 
     def __post_init__(self) -> None:
         super(LanguageModelConfig, self).__post_init__()

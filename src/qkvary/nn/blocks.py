@@ -22,7 +22,10 @@ def make_norm(d_model: int, config: BlockConfig) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Pre-norm ``x + f(norm(x))`` or post-norm ``norm(x + f(x))``, for f = attention, then FFN."""
+    """Pre-norm ``x + f(norm(x))`` or post-norm ``norm(x + f(x))``, for f = attention, then FFN.
+
+    With the placement ``stream``, ``norm(x) + f(norm(x))``.
+    """
 
     def __init__(self, attention: AttentionConfig, config: BlockConfig) -> None:
         """Create the sublayers."""
@@ -41,9 +44,15 @@ class Block(nn.Module):
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
         """Apply both sublayers."""
-        if self.config.norm_placement == "pre":
+        if self.config.norm_placement.startswith("pre"):
             x = x + self._drop(self.attention(self.attention_norm(x), layout=layout, cache=cache))
             return x + self._drop(self.feed_forward(self.feed_forward_norm(x)))
+        if self.config.norm_placement == "stream":
+            x = self.attention_norm(x)
+            x = self.feed_forward_norm(
+                x + self._drop(self.attention(x, layout=layout, cache=cache))
+            )
+            return x + self._drop(self.feed_forward(x))
         x = self.attention_norm(x + self._drop(self.attention(x, layout=layout, cache=cache)))
         return self.feed_forward_norm(x + self._drop(self.feed_forward(x)))
 
@@ -51,7 +60,7 @@ class Block(nn.Module):
         self, x: Float[Tensor, "batch queries d_model"]
     ) -> Float[Tensor, "batch queries d_model"]:
         """Return what the attention layer reads when the block reads ``x``."""
-        return self.attention_norm(x) if self.config.norm_placement == "pre" else x
+        return x if self.config.norm_placement.startswith("post") else self.attention_norm(x)
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)

@@ -1,5 +1,6 @@
 """The decoder-only language model."""
 
+import math
 from typing import overload
 
 import torch
@@ -246,6 +247,8 @@ class LanguageModel(nn.Module):
 
     def _embed(self, tokens: Tensor, layout: Layout) -> Tensor:
         x = F.embedding(tokens, self.embedding)
+        if self.config.scale_embedding:
+            x = x * math.sqrt(self.config.d_model)
         kind, table = self.config.positions, self.position_embedding
         x = add_positions(x, layout.query_positions, kind=kind, table=table)
         return F.dropout(x, self.config.embedding_dropout, self.training)

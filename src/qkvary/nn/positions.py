@@ -11,13 +11,25 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.networks import Positions
 
 
 def sinusoid(
-    positions: Int[Tensor, "batch tokens"], width: int, dtype: torch.dtype
+    positions: Int[Tensor, "batch tokens"], width: int, dtype: torch.dtype, kind: Positions
 ) -> Float[Tensor, "batch tokens width"]:
-    """Return the Transformer's sinusoidal positions, sine and cosine interleaved, base 10,000."""
-    return interleave_sinusoids(positions, 2 * math.ceil(width / 2))[..., :width].to(dtype)
+    """Return the Transformer's sinusoidal positions, base 10,000.
+
+    Args:
+        positions: Positions of the tokens.
+        width: Channels.
+        dtype: Type of the result.
+        kind: Whether sine and cosine alternate (``sinusoidal``) or all sines come first
+            (``sinusoidal-halves``).
+    """
+    table = interleave_sinusoids(positions, 2 * math.ceil(width / 2))
+    if kind == "sinusoidal-halves":
+        table = table.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+    return table[..., :width].to(dtype)
 
 
 class Rotation:

@@ -77,7 +77,7 @@ def add_positions(
     """Add absolute positions: from the table, sinusoidal, or none."""
     if table is not None:
         return x + F.embedding(tokens_at, table)
-    return x + sinusoid(tokens_at, x.shape[-1], x.dtype) if kind == "sinusoidal" else x
+    return x if kind == "none" else x + sinusoid(tokens_at, x.shape[-1], x.dtype, kind)
 
 
 def check_length(config: TokenNetwork, *, cached: int, new: int) -> None:

@@ -139,7 +139,7 @@ def test_gpt2_gives_equal_logits_or_a_reason(label: str) -> None:
         export_stock(network)
 
 
-@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal"])
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "sinusoidal-halves"])
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("plain", [True, False])
 def test_gpt2_gives_equal_logits_for_every_block(
@@ -256,8 +256,9 @@ def change(config: LanguageModelConfig, **fields: Any) -> LanguageModelConfig:
 GPT2_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "post": (
         {"block": BlockConfig(d_ff=11, norm_placement="post")},
-        "norms after the sublayers; choices: pre",
+        "the norm placement post; choices: pre",
     ),
+    "scaled": ({"scale_embedding": True}, "scaled embeddings"),
     "head bias": ({"head_bias": True}, "a bias on the logits"),
     "norm": ({"block": BlockConfig(d_ff=11, norm="rmsnorm")}, "rmsnorm; choices: layernorm"),
     "gated": ({"block": BlockConfig(d_ff=11, activation="swiglu")}, "swiglu; choices: gelu, relu"),

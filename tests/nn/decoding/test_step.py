@@ -156,6 +156,7 @@ def test_every_rotation_that_is_taken(
         BlockConfig(d_ff=31, activation="swiglu", norm="rmsnorm"),
         BlockConfig(d_ff=64, activation="gelu", norm_placement="post"),
         BlockConfig(d_ff=33, activation="swiglu", norm_placement="post-final", bias=False),
+        BlockConfig(d_ff=33, norm_placement="pre-only"),
     ],
 )
 def test_every_block(block: BlockConfig) -> None:
@@ -166,6 +167,7 @@ def test_every_block(block: BlockConfig) -> None:
     "fields",
     [
         {"positions": "sinusoidal", "tied_head": True},
+        {"positions": "sinusoidal-halves"},
         {"positions": "none", "head_bias": True, "tied_head": False},
     ],
 )
@@ -322,6 +324,9 @@ def test_what_a_step_does_not_take() -> None:
     for label in ("QKV+", "QKV@alibi", "QKV@relative", "QKV@w3", "Q[map]=K-V"):
         model = make(label)
         assert not step.supports(model, new_cache(model, "sources")), label
+    stream = BlockConfig(d_ff=11, norm_placement="stream")
+    for model in (make("QKV", scale_embedding=True), make("QKV", block=stream)):
+        assert not step.supports(model, new_cache(model, "sources"))
     # A window that nothing leaves is none.
     model = make(f"QKV@w{LONGEST}")
     assert step.supports(model, new_cache(model, "sources"))

@@ -125,7 +125,9 @@ def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
     if len({(layer.num_heads, layer.size_per_head) for layer in config.layers}) > 1:
         yield "layers with heads of different number or width"
     if config.block.norm_placement != "pre":
-        yield "norms after the sublayers; choices: pre"
+        yield f"the norm placement {config.block.norm_placement}; choices: pre"
+    if config.scale_embedding:
+        yield "scaled embeddings"
     if config.head_bias:
         yield "a bias on the logits"
 
@@ -341,7 +343,8 @@ def _tabulate_positions(network: LanguageModel) -> Tensor:
         return network.position_embedding
     if config.positions == "none":
         return torch.zeros(config.max_tokens, config.d_model)
-    return sinusoid(torch.arange(config.max_tokens)[None], config.d_model, torch.float64)[0]
+    index = torch.arange(config.max_tokens)[None]
+    return sinusoid(index, config.d_model, torch.float64, config.positions)[0]
 
 
 def _head(network: LanguageModel) -> Tensor:

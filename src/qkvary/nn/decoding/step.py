@@ -112,6 +112,8 @@ def supports(model: LanguageModel, cache: KVCache) -> bool:
     return (
         not model.training
         and not _is_watched(model)
+        and not model.config.scale_embedding
+        and model.config.block.norm_placement != "stream"
         and weight.device.type == "cpu"
         and weight.dtype in DTYPES
         and all(part.dtype == weight.dtype and part.is_contiguous() for part in parameters)
@@ -261,7 +263,7 @@ class NativeStep:
             value=place[sharing.value],
             residual=QUERY_FORMS[config.variant.query_form],
             out=self._linear(attention.o_proj),
-            post=block.config.norm_placement != "pre",
+            post=block.config.norm_placement.startswith("post"),
             queries=config.heads(sharing.query),
             turns_key=stored_turned,
             turns_value=stored_turned and config.value_rope != "none",
@@ -330,7 +332,9 @@ class NativeStep:
         if model.config.positions == "none":
             return None
         index = torch.arange(self._max_tokens)[None]
-        table = sinusoid(index, model.config.d_model, model.embedding.dtype)
+        table = sinusoid(
+            index, model.config.d_model, model.embedding.dtype, model.config.positions
+        )
         return self._at(table[0].contiguous())
 
     def _rotation(self, config: AttentionConfig) -> tuple[Tensor, Tensor]:
