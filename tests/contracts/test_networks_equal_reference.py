@@ -110,9 +110,7 @@ def test_every_kind_of_block(
 
 @pytest.mark.parametrize("positions", get_args(Positions))
 @pytest.mark.parametrize("tied_head", [True, False], ids=["tied", "untied"])
-def test_every_kind_of_position_and_head(
-    positions: Positions, tied_head: bool
-) -> None:
+def test_every_kind_of_position_and_head(positions: Positions, tied_head: bool) -> None:
     encoder = dataclasses.replace(make_encoder_config("QKV"), positions=positions, num_layers=1)
     assert compare(Encoder(encoder), encoder_logits, torch.ones(3, 7, 1)) < GATE
     model = make_language_model_config(

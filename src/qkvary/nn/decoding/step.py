@@ -332,9 +332,7 @@ class NativeStep:
         if model.config.positions == "none":
             return None
         index = torch.arange(self._max_tokens)[None]
-        table = sinusoid(
-            index, model.config.d_model, model.embedding.dtype, model.config.positions
-        )
+        table = sinusoid(index, model.config.d_model, model.embedding.dtype, model.config.positions)
         return self._at(table[0].contiguous())
 
     def _rotation(self, config: AttentionConfig) -> tuple[Tensor, Tensor]:
