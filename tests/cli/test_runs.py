@@ -34,7 +34,7 @@ def fill(store: Store, cell: Cell, outcome: float | str, **more: Any) -> None:
 @pytest.fixture
 def study(monkeypatch: pytest.MonkeyPatch) -> Study:
     study = make_study(variants=("QKV", "Q-K=V", "MQA"), seeds=(1, 2))
-    monkeypatch.setattr("qkvary.studies.catalog.load_study", lambda _name: study)
+    monkeypatch.setattr("qkvary.studies.catalog.load_study", lambda *_: study)
     return study
 
 

@@ -10,11 +10,11 @@ from rich.text import Text
 
 from qkvary.cli._options import (
     DEFAULT_OUT,
-    DEFAULT_WHERE,
+    DEFAULT_PART,
     Json,
     Out,
+    Part,
     StudyName,
-    Where,
     choose_study,
     convert_threads,
 )
@@ -57,7 +57,7 @@ def command(
     study: StudyName,
     /,
     *,
-    where: Where = DEFAULT_WHERE,
+    part: Part = DEFAULT_PART,
     workers: Workers = None,
     out: Out = DEFAULT_OUT,
     strict: Strict = False,
@@ -69,7 +69,7 @@ def command(
 
     Finished runs are not run again; a stopped study resumes where it stopped.
     """
-    chosen, store = choose_study(study, where), Store(out)
+    chosen, store = choose_study(study, part), Store(out)
     options = RunnerOptions(workers=workers, strict=strict, retry_failed=retry_failed)
     if dry_run:
         _print_plan(chosen, store, json_output=json_output)
