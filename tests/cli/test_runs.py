@@ -218,4 +218,5 @@ def test_a_plan_makes_nothing(
     assert main(["study", "made-up", "--out", str(folder), "--dry-run", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["runs"], document["open"], document["seeds"]) == (6, 6, [1, 2])
+    assert document["estimated_seconds"] > 0
     assert not folder.exists()
