@@ -33,7 +33,6 @@ from tests.studies_scripts.loading import load_script
 
 ADDED_LATER: dict[str, Any] = {
     "LanguageModelConfig.scale_embedding": False,
-    "Study.selected": "",
 }
 """By kind and stored name the default of each field that was added later, which stays."""
 FROZEN = Path(__file__).parent / "frozen"

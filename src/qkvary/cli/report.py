@@ -59,7 +59,7 @@ def command(
     store = Store(out)
     training = choose_training(store, study, part)
     chosen = choose_study(study, part) if training is None else training.study
-    results, name = gather_results(chosen, store), chosen.name
+    results, name = gather_results(chosen, store, part.written), chosen.name
     if training is not None:
         commands = (*training.commands, shlex.join(["qkvary", "report", study]))
         results = replace(results, summary=replace(results.summary, commands=commands))
