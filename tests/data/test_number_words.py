@@ -4,22 +4,13 @@ import pytest
 
 from qkvary.data.number_words import END, load_number_words, spell_number
 
-VALUES = {
-    **{
-        word: value
-        for value, word in enumerate(
-            "one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-            "fifteen sixteen seventeen eighteen nineteen".split(),
-            start=1,
-        )
-    },
-    **{
-        word: 10 * value
-        for value, word in enumerate(
-            "twenty thirty forty fifty sixty seventy eighty ninety".split(), start=2
-        )
-    },
-}
+UNITS = (
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen"
+)
+TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+VALUES = {word: value for value, word in enumerate(UNITS.split(), start=1)}
+VALUES |= {word: 10 * value for value, word in enumerate(TENS.split(), start=2)}
 
 
 def read(words: list[str]) -> int:

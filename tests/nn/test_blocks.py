@@ -23,7 +23,7 @@ def test_the_feed_forward_network_may_have_its_own_dropout(
 ) -> None:
     rates: list[float] = []
 
-    def drop(x: Tensor, rate: float, training: bool) -> Tensor:  # noqa: FBT001  as torch has it
+    def drop(x: Tensor, rate: float, training: bool) -> Tensor:
         assert training
         rates.append(rate)
         return x

@@ -106,8 +106,11 @@ def test_all_variants_decay_alike_if_requested() -> None:
 
 
 def test_a_cycle_of_adam_is_that_of_fastai() -> None:
-    """Weights decay by rate times decay first; both averages start at zero, and each is divided by
-    what a constant gradient of one would have made of it with the momentum of this step."""
+    """Weights decay first, by rate times decay.
+
+    Both averages start at zero, and each is divided by what a constant gradient of one would have
+    made of it with the momentum of this step.
+    """
     config = OptimizerConfig(
         name="adamw",
         learning_rate=0.1,

@@ -68,8 +68,7 @@ def test_without_warm_up_the_cosine_begins_at_the_peak() -> None:
 
 @pytest.mark.parametrize("steps", [90, 735])
 def test_one_cycle_is_that_of_torch_where_it_ends_one_step_later(steps: int) -> None:
-    """fastai divides by the number of steps, torch by the number of steps between the first and
-    the last; so torch's cycle over one more step is fastai's."""
+    """The cycle of fastai is divided by the steps, that of torch by one less."""
     config = ScheduleConfig(name="one_cycle")
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], betas=(0.9, 0.99))
     reference = torch.optim.lr_scheduler.OneCycleLR(

@@ -16,11 +16,12 @@ LAST = 9_999
 """The largest number."""
 LEFT_OUT = 8_000
 """The number that the published data lacks."""
-_UNITS = (
+_BELOW_TWENTY = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+)
+_FROM_TWENTY = "twenty thirty forty fifty sixty seventy eighty ninety"
+_UNITS, _TENS = _BELOW_TWENTY.split(), _FROM_TWENTY.split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
