@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qkvary.arch.attention import Kernel, PositionConfig
+from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.costs.formats import Dtype
@@ -20,6 +21,7 @@ from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
+from qkvary.studies.protocols import NUMBER_VARIANTS, number_network
 from tests.contracts.flops import FlopCounter
 from tests.contracts.variant_cases import (
     DECISIVE,
@@ -83,6 +85,16 @@ def test_language_models(label: str) -> None:
     cache = KVCache(config.layers)
     model(TOKENS, cache=cache)
     assert cache.nbytes == costs.cache_bytes_per_sequence
+
+
+@pytest.mark.parametrize("label", NUMBER_VARIANTS)
+def test_the_published_network_of_numbers(label: str) -> None:
+    config = number_network(16).with_variant(parse_variant(label))
+    costs = network_costs(config, length=TOKENS.shape[1])
+    model = LanguageModel(config).eval()
+    assert_parts_equal(model, costs.parameters)
+    with sdpa_kernel(SDPBackend.MATH):
+        assert count_macs(model) == costs.macs_per_sequence
 
 
 @variant_values("label", LABELS)

@@ -85,6 +85,8 @@ class PublishedTable:
     rows: tuple[str, ...]
     figures: tuple[PublishedFigure, ...]
     note: str
+    runs: int | None = None
+    """Runs behind each figure, where it is their mean."""
 
     @property
     def source(self) -> str:
@@ -196,6 +198,7 @@ def decode_table(data: Mapping[str, Any], name: str) -> PublishedTable:
             for key in row["figures"]
         ),
         note=data.get("note", ""),
+        runs=data.get("runs"),
     )
 
 
