@@ -136,14 +136,14 @@ def variants_report(labels: Sequence[Variant | str], size: LayerSize) -> Report:
                             Column(key="published", title="published", below="of networks"),
                             Column(key="meaning", title="meaning", below="equation", numeric=False),
                         ),
-                        rows=tuple(_row(*pair, baseline) for pair in pairs),
-                        notes=tuple(_notes(refused, variants)),
+                        rows=tuple(_row(*pair, baseline, size) for pair in pairs),
+                        notes=tuple(_notes(refused, variants, size)),
                     ),
                 ),
                 brief=True,
             ),
         ),
-        data={"layer": size, "variants": [_data(*pair, refused) for pair in pairs]},
+        data={"layer": size, "variants": [_data(*pair, refused, size) for pair in pairs]},
     )
 
 
@@ -181,8 +181,10 @@ def _describe_layer(size: LayerSize) -> str:
     return f"One causal layer{owner}: {', '.join(parts)}."
 
 
-def _row(variant: Variant, costs: LayerCosts | None, base: LayerCosts) -> tuple[Cell, ...]:
-    label, published = format_label(variant), published_quality(format_label(variant))
+def _row(
+    variant: Variant, costs: LayerCosts | None, base: LayerCosts, size: LayerSize
+) -> tuple[Cell, ...]:
+    label, published = format_label(variant), _published_quality(variant, size)
     meaning, equation = describe(variant), write_equation(variant)
     none = plain(None)
     figures = (plain("does not fit", tone="warn"), none, plain(name_cached(variant)))
@@ -209,20 +211,41 @@ def _published(quality: PublishedQuality | None) -> Cell:
     return Cell(raw=text, text=text, below=(quality.networks,))
 
 
+def _cache_percent(variant: Variant, num_heads: int) -> float:
+    """Return the cache of a variant in a layer with so many query heads, in percent of QKV's."""
+    kept = len(variant.cached) * variant.kv_heads(num_heads)
+    return 100 * kept / (2 * num_heads)
+
+
 def _share(value: int, of: int) -> Cell:
     return plain(value, f"{whole(value)} ({100 * value / of:.3g} %)")
 
 
-def _notes(refused: dict[Variant, str], variants: Sequence[Variant]) -> Iterator[str]:
+def _published_quality(variant: Variant, size: LayerSize) -> PublishedQuality | None:
+    """Return the published change of a variant from networks with the layer's share of cache."""
+    return published_quality(format_label(variant), num_heads=size.num_heads)
+
+
+def _notes(
+    refused: dict[Variant, str], variants: Sequence[Variant], size: LayerSize
+) -> Iterator[str]:
     yield "Shares are of QKV; s is the score scale; the output projection is left out."
-    found = [published_quality(format_label(variant)) for variant in variants]
+    found = [_published_quality(variant, size) for variant in variants]
     yield from sorted({f"published: {one.quantity} ({one.source})" for one in found if one})
+    for variant, shown in zip(variants, found, strict=True):
+        other = None if shown else published_quality(format_label(variant))
+        if other is not None and other.num_heads is not None:
+            yield (
+                f"{other.variant}: {other.change} {other.measure} is published for "
+                f"{other.networks}, which cache "
+                f"{_cache_percent(variant, other.num_heads):.3g} % of QKV"
+            )
     for variant, reason in refused.items():
         yield f"{format_label(variant)} does not fit: {reason}"
 
 
 def _data(
-    variant: Variant, costs: LayerCosts | None, refused: dict[Variant, str]
+    variant: Variant, costs: LayerCosts | None, refused: dict[Variant, str], size: LayerSize
 ) -> dict[str, Any]:
     label = format_label(variant)
     entry = next((one for one in VARIANTS if one.label == label), None)
@@ -237,5 +260,5 @@ def _data(
         "cached": variant.cached,
         **pick(costs, "cache_bytes_per_token"),
         "refused": refused.get(variant),
-        "published": published_quality(label),
+        "published": _published_quality(variant, size),
     }

@@ -265,6 +265,10 @@ _GPT2_TRAINING = TrainingConfig(
 )
 """Its cosine spans 600,000 steps, far more than were trained."""
 
+_GPT2_VALIDATION = 200 * 12 * 1_024
+"""Batches, windows of each and their tokens. The public code draws other windows each time, the
+same for all networks; here they are the first of the validation split."""
+
 _IDENTITY = (
     "identity query: scores are halved and matrices decay with 2^-5 = 0.1 * 0.3125, as published"
 )
@@ -292,6 +296,7 @@ def _gpt2(
         tokenizer="gpt2",
         source=QUERY_IDENTITY,
         variants=variants,
+        validation_tokens=_GPT2_VALIDATION,
         reported_step=100_000,
         remarks=remarks,
         base=base,
