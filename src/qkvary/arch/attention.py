@@ -10,6 +10,7 @@ from typing import Literal
 from qkvary.arch.canonical import stored
 from qkvary.arch.choices import check_choices
 from qkvary.arch.sharing import IDENTITY, Role, Source
+from qkvary.arch.terms import CORES
 from qkvary.arch.variants import QKV, Variant
 
 InitScheme = Literal["torch", "xavier", "normal"]
@@ -179,6 +180,17 @@ class AttentionConfig:
             raise ValueError(
                 "expected kernel auto or explicit for diagonal normalisation, got sdpa, which "
                 "keeps its scores to itself"
+            )
+        core = CORES[self.variant.core]
+        if self.kernel == "sdpa" and core.name != "softmax":
+            raise ValueError(
+                f"expected kernel auto or explicit for the core {core.name}, got sdpa, which has a "
+                "softmax"
+            )
+        if self.causal and not core.has_causal:
+            raise ValueError(
+                f"expected a bidirectional layer for the core {core.name}, got a causal one: its "
+                "norms over all tokens would show every token the future"
             )
         self.variant.kv_heads(self.num_heads)
         self._check_identity()

@@ -11,6 +11,7 @@ from qkvary.arch.descriptions import describe, name_cached, write_equation
 from qkvary.arch.labels import as_variant, format_label, format_tuple
 from qkvary.arch.models import Model
 from qkvary.arch.table import VARIANTS
+from qkvary.arch.terms import CORES
 from qkvary.arch.variants import QKV, Variant
 from qkvary.costs.cache import layer_cache_bytes_per_token
 from qkvary.costs.formats import Dtype
@@ -44,7 +45,8 @@ class LayerCosts:
     parameters: dict[str, int]
     macs_per_token: int
     macs_per_sequence: int
-    cache_bytes_per_token: int
+    cache_bytes_per_token: int | None
+    """``None`` for a variant that has no causal form, and so no cache."""
 
 
 def choose_layer(
@@ -148,17 +150,18 @@ def variants_report(labels: Sequence[Variant | str], size: LayerSize) -> Report:
 
 
 def count_layer(variant: Variant, size: LayerSize) -> LayerCosts:
-    """Return the costs of one causal layer.
+    """Return the costs of one layer, a causal one where the variant has a causal form.
 
     Raises:
         ValueError: if the variant does not fit the size.
     """
+    has_causal = CORES[variant.core].has_causal
     layer = AttentionConfig(
         d_model=size.d_model,
         num_heads=size.num_heads,
         head_dim=size.head_dim,
         variant=variant,
-        causal=True,
+        causal=has_causal,
         bias=size.bias,
         out_bias=size.out_bias,
     )
@@ -168,7 +171,9 @@ def count_layer(variant: Variant, size: LayerSize) -> LayerCosts:
         parameters=pick(attention_parameters(layer), "weights biases total"),
         macs_per_token=macs // size.length,
         macs_per_sequence=macs,
-        cache_bytes_per_token=layer_cache_bytes_per_token(layer, size.dtype),
+        cache_bytes_per_token=layer_cache_bytes_per_token(layer, size.dtype)
+        if has_causal
+        else None,
     )
 
 
@@ -189,12 +194,10 @@ def _row(
     none = plain(None)
     figures = (plain("does not fit", tone="warn"), none, plain(name_cached(variant)))
     if costs is not None:
-        cached = costs.cache_bytes_per_token
-        share = _share(cached, base.cache_bytes_per_token).text
         figures = (
             _share(costs.parameters["total"], base.parameters["total"]),
             _share(costs.macs_per_token, base.macs_per_token),
-            Cell(raw=cached, text=share, below=(name_cached(variant),)),
+            _cache(variant, costs.cache_bytes_per_token, base.cache_bytes_per_token),
         )
     return (
         Cell(raw=label, text=label, below=(format_tuple(variant),), name=True),
@@ -202,6 +205,12 @@ def _row(
         _published(published),
         Cell(raw=meaning, text=meaning, below=(equation,)),
     )
+
+
+def _cache(variant: Variant, cached: int | None, of: int | None) -> Cell:
+    if cached is None or of is None:
+        return plain("no causal form")
+    return Cell(raw=cached, text=_share(cached, of).text, below=(name_cached(variant),))
 
 
 def _published(quality: PublishedQuality | None) -> Cell:

@@ -122,6 +122,10 @@ def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
             yield "a nonlinear query; choices: plain, residual, map"
         if variant.window is not None and variant.window < config.max_tokens:
             yield f"a window of {variant.window} tokens"
+        if variant.stride is not None:
+            yield f"a stride of {variant.stride} tokens"
+        if variant.core != "softmax":
+            yield f"the core {variant.core}; choices: softmax"
     if len({(layer.num_heads, layer.size_per_head) for layer in config.layers}) > 1:
         yield "layers with heads of different number or width"
     if config.block.norm_placement != "pre":

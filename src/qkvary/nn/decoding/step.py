@@ -138,6 +138,8 @@ def _supports_layer(cache: LayerCache) -> bool:
         return False
     if variant.window is not None and variant.window < cache.max_tokens:
         return False
+    if variant.stride is not None or variant.core != "softmax":
+        return False
     if not all(term.is_plain for term in term_classes(variant)):
         return False
     if variant.query_form not in QUERY_FORMS:
