@@ -156,7 +156,7 @@ class EncoderDecoder(nn.Module):
 
     def _embed(self, tokens: Tensor, layout: Layout) -> Tensor:
         x = F.embedding(tokens, self.embedding)
-        return x + sinusoid(layout.query_positions, x.shape[-1], x.dtype)
+        return x + sinusoid(layout.query_positions, x.shape[-1], x.dtype, "sinusoidal")
 
 
 class ReverseTranslation:

@@ -208,7 +208,10 @@ def test_a_wrapped_network_generates() -> None:
 
 def test_a_memory_that_has_no_meaning_is_refused() -> None:
     x = torch.zeros(1, 3, 12)
-    for fields in ({"causal": True}, *({"variant": parse_variant(f"QKV@{one}")} for one in ("w2", "s2"))):
+    for fields in (
+        {"causal": True},
+        *({"variant": parse_variant(f"QKV@{one}")} for one in ("w2", "s2")),
+    ):
         layer = Attention(AttentionConfig(d_model=12, num_heads=4, **fields))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="expected a layer that is not causal, has no window"):
             layer(x, memory=x)

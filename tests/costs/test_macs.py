@@ -92,9 +92,7 @@ def test_a_stride_leaves_every_key_to_be_read(label: str, keys: int) -> None:
         ("MQA", 7, 2 * 7 * 7 * 6),
     ],
 )
-def test_without_a_softmax_the_cheaper_order_is_counted(
-    label: str, length: int, macs: int
-) -> None:
+def test_without_a_softmax_the_cheaper_order_is_counted(label: str, length: int, macs: int) -> None:
     config = AttentionConfig(d_model=6, num_heads=2, variant=parse_variant(label))
     assert score_macs(config, length, "square") == macs
 

@@ -230,9 +230,7 @@ def scaled_product(
     return product(config, tokens, head, i, j) * score_scale(config, tokens)
 
 
-def product(
-    config: AttentionConfig, tokens: Sequence[Token], head: int, i: int, j: int
-) -> Tensor:
+def product(config: AttentionConfig, tokens: Sequence[Token], head: int, i: int, j: int) -> Tensor:
     """The product of a query head with the key head of its group."""
     return (tokens[i].query[head] * key_head(config, tokens, head, j)).sum()
 

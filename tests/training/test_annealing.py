@@ -38,7 +38,9 @@ class EncoderTask(ToyTask):
         self.trained.append(factor_of(model))
         return super().loss(model, batch)
 
-    def evaluate(self, model: nn.Module, split: Split, *given: EvaluationContext) -> dict[str, float]:
+    def evaluate(
+        self, model: nn.Module, split: Split, *given: EvaluationContext
+    ) -> dict[str, float]:
         self.scored.append(factor_of(model))
         return super().evaluate(model, split, *given)
 
@@ -65,9 +67,7 @@ def test_every_step_and_score_has_the_temperature_of_the_formula(tmp_path: Path)
     assert task.scored == [FACTORS[2], FACTORS[4], FACTORS[6], FACTORS[6]]
     assert factor_of(outcome.network) == 1.0
     (tmp_path / "plain").mkdir()
-    plain = train(
-        toy_run(steps=STEPS, evaluate_every=2), EncoderTask(), tmp_path / "plain"
-    )
+    plain = train(toy_run(steps=STEPS, evaluate_every=2), EncoderTask(), tmp_path / "plain")
     assert plain.state_sha256 != outcome.state_sha256
 
 
@@ -117,6 +117,4 @@ def test_a_run_that_cannot_be_annealed_is_refused() -> None:
     with pytest.raises(ValueError, match="that ends at the variant's own temperature, .*41 steps"):
         toy_run(temperature=TemperatureSchedule(start=2.0, steps=41))
     with pytest.raises(ValueError, match="expected variants with a temperature, .* the core sima"):
-        dataclasses.replace(
-            toy_run(temperature=schedule), network=toy_network("QKV@sima")
-        )
+        dataclasses.replace(toy_run(temperature=schedule), network=toy_network("QKV@sima"))

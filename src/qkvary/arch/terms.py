@@ -200,6 +200,8 @@ OPTIONS: Mapping[str, Option] = {
         "diag-mean, diag-norm, diag-mean-unscaled, diag-norm-unscaled",
     ),
     "temperature": Option("t{!r}", r"t(\d*\.?\d+(?:e[+-]?\d+)?)", "tX (temperature)", float),
-    "core": Option("{}", f"({'|'.join(name for name in CORES if name != 'softmax')})", "sima, soft"),
+    "core": Option(
+        "{}", f"({'|'.join(name for name in CORES if name != 'softmax')})", "sima, soft"
+    ),
 }
 """The options of labels by field, in their order."""

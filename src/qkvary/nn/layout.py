@@ -65,9 +65,7 @@ class Layout:
                 )
         self.key_positions = self._count_positions() if positions is None else positions
         self._query_positions = query_positions
-        self._penalties: dict[
-            tuple[bool, int | None, int | None, torch.dtype], Tensor | None
-        ] = {}
+        self._penalties: dict[tuple[bool, int | None, int | None, torch.dtype], Tensor | None] = {}
         self._ends: dict[int, Layout] = {}
 
     @property
@@ -156,9 +154,7 @@ class Layout:
         blocked = self._find_blocked(causal, window, stride)
         return None if blocked is None else blocked.to(dtype) * (torch.finfo(dtype).min / 2)
 
-    def _find_blocked(
-        self, causal: bool, window: int | None, stride: int | None
-    ) -> Tensor | None:
+    def _find_blocked(self, causal: bool, window: int | None, stride: int | None) -> Tensor | None:
         uniform = self.attention_mask is None and self.document_ids is None
         far = find_far(self.num_queries, self.num_keys, window, stride, self.device)
         if uniform and not causal and far is None:
