@@ -89,6 +89,20 @@ def test_the_meanings_of_a_rotated_value(label: str, value_rope: ValueRope, caus
     assert compare(config, PLAIN, batch=1) < GATE
 
 
+@pytest.mark.filterwarnings("ignore:value_rope 'rotated'")
+@pytest.mark.parametrize("label", ["QKV@rotary", "Q-I-V@rotary", "Q=V@rotary"])
+@pytest.mark.parametrize("value_rope", ["counter", "rotated"])
+def test_a_value_of_its_own_may_be_rotated_too(label: str, value_rope: ValueRope) -> None:
+    position = PositionConfig(value_rope=value_rope, rotates_value=True)
+    config = make_config(label, causal=True, position=position)
+    plain = make_config(label, causal=True, position=PositionConfig(value_rope=value_rope))
+    assert compare(config, MASKED) < GATE
+    x = random_input(37)
+    with torch.no_grad():
+        rotated, other = Attention(config).double()(x), Attention(plain).double()(x)
+    assert distance(rotated, other) > 0.1
+
+
 @pairwise(
     "label, kernel, causal, masked",
     itertools.product(DECISIVE, ["explicit", "sdpa"], [True, False], [True, False]),

@@ -33,6 +33,7 @@ from tests.studies_scripts.loading import load_script
 
 ADDED_LATER: dict[str, Any] = {
     "LanguageModelConfig.scale_embedding": False,
+    "PositionConfig.rotates_value": False,
     "TrainingConfig.temperature": None,
 }
 """By kind and stored name the default of each field that was added later, which stays."""

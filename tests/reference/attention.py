@@ -116,7 +116,8 @@ def read_token(
     key, value = sources[sharing.key], sources[sharing.value]
     if config.variant.positions == "rotary":
         turned = [_rotate(config, head, position) for head in key]
-        value = turned if _value_is_rotated(config) else value
+        if _value_is_rotated(config):
+            value = [_rotate(config, head, position) for head in value]
         query, key = [_rotate(config, head, position) for head in query], turned
     return Token(query, key, value, position)
 
@@ -208,7 +209,7 @@ def score(
     if variant.diagonal in ("mean-unscaled", "norm-unscaled") and i == j:
         # Paper 1's listing: the products are divided, and the scale comes after that.
         own = product(config, tokens, head, i, i)
-        result = own / unscaled_size(config, tokens, row, head, i) * score_scale(config, tokens)
+        result = own / unscaled_size(config, tokens, row, head, i) * score_scale(config, tokens[i])
     query_position, key_position = tokens[i].position, tokens[j].position
     if variant.plus:
         result = published_plus(config, weights, head, result, query_position, key_position)
@@ -227,7 +228,7 @@ def scaled_product(
     config: AttentionConfig, tokens: Sequence[Token], head: int, i: int, j: int
 ) -> Tensor:
     """The scaled product of a query head with the key head of its group."""
-    return product(config, tokens, head, i, j) * score_scale(config, tokens)
+    return product(config, tokens, head, i, j) * score_scale(config, tokens[i])
 
 
 def product(config: AttentionConfig, tokens: Sequence[Token], head: int, i: int, j: int) -> Tensor:
@@ -241,9 +242,9 @@ def key_head(config: AttentionConfig, tokens: Sequence[Token], head: int, j: int
     return keys[head * len(keys) // config.num_heads]
 
 
-def score_scale(config: AttentionConfig, tokens: Sequence[Token]) -> float:
+def score_scale(config: AttentionConfig, token: Token) -> float:
     """The factor of products, temperature aside."""
-    size = len(tokens[0].key[0]) if config.scale.by == "head" else config.d_model
+    size = len(token.key[0]) if config.scale.by == "head" else config.d_model
     return config.identity_correction / math.sqrt(size)
 
 
@@ -252,7 +253,7 @@ def gaussian_exponent(
 ) -> Tensor:
     """SOFT: minus the squared distance over twice the root of the head's channels."""
     difference = tokens[i].query[head] - key_head(config, tokens, head, j)
-    return -(difference * difference).sum() * (score_scale(config, tokens) / 2)
+    return -(difference * difference).sum() * (score_scale(config, tokens[i]) / 2)
 
 
 def sima_weights(
@@ -332,8 +333,9 @@ def softmax(scores: Sequence[Tensor]) -> Sequence[Tensor]:
 
 def _value_is_rotated(config: AttentionConfig) -> bool:
     sharing = config.variant.sharing
-    joined = config.variant.positions == "rotary" and sharing.value == sharing.key
-    return joined and config.position.value_rope != "none"
+    joined = sharing.value == sharing.key or config.position.rotates_value
+    rotary = config.variant.positions == "rotary"
+    return rotary and joined and config.position.value_rope != "none"
 
 
 def _rotate(

@@ -40,8 +40,10 @@ def test_without_overrides_a_preset_is_unchanged(name: str) -> None:
 
 
 def test_validations_are_the_published_ones_unless_the_preset_is_cut_short() -> None:
-    """Paper 1 scored 813 micro-batches of 6 rows, and 2,441 of 2, of 2,048 tokens; paper 3 scored
-    200 batches of 12 windows of 1,024 tokens, and reports step 100,000 of 105,000."""
+    """Paper 1 scored 813 micro-batches of 6 rows, and 2,441 of 2, of 2,048 tokens.
+
+    Paper 3 scored 200 batches of 12 windows of 1,024 tokens, and reports step 100,000 of 105,000.
+    """
     for name, tokens, reported in (
         ("lm-300m", 9_990_144, 4_238),
         ("lm-1.2b", 9_998_336, 7_500),

@@ -90,7 +90,7 @@ class CoreEntry:
     equation: str
     """The weights, as an equation of ``{scores}``, or of ``{query}`` and ``{key}``."""
     products: str = ""
-    """What the scores are without terms, where they are not s q kᵀ, of ``{query}`` and ``{key}``."""
+    """The scores without terms, where they are not s q kᵀ, of ``{query}`` and ``{key}``."""
     fields: tuple[str, ...] = ()
     """The fields of :class:`ScoreTerms` that have a meaning with it."""
     has_causal: bool = True

@@ -1,7 +1,8 @@
 """Bytes that decoding keeps, and reads for a token: what key and value need, and nothing else.
 
 What is kept is what a later token can still see: of a layer with a window of w tokens the last
-w - 1, of a layer with a stride every token, since one of the next tokens sees it. What is read for one token includes that token's own entry.
+w - 1, of a layer with a stride every token, since one of the next tokens sees it. What is read for
+one token includes that token's own entry.
 """
 
 from collections.abc import Sequence

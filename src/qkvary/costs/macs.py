@@ -190,8 +190,9 @@ def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None
     """Return the MACs of one decoded token, with everything before it in the cache.
 
     The tokens of a sequence decoded one by one take as many as one causal forward pass over it,
-    with three exceptions. The gaps of a stride are read and masked. The bias g(j) of ``+`` is not stored and made again for every key. Latent
-    attention is counted absorbed: scores and values are taken in the latent itself.
+    with three exceptions. The gaps of a stride are read and masked. The bias g(j) of ``+`` is not
+    stored and made again for every key. Latent attention is counted absorbed: scores and values are
+    taken in the latent itself.
 
     Args:
         model: Any model that decodes.

@@ -1,9 +1,9 @@
 """The cores of attention, which make mixed values of scores: one class for each of ``arch.terms``.
 
 The softmax has two implementations that agree, explicit products and SDPA, and kernels of its own
-for decoding. All take fewer KV heads than query heads without copying keys. Which one is used follows
-from the configuration and the shapes (``choose_kernel``), so that a run does not depend on a
-measurement; a cache may request a kernel for decoding.
+for decoding. All take fewer KV heads than query heads without copying keys. Which one is used
+follows from the configuration and the shapes (``choose_kernel``), so that a run does not depend on
+a measurement; a cache may request a kernel for decoding.
 """
 
 from collections.abc import Mapping
@@ -140,7 +140,7 @@ class GaussianCore(SoftmaxCore):
         value: Float[Tensor, "batch kv_heads keys head_dim"],
         *,
         training: bool,
-        decode_kernel: str = "layer",
+        decode_kernel: str = "layer",  # noqa: ARG002
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Mix the values; no kernel for decoding knows this core."""
         dropout = self.config.dropout if training else 0.0
@@ -179,7 +179,7 @@ class SimaCore:
         value: Float[Tensor, "batch kv_heads keys head_dim"],
         *,
         training: bool,
-        decode_kernel: str = "layer",
+        decode_kernel: str = "layer",  # noqa: ARG002
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Mix the values."""
         dropout = self.config.dropout if training else 0.0

@@ -164,7 +164,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
                 f"keys with {position.rotary_dim(width)} of {width} channels rotated; choices: "
                 "rotary_fraction 1"
             )
-        if sharing.key == sharing.value and position.value_rope != "none":
+        if layer.value_rope != "none":
             yield f"values that are rotated keys ({position.value_rope}); choices: value_rope none"
     if config.d_model % config.layers[0].num_heads:
         yield f"a width of {config.d_model}, which {config.layers[0].num_heads} heads do not divide"

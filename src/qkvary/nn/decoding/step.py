@@ -144,6 +144,8 @@ def _supports_layer(cache: LayerCache) -> bool:
         return False
     if variant.query_form not in QUERY_FORMS:
         return False
+    if config.position.rotates_value:
+        return False
     if variant.positions == "none":
         return options.layout in ("sources", "rotated", "split")
     if options.layout == "sources":
