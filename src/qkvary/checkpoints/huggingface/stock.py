@@ -156,7 +156,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
     if not _rotates(config):
         yield "positions without rotation; choices: rotary"
     for layer in config.layers:
-        sharing, position, width = layer.variant.sharing, layer.position, layer.size_per_head
+        position, width = layer.position, layer.size_per_head
         if layer.variant.positions != "rotary":
             yield "layers with and without rotation"
         if position.rotary_dim(width) != width:
