@@ -38,6 +38,7 @@ _KNOWN_TERMS = ("rotary", "temperature")
 _TERMS = {
     "plus": "the bias of + on every key position",
     "diagonal": "a normalised diagonal of scores",
+    "unscaled-diagonal": "a normalised diagonal of scores",
 }
 
 
