@@ -13,11 +13,12 @@ from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.tasks.config import (
     CharacterTaskConfig,
     LanguageTaskConfig,
+    NumberTaskConfig,
     SequenceTaskConfig,
     TaskConfig,
 )
 
-VOCABULARIES = {"characters": 65, "language": 29}
+VOCABULARIES = {"characters": 65, "language": 29, "numbers": 30}
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 SAYINGS = (
     "thequickbrownfoxjumpsoverthelazydog",
@@ -64,6 +65,8 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
         return LanguageTaskConfig(data=str(data.path), data_sha256=data.fingerprint, context=length)
     if name == "characters":
         return CharacterTaskConfig(context=length, evaluation="sampled", evaluation_batches=2)
+    if name == "numbers":
+        return NumberTaskConfig(context=length, protocol="clean")
     return SequenceTaskConfig(
         name=name,  # type: ignore[arg-type]
         length=length,
