@@ -25,6 +25,7 @@ from qkvary.studies.protocols import NUMBER_VARIANTS, number_network
 from tests.contracts.flops import FlopCounter
 from tests.contracts.variant_cases import (
     DECISIVE,
+    EVERY_LABEL,
     LABELS,
     make_config,
     make_encoder_config,
@@ -120,7 +121,7 @@ def test_decoded_tokens(label: str) -> None:
         assert counter.total == 2 * macs.total
 
 
-@variant_values("label", LABELS)
+@variant_values("label", EVERY_LABEL)
 def test_encoders(label: str) -> None:
     config = make_encoder_config(label)
     costs = network_costs(config, length=TOKENS.shape[1])
@@ -130,7 +131,7 @@ def test_encoders(label: str) -> None:
     assert costs.cache_bytes_per_token is None
 
 
-@variant_values("label", LABELS)
+@variant_values("label", EVERY_LABEL)
 def test_layers_without_biases_and_with_a_map_per_head(label: str) -> None:
     position = PositionConfig(plus_features=7, plus_per_head=True, relative_distance=5)
     config = make_config(label, causal=False, bias=False, out_bias=False, position=position)
@@ -156,7 +157,7 @@ def test_the_fused_kernel_costs_the_same(label: str) -> None:
 
 @variant_pairs(
     "label, dtype",
-    [*DECISIVE, "QKV@w1", "Q-K=V@w4", "(Q-MQA)+@rotary@w5"],
+    [*DECISIVE, "QKV@w1", "Q-K=V@w4", "Q-K=V@w4@s3", "(Q-MQA)+@rotary@w5"],
     ["float64", "float32", "bfloat16", "float16"],
 )
 def test_a_cache_holds_what_costs_say_at_any_time(label: str, dtype: Dtype) -> None:
@@ -169,8 +170,8 @@ def test_a_cache_holds_what_costs_say_at_any_time(label: str, dtype: Dtype) -> N
         costs = network_costs(config, length=stop, dtype=dtype)
         assert costs.cache_bytes_per_sequence is not None
         assert cache.nbytes == 5 * costs.cache_bytes_per_sequence
-        window = config.layers[0].variant.window
-        kept = stop if window is None else min(stop, window - 1)
+        window, stride = config.layers[0].variant.window, config.layers[0].variant.stride
+        kept = stop if window is None or stride else min(stop, window - 1)
         assert costs.cache_bytes_per_sequence == kept * (costs.cache_bytes_per_token or 0)
 
 

@@ -35,6 +35,8 @@ ADDED_LATER: dict[str, Any] = {
     "BlockConfig.feed_forward_dropout": None,
     "Initialization.embedding_std": None,
     "LanguageModelConfig.scale_embedding": False,
+    "PositionConfig.rotates_value": False,
+    "TrainingConfig.temperature": None,
     "Setting.note": "",
 }
 """By kind and stored name the default of each field that was added later, which stays."""

@@ -8,8 +8,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, Self, get_args
 
-from qkvary.arch.canonical import identity_json, stored, stored_as
+from qkvary.arch.canonical import ADDED_LATER, identity_json, stored, stored_as
 from qkvary.arch.networks import Network
+from qkvary.arch.terms import CORES
 from qkvary.arch.variants import Variant
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.tasks.config import TaskConfig
@@ -116,6 +117,33 @@ class ScheduleConfig:
             )
 
 
+@stored("TemperatureSchedule")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemperatureSchedule:
+    """Annealing of the softmax temperature, which ends at the variant's own.
+
+    After t of S steps scores are divided by tau(t) = T start^(1 - min(1, t/S)), where T is the
+    temperature of the variant: a geometric path from T start to T.
+
+    Source: paper 1, section 2.5, names annealing and gives no schedule: this one is our choice.
+    """
+
+    start: float
+    """The temperature at the first step, as a multiple of the variant's."""
+    steps: int | None = None
+    """S; None for all steps of the run."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.start < math.inf:
+            raise ValueError(f"start must be positive and finite, got {self.start}")
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps must be at least 1 or None, got {self.steps}")
+
+    def factor(self, step: int, steps: int) -> float:
+        """Return tau/T after ``step`` of the ``steps`` of a run."""
+        return self.start ** (1.0 - min(1.0, step / (self.steps or steps)))
+
+
 @stored("GuardConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardConfig:
@@ -215,8 +243,11 @@ class TrainingConfig:
     """Handling of non-finite steps and divergence."""
     execution: ExecutionConfig = ExecutionConfig()
     """Execution of the steps."""
+    temperature: TemperatureSchedule | None = field(default=None, metadata=ADDED_LATER)
+    """Annealing of the softmax temperature; None leaves it at the variant's."""
 
     def __post_init__(self) -> None:
+        self._check_temperature()
         for name in ("steps", "batch_size", "evaluate_every", "log_every"):
             value: int = getattr(self, name)
             if value < 1:
@@ -228,6 +259,24 @@ class TrainingConfig:
                 f"the one_cycle schedule lowers the first beta by {ONE_CYCLE_DIP}, got "
                 f"{self.optimizer.betas[0]}"
             )
+
+    def _check_temperature(self) -> None:
+        if self.temperature is None:
+            return
+        if self.execution.compile:
+            raise ValueError(
+                "expected no compile with an annealed temperature, which would compile the network "
+                "again at every step"
+            )
+        if self.stop_when_solved or (self.temperature.steps or 0) > self.steps:
+            raise ValueError(
+                "expected a run that ends at the variant's own temperature, got one that may stop "
+                f"before its annealing does (after {self.temperature.steps or self.steps} steps)"
+            )
+
+    def temperature_factor(self, step: int) -> float:
+        """Return the factor of the variant's softmax temperature after ``step`` steps."""
+        return 1.0 if self.temperature is None else self.temperature.factor(step, self.steps)
 
 
 @stored("RunConfig")
@@ -252,6 +301,13 @@ class RunConfig:
         _choice("dtype", self.dtype, ("float32", "float64"))
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be in [0, 2**63), got {self.seed}")
+        cores = {layer.variant.core for layer in self.network.layers}
+        rigid = [core for core in sorted(cores) if "temperature" not in CORES[core].fields]
+        if self.training.temperature is not None and rigid:
+            raise ValueError(
+                "expected variants with a temperature in a run that anneals it, got the core "
+                f"{rigid[0]}"
+            )
 
     @property
     def threads(self) -> int:
