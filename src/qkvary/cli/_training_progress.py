@@ -102,7 +102,7 @@ class TrainingDisplay:
         if message.step > first:
             rate = (message.step - first) / (now - began)
             run = self._cells[message.cell].run
-            tokens = run.training.batch_size * run.task.sequence_length
+            tokens = run.training.batch_size * run.sequence_length
             parts.append(f"{rate * tokens:,.0f} tokens/s")
             parts.append(f"{duration((message.steps - message.step) / rate, 2)} left")
         return ", ".join(parts)

@@ -8,11 +8,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, Self, get_args
 
-from qkvary.arch.canonical import identity_json, stored, stored_as
-from qkvary.arch.networks import Network
+from qkvary.arch.canonical import ADDED_LATER, identity_json, stored, stored_as
+from qkvary.arch.networks import Network, VisionTransformerConfig
 from qkvary.arch.variants import Variant
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.tasks.config import TaskConfig
+from qkvary.tasks.config import ImageTaskConfig, TaskConfig
 
 NUMERICS_VERSION = 2
 """Incremented by hand when a change of the code changes the numbers of a run."""
@@ -22,6 +22,8 @@ ScheduleName = Literal["constant", "cosine_warmup", "cosine"]
 Decay = Literal["all", "matrices"]
 Precision = Literal["full", "bf16"]
 OnNonfinite = Literal["stop", "skip"]
+TestAt = Literal["last", "best"]
+"""The step whose network is tested: the last one, or the one with the best validation metric."""
 
 SKIP_WINDOW = 100
 """Number of recent steps in which skipped steps are counted."""
@@ -211,8 +213,12 @@ class TrainingConfig:
     """Handling of non-finite steps and divergence."""
     execution: ExecutionConfig = ExecutionConfig()
     """Execution of the steps."""
+    test_at: TestAt = field(default="last", metadata=ADDED_LATER)
+    """Whether the test metrics are those of the ``last`` step, or of the first step with the
+    ``best`` validation metric; the network that a run leaves is that of the last step."""
 
     def __post_init__(self) -> None:
+        _choice("test_at", self.test_at, get_args(TestAt))
         for name in ("steps", "batch_size", "evaluate_every", "log_every"):
             value: int = getattr(self, name)
             if value < 1:
@@ -248,6 +254,17 @@ class RunConfig:
     def threads(self) -> int:
         """CPU threads of each process."""
         return self.training.execution.threads
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs; of an image as many as the network cuts it into."""
+        if isinstance(self.network, VisionTransformerConfig):
+            return self.network.tokens
+        if isinstance(self.task, ImageTaskConfig):
+            raise ValueError(
+                f"expected a VisionTransformerConfig for task {self.task.name}, got {self.network}"
+            )
+        return self.task.sequence_length
 
     @property
     def execution(self) -> ExecutionSettings:

@@ -415,6 +415,8 @@ class _Trainer:
         state.validation = self.evaluate("validation")
         self.stopwatch.lap("evaluation")
         self.log("validation", seconds=state.seconds["training"], **state.validation)
+        if training.test_at == "best":
+            self.test_best(state.validation[self.task.metric])
         if self.is_sampled:
             self.wrapped.eval()
             network = self.gather_network()
@@ -428,10 +430,19 @@ class _Trainer:
         if (better if self.task.higher_is_better else -better) >= 0.0:
             state.steps_to_solve = state.step
 
+    def test_best(self, score: float) -> None:
+        """Test the network if its validation metric is the best so far; of equals the first is."""
+        state, sign = self.state, 1.0 if self.task.higher_is_better else -1.0
+        if state.best_step is None or sign * (score - state.best_validation) > 0.0:
+            state.best_step, state.best_validation = state.step, score
+            state.best_test = self.evaluate("test")
+            self.stopwatch.lap("evaluation")
+
     def finish(self, complete: bool) -> Outcome:
         if not complete:
             return self.outcome("stopped")
-        scores = self.evaluate("test")
+        is_last = self.run.training.test_at == "last"
+        scores = self.evaluate("test") if is_last else self.state.best_test
         self.wrapped.eval()
         network, attention = self.gather_network(), None
         if self.is_writer:
@@ -468,6 +479,8 @@ class _Trainer:
         }
         metrics |= {f"validation_{name}": value for name, value in state.validation.items()}
         metrics |= {f"test_{name}": value for name, value in (scores or {}).items()}
+        if state.best_step is not None:
+            metrics["best_step"] = state.best_step
         digest = self.distribution.digest(self.model, self.optimizer)
         self.stopwatch.lap("other")
         training_seconds = state.seconds["training"]

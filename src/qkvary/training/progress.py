@@ -43,6 +43,12 @@ class RunState:
     """Mean training loss of the last log interval."""
     validation: dict[str, float] = field(default_factory=dict[str, float])
     """The latest validation scores."""
+    best_step: int | None = None
+    """Step of the first validation with the best metric, where that is the one tested."""
+    best_validation: float = math.nan
+    """Its validation metric."""
+    best_test: dict[str, float] = field(default_factory=dict[str, float])
+    """The test scores at that step."""
     steps_to_solve: int | None = None
     """Step of the first validation that found the task solved."""
     seconds: dict[str, float] = field(
