@@ -35,7 +35,6 @@ from qkvary.studies.results.table_specs import (
 )
 from qkvary.studies.running.records import Record
 from qkvary.studies.study import Study
-from qkvary.text.names import typed_seeds
 
 _CONFIGURED = {"device", "kernel"}
 """Keys of a record's environment that follow from its configuration, not from the machine."""
@@ -91,10 +90,7 @@ def summarise(
         headline=headline.sentences,
         headline_table=headline.table,
         answers=write_answers(tables, baseline),
-        commands=tuple(
-            f"qkvary {verb} {study.name} --seeds {typed_seeds(study.seeds)}"
-            for verb in ("study", "report")
-        ),
+        commands=tuple(f"qkvary {verb} {study.arguments}" for verb in ("study", "report")),
         caveats=(
             *write_caveats(
                 study.limits, counts, tables, study.seeds, learning_rates, len(environments)
