@@ -2,6 +2,7 @@
 
 import hashlib
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def draw(count: int, *sizes: int, seed: int, below: int = 256) -> NDArray[np.uin
 
 
 def small_contents(like: str, *, train: int, test: int, classes: int) -> dict[str, bytes]:
-    """The files of a data set like ``mnist`` (7 x 7 pixels) or ``cifar10-15k``, uncompressed."""
+    """The files of a data set like ``mnist`` (6 x 6 pixels) or ``cifar10-15k``, uncompressed."""
     counts = {"train": train, "test": test}
     if like == "mnist":
         names = {"train": "train", "test": "t10k"}
@@ -54,16 +55,14 @@ def describe_small(
     """The entry of a small data set: sizes and checksums of its files."""
     about = IMAGE_SETS[like]
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
-    fields: dict[str, Any] = {
-        field: getattr(about, field) for field in about.__dataclass_fields__
-    } | {
+    changed: dict[str, Any] = {
         "train": {name: sums[name] for name in about.train},
         "test": {name: sums[name] for name in about.test},
         "train_images": train,
         "test_images": test,
-        "image_size": 6 if like == "mnist" else 32,
+        "pixels": replace(about.pixels, size=6) if like == "mnist" else about.pixels,
     }
-    return ImageSet(**(fields | changes))
+    return replace(about, **(changed | changes))
 
 
 def write_files(folder: Path, contents: dict[str, bytes]) -> Path:

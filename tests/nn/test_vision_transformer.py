@@ -1,4 +1,4 @@
-"""The vision transformer: equal to plain arithmetic, counted exactly, and refusing what is wrong."""
+"""The vision transformer: equal to plain arithmetic, counted exactly, refusing what is wrong."""
 
 import math
 from typing import Any

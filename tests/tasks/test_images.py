@@ -1,6 +1,7 @@
 """Images: splits, normalisation, order, augmentation, and scores of solvers that are known."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from qkvary.data.augmentation import Crops, draw_crops
 from qkvary.data.image_sets import IMAGE_SETS
 from qkvary.tasks.config import ImageTaskConfig
-from qkvary.tasks.images import ImageTask, crop_and_flip
+from qkvary.tasks.images import ImageTask, crop_and_flip, split_rows
 from tests.data.small_images import draw
 from tests.tasks.tiny_networks import tiny_images
 
@@ -40,7 +41,7 @@ def test_images_are_normalised_by_channel() -> None:
     task = make()
     batch, about = task.batch(0, 36, 0), IMAGE_SETS["images"]
     pixels = draw(53, 6, 6, seed=0)[task.train_rows][:, None]
-    expected = (pixels / 255 - about.mean[0]) / about.std[0]
+    expected = (pixels / 255 - about.pixels.mean[0]) / about.pixels.std[0]
     found = batch.inputs.numpy()
     order = [np.abs(expected - image).sum(axis=(1, 2, 3)).argmin() for image in found]
     assert sorted(order) == list(range(36))
@@ -79,19 +80,9 @@ def test_published_splits_of_grey_images_validate_on_the_test() -> None:
 
 
 def test_published_splits_of_colour_images_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny_images()
-    about = IMAGE_SETS["images"]
-    changed = type(about)(
-        **{name: getattr(about, name) for name in about.__dataclass_fields__} | {"format": "cifar"}
-    )
-    before = make(splits="clean")
-    task = make(splits="as-published")
-    task.config = before.config
-    monkeypatch.setitem(IMAGE_SETS, "images", changed)
-    from qkvary.tasks.images import _split
-
+    monkeypatch.setitem(IMAGE_SETS, "images", replace(IMAGE_SETS[tiny_images()], format="cifar"))
     config = ImageTaskConfig(name="images", splits="as-published", validation_images=17)  # type: ignore[arg-type]
-    train, validation = _split(config)
+    train, validation = split_rows(config)
     assert validation is not None
     assert (len(train), len(validation)) == (36, 17)
     assert set(train.tolist()) & set(validation.tolist())

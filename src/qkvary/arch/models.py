@@ -53,9 +53,6 @@ class Model:
     """The matrices from features to logits; tied where the embedding is used."""
     others: tuple[Linear, ...] = ()
     """Further matrices outside the blocks that every token passes through."""
-    learned_tokens: int = 0
-    """Tokens of a sequence that are learned instead of read and so pass through no ``others``, such
-    as a class token; ``tables`` counts them."""
     entries: int = 0
     """Further learned numbers outside the blocks."""
     encoder: "Encoder | None" = None
@@ -224,8 +221,7 @@ def _describe_vision_transformer(network: VisionTransformerConfig) -> Model:
         tables=(Table(rows=1, width=d_model),),
         positions=(Table(rows=network.tokens, width=d_model),),
         norms=final_norms(network),
-        others=(Linear(inputs=network.patch_width, outputs=d_model, bias=True),),
-        learned_tokens=1,
+        others=(Linear(inputs=network.patch_width, outputs=d_model, bias=True, skipped_tokens=1),),
         head=tuple(
             Linear(inputs=into, outputs=out, bias=True, is_pooled=True)
             for into, out in itertools.pairwise(widths)

@@ -31,6 +31,16 @@ class Crops(NamedTuple):
     width: NDArray[np.int64]
     flipped: NDArray[np.bool_]
 
+    def take(self, rows: slice) -> Crops:
+        """Return the crops of some images of the batch."""
+        return Crops(
+            self.top[rows],
+            self.left[rows],
+            self.height[rows],
+            self.width[rows],
+            self.flipped[rows],
+        )
+
 
 def draw_crops(count: int, size: int, *, seed: int, step: int) -> Crops:
     """Draw the crops of a batch of square images.

@@ -1,4 +1,4 @@
-"""Image data sets by name: their shape, files, checksums and origin. Imports neither numpy nor torch.
+"""Image data sets by name: shape, files, checksums and origin. Imports neither numpy nor torch.
 
 A subset is a data set of its own: its name says how many images it trains on, and nothing published
 is compared with it. Checksums are those of the uncompressed files.
@@ -19,6 +19,33 @@ ImageFormat = Literal["idx", "cifar"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pixels:
+    """What the images of a data set have in common."""
+
+    size: int
+    """Rows and columns."""
+    mean: tuple[float, ...]
+    """What the code of paper 2 subtracts from each channel, for pixels in [0, 1]."""
+    std: tuple[float, ...]
+    """What it divides by."""
+
+    @property
+    def channels(self) -> int:
+        """1 for grey, 3 for red, green and blue."""
+        return len(self.mean)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """A published archive with all files."""
+
+    url: str
+    """Its address."""
+    sha256: str
+    """Its checksum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSet:
     """A data set of labelled images of one size."""
 
@@ -34,24 +61,16 @@ class ImageSet:
     """Training files in their order, each with its sha256."""
     test: Mapping[str, str]
     """Test files likewise."""
-    image_size: int
-    """Rows and columns of an image."""
-    channels: int
-    """1 for grey, 3 for red, green and blue."""
+    pixels: Pixels
+    """Its images."""
     classes: int
     """Distinct labels."""
     train_images: int
     """Images for training, of which a protocol may hold some out."""
     test_images: int
     """Images for the test."""
-    mean: tuple[float, ...]
-    """What the code of paper 2 subtracts from each channel, for pixels in [0, 1]."""
-    std: tuple[float, ...]
-    """What it divides by."""
-    url: str | None = None
+    origin: str | Archive | None = None
     """The folder of the files on the web, or the archive with them; None for a subset."""
-    archive_sha256: str | None = None
-    """The checksum of the archive."""
     part_of: ImageSetName | None = None
     """The complete data set of a subset."""
 
@@ -77,21 +96,26 @@ _MNIST = ImageSet(
     format="idx",
     folder="mnist",
     train={
-        "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "train-images-idx3-ubyte": (
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
+        ),
+        "train-labels-idx1-ubyte": (
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
+        ),
     },
     test={
-        "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        "t10k-images-idx3-ubyte": (
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
+        ),
+        "t10k-labels-idx1-ubyte": (
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
+        ),
     },
-    image_size=28,
-    channels=1,
+    pixels=Pixels(size=28, mean=(0.1307,), std=(0.3081,)),
     classes=10,
     train_images=60_000,
     test_images=10_000,
-    mean=(0.1307,),
-    std=(0.3081,),
-    url="https://ossci-datasets.s3.amazonaws.com/mnist/",
+    origin="https://ossci-datasets.s3.amazonaws.com/mnist/",
 )
 _FASHION_MNIST = replace(
     _MNIST,
@@ -99,14 +123,22 @@ _FASHION_MNIST = replace(
     title="FashionMNIST",
     folder="fashion_mnist",
     train={
-        "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "train-images-idx3-ubyte": (
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"
+        ),
+        "train-labels-idx1-ubyte": (
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"
+        ),
     },
     test={
-        "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        "t10k-images-idx3-ubyte": (
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"
+        ),
+        "t10k-labels-idx1-ubyte": (
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
+        ),
     },
-    url="https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+    origin="https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
 )
 _CIFAR10 = ImageSet(
     name="cifar10",
@@ -121,15 +153,18 @@ _CIFAR10 = ImageSet(
         "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
     },
     test={"test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"},
-    image_size=32,
-    channels=3,
+    pixels=Pixels(
+        size=32,
+        mean=(0.49139968, 0.48215841, 0.44653091),
+        std=(0.24703223, 0.24348513, 0.26158784),
+    ),
     classes=10,
     train_images=50_000,
     test_images=10_000,
-    mean=(0.49139968, 0.48215841, 0.44653091),
-    std=(0.24703223, 0.24348513, 0.26158784),
-    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-    archive_sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    origin=Archive(
+        url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    ),
 )
 _CIFAR100 = replace(
     _CIFAR10,
@@ -139,8 +174,10 @@ _CIFAR100 = replace(
     train={"train.bin": "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"},
     test={"test.bin": "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"},
     classes=100,
-    url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-    archive_sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+    origin=Archive(
+        url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+        sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+    ),
 )
 _CIFAR10_15K = replace(
     _CIFAR10,
@@ -154,8 +191,7 @@ _CIFAR10_15K = replace(
     test={"test_batch.bin": "5a467f7bf4951ffaa21710136089122801debf6096690c112868e957a632a7a3"},
     train_images=15_000,
     test_images=3_000,
-    url=None,
-    archive_sha256=None,
+    origin=None,
     part_of="cifar10",
 )
 _CIFAR100_10K = replace(
@@ -167,8 +203,7 @@ _CIFAR100_10K = replace(
     test={"test.bin": "42fb9785d7fe1e7defc74d5035f3fc1d45ecfe4d15d0e49c77425a697d6a1dbe"},
     train_images=10_000,
     test_images=2_000,
-    url=None,
-    archive_sha256=None,
+    origin=None,
     part_of="cifar100",
 )
 _SETS = (_MNIST, _FASHION_MNIST, _CIFAR10, _CIFAR10_15K, _CIFAR100, _CIFAR100_10K)

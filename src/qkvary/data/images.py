@@ -19,7 +19,7 @@ from qkvary.data.cifar import read_cifar
 from qkvary.data.downloads import DownloadError, fetch, is_offline, keep_in_cache
 from qkvary.data.folders import cache_directory, data_root
 from qkvary.data.idx import read_idx
-from qkvary.data.image_sets import IMAGE_SETS, ImageSet
+from qkvary.data.image_sets import IMAGE_SETS, Archive, ImageSet
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import listed, suggest
@@ -124,7 +124,7 @@ def _read_split(
         parts = [(read_idx(pixels, pixels_at)[:, None], read_idx(labels, labels_at))]
     else:
         parts = [read_cifar(data, where, classes=images.classes) for where, data in contents]
-    side = (images.channels, images.image_size, images.image_size)
+    side = (images.pixels.channels, images.pixels.size, images.pixels.size)
     where = listed([place for place, _ in contents])
     for pixels, labels in parts:
         if pixels.shape[1:] != side or labels.shape != pixels.shape[:1]:
@@ -162,41 +162,40 @@ def _check_sum(images: ImageSet, data: bytes, sha256: str, where: str) -> None:
 def _download(images: ImageSet, missing: list[str]) -> dict[str, bytes]:
     """Download the missing files, and keep valid ones in the cache."""
     put = f"put {listed(missing)} (plain, .gz or .xz) into {images.folder} below QKVARY_DATA"
-    if images.url is None:
+    origin = images.origin
+    if origin is None:
         raise UsageError(f"{images.name}, a subset, is not on this machine: {put}")
     if is_offline():
         raise UsageError(f"{images.name} is not on this machine and HF_HUB_OFFLINE is set: {put}")
-    if images.archive_sha256 is None:
-        found = {f"{file}.gz": _fetch(f"{images.url}{file}.gz") for file in missing}
-        plain = {
-            file.removesuffix(".gz"): _decompress(data, f"{images.url}{file}")
-            for file, data in found.items()
-        }
+    if isinstance(origin, Archive):
+        found = plain = _unpack(origin, images.folder, _fetch(origin.url, put), missing)
     else:
-        found = plain = _unpack(images, _fetch(images.url), missing)
+        found = {f"{file}.gz": _fetch(f"{origin}{file}.gz", put) for file in missing}
+        plain = {file: _decompress(found[f"{file}.gz"], f"{origin}{file}.gz") for file in missing}
     for file, data in plain.items():
         if hashlib.sha256(data).hexdigest() != images.files[file]:
-            raise DownloadError(f"{images.url} has changed: the sha256 of {file} differs")
+            raise DownloadError(f"the sha256 of the downloaded {file} of {images.name} differs")
     if cache := cache_directory():
         for file, data in found.items():
             keep_in_cache(cache / images.folder / file, data)
     return plain
 
 
-def _fetch(url: str) -> bytes:
+def _fetch(url: str, put: str) -> bytes:
     try:
         return fetch(url, limit=LARGEST_FILE, timeout=DOWNLOAD_SECONDS)
-    except (FileNotFoundError, PermissionError, ValueError) as error:
-        raise DownloadError(f"cannot download {url}: {error}") from error
+    except (FileNotFoundError, PermissionError, ValueError, DownloadError) as error:
+        said = error if isinstance(error, DownloadError) else f"cannot download {url}: {error}"
+        raise DownloadError(f"{said}; or {put}") from error
 
 
-def _unpack(images: ImageSet, archive: bytes, files: list[str]) -> dict[str, bytes]:
-    """Return files of the published archive, in memory: nothing is extracted to the disk."""
-    if hashlib.sha256(archive).hexdigest() != images.archive_sha256:
-        raise DownloadError(f"{images.url} has changed: its sha256 differs")
+def _unpack(origin: Archive, folder: str, archive: bytes, files: list[str]) -> dict[str, bytes]:
+    """Return files of a published archive, in memory: nothing is extracted to the disk."""
+    if hashlib.sha256(archive).hexdigest() != origin.sha256:
+        raise DownloadError(f"{origin.url} has changed: its sha256 differs")
     found: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as members:
         for file in files:
-            member = members.extractfile(f"{images.folder}/{file}")
+            member = members.extractfile(f"{folder}/{file}")
             found[file] = b"" if member is None else member.read(LARGEST_FILE)
     return found

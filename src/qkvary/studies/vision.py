@@ -31,6 +31,11 @@ EPOCHS: Mapping[ImageSetName, int] = {
 
 PUBLISHED_TABLES = ("three-projections-table-3", "key-value-table-3")
 
+_QUICK_LIMIT = (
+    "One network of one size, trained for about a minute at one learning rate for all: it shows "
+    "what sharing costs there, and not at a usual size. Three seeds see large differences only."
+)
+
 
 def vision_network(
     name: ImageSetName,
@@ -67,9 +72,9 @@ def vision_network(
         ),
         block=BlockConfig(d_ff=d_model, norm_placement="pre-only"),
         num_layers=num_layers,
-        image_size=images.image_size,
+        image_size=images.pixels.size,
         patch_size=patch_size,
-        channels=images.channels,
+        channels=images.pixels.channels,
         classes=images.classes,
         d_head=d_model,
     )
@@ -78,7 +83,7 @@ def vision_network(
 def vision_task(name: ImageSetName, splits: ImageSplits) -> ImageTaskConfig:
     """Return the published task: colour images are flipped and cropped for training."""
     images = IMAGE_SETS[name]
-    return ImageTaskConfig(name=name, splits=splits, augment=images.channels == 3)
+    return ImageTaskConfig(name=name, splits=splits, augment=images.pixels.channels == 3)
 
 
 def vision_training(
@@ -95,11 +100,8 @@ def vision_training(
 
     Source: code of paper 2: batches of 200 for MNIST and FashionMNIST, of 128 for CIFAR.
     """
-    images = task.images
-    is_grey = images.channels == 1
-    batch_size = 200 if is_grey else 128
-    held_out = 0 if is_grey and task.splits == "as-published" else task.validation_images
-    per_epoch = (images.train_images - held_out) // batch_size
+    batch_size = 200 if task.images.pixels.channels == 1 else 128
+    per_epoch = _trained_images(task) // batch_size
     return TrainingConfig(
         steps=epochs * per_epoch,
         batch_size=batch_size,
@@ -107,6 +109,12 @@ def vision_training(
         evaluate_every=per_epoch // 2,
         test_at="best",
     )
+
+
+def _trained_images(task: ImageTaskConfig) -> int:
+    images = task.images
+    validates_on_test = task.splits == "as-published" and images.format == "idx"
+    return images.train_images - (0 if validates_on_test else task.validation_images)
 
 
 def vision_grid(
@@ -178,7 +186,7 @@ def quick_study(
     task = replace(vision_task(name, splits), validation_images=validation_images)
     network = vision_network(name, patch_size=patch_size, d_model=64, num_layers=2, num_heads=4)
     is_complete = images.part_of is None
-    epochs = steps * batch_size / (images.train_images - validation_images)
+    epochs = steps * batch_size / _trained_images(task)
     beside = (
         "Published figures beside ours are averages over larger networks that were trained longer "
         "and tested at their best epoch."
@@ -193,7 +201,7 @@ def quick_study(
     }
     return Study(
         name=study,
-        question=f"What does sharing projections cost a small vision transformer on {images.title}?",
+        question=f"What does sharing cost a small vision transformer on {images.title}?",
         description=(
             f"{images.title}: {images.train_images:,} training and {images.test_images:,} test "
             "images. The network of paper 2's code with patches of "
@@ -219,11 +227,7 @@ def quick_study(
                     schedule=ScheduleConfig(name="cosine", warmup_steps=100),
                     evaluate_every=steps // 10,
                 ),
-                limits=(
-                    "One network of one size, trained for minutes with the learning rate that suits "
-                    "QKV: it shows what sharing costs there, and not at a usual size. Three seeds "
-                    "see large differences only.",
-                ),
+                limits=(_QUICK_LIMIT,),
             ),
         ),
         variants=VISION_VARIANTS,

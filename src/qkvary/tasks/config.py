@@ -20,8 +20,8 @@ Protocol = Literal["packed", "padded-paper"]
 """Windows over concatenated documents, or one padded document per row."""
 
 ImageSplits = Literal["clean", "as-published"]
-"""``clean`` holds validation images out; ``as-published`` validates on the test images, or on images
-that are mostly trained on too."""
+"""``clean`` holds validation images out; ``as-published`` validates on the test images, or on
+images that are mostly trained on too."""
 
 SEQUENCE_DATA_VERSION = 1
 """Incremented by hand when the generator draws other synthetic sequences."""

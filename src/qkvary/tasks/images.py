@@ -50,10 +50,10 @@ class ImageTask:
         self.config = config
         loaded, about = load_images(config.name), config.images
         # Divided by 255 as well: pixels are bytes.
-        self._mean = torch.tensor(about.mean).mul_(255)[:, None, None]
-        self._scale = torch.tensor(about.std).mul_(255).reciprocal_()[:, None, None]
+        self._mean = torch.tensor(about.pixels.mean).mul_(255)[:, None, None]
+        self._scale = torch.tensor(about.pixels.std).mul_(255).reciprocal_()[:, None, None]
         self._train, self._test = _as_tensors(loaded.train), _as_tensors(loaded.test)
-        self.train_rows, self.validation_rows = _split(config)
+        self.train_rows, self.validation_rows = split_rows(config)
         self._epoch: tuple[tuple[int, int], Tensor] | None = None
 
     @property
@@ -68,15 +68,15 @@ class ImageTask:
             ValueError: if the network is not one that fits the images.
         """
         about = self.config.images
-        fits = isinstance(network, VisionTransformerConfig) and (
-            (network.channels, network.classes) == (about.channels, about.classes)
-            and network.image_size == about.image_size
-        )
-        if not isinstance(network, VisionTransformerConfig) or not fits:
+        if (
+            not isinstance(network, VisionTransformerConfig)
+            or (network.channels, network.classes) != (about.pixels.channels, about.classes)
+            or network.image_size != about.pixels.size
+        ):
             raise ValueError(
-                f"expected a VisionTransformerConfig with image_size {about.image_size}, channels "
-                f"{about.channels} and classes {about.classes} for task {self.config.name}, got "
-                f"{network}"
+                f"expected a VisionTransformerConfig with image_size {about.pixels.size}, "
+                f"channels {about.pixels.channels} and classes {about.classes} for task "
+                f"{self.config.name}, got {network}"
             )
         return VisionTransformer(network, seed=seed)
 
@@ -96,9 +96,9 @@ class ImageTask:
         pixels, labels = self._train
         images = self._normalise(pixels[order])
         if self.config.augment:
-            size = self.config.images.image_size
+            size = self.config.images.pixels.size
             crops = draw_crops(batch_size, size, seed=seed, step=step)
-            images = crop_and_flip(images, Crops(*(part[rows] for part in crops)))
+            images = crop_and_flip(images, crops.take(rows))
         return Batch(images, labels[order])
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -153,7 +153,7 @@ class ImageTask:
         return self._epoch[1]
 
 
-def _split(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
+def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
     """Return the training and validation rows of the training files, both in their order.
 
     None stands for validation on the test images.
@@ -170,9 +170,8 @@ def _split(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
 
 
 def _as_tensors(images: Images) -> tuple[Tensor, Tensor]:
-    # torch has no read-only tensors and warns about read-only arrays, which it shares.
-    pixels, labels = images.pixels.view(), images.labels.view()
-    return torch.tensor(pixels), torch.tensor(labels)
+    # A copy, because torch shares memory with numpy and the images are read-only.
+    return torch.tensor(images.pixels), torch.tensor(images.labels)
 
 
 def crop_and_flip(images: Tensor, crops: Crops) -> Tensor:

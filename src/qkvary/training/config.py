@@ -257,11 +257,15 @@ class RunConfig:
 
     @property
     def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs; of an image as many as the network cuts it into."""
+        """Tokens in one sequence, for the costs; of an image those that the network cuts it into.
+
+        Raises:
+            ValueError: if the network of an image task is none over patches.
+        """
         if isinstance(self.network, VisionTransformerConfig):
             return self.network.tokens
         if isinstance(self.task, ImageTaskConfig):
-            raise ValueError(
+            raise ValueError(  # noqa: TRY004 - a choice that does not fit, not a wrong type
                 f"expected a VisionTransformerConfig for task {self.task.name}, got {self.network}"
             )
         return self.task.sequence_length

@@ -7,10 +7,10 @@ from qkvary.studies.vision import quick_study
 _study = partial(
     quick_study,
     name="cifar10-15k",
-    patch_size=4,
+    patch_size=8,
     batch_size=64,
     steps=4_000,
-    learning_rate=1e-3,
+    learning_rate=2e-3,
     validation_images=1_500,
 )
 

@@ -9,7 +9,7 @@ _study = partial(
     name="fashion-mnist",
     patch_size=7,
     batch_size=50,
-    steps=3_000,
+    steps=4_000,
     learning_rate=4e-3,
 )
 
