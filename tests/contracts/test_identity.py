@@ -37,6 +37,7 @@ from tests.contracts.frozen_study import HALF, PORTABLE, STUDY
 from tests.studies_scripts.loading import load_script
 
 ADDED_LATER: dict[str, Any] = {
+    "ImageTaskConfig.resize_to": None,
     "LanguageModelConfig.scale_embedding": False,
     "Study.selected": "",
     "TrainingConfig.test_at": "last",

@@ -58,7 +58,10 @@ def test_what_is_known_of_the_published_sets() -> None:
     assert shapes["cifar10-15k"] == (15_000, 3_000, 3, 10)
     assert shapes["cifar100-10k"] == (10_000, 2_000, 3, 100)
     assert len({about.fingerprint for about in IMAGE_SETS.values()}) == len(IMAGE_SETS)
-    sums = [sha256 for about in IMAGE_SETS.values() for sha256 in about.files.values()]
+    assert shapes["tiny-imagenet"] == (100_000, 10_000, 3, 200)
+    assert shapes["tiny-imagenet-20"] == (10_000, 1_000, 3, 20)
+    files = [about.files for about in IMAGE_SETS.values() if about.format != "folders"]
+    sums = [sha256 for one in files for sha256 in one.values()]
     assert len(set(sums)) == len(sums)
     assert all(len(sha256) == 64 for sha256 in sums)
 

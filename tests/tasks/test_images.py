@@ -106,18 +106,19 @@ def test_one_class_scores_its_share_and_an_oracle_everything(split: str) -> None
     assert task.evaluate(Answers(known), split)["accuracy"] == 1.0  # type: ignore[arg-type]
 
 
-def test_crops_are_resized_like_a_crop_alone() -> None:
+@pytest.mark.parametrize("size", [12, 17])
+def test_crops_are_resized_like_a_crop_alone(size: int) -> None:
     images = torch.rand(5, 3, 12, 12, generator=torch.Generator().manual_seed(7))
     crops = Crops(
         *(np.array(part) for part in ([0, 1, 2, 0, 3], [0, 2, 0, 1, 1], [12, 11, 10, 12, 9])),
         np.array([12, 10, 12, 11, 11]),
         np.array([False, True, False, True, True]),
     )
-    found = crop_and_flip(images, crops)
+    found = crop_and_flip(images, crops, size=size)
     for number, image in enumerate(images):
         top, left, height, width, flipped = (part[number] for part in crops)
         part = image[None, :, top : top + height, left : left + width]
-        expected = F.interpolate(part, (12, 12), mode="bilinear", align_corners=False)[0]
+        expected = F.interpolate(part, (size, size), mode="bilinear", align_corners=False)[0]
         expected = expected.flip(-1) if flipped else expected
         torch.testing.assert_close(found[number], expected, rtol=1e-4, atol=1e-5)
 
@@ -145,3 +146,16 @@ def test_augmentation_is_for_training_only() -> None:
     assert plain.evaluate(model, "validation") == augmented.evaluate(model, "validation")
     assert not torch.equal(plain.batch(0, 5, 0).inputs, augmented.batch(0, 5, 0).inputs)
     assert torch.equal(plain.batch(0, 5, 0).targets, augmented.batch(0, 5, 0).targets)
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_images_are_resized_when_they_are_batched(augment: bool) -> None:
+    task = make(resize_to=9, augment=augment)
+    assert task.batch(0, 5, 0).inputs.shape == (5, 1, 9, 9)
+    if not augment:
+        small = make().batch(0, 5, 0).inputs
+        expected = F.interpolate(small, (9, 9), mode="bilinear", align_corners=False)
+        torch.testing.assert_close(task.batch(0, 5, 0).inputs, expected)
+    assert task.config.image_size == 9
+    with pytest.raises(ValueError, match="resize_to must be at least 1, got 0"):
+        make(resize_to=0)

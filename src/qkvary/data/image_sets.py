@@ -1,7 +1,7 @@
 """Image data sets by name: shape, files, checksums and origin. Imports neither numpy nor torch.
 
-A subset is a data set of its own: its name says how many images it trains on, and nothing published
-is compared with it. Checksums are those of the uncompressed files.
+A subset is a data set of its own: its name says how many images or classes it has, and nothing
+published is compared with it. Checksums are those of the uncompressed files.
 """
 
 from __future__ import annotations
@@ -12,10 +12,18 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 ImageSetName = Literal[
-    "mnist", "fashion-mnist", "cifar10", "cifar10-15k", "cifar100", "cifar100-10k"
+    "mnist",
+    "fashion-mnist",
+    "cifar10",
+    "cifar10-15k",
+    "cifar100",
+    "cifar100-10k",
+    "tiny-imagenet",
+    "tiny-imagenet-20",
 ]
-ImageFormat = Literal["idx", "cifar"]
-"""``idx``: one file of images and one of labels; ``cifar``: records of labels and pixels."""
+ImageFormat = Literal["idx", "cifar", "folders"]
+"""``idx``: one file of images and one of labels; ``cifar``: records of labels and pixels;
+``folders``: a JPEG file for each image, in folders or an archive of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +66,8 @@ class ImageSet:
     folder: str
     """The folder below ``QKVARY_DATA`` or the cache."""
     train: Mapping[str, str]
-    """Training files in their order, each with its sha256."""
+    """Training files in their order, each with its sha256; of ``folders`` the archive without its
+    ending, with the sha256 of the first 20 classes (``data.tiny_imagenet.digest_classes``)."""
     test: Mapping[str, str]
     """Test files likewise."""
     pixels: Pixels
@@ -82,8 +91,15 @@ class ImageSet:
     @property
     def fingerprint(self) -> str:
         """sha256 of the checksums."""
-        parts = (f"{split} {sha256}" for split, files in self._splits for sha256 in files.values())
+        parts = [f"{split} {sha256}" for split, files in self._splits for sha256 in files.values()]
+        if self.format == "folders":
+            parts.append(f"{self.classes} classes")
         return hashlib.sha256("\n".join(("images", self.format, *parts)).encode()).hexdigest()
+
+    @property
+    def validates_on_test(self) -> bool:
+        """Whether published protocols take the test images for validation."""
+        return self.format != "cifar"
 
     @property
     def _splits(self) -> tuple[tuple[str, Mapping[str, str]], ...]:
@@ -206,6 +222,53 @@ _CIFAR100_10K = replace(
     origin=None,
     part_of="cifar100",
 )
-_SETS = (_MNIST, _FASHION_MNIST, _CIFAR10, _CIFAR10_15K, _CIFAR100, _CIFAR100_10K)
+_TINY_IMAGENET = ImageSet(
+    name="tiny-imagenet",
+    title="Tiny ImageNet",
+    format="folders",
+    folder="tiny-imagenet-200",
+    train={
+        "tiny-imagenet-200": "be15b6fdfd9eca3705560de8b5d6398ef56c9b83d117d37588d19131e90d21e0",
+    },
+    # The labels of the official test are not public: validation images are what is tested.
+    test={},
+    pixels=Pixels(
+        size=64,
+        # Those of ImageNet, our choice: the papers name none.
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+    ),
+    classes=200,
+    train_images=100_000,
+    test_images=10_000,
+    origin=Archive(
+        url="https://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        sha256="6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821",
+    ),
+)
+_TINY_IMAGENET_20 = replace(
+    _TINY_IMAGENET,
+    name="tiny-imagenet-20",
+    title="20 classes of Tiny ImageNet",
+    folder="tiny_imagenet_20",
+    train={
+        "tiny-imagenet-20": "be15b6fdfd9eca3705560de8b5d6398ef56c9b83d117d37588d19131e90d21e0",
+    },
+    classes=20,
+    train_images=10_000,
+    test_images=1_000,
+    origin=None,
+    part_of="tiny-imagenet",
+)
+_SETS = (
+    _MNIST,
+    _FASHION_MNIST,
+    _CIFAR10,
+    _CIFAR10_15K,
+    _CIFAR100,
+    _CIFAR100_10K,
+    _TINY_IMAGENET,
+    _TINY_IMAGENET_20,
+)
 IMAGE_SETS: dict[str, ImageSet] = {images.name: images for images in _SETS}
 """All image data sets."""

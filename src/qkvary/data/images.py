@@ -20,7 +20,8 @@ from qkvary.data.downloads import DownloadError, fetch, is_offline, keep_in_cach
 from qkvary.data.folders import cache_directory, data_root
 from qkvary.data.idx import read_idx
 from qkvary.data.image_sets import IMAGE_SETS, Archive, ImageSet
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.data.tiny_imagenet import find_tiny_imagenet, read_tiny_imagenet
+from qkvary.storage.errors import DamagedError, ResourceError, UsageError
 from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import listed, suggest
 
@@ -64,6 +65,8 @@ def load_images(name: str) -> LoadedImages:
     if name not in IMAGE_SETS:
         raise UsageError(f"expected an image data set, got {name!r}; {suggest(name, IMAGE_SETS)}")
     images = IMAGE_SETS[name]
+    if images.format == "folders":
+        return _load_folders(images)
     paths = {file: _find(images, file) for file in images.files}
     missing = [file for file, path in paths.items() if path is None]
     fetched = _download(images, missing) if missing else {}
@@ -77,6 +80,41 @@ def load_images(name: str) -> LoadedImages:
     return LoadedImages(
         train=_read_split(images, images.train, read), test=_read_split(images, images.test, read)
     )
+
+
+def _load_folders(images: ImageSet) -> LoadedImages:
+    """Read the images of a folder or archive; a downloaded archive is kept before it is read."""
+    ((stem, digest),) = images.train.items()
+    bases = [base / images.folder for base in (data_root(), cache_directory()) if base is not None]
+    found = (find_tiny_imagenet(base, stem) for base in bases)
+    place = next((place for place in found if place is not None), None)
+    if place is None:
+        put = f"put {stem}.zip, .tar, .tar.gz or .tar.xz, or its folder, into QKVARY_DATA"
+        place = _keep_archive(images, f"{stem}.zip", put)
+    train, test = read_tiny_imagenet(
+        place, classes=images.classes, size=images.pixels.size, digest=digest
+    )
+    found_counts, counts = (
+        (len(train[1]), len(test[1])),
+        (images.train_images, images.test_images),
+    )
+    if found_counts != counts:
+        raise DamagedError(f"expected {counts} images in {place}, got {found_counts}")
+    return LoadedImages(train=_freeze(*train), test=_freeze(*test))
+
+
+def _keep_archive(images: ImageSet, file: str, put: str) -> Path:
+    origin, cache = _origin(images, put), cache_directory()
+    if not isinstance(origin, Archive) or cache is None:
+        raise UsageError(f"{images.name} is not on this machine: {put}")
+    data = _fetch(origin.url, put)
+    if hashlib.sha256(data).hexdigest() != origin.sha256:
+        raise DownloadError(f"{origin.url} has changed: its sha256 differs")
+    path = cache / images.folder / file
+    keep_in_cache(path, data)
+    if not path.is_file():
+        raise ResourceError(f"cannot write {path}: {put}")
+    return path
 
 
 def _find(images: ImageSet, file: str) -> Path | None:
@@ -138,12 +176,15 @@ def _read_split(
             )
     for (place, data), sha256 in zip(contents, files.values(), strict=True):
         _check_sum(images, data, sha256, place)
-    made = Images(
+    return _freeze(
         np.concatenate([pixels for pixels, _ in parts]),
         np.concatenate([labels for _, labels in parts]).astype(np.int64),
     )
-    made.pixels.flags.writeable = made.labels.flags.writeable = False
-    return made
+
+
+def _freeze(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Images:
+    pixels.flags.writeable = labels.flags.writeable = False
+    return Images(pixels, labels)
 
 
 def _check_sum(images: ImageSet, data: bytes, sha256: str, where: str) -> None:
@@ -162,11 +203,7 @@ def _check_sum(images: ImageSet, data: bytes, sha256: str, where: str) -> None:
 def _download(images: ImageSet, missing: list[str]) -> dict[str, bytes]:
     """Download the missing files, and keep valid ones in the cache."""
     put = f"put {listed(missing)} (plain, .gz or .xz) into {images.folder} below QKVARY_DATA"
-    origin = images.origin
-    if origin is None:
-        raise UsageError(f"{images.name}, a subset, is not on this machine: {put}")
-    if is_offline():
-        raise UsageError(f"{images.name} is not on this machine and HF_HUB_OFFLINE is set: {put}")
+    origin = _origin(images, put)
     if isinstance(origin, Archive):
         found = plain = _unpack(origin, images.folder, _fetch(origin.url, put), missing)
     else:
@@ -179,6 +216,14 @@ def _download(images: ImageSet, missing: list[str]) -> dict[str, bytes]:
         for file, data in found.items():
             keep_in_cache(cache / images.folder / file, data)
     return plain
+
+
+def _origin(images: ImageSet, put: str) -> str | Archive:
+    if images.origin is None:
+        raise UsageError(f"{images.name}, a subset, is not on this machine: {put}")
+    if is_offline():
+        raise UsageError(f"{images.name} is not on this machine and HF_HUB_OFFLINE is set: {put}")
+    return images.origin
 
 
 def _fetch(url: str, put: str) -> bytes:

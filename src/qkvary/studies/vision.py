@@ -113,8 +113,8 @@ def vision_training(
 
 def _trained_images(task: ImageTaskConfig) -> int:
     images = task.images
-    validates_on_test = task.splits == "as-published" and images.format == "idx"
-    return images.train_images - (0 if validates_on_test else task.validation_images)
+    on_test = task.splits == "as-published" and images.validates_on_test
+    return images.train_images - (0 if on_test else task.validation_images)
 
 
 def vision_grid(

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from qkvary.arch.canonical import NAMES_NOTHING, stored
+from qkvary.arch.canonical import ADDED_LATER, NAMES_NOTHING, stored
 from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
 from qkvary.data.image_sets import IMAGE_SETS, ImageSet, ImageSetName
 
@@ -251,11 +251,13 @@ class ImageTaskConfig:
     """``clean`` holds ``validation_images`` out of the training images. ``as-published`` does what
     the code of paper 2 does: MNIST and FashionMNIST validate on the test images, and CIFAR draws
     training and validation images apart from each other, so that nine of ten validation images are
-    trained on."""
+    trained on. Tiny ImageNet, of which there is no code, is validated on what is tested."""
     validation_images: int = 5_000
-    """Validation images; of MNIST and FashionMNIST ``as-published`` all test images instead."""
+    """Validation images; where validation is on the test images, all of those instead."""
     augment: bool = False
     """Whether to flip and crop training images at random."""
+    resize_to: int | None = field(default=None, metadata=ADDED_LATER)
+    """Rows and columns to which images are resized when they are batched; None for their own."""
     evaluation_batch_size: int = 500
     """Images per forward pass of an evaluation."""
 
@@ -271,6 +273,7 @@ class ImageTaskConfig:
             f"task {self.name}",
             validation_images=self.validation_images,
             evaluation_batch_size=self.evaluation_batch_size,
+            resize_to=self.image_size,
         )
         if self.validation_images >= self.images.train_images:
             raise ValueError(
@@ -282,6 +285,11 @@ class ImageTaskConfig:
     def images(self) -> ImageSet:
         """The data set."""
         return IMAGE_SETS[self.name]
+
+    @property
+    def image_size(self) -> int:
+        """Rows and columns of an image when the network reads it."""
+        return self.images.pixels.size if self.resize_to is None else self.resize_to
 
     @property
     def metric(self) -> str:

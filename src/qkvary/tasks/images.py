@@ -71,10 +71,10 @@ class ImageTask:
         if (
             not isinstance(network, VisionTransformerConfig)
             or (network.channels, network.classes) != (about.pixels.channels, about.classes)
-            or network.image_size != about.pixels.size
+            or network.image_size != self.config.image_size
         ):
             raise ValueError(
-                f"expected a VisionTransformerConfig with image_size {about.pixels.size}, "
+                f"expected a VisionTransformerConfig with image_size {self.config.image_size}, "
                 f"channels {about.pixels.channels} and classes {about.classes} for task "
                 f"{self.config.name}, got {network}"
             )
@@ -96,10 +96,9 @@ class ImageTask:
         pixels, labels = self._train
         images = self._normalise(pixels[order])
         if self.config.augment:
-            size = self.config.images.pixels.size
-            crops = draw_crops(batch_size, size, seed=seed, step=step)
-            images = crop_and_flip(images, crops.take(rows))
-        return Batch(images, labels[order])
+            crops = draw_crops(batch_size, images.shape[-1], seed=seed, step=step)
+            images = crop_and_flip(images, crops.take(rows), size=self.config.image_size)
+        return Batch(self._resize(images), labels[order])
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross entropy."""
@@ -118,7 +117,7 @@ class ImageTask:
         total = right = 0.0
         with torch.inference_mode():
             for some in rows.split(self.config.evaluation_batch_size):
-                logits = model(self._normalise(pixels[some]).to(device))
+                logits = model(self._read(pixels[some]).to(device))
                 targets = labels[some].to(device)
                 total += F.cross_entropy(logits, targets, reduction="sum").item()
                 right += (logits.argmax(dim=-1) == targets).sum().item()
@@ -129,7 +128,7 @@ class ImageTask:
         if not isinstance(model, VisionTransformer):
             raise TypeError(f"expected a VisionTransformer, got {type(model).__name__}")
         (pixels, _), rows = self._split("validation")
-        image = self._normalise(pixels[rows[:1]]).to(next(model.parameters()).device)
+        image = self._read(pixels[rows[:1]]).to(next(model.parameters()).device)
         with torch.inference_mode():
             maps = model.attention_maps(image)[0]
         side = model.config.image_size // model.config.patch_size
@@ -143,8 +142,17 @@ class ImageTask:
             return self._train, self.validation_rows
         return self._test, torch.arange(len(self._test[1]))
 
+    def _read(self, pixels: Tensor) -> Tensor:
+        return self._resize(self._normalise(pixels))
+
     def _normalise(self, pixels: Tensor) -> Tensor:
         return pixels.float().sub_(self._mean).mul_(self._scale)
+
+    def _resize(self, images: Tensor) -> Tensor:
+        size = self.config.image_size
+        if images.shape[-1] == size:
+            return images
+        return F.interpolate(images, (size, size), mode="bilinear", antialias=True)
 
     def _order(self, seed: int, epoch: int) -> Tensor:
         if self._epoch is None or self._epoch[0] != (seed, epoch):
@@ -159,7 +167,7 @@ def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
     None stands for validation on the test images.
     """
     total, held_out = config.images.train_images, config.validation_images
-    if config.splits == "as-published" and config.images.format == "idx":
+    if config.splits == "as-published" and config.images.validates_on_test:
         return torch.arange(total), None
     train, validation = (
         torch.from_numpy(permutation(total, "split of images", number)) for number in (0, 1)
@@ -174,27 +182,28 @@ def _as_tensors(images: Images) -> tuple[Tensor, Tensor]:
     return torch.tensor(images.pixels), torch.tensor(images.labels)
 
 
-def crop_and_flip(images: Tensor, crops: Crops) -> Tensor:
-    """Resize a crop of each image to the whole image's size, bilinearly, and flip some.
+def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
+    """Resize a crop of each image, bilinearly, and flip some.
 
     Args:
-        images: ``[batch, channels, size, size]``.
+        images: ``[batch, channels, rows, columns]``, square.
         crops: One per image.
+        size: Rows and columns of the result.
     """
-    size = images.shape[-1]
+    last = images.shape[-1] - 1
     centres = (torch.arange(size) + 0.5) / size
 
-    def sources(start: Tensor, length: Tensor, flipped: Tensor | None) -> Tensor:
-        at = centres if flipped is None else torch.where(flipped[:, None], centres.flip(0), centres)
+    def sources(start: Tensor, length: Tensor, at: Tensor) -> Tensor:
         inside = (at * length[:, None] - 0.5).clamp_(min=0)
         inside = torch.minimum(inside, (length - 1)[:, None])
         # From pixel numbers to the corners -1 and 1.
-        return (start[:, None] + inside) * (2 / (size - 1)) - 1
+        return (start[:, None] + inside) * (2 / last) - 1
 
     top, left, height, width, flipped = (torch.from_numpy(part) for part in crops)
-    rows = sources(top, height, None)[:, :, None].expand(-1, -1, size)
-    columns = sources(left, width, flipped)[:, None, :].expand(-1, size, -1)
-    grid = torch.stack((columns, rows), dim=-1).to(images)
+    across = torch.where(flipped[:, None], centres.flip(0), centres)
+    grid = images.new_empty(len(images), size, size, 2)
+    grid[..., 0] = sources(left, width, across)[:, None, :]
+    grid[..., 1] = sources(top, height, centres)[:, :, None]
     return F.grid_sample(images, grid, mode="bilinear", align_corners=True)
 
 
