@@ -55,7 +55,8 @@ def test_options_select_a_part_of_a_study() -> None:
         ("swap", "QKV", 3),
         ("swap", "Q-K=V", 3),
     }
-    assert study.arguments == "quickstart --task swap --variant Q-K=V --seeds 3"
+    assert study.description.endswith("This is the part of task swap and variant Q-K=V.")
+    assert part.written == "--task swap --variant q,k=v"
     whole = {cell.run_key for cell in load_study("quickstart").cells()}
     zero = choose_study("quickstart", Part(tasks=("swap",), seeds="0"))
     assert {cell.run_key for cell in zero.cells()} <= whole

@@ -37,9 +37,11 @@ from tests.contracts.frozen_study import HALF, PORTABLE, STUDY
 from tests.studies_scripts.loading import load_script
 
 ADDED_LATER: dict[str, Any] = {
+    "BlockConfig.feed_forward_dropout": None,
     "ImageTaskConfig.resize_to": None,
+    "Initialization.embedding_std": None,
     "LanguageModelConfig.scale_embedding": False,
-    "Study.selected": "",
+    "Setting.note": "",
     "TrainingConfig.test_at": "last",
 }
 """By kind and stored name the default of each field that was added later, which stays."""

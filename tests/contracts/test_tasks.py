@@ -32,7 +32,13 @@ def task(name: str) -> Task:
 
 
 def test_task_files_and_task_names_are_one_list() -> None:
-    assert set(task_names()) == {*get_args(SequenceTaskName), "characters", "language", "images"}
+    assert set(task_names()) == {
+        *get_args(SequenceTaskName),
+        "characters",
+        "images",
+        "language",
+        "numbers",
+    }
 
 
 def test_file_says_what_it_is_and_has_one_load(name: str) -> None:

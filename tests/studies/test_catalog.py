@@ -54,8 +54,8 @@ def test_a_study_has_protocols(tmp_path: Path) -> None:
     plain = load_study(str(path))
     assert load_study(str(path), "As_Published") == plain
     assert load_study(str(path), "clean") == replace(plain, name="toy-clean")
-    with pytest.raises(UsageError, match=r"got 'claen'; did you mean clean\?"):
-        load_study(str(path), "claen")
+    with pytest.raises(UsageError, match=r"got 'clear'; did you mean clean\?"):
+        load_study(str(path), "clear")
     with pytest.raises(UsageError, match="got 'clean'; it has one only"):
         load_study("quickstart", "clean")
 

@@ -105,18 +105,16 @@ def test_a_part_keeps_the_baseline_and_what_it_is_compared_with() -> None:
     assert part.variants == ("QKV", "Q-K=V")
     assert [part.variants_of(setting) for setting in part.settings] == [part.variants, ("QKV",)]
     assert part.contrasts == study.contrasts[1:]
-    assert part.limits[0] == "These are results of a part of the study only: --variant Q-K=V."
+    assert part.description == "Nothing is learned. This is the part of variant Q-K=V."
     one = study.select(tasks=("copy",), settings=(first.name,), variants=())
     assert (one.settings, one.variants) == ((first,), study.variants)
     assert one.contrasts == study.contrasts[:2]
-    assert one.arguments == "toy --task copy --setting 'toy <b>setting</b>' --seeds 3,1"
-    assert study.arguments == "toy --seeds 3,1"
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"tasks": ("cpoy",)}, "expected a task of the study, got 'cpoy'; did you mean copy?"),
+        ({"tasks": ("copies",)}, "expected a task of the study, got 'copies'; did you mean copy?"),
         ({"settings": ("x",)}, "expected a setting of the study, got 'x'; choices: toy <b>"),
         ({"variants": ("MQA",)}, "expected a variant of the study, got 'MQA'; choices: QKV, Q-K=V"),
     ],

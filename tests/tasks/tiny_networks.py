@@ -20,12 +20,13 @@ from qkvary.tasks.config import (
     CharacterTaskConfig,
     ImageTaskConfig,
     LanguageTaskConfig,
+    NumberTaskConfig,
     SequenceTaskConfig,
     TaskConfig,
 )
 from tests.data.small_images import describe_small, small_contents, write_files
 
-VOCABULARIES = {"characters": 65, "language": 29}
+VOCABULARIES = {"characters": 65, "language": 29, "numbers": 30}
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 SAYINGS = (
     "thequickbrownfoxjumpsoverthelazydog",
@@ -92,6 +93,8 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
         )
     if name == "characters":
         return CharacterTaskConfig(context=length, evaluation="sampled", evaluation_batches=2)
+    if name == "numbers":
+        return NumberTaskConfig(context=length, protocol="clean")
     return SequenceTaskConfig(
         name=name,  # type: ignore[arg-type]
         length=length,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter, Token
@@ -129,6 +130,12 @@ class Part(Where):
             completer=complete_variant,
         ),
     ] = ()
+
+    @property
+    def written(self) -> str:
+        """The options that select the part, as they are typed; the protocol is in the name."""
+        chosen = {"--task": self.tasks, "--setting": self.settings, "--variant": self.variants}
+        return " ".join(f"{name} {quote(one)}" for name, some in chosen.items() for one in some)
 
 
 DEFAULT_PART = Part()

@@ -16,7 +16,8 @@ from qkvary.cli._options import (
     choose_study,
     complete_study,
 )
-from qkvary.cli._output import print_error, show
+from qkvary.cli._output import show
+from qkvary.cli._streams import print_error
 from qkvary.cli._texts import write_texts
 from qkvary.cli._trainings import choose_training
 from qkvary.reports.files import write_report
@@ -59,7 +60,7 @@ def command(
     store = Store(out)
     training = choose_training(store, study, part)
     chosen = choose_study(study, part) if training is None else training.study
-    results, name = gather_results(chosen, store), chosen.name
+    results, name = gather_results(chosen, store, part.written), chosen.name
     if training is not None:
         commands = (*training.commands, shlex.join(["qkvary", "report", study]))
         results = replace(results, summary=replace(results.summary, commands=commands))

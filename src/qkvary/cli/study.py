@@ -19,7 +19,8 @@ from qkvary.cli._options import (
     choose_study,
     convert_threads,
 )
-from qkvary.cli._output import console, print_error, print_json, show
+from qkvary.cli._output import console, print_json, show
+from qkvary.cli._streams import print_error
 from qkvary.reports.files import write_report
 from qkvary.reports.page import render_page
 from qkvary.reports.study import study_report
@@ -90,7 +91,7 @@ def command(
 
     def publish() -> None:
         nonlocal announced
-        results = gather_results(chosen, store)
+        results = gather_results(chosen, store, part.written)
         made = render_page(
             study_report(results.summary, results.attention), refresh_seconds=REFRESH_SECONDS
         )
@@ -110,7 +111,7 @@ def command(
         # Its cause may also keep runs from being read; an existing page is kept.
         print_json({"runs": runs, "summary": None, "files": []})
         return runs.exit_code
-    results = gather_results(chosen, store)
+    results = gather_results(chosen, store, part.written)
     report = study_report(results.summary, results.attention)
     files = write_report(report, folder)
     show(report, json_output=json_output, files=files, runs=runs)

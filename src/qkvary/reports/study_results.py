@@ -9,6 +9,7 @@ from qkvary.reports.attention_maps import AttentionMaps
 from qkvary.storage.errors import DamagedError
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import Summary
+from qkvary.studies.running.attention_maps import from_bytes
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
@@ -27,8 +28,13 @@ class Results:
     """One sentence per unreadable run; these count as missing."""
 
 
-def gather_results(study: Study, store: Store) -> Results:
+def gather_results(study: Study, store: Store, options: str = "") -> Results:
     """Read every run of a study, unfinished ones with their curves so far.
+
+    Args:
+        study: The study, or a part of it.
+        store: Where its runs are.
+        options: Options of the command line that select the part.
 
     Raises:
         NewerFormatError: if a newer qkvary wrote one of them.
@@ -44,7 +50,7 @@ def gather_results(study: Study, store: Store) -> Results:
                 records.append(record)
         except DamagedError as error:
             damage.append(str(error))
-    summary = summarise(study, records, curves=curves)
+    summary = summarise(study, records, curves=curves, options=options)
     attention = _gather_attention(summary, store, damage)
     return Results(summary=summary, attention=attention, damage=tuple(damage))
 
@@ -64,7 +70,8 @@ def _gather_attention(
         if place in found or run.run_key is None or run.state != "done" or not run.selected:
             continue
         try:
-            example = store.attention(run.run_key)
+            data = store.attention(run.run_key)
+            example = None if data is None else from_bytes(data)
         except DamagedError as error:
             damage.append(str(error))
             continue

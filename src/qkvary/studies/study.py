@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from shlex import quote
 from typing import Literal, Self
 
 from qkvary.arch.canonical import ADDED_LATER, stored
@@ -13,7 +12,7 @@ from qkvary.arch.networks import LanguageModelConfig, Network
 from qkvary.arch.variants import Variant
 from qkvary.costs.equal_parameters import match_parameters
 from qkvary.tasks.config import TaskConfig
-from qkvary.text.names import suggest, typed_seeds
+from qkvary.text.names import listed, suggest
 from qkvary.training.config import RunConfig, TrainingConfig
 
 
@@ -50,6 +49,8 @@ class Setting:
     have the same direction as the task's own."""
     limits: tuple[str, ...] = ()
     """Limits of what the setting can show; reports list them before other caveats."""
+    note: str = field(default="", metadata=ADDED_LATER)
+    """A sentence below every table with the setting's results, such as what chance scores."""
 
     def __post_init__(self) -> None:
         if self.keep_networks and not isinstance(self.network, LanguageModelConfig):
@@ -187,8 +188,6 @@ class Study:
     """Device of all runs, as torch names it."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type of the weights of all runs."""
-    selected: str = field(default="", metadata=ADDED_LATER)
-    """Options of the command line that selected a part of the study (``select``)."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -221,19 +220,10 @@ class Study:
     @property
     def limits(self) -> tuple[str, ...]:
         """The limits of all settings, without duplicates."""
-        part = (f"These are results of a part of the study only: {self.selected}.",)
-        limits = (text for setting in self.settings for text in setting.limits)
-        return (*(part if self.selected else ()), *dict.fromkeys(limits))
-
-    @property
-    def arguments(self) -> str:
-        """Arguments of the commands that run and report the study."""
-        return " ".join(
-            filter(None, (self.name, self.selected, f"--seeds {typed_seeds(self.seeds)}"))
-        )
+        return tuple(dict.fromkeys(text for setting in self.settings for text in setting.limits))
 
     def select(
-        self, *, tasks: Collection[str], settings: Collection[str], variants: Collection[str]
+        self, *, tasks: Sequence[str], settings: Sequence[str], variants: Sequence[str]
     ) -> Self:
         """Return the part of the study with some tasks, settings and variants.
 
@@ -253,7 +243,7 @@ class Study:
             "variant": dict.fromkeys(format_label(parse_variant(one)) for one in self.variants),
         }
         labels = [format_label(parse_variant(label)) for label in variants]
-        given = {"task": tasks, "setting": settings, "variant": labels}
+        given: dict[str, Sequence[str]] = {"task": tasks, "setting": settings, "variant": labels}
         for kind, names in given.items():
             for name in names:
                 if name not in known[kind]:
@@ -270,16 +260,16 @@ class Study:
             and setting.name in (settings or known["setting"])
             and kept_labels.intersection(self.variants_of(setting))
         ]
-        options = [f"--{kind} {quote(name)}" for kind, some in given.items() for name in some]
+        asked = " and ".join(f"{kind} {listed(some)}" for kind, some in given.items() if some)
         if not kept:
-            raise ValueError(f"study {self.name!r}: no setting has {' '.join(options)}")
+            raise ValueError(f"study {self.name!r}: expected settings with {asked}, got none")
         names = {setting.name for setting in kept}
         return replace(
             self,
             settings=tuple(kept),
             variants=tuple(label for label in known["variant"] if label in kept_labels),
             contrasts=tuple(one for one in self.contrasts if _remains(one, kept_labels, names)),
-            selected=" ".join(options),
+            description=f"{self.description} This is the part of {asked}.",
         )
 
     def variants_of(self, setting: Setting) -> tuple[str, ...]:

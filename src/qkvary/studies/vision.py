@@ -111,6 +111,25 @@ def vision_training(
     )
 
 
+def vit_base(name: ImageSetName, *, image_size: int) -> VisionTransformerConfig:
+    """Return ViT-B/16, with dropout of 0.1 and torch's default initialization.
+
+    Source: paper 1, section 3.2: width 768, 12 layers, 12 heads, d_ff 3,072. Norm behind the last
+    block, one matrix as head and biases everywhere are those of Dosovitskiy et al. 2021.
+    """
+    images = IMAGE_SETS[name]
+    return VisionTransformerConfig(
+        attention=AttentionConfig(d_model=768, num_heads=12),
+        block=BlockConfig(d_ff=3_072, dropout=0.1),
+        num_layers=12,
+        image_size=image_size,
+        patch_size=16,
+        channels=images.pixels.channels,
+        classes=images.classes,
+        input_dropout=0.1,
+    )
+
+
 def _trained_images(task: ImageTaskConfig) -> int:
     images = task.images
     on_test = task.splits == "as-published" and images.validates_on_test

@@ -39,7 +39,7 @@ from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.gradients import Gradients
 from qkvary.training.guards import Guards
 from qkvary.training.memory import out_of_memory, require_device, require_training_memory
-from qkvary.training.optimizers import make_optimizer, set_learning_rate
+from qkvary.training.optimizers import make_optimizer, set_schedule
 from qkvary.training.progress import (
     NO_CALLBACKS,
     BestStep,
@@ -49,7 +49,6 @@ from qkvary.training.progress import (
     Stopwatch,
 )
 from qkvary.training.run_log import describe_gaps, merge_gaps, restore_log
-from qkvary.training.schedules import learning_rate
 
 JOURNAL_NAME = "metrics.jsonl"
 CHECKPOINTS_NAME = "checkpoints"
@@ -336,7 +335,7 @@ class _Trainer:
 
     def step(self, stop: Callable[[], bool]) -> bool:
         """Take a step; return whether it was not given up between two micro-batches."""
-        training, step = self.run.training, self.state.step
+        step = self.state.step
         loss = self.gradients.find(step, stop)
         if loss is None:
             self.optimizer.zero_grad(set_to_none=True)
@@ -345,13 +344,7 @@ class _Trainer:
         self.last_norm = norm.item()
         if self.allows(step, loss, self.last_norm):
             self.clip(norm)
-            rate = learning_rate(
-                training.schedule,
-                peak=training.optimizer.learning_rate,
-                step=step,
-                steps=training.steps,
-            )
-            set_learning_rate(self.optimizer, rate)
+            set_schedule(self.optimizer, self.run.training, step)
             self.optimizer.step()
             self.state.loss_sum += loss
             self.state.loss_count += 1

@@ -106,3 +106,20 @@ def test_published_figures_stand_beside_complete_data_sets_only() -> None:
         study = load_study(name)
         assert bool(study.published) == (study.settings[0].task.name in columns)
     assert not load_study("cifar10-quick").published
+
+
+def test_tiny_imagenet_is_that_of_the_text() -> None:
+    study = load_study("tiny-imagenet-paper")
+    (setting,) = study.settings
+    network = network_of(setting)
+    assert (network.image_size, network.patch_size, network.tokens) == (224, 16, 197)
+    assert (network.d_model, network.num_layers, network.block.d_ff) == (768, 12, 3_072)
+    assert (network.layers[0].num_heads, network.classes) == (12, 200)
+    assert network.block.dropout == network.input_dropout == 0.1
+    assert study.variants == ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
+    assert len(study.cells()) == 8
+    # 100,000 images, or 95,000 where some choose the epoch.
+    assert setting.training.steps == 50 * 781
+    clean = load_study("tiny-imagenet-paper", "clean").settings[0]
+    assert clean.training.steps == 50 * 742
+    assert "Our choices" in study.description
