@@ -82,15 +82,35 @@ def load_images(name: str) -> LoadedImages:
     )
 
 
-def _load_folders(images: ImageSet) -> LoadedImages:
-    """Read the images of a folder or archive; a downloaded archive is kept before it is read."""
-    ((stem, digest),) = images.train.items()
+def check_images(name: str) -> None:
+    """Check that a data set is here and valid, or download it.
+
+    Images that are files of their own are only looked for: to decode them all takes minutes.
+
+    Raises:
+        UsageError: as :func:`load_images`, and so the other errors.
+    """
+    images = IMAGE_SETS.get(name)
+    if images is not None and images.format == "folders":
+        _place_of_folders(images)
+    else:
+        load_images(name)
+
+
+def _place_of_folders(images: ImageSet) -> Path:
+    """Return the folder or archive of a data set; a downloaded archive is kept in the cache."""
+    (stem,) = images.train
     bases = [base / images.folder for base in (data_root(), cache_directory()) if base is not None]
     found = (find_tiny_imagenet(base, stem) for base in bases)
     place = next((place for place in found if place is not None), None)
-    if place is None:
-        put = f"put {stem}.zip, .tar, .tar.gz or .tar.xz, or its folder, into QKVARY_DATA"
-        place = _keep_archive(images, f"{stem}.zip", put)
+    if place is not None:
+        return place
+    put = f"put {stem}.zip, .tar, .tar.gz or .tar.xz, or its folder, into QKVARY_DATA"
+    return _keep_archive(images, f"{stem}.zip", put)
+
+
+def _load_folders(images: ImageSet) -> LoadedImages:
+    place, (digest,) = _place_of_folders(images), images.train.values()
     train, test = read_tiny_imagenet(
         place, classes=images.classes, size=images.pixels.size, digest=digest
     )

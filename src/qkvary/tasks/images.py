@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -94,7 +95,7 @@ class ImageTask:
         epoch, index = divmod(step, per_epoch)
         order = self._order(seed, epoch)[index * batch_size : (index + 1) * batch_size][rows]
         pixels, labels = self._train
-        images = self._normalise(pixels[order])
+        images = self._normalise(_take(pixels, order))
         if self.config.augment:
             crops = draw_crops(batch_size, images.shape[-1], seed=seed, step=step)
             images = crop_and_flip(images, crops.take(rows), size=self.config.image_size)
@@ -117,7 +118,7 @@ class ImageTask:
         total = right = 0.0
         with torch.inference_mode():
             for some in rows.split(self.config.evaluation_batch_size):
-                logits = model(self._read(pixels[some]).to(device))
+                logits = model(self._read(_take(pixels, some)).to(device))
                 targets = labels[some].to(device)
                 total += F.cross_entropy(logits, targets, reduction="sum").item()
                 right += (logits.argmax(dim=-1) == targets).sum().item()
@@ -182,6 +183,11 @@ def _as_tensors(images: Images) -> tuple[Tensor, Tensor]:
     return torch.tensor(images.pixels), torch.tensor(images.labels)
 
 
+def _take(images: Tensor, rows: Tensor) -> Tensor:
+    # Several times as fast as indexing, which goes through every dimension.
+    return images.flatten(1).index_select(0, rows).view(-1, *images.shape[1:])
+
+
 def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
     """Resize a crop of each image, bilinearly, and flip some.
 
@@ -191,19 +197,16 @@ def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
         size: Rows and columns of the result.
     """
     last = images.shape[-1] - 1
-    centres = (torch.arange(size) + 0.5) / size
-
-    def sources(start: Tensor, length: Tensor, at: Tensor) -> Tensor:
-        inside = (at * length[:, None] - 0.5).clamp_(min=0)
-        inside = torch.minimum(inside, (length - 1)[:, None])
-        # From pixel numbers to the corners -1 and 1.
-        return (start[:, None] + inside) * (2 / last) - 1
-
-    top, left, height, width, flipped = (torch.from_numpy(part) for part in crops)
-    across = torch.where(flipped[:, None], centres.flip(0), centres)
+    centres = (np.arange(size, dtype=np.float32) + 0.5) / size
+    across = np.where(crops.flipped[:, None], centres[::-1], centres)
+    at = np.stack((across, np.broadcast_to(centres, across.shape)))
+    start = np.stack((crops.left, crops.top)).astype(np.float32)[..., None]
+    length = np.stack((crops.width, crops.height)).astype(np.float32)[..., None]
+    inside = np.clip(at * length - 0.5, 0.0, length - 1.0)
+    # From pixel numbers to the corners -1 and 1.
+    x, y = torch.from_numpy((start + inside) * np.float32(2 / last) - 1)
     grid = images.new_empty(len(images), size, size, 2)
-    grid[..., 0] = sources(left, width, across)[:, None, :]
-    grid[..., 1] = sources(top, height, centres)[:, :, None]
+    grid[..., 0], grid[..., 1] = x[:, None, :], y[:, :, None]
     return F.grid_sample(images, grid, mode="bilinear", align_corners=True)
 
 

@@ -1,8 +1,12 @@
 """The studies of image classification have the sizes that the papers, or their code, have."""
 
+import gzip
+from pathlib import Path
+
 import pytest
 
 from qkvary.arch.networks import VisionTransformerConfig
+from qkvary.cli.main import main
 from qkvary.literature.figures import load_published
 from qkvary.studies.catalog import load_study
 from qkvary.studies.study import Setting
@@ -123,3 +127,21 @@ def test_tiny_imagenet_is_that_of_the_text() -> None:
     clean = load_study("tiny-imagenet-paper", "clean").settings[0]
     assert clean.training.steps == 50 * 742
     assert "Our choices" in study.description
+
+
+def test_images_that_are_missing_or_damaged_end_the_study_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QKVARY_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    out = ["--out", str(tmp_path / "runs")]
+    assert main(["study", "cifar10-quick", *out]) == 2
+    assert "put data_batch_1.bin, data_batch_2.bin and test_batch.bin" in capsys.readouterr().err
+    folder = tmp_path / "data" / "mnist"
+    folder.mkdir(parents=True)
+    task = task_of(load_study("mnist-quick").settings[0])
+    for file in task.images.files:
+        (folder / f"{file}.gz").write_bytes(gzip.compress(b"no images"))
+    assert main(["study", "mnist-quick", *out]) == 3
+    assert f"expected an IDX file in {folder}" in capsys.readouterr().err
+    assert not (tmp_path / "cache").exists()
