@@ -5,6 +5,7 @@ derived from it; families of published models are read into it.
 """
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from qkvary.arch.networks import (
     Network,
     Positions,
     TokenNetwork,
+    VisionTransformerConfig,
 )
 from qkvary.arch.parts import Linear, Norm, Table, check_sizes
 from qkvary.arch.variants import Variant
@@ -209,6 +211,25 @@ def _describe_language_model(network: LanguageModelConfig) -> Model:
     )
 
 
+def _describe_vision_transformer(network: VisionTransformerConfig) -> Model:
+    d_model, inner = network.d_model, network.d_head
+    widths = (d_model, network.classes) if inner is None else (d_model, inner, network.classes)
+    return Model(
+        name="vision transformer",
+        layers=block_layers(network),
+        vocabulary=network.classes,
+        tables=(Table(rows=1, width=d_model),),
+        positions=(Table(rows=network.tokens, width=d_model),),
+        norms=final_norms(network),
+        others=(Linear(inputs=network.patch_width, outputs=d_model, bias=True, skipped_tokens=1),),
+        head=tuple(
+            Linear(inputs=into, outputs=out, bias=True, is_pooled=True)
+            for into, out in itertools.pairwise(widths)
+        ),
+        max_tokens=network.tokens,
+    )
+
+
 def _position_tables(network: TokenNetwork, positions: Positions) -> tuple[Table, ...]:
     learned = positions == "learned"
     return (Table(rows=network.max_tokens, width=network.d_model),) if learned else ()
@@ -217,5 +238,6 @@ def _position_tables(network: TokenNetwork, positions: Positions) -> tuple[Table
 DESCRIPTIONS: dict[type[Network], Callable[[Any], Model]] = {
     EncoderConfig: _describe_encoder,
     LanguageModelConfig: _describe_language_model,
+    VisionTransformerConfig: _describe_vision_transformer,
 }
 """Maps each kind of network to the function that describes it as a model; add new kinds here."""

@@ -1,4 +1,4 @@
-"""Whole networks as frozen values: the post-norm encoder and the decoder-only language model.
+"""Whole networks as frozen values: encoder, decoder-only language model, vision transformer.
 
 A network has one attention layer for all blocks, or one per block. What it reads is not said here:
 networks over tokens are ``TokenNetwork``.
@@ -177,3 +177,60 @@ class LanguageModelConfig(TokenNetwork):
             raise ValueError(
                 "expected causal attention in a language model, got a bidirectional layer"
             )
+
+
+@stored("VisionTransformerConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionTransformerConfig(Network):
+    """A classifier of images: square patches and a learned class token in, one class out.
+
+    Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"; the public code of paper 2
+    (Key-Value Transformer), image classification.
+    """
+
+    image_size: int
+    """Rows and columns of an image."""
+    patch_size: int
+    """Rows and columns of a patch; divides ``image_size``."""
+    channels: int
+    """1 for grey, 3 for red, green and blue."""
+    classes: int
+    """Distinct labels."""
+    d_head: int | None = None
+    """Inner width of the head, ``Linear - GELU - Linear``; None for one matrix."""
+    input_dropout: float = 0.0
+    """Dropout on the sum of patches and positions."""
+
+    def __post_init__(self) -> None:
+        super(VisionTransformerConfig, self).__post_init__()
+        sizes = ("image_size", "patch_size", "channels", "classes")
+        wrong = [name for name in sizes if getattr(self, name) < 1]
+        if wrong or (self.d_head is not None and self.d_head < 1):
+            names = ", ".join(wrong) or "d_head"
+            raise ValueError(f"expected positive {names} of a vision transformer, got {self}")
+        if self.image_size % self.patch_size:
+            divisors = (n for n in range(2, self.image_size) if not self.image_size % n)
+            choices = ", ".join(map(str, divisors)) or str(self.image_size)
+            raise ValueError(
+                f"expected a patch_size that divides image_size {self.image_size}, got "
+                f"{self.patch_size}; choices: {choices}"
+            )
+        if not 0 <= self.input_dropout < 1:
+            raise ValueError(f"expected input_dropout in [0, 1), got {self.input_dropout}")
+        if any(layer.causal for layer in self.layers):
+            raise ValueError("expected bidirectional attention over patches, got a causal layer")
+
+    @property
+    def patches(self) -> int:
+        """Patches of an image."""
+        return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def patch_width(self) -> int:
+        """Numbers in a patch."""
+        return self.channels * self.patch_size**2
+
+    @property
+    def tokens(self) -> int:
+        """Patches and the class token."""
+        return self.patches + 1

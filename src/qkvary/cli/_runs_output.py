@@ -52,8 +52,8 @@ def print_plan(study: Study, store: Store, data: PlannedSet, *, json_output: boo
     rows: list[dict[str, Any]] = []
     for cell in study.cells():
         run = cell.run
-        costs = network_costs(run.network, length=run.task.sequence_length)
-        tokens = run.training.steps * run.training.batch_size * run.task.sequence_length
+        costs = network_costs(run.network, length=run.sequence_length)
+        tokens = run.training.steps * run.training.batch_size * run.sequence_length
         rows.append(
             {
                 "variant": cell.variant,
@@ -104,7 +104,7 @@ def print_scores(screen: Console, study: Study, store: Store) -> None:
     rows: list[tuple[str, ...]] = []
     for cell, record in done:
         scores = (_score(record.metrics, f"test_{name}") for name, _ in SCORES)
-        tokens = cell.run.training.batch_size * cell.run.task.sequence_length
+        tokens = cell.run.training.batch_size * cell.run.sequence_length
         speed = f"{record.timing['steps_per_second'] * tokens:,.0f}"
         shares = _utilization(record.timing) if measured else ()
         rows.append((cell.variant, str(cell.seed), *scores, speed, *shares))

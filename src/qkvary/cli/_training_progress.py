@@ -108,7 +108,7 @@ class TrainingDisplay:
         if done > first:
             rate = (done - first) / (now - began)
             run = self._cells[message.cell].run
-            tokens = run.training.batch_size * run.task.sequence_length
+            tokens = run.training.batch_size * run.sequence_length
             parts.append(f"{rate * tokens:,.0f} tokens/s")
             parts.append(f"{duration((message.steps - done) / rate, 2)} left")
         return ", ".join(parts)

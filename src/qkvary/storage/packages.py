@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from qkvary.storage.errors import UsageError
 
 _EXTRAS: Mapping[str, str] = {
+    "PIL": "images",
     "datasets": "data",
     "huggingface_hub": "data",
     "lm_eval": "eval",

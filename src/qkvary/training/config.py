@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Literal, Self, get_args
 
 from qkvary.arch.canonical import ADDED_LATER, identity_json, stored, stored_as
-from qkvary.arch.networks import Network
+from qkvary.arch.networks import Network, VisionTransformerConfig
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import Variant
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.tasks.config import TaskConfig
+from qkvary.tasks.config import ImageTaskConfig, TaskConfig
 
 NUMERICS_VERSION = 2
 """Incremented by hand when a change of the code changes the numbers of a run."""
@@ -23,6 +23,8 @@ ScheduleName = Literal["constant", "cosine_warmup", "cosine", "one_cycle"]
 Decay = Literal["all", "matrices"]
 Precision = Literal["full", "bf16"]
 OnNonfinite = Literal["stop", "skip"]
+TestAt = Literal["last", "best"]
+"""The step whose network is tested: the last one, or the one with the best validation metric."""
 
 ONE_CYCLE_DIP = 0.1
 """How far the ``one_cycle`` lowers the first beta where the learning rate is highest."""
@@ -245,9 +247,13 @@ class TrainingConfig:
     """Execution of the steps."""
     temperature: TemperatureSchedule | None = field(default=None, metadata=ADDED_LATER)
     """Annealing of the softmax temperature; None leaves it at the variant's."""
+    test_at: TestAt = field(default="last", metadata=ADDED_LATER)
+    """Whether the test metrics are those of the ``last`` step, or of the first step with the
+    ``best`` validation metric; the network that a run leaves is that of the last step."""
 
     def __post_init__(self) -> None:
         self._check_temperature()
+        _choice("test_at", self.test_at, get_args(TestAt))
         for name in ("steps", "batch_size", "evaluate_every", "log_every"):
             value: int = getattr(self, name)
             if value < 1:
@@ -313,6 +319,21 @@ class RunConfig:
     def threads(self) -> int:
         """CPU threads of each process."""
         return self.training.execution.threads
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs; of an image those that the network cuts it into.
+
+        Raises:
+            ValueError: if the network of an image task is none over patches.
+        """
+        if isinstance(self.network, VisionTransformerConfig):
+            return self.network.tokens
+        if isinstance(self.task, ImageTaskConfig):
+            raise ValueError(  # noqa: TRY004 - a choice that does not fit, not a wrong type
+                f"expected a VisionTransformerConfig for task {self.task.name}, got {self.network}"
+            )
+        return self.task.sequence_length
 
     @property
     def execution(self) -> ExecutionSettings:

@@ -41,7 +41,14 @@ from qkvary.training.gradients import Gradients
 from qkvary.training.guards import Guards
 from qkvary.training.memory import out_of_memory, require_device, require_training_memory
 from qkvary.training.optimizers import make_optimizer, set_schedule
-from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event, RunState, Stopwatch
+from qkvary.training.progress import (
+    NO_CALLBACKS,
+    BestStep,
+    Callbacks,
+    Event,
+    RunState,
+    Stopwatch,
+)
 from qkvary.training.run_log import describe_gaps, merge_gaps, restore_log
 
 JOURNAL_NAME = "metrics.jsonl"
@@ -418,6 +425,8 @@ class _Trainer:
         state.validation = self.evaluate("validation")
         self.stopwatch.lap("evaluation")
         self.log("validation", seconds=state.seconds["training"], **state.validation)
+        if training.test_at == "best":
+            self.test_best(state.validation[self.task.metric])
         if self.is_sampled:
             self.wrapped.eval()
             network = self.gather_network()
@@ -431,10 +440,19 @@ class _Trainer:
         if (better if self.task.higher_is_better else -better) >= 0.0:
             state.steps_to_solve = state.step
 
+    def test_best(self, metric: float) -> None:
+        """Test the network if its validation metric is the best so far."""
+        best, sign = self.state.best, 1.0 if self.task.higher_is_better else -1.0
+        if best is None or sign * (metric - best.metric) > 0.0:
+            test = self.evaluate("test")
+            self.state.best = BestStep(step=self.state.step, metric=metric, test=test)
+            self.stopwatch.lap("evaluation")
+
     def finish(self, complete: bool) -> Outcome:
         if not complete:
             return self.outcome("stopped")
-        scores = self.evaluate("test")
+        best = self.state.best
+        scores = self.evaluate("test") if best is None else best.test
         self.wrapped.eval()
         network, attention = self.gather_network(), None
         if self.is_writer:
@@ -464,28 +482,13 @@ class _Trainer:
     ) -> Outcome:
         state = self.state
         self.journal.mark()
-        metrics: dict[str, float | int | None] = {
-            "steps": state.step,
-            "steps_to_solve": state.steps_to_solve,
-            "final_train_loss": state.train_loss,
-        }
-        metrics |= {f"validation_{name}": value for name, value in state.validation.items()}
-        metrics |= {f"test_{name}": value for name, value in (scores or {}).items()}
         digest = self.distribution.digest(self.model, self.optimizer)
         self.stopwatch.lap("other")
-        training_seconds = state.seconds["training"]
-        timing = {
-            "training_seconds": training_seconds,
-            "evaluation_seconds": state.seconds["evaluation"],
-            "total_seconds": sum(state.seconds.values()),
-            "cpu_seconds": state.cpu_seconds,
-            "steps_per_second": state.step / training_seconds if training_seconds else 0.0,
-        }
         return Outcome(
             status=status,
             message="; ".join(filter(None, [message, describe_gaps(state.log_gaps)])),
-            metrics=metrics,
-            timing=timing,
+            metrics=state.metrics(scores or {}),
+            timing=state.timing(),
             attention=attention,
             state_sha256=digest,
             network=self.model if network is None else network,

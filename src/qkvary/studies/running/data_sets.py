@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from qkvary.data.corpora import CORPORA, Corpus, canonical_reference, find_local
+from qkvary.data.images import check_images
 from qkvary.data.prepared import read_fingerprint
 from qkvary.data.prepared_sets import ensure_prepared, find_prepared
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Cell
-from qkvary.tasks.config import LanguageTaskConfig
+from qkvary.tasks.config import ImageTaskConfig, LanguageTaskConfig
 
 
 def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
-    """Prepare the data sets that runs need and that are not prepared yet.
+    """Prepare the data sets that runs need and that are not prepared yet; check images.
 
     Args:
         cells: The runs.
@@ -22,6 +23,8 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
 
     Raises:
         UsageError: if a set is not the expected one, or cannot be prepared.
+        DamagedError: if a file of images is not the published one.
+        DownloadError: if images cannot be downloaded.
         QkvaryError: as ``ensure_prepared``.
     """
     tasks = [cell.run.task for cell in cells]
@@ -30,6 +33,8 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
         for task in tasks
         if isinstance(task, LanguageTaskConfig)
     }
+    for name in {task.name: None for task in tasks if isinstance(task, ImageTaskConfig)}:
+        check_images(name)
     for reference, sha256 in named:
         corpus = _corpus_of(reference)
         try:
