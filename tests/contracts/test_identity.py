@@ -31,7 +31,10 @@ from qkvary.training.config import ExecutionSettings, RunConfig
 from tests.contracts.frozen_study import HALF, PORTABLE, STUDY
 from tests.studies_scripts.loading import load_script
 
-ADDED_LATER: dict[str, Any] = {"LanguageModelConfig.scale_embedding": False}
+ADDED_LATER: dict[str, Any] = {
+    "Initialization.embedding_std": None,
+    "LanguageModelConfig.scale_embedding": False,
+}
 """By kind and stored name the default of each field that was added later, which stays."""
 FROZEN = Path(__file__).parent / "frozen"
 RECORDS = Path(__file__).resolve().parents[2] / "studies"
