@@ -60,6 +60,7 @@ def summarise(
     *,
     curves: Mapping[str, Iterable[Event]] | None = None,
     level: Level | None = None,
+    options: str = "",
 ) -> Summary:
     """Return the summary that every report of the study shows.
 
@@ -68,6 +69,7 @@ def summarise(
         records: Records of its runs; others are ignored.
         curves: The log of each run by run key, for learning curves.
         level: Confidence and power; 95 % and 80 % by default.
+        options: Options of the command line that select this part of a study.
     """
     level = level or Level()
     observations, learning_rates = choose_learning_rates(study, observe(study, records))
@@ -91,10 +93,7 @@ def summarise(
         headline=headline.sentences,
         headline_table=headline.table,
         answers=write_answers(tables, baseline),
-        commands=tuple(
-            f"qkvary {verb} {study.name} --seeds {typed_seeds(study.seeds)}"
-            for verb in ("study", "report")
-        ),
+        commands=_write_commands(study, options),
         caveats=(
             *write_caveats(
                 study.limits, counts, tables, study.seeds, learning_rates, len(environments)
@@ -117,6 +116,13 @@ def summarise(
         started=min((run.record.started for run in observations if run.record), default=None),
         ended=max((run.record.ended for run in observations if run.record), default=None),
     )
+
+
+def _write_commands(study: Study, options: str) -> tuple[str, ...]:
+    """Return the commands that run and report a study with some options."""
+    seeds = f"--seeds {typed_seeds(study.seeds)}"
+    arguments = " ".join(filter(None, (study.name, options, seeds)))
+    return tuple(f"qkvary {verb} {arguments}" for verb in ("study", "report"))
 
 
 def _frontiers(
