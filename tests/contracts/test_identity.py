@@ -19,7 +19,12 @@ import pytest
 
 from qkvary.arch.canonical import always_written, stored_kind, stored_name
 from qkvary.arch.choices import field_hints
-from qkvary.arch.networks import EncoderConfig, LanguageModelConfig, Network
+from qkvary.arch.networks import (
+    EncoderConfig,
+    EncoderDecoderConfig,
+    LanguageModelConfig,
+    Network,
+)
 from qkvary.arch.variants import Variant
 from qkvary.inference.benchmark.peak_memory import MemoryJob, MemoryReading
 from qkvary.inference.benchmark.records import DecodeRecord
@@ -64,7 +69,7 @@ version on processors with and without AVX-512."""
 def nested(hint: Any) -> Iterator[type[Any]]:
     """The dataclasses that an annotation mentions, at any depth."""
     if hint is Network:
-        yield from nested(EncoderConfig | LanguageModelConfig)
+        yield from nested(EncoderConfig | LanguageModelConfig | EncoderDecoderConfig)
     elif dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint is not Variant:
         yield hint
         for inner in field_hints(hint).values():

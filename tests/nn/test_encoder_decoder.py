@@ -56,7 +56,7 @@ def copy_attention(own: Attention, other: nn.MultiheadAttention) -> None:
 
 
 def reference(model: EncoderDecoder) -> nn.Transformer:
-    """torch's network with the same weights."""
+    """Torch's network with the same weights."""
     config = model.config
     sizes = (config.d_model, config.layers[0].num_heads, config.block.d_ff)
     form: dict[str, Any] = {"dropout": 0.0, "batch_first": True, "norm_first": True}
@@ -117,7 +117,9 @@ def test_padding_of_the_source_changes_nothing() -> None:
     model = make_model(make_config("(Q=K-V)+", "same"))
     longer = F.pad(SOURCE, (0, 3), value=1)
     torch.testing.assert_close(model(TARGET, source=longer), model(TARGET, source=SOURCE))
-    torch.testing.assert_close(model(TARGET, source=SOURCE)[1:], model(TARGET[1:], source=SOURCE[1:, :3]))
+    torch.testing.assert_close(
+        model(TARGET, source=SOURCE)[1:], model(TARGET[1:], source=SOURCE[1:, :3])
+    )
 
 
 def test_the_loss_is_that_of_the_logits() -> None:
@@ -195,15 +197,21 @@ def test_what_has_no_meaning_is_refused() -> None:
         make_config(attention=AttentionConfig(d_model=12, num_heads=3))
     with pytest.raises(ValueError, match="expected a positive source_vocabulary and embedding dr"):
         make_config(embedding_dropout=1.0)
-    with pytest.raises(ValueError, match="expected a padding token of both vocabularies, got 7 of 7"):
+    with pytest.raises(
+        ValueError, match="expected a padding token of both vocabularies, got 7 of 7"
+    ):
         make_config(padding=7)
-    with pytest.raises(ValueError, match="expected the norm placement pre in an encoder-decoder, g"):
+    with pytest.raises(
+        ValueError, match="expected the norm placement pre in an encoder-decoder, g"
+    ):
         make_config(block=BlockConfig(d_ff=19, norm_placement="post"))
     with pytest.raises(ValueError, match="expected cross attention without window and diagonal"):
         make_config("QKV@w4", "same")
     config = make_config("Q=K-V", "published-code")
     model = make_model(config)
-    with pytest.raises(ValueError, match="expected cross attention that can be decoded step by step"):
+    with pytest.raises(
+        ValueError, match="expected cross attention that can be decoded step by step"
+    ):
         EncoderDecoderCache(config, *model.encode(SOURCE))
     with pytest.raises(ValueError, match="got no source and KVCache"):
         model(TARGET, cache=KVCache(config.layers))

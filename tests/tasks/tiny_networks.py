@@ -1,23 +1,33 @@
 """Networks and configs small enough that a test trains them in a second."""
 
 import functools
+import gzip
+import itertools
 import tempfile
 from pathlib import Path
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from qkvary.arch.networks import (
+    BlockConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    LanguageModelConfig,
+    Network,
+)
 from qkvary.data.preparation import prepare
 from qkvary.data.prepared import PreparedData
 from qkvary.data.sources import find_source
 from qkvary.data.tokenizers import CharacterTokenizer
+from qkvary.data.translations import load_translations
 from qkvary.tasks.config import (
     CharacterTaskConfig,
     LanguageTaskConfig,
     SequenceTaskConfig,
     TaskConfig,
+    TranslationTaskConfig,
 )
 
-VOCABULARIES = {"characters": 65, "language": 29}
+VOCABULARIES = {"characters": 65, "language": 29, "translation": 11}
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 SAYINGS = (
     "thequickbrownfoxjumpsoverthelazydog",
@@ -55,6 +65,21 @@ def tiny_set() -> PreparedData:
     return prepare(source, tokenizer, folder / "set", tokenizer_name="characters")
 
 
+@functools.cache
+def tiny_corpus() -> Path:
+    """Sentences of five words and their translations of six, each word by one of its own."""
+    room = tempfile.TemporaryDirectory(prefix="qkvary-tests-")
+    _ROOMS.append(room)
+    folder = Path(room.name)
+    orders = list(itertools.permutations(range(7), 5))
+    for start, (stem, count) in enumerate((("train", 11), ("val", 7), ("test_2016_flickr", 9))):
+        lines = orders[start::83][:count]
+        for language, names, end in (("en", "abcdefg", ""), ("de", "ABCDEFG", "!")):
+            text = "\n".join(" ".join(names[word] for word in line) + end for line in lines)
+            (folder / f"{stem}.{language}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+    return folder
+
+
 _ROOMS: list[tempfile.TemporaryDirectory[str]] = []
 
 
@@ -62,6 +87,17 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
     if name == "language":
         data = tiny_set()
         return LanguageTaskConfig(data=str(data.path), data_sha256=data.fingerprint, context=length)
+    if name == "translation":
+        data = str(tiny_corpus())
+        return TranslationTaskConfig(
+            source="en",
+            target="de",
+            label_smoothing=0.0,
+            max_tokens=length,
+            evaluation_batch_size=4,
+            data=data,
+            data_sha256=load_translations(data).fingerprint,
+        )
     if name == "characters":
         return CharacterTaskConfig(context=length, evaluation="sampled", evaluation_batches=2)
     return SequenceTaskConfig(
@@ -74,10 +110,19 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
     )
 
 
-def tiny_network(name: str, *, length: int = 7) -> EncoderConfig | LanguageModelConfig:
-    is_language_model = name in VOCABULARIES
-    attention = AttentionConfig(d_model=24, num_heads=3, causal=is_language_model)
-    if is_language_model:
+def tiny_network(name: str, *, length: int = 7) -> Network:
+    is_causal = name in VOCABULARIES
+    attention = AttentionConfig(d_model=24, num_heads=3, causal=is_causal)
+    if name == "translation":
+        return EncoderDecoderConfig(
+            attention=attention,
+            block=BlockConfig(d_ff=29),
+            num_layers=2,
+            vocabulary=12,
+            source_vocabulary=11,
+            max_tokens=length,
+        )
+    if is_causal:
         return LanguageModelConfig(
             attention=attention,
             block=BlockConfig(d_ff=29),

@@ -63,3 +63,16 @@ def test_a_cosine_may_end_before_the_run_or_long_behind_it() -> None:
 def test_without_warm_up_the_cosine_begins_at_the_peak() -> None:
     schedule = ScheduleConfig(name="cosine")
     assert learning_rate(schedule, peak=0.3, step=0, steps=7) == 0.3
+
+
+@pytest.mark.parametrize("step", [1, 2, 3_999, 4_000, 4_001, 11_600])
+def test_the_schedule_of_the_first_transformer(step: int) -> None:
+    schedule = ScheduleConfig(name="inverse_sqrt", warmup_steps=4_000)
+    rate = learning_rate(schedule, peak=(128 * 4_000) ** -0.5, step=step - 1, steps=11_600)
+    expected = 128**-0.5 * min(step**-0.5, step * 4_000**-1.5)
+    assert rate == pytest.approx(expected, rel=1e-12)
+
+
+def test_an_inverse_square_root_needs_a_warm_up() -> None:
+    with pytest.raises(ValueError, match="the inverse_sqrt schedule needs a warm-up, got warmup"):
+        ScheduleConfig(name="inverse_sqrt")

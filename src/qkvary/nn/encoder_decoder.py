@@ -246,9 +246,7 @@ class EncoderDecoder(nn.Module):
         Raises:
             ValueError: as ``features``.
         """
-        features = self.features(
-            tokens, source=source, cache=cache, attention_mask=attention_mask
-        )
+        features = self.features(tokens, source=source, cache=cache, attention_mask=attention_mask)
         if targets is None:
             return self.head(features)
         return smoothed_loss_sum(

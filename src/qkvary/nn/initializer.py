@@ -63,7 +63,9 @@ class Initializer:
 
     def normal(self, name: str, parameter: Tensor, std: float) -> None:
         """N(0, std), whatever the scheme."""
-        _put(parameter, torch.empty(parameter.shape).normal_(0.0, std, generator=self._source(name)))
+        _put(
+            parameter, torch.empty(parameter.shape).normal_(0.0, std, generator=self._source(name))
+        )
 
     def _source(self, name: str) -> torch.Generator:
         text = f"{self.seed}:{self.prefix}.{name}".encode()

@@ -1,4 +1,4 @@
-"""Label smoothing on the fused loss of a head: targets that leave some probability to other tokens."""
+"""Label smoothing on the fused loss of a head: targets leave some probability to other tokens."""
 
 import math
 
@@ -19,8 +19,8 @@ def smoothed_loss_sum(
 ) -> Float[Tensor, ""]:
     """Return the sum over counted tokens of KL(smoothed target || softmax(features W^T + b)).
 
-    The target of a token t is 1 - s on t, 0 on the excluded token and s/(V - 2) on every other. With
-    logits z, c = s/(V - 2) and S the sum of all logits,
+    The target of a token t is 1 - s on t, 0 on the excluded token and c = s/(V - 2) on every other.
+    With logits z and their sum S,
 
         KL = (1-s) log(1-s) + s log c + logsumexp(z) - z_t + (s + c) z_t - c (S - z_excluded),
 

@@ -51,7 +51,9 @@ class Stack(nn.Module):
             x = self._apply_block(block, x, layout=layout, cache=layer)
         return x if self.final_norm is None else self.final_norm(x)
 
-    def _apply_block(self, block: Block, x: Tensor, *, cache: LayerCache | None, **others: Any) -> Tensor:
+    def _apply_block(
+        self, block: Block, x: Tensor, *, cache: LayerCache | None, **others: Any
+    ) -> Tensor:
         # What a block appended to a cache would be appended twice.
         if self.recompute_blocks and torch.is_grad_enabled() and cache is None:
             return checkpoint(block, x, use_reentrant=False, **others)  # pyright: ignore[reportReturnType]

@@ -1,4 +1,4 @@
-"""Networks and training of the translation experiments, by the text or code of paper 2. Torch-free."""
+"""Networks and training of the translation experiments of paper 2. Torch-free."""
 
 from __future__ import annotations
 

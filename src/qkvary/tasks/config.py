@@ -262,7 +262,7 @@ class TranslationTaskConfig:
     label_smoothing: float = 0.1
     """Probability that the targets leave to other words."""
     max_tokens: int = 100
-    """Longest sentence with its marks, and longest translation."""
+    """Longest source with its two marks, and longest translation with the mark at its end."""
     evaluation_batch_size: int = 50
     """Sentences per batch in evaluations."""
     data: str = field(default="multi30k", metadata=NAMES_NOTHING)
@@ -310,7 +310,5 @@ class TranslationTaskConfig:
         return self.data_sha256
 
 
-TaskConfig = (
-    SequenceTaskConfig | CharacterTaskConfig | LanguageTaskConfig | TranslationTaskConfig
-)
+TaskConfig = SequenceTaskConfig | CharacterTaskConfig | LanguageTaskConfig | TranslationTaskConfig
 """Every task that ships with qkvary."""

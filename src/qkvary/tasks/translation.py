@@ -208,17 +208,21 @@ class TranslationTask:
 
     def _encode(self, sentences: Sentences) -> _Pairs:
         config = self.config
-        sides: list[list[list[int]]] = []
-        for language, words in ((config.source, self.source_words), (config.target, self.target_words)):
-            side = [[BEGIN, *words.encode(sentence), END] for sentence in sentences[language]]
-            longest = max(map(len, side))
-            if longest > config.max_tokens:
-                raise UsageError(
-                    f"expected sentences of at most {config.max_tokens} tokens with their marks in "
-                    f"{config.data}, got one of {longest}: raise max_tokens"
-                )
-            sides.append(side)
-        return _Pairs(*sides)
+        sources, targets = (
+            [[BEGIN, *words.encode(sentence), END] for sentence in side]
+            for words, side in (
+                (self.source_words, sentences[config.source]),
+                (self.target_words, sentences[config.target]),
+            )
+        )
+        # The last token of a target is no input.
+        longest = max(*map(len, sources), *(len(target) - 1 for target in targets))
+        if longest > config.max_tokens:
+            raise UsageError(
+                f"expected sentences of at most {config.max_tokens} tokens in {config.data}, got "
+                f"one of {longest}: raise max_tokens"
+            )
+        return _Pairs(sources, targets)
 
     def _batches(self, pairs: _Pairs) -> Iterator[Batch]:
         size = self.config.evaluation_batch_size

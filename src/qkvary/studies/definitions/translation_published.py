@@ -5,7 +5,7 @@ from qkvary.studies.translation import VARIANTS, translation_grid
 
 STUDY = Study(
     name="translation-published",
-    question="Do the published BLEU scores come out again, and is it the encoding that lowers them?",
+    question="Do the published BLEU scores come out again, and does the encoding lower them?",
     description=(
         "Multi30k in both directions by the code of paper 2: 20 epochs of 580 batches of 50, two "
         "runs. Its loss is divided by padding too, and its BLEU counts the marks of beginning and "
@@ -25,7 +25,7 @@ PROTOCOLS = {
     "as-published": STUDY,
     "clean": Study(
         name="translation-published-clean",
-        question="Does a shared query and key cost BLEU, and does the encoding, without the mistakes?",
+        question="Does a shared query and key cost BLEU, and the encoding, without the mistakes?",
         description=(
             "The grid and training of the code of paper 2, with QKV in cross attention as its text "
             "says, the loss per word, and sacreBLEU (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp)."

@@ -8,9 +8,10 @@ from pathlib import Path
 from qkvary.data.corpora import CORPORA, Corpus, canonical_reference, find_local
 from qkvary.data.prepared import read_fingerprint
 from qkvary.data.prepared_sets import ensure_prepared, find_prepared
+from qkvary.data.translations import load_translations
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Cell
-from qkvary.tasks.config import LanguageTaskConfig
+from qkvary.tasks.config import LanguageTaskConfig, TranslationTaskConfig
 
 
 def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
@@ -22,9 +23,11 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
 
     Raises:
         UsageError: if a set is not the expected one, or cannot be prepared.
-        QkvaryError: as ``ensure_prepared``.
+        QkvaryError: as ``ensure_prepared`` and ``load_translations``.
     """
     tasks = [cell.run.task for cell in cells]
+    for data in {task.data for task in tasks if isinstance(task, TranslationTaskConfig)}:
+        load_translations(data)
     named = {
         (task.data, task.data_sha256): None
         for task in tasks
