@@ -44,9 +44,9 @@ def _study(name: str, protocol: TranslationProtocol, cross_sharing: CrossSharing
             "encoding?"
         ),
         description=(
-            "English to German on all of Multi30k in three epochs: a network of one layer and width "
-            "128, words that occur three times or more, and a shorter schedule than published, so "
-            "that nine runs take less than an hour on two processors. Translations are greedy; "
+            "English to German on all of Multi30k in three epochs: one layer, width 128, words "
+            "that occur three times or more, and a short schedule: nine runs take less than an "
+            "hour on two processors. Translations are greedy; "
             "BLEU is sacreBLEU (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp) of the 1,000 test "
             "sentences of 2016. " + ("" if protocol == "clean" else mistakes)
         ),
