@@ -107,7 +107,14 @@ def test_position_sizes_are_checked(fields: dict[str, object], message: str) -> 
 
 
 @pytest.mark.parametrize(
-    "fields", [{"std": 0.0}, {"output_std": -1.0}, {"std": 1e30}, {"output_std": math.nan}]
+    "fields",
+    [
+        {"std": 0.0},
+        {"output_std": -1.0},
+        {"std": 1e30},
+        {"output_std": math.nan},
+        {"embedding_std": 0.0},
+    ],
 )
 def test_deviations_are_positive_and_plausible(fields: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="expected a std above 0 and up to 1,000, got"):
@@ -181,7 +188,7 @@ def score_deviation(label: str, scheme: InitScheme, identity: IdentityScale) -> 
     return math.sqrt(sum(squares) / len(squares))
 
 
-@pytest.mark.parametrize("scheme", ["torch", "xavier", "normal"])
+@pytest.mark.parametrize("scheme", ["torch", "xavier", "xavier-matrices", "normal"])
 @pytest.mark.parametrize(
     "label",
     [

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from qkvary.cli._output import (
     console,
-    print_error,
     print_json,
     printable,
     sparkline,
 )
+from qkvary.cli._streams import print_error
 from qkvary.reports.terminal import print_rows
 
 

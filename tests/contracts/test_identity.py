@@ -37,8 +37,10 @@ from tests.contracts.frozen_study import HALF, PORTABLE, STUDY
 from tests.studies_scripts.loading import load_script
 
 ADDED_LATER: dict[str, Any] = {
+    "BlockConfig.feed_forward_dropout": None,
     "Initialization.embedding_std": None,
     "LanguageModelConfig.scale_embedding": False,
+    "Setting.note": "",
 }
 """By kind and stored name the default of each field that was added later, which stays."""
 FROZEN = Path(__file__).parent / "frozen"

@@ -32,6 +32,7 @@ def test_task_files_and_task_names_are_one_list() -> None:
         *get_args(SequenceTaskName),
         "characters",
         "language",
+        "numbers",
         "translation",
     }
 

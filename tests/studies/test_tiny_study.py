@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from qkvary.studies.results.analysis import summarise
+from qkvary.studies.running.attention_maps import from_bytes
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
@@ -75,8 +76,7 @@ def test_records_hold_the_metrics_of_their_task(ran: tuple[Path, RunSummary]) ->
 def test_attention_and_curves_are_kept(ran: tuple[Path, RunSummary]) -> None:
     store = Store(ran[0])
     for cell in tiny_study().cells():
-        attention = store.attention(cell.run_key)
-        assert attention is not None
+        attention = from_bytes(store.attention(cell.run_key) or b"")
         assert attention.maps.shape == (2, 3, 7, 7)
         steps = [
             event["step"] for event in store.curve(cell.run_key) if event["event"] == "validation"

@@ -12,6 +12,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig
 from qkvary.storage.durable import TEMPORARY_PREFIX
 from qkvary.storage.jsonvalues import encode
+from qkvary.studies.running.attention_maps import from_bytes
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Setting, Study
@@ -129,7 +130,7 @@ def table(study: Study, root: Path) -> list[str]:
             if event["event"] != "resumed"
         ]
         attention = store.attention(cell.run_key)
-        maps = None if attention is None else attention.maps.tolist()
+        maps = None if attention is None else from_bytes(attention).maps.tolist()
         rows.append(
             encode(
                 [

@@ -22,12 +22,13 @@ from qkvary.data.translations import load_translations
 from qkvary.tasks.config import (
     CharacterTaskConfig,
     LanguageTaskConfig,
+    NumberTaskConfig,
     SequenceTaskConfig,
     TaskConfig,
     TranslationTaskConfig,
 )
 
-VOCABULARIES = {"characters": 65, "language": 29, "translation": 11}
+VOCABULARIES = {"characters": 65, "language": 29, "numbers": 30, "translation": 11}
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 SAYINGS = (
     "thequickbrownfoxjumpsoverthelazydog",
@@ -100,6 +101,8 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
         )
     if name == "characters":
         return CharacterTaskConfig(context=length, evaluation="sampled", evaluation_batches=2)
+    if name == "numbers":
+        return NumberTaskConfig(context=length, protocol="clean")
     return SequenceTaskConfig(
         name=name,  # type: ignore[arg-type]
         length=length,

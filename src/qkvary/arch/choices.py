@@ -22,11 +22,15 @@ def check_choices(config: Any) -> None:
     Raises:
         ValueError: with the choices, and the nearest one where there is one.
     """
-    hints = field_hints(type(config))
-    for field in dataclasses.fields(config):
-        if get_origin(hints[field.name]) is not Literal:
-            continue
-        check_word(field.name, getattr(config, field.name), get_args(hints[field.name]))
+    for name, choices in _choices(type(config)).items():
+        check_word(name, getattr(config, name), choices)
+
+
+@functools.cache
+def _choices(kind: type[Any]) -> dict[str, tuple[Any, ...]]:
+    """Return the words that each ``Literal`` field of a dataclass lists."""
+    hints = {field.name: field_hints(kind)[field.name] for field in dataclasses.fields(kind)}
+    return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
 
 
 def check_word(name: str, value: object, choices: Sequence[Any]) -> None:

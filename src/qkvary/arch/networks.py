@@ -39,6 +39,8 @@ class BlockConfig:
     """Biases in the feed-forward network and in LayerNorm."""
     dropout: float = 0.0
     """Dropout on the output of each sublayer."""
+    feed_forward_dropout: float | None = field(default=None, metadata=ADDED_LATER)
+    """Dropout on the output of the feed-forward network, where it is not that of both sublayers."""
     inner_dropout: float = 0.0
     """Dropout inside the feed-forward network, before its nonlinearity."""
 
@@ -46,9 +48,10 @@ class BlockConfig:
         check_choices(self)
         if self.d_ff < 1:
             raise ValueError(f"expected a positive d_ff, got {self.d_ff}")
-        for name in ("dropout", "inner_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"expected {name} in [0, 1), got {getattr(self, name)}")
+        for name in ("dropout", "inner_dropout", "feed_forward_dropout"):
+            rate: float | None = getattr(self, name)
+            if rate is not None and not 0 <= rate < 1:
+                raise ValueError(f"expected {name} in [0, 1), got {rate}")
 
     @property
     def has_final_norm(self) -> bool:

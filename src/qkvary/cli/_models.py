@@ -5,13 +5,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.arch.families.sizes import name_sizes
 from qkvary.cli._options import complete_variant, convert_positive
 from qkvary.data.checkpoint_names import packaged_names
 
 
 def complete_model(_context: object) -> Sequence[str]:
     """Return the names of models, for the shell."""
+    from qkvary.arch.families.sizes import name_sizes
+
     return (*name_sizes(), *packaged_names())
 
 

@@ -1,32 +1,28 @@
-"""Printing: a console for tables, one JSON document for programs, one line for errors.
+"""Printing: a console for tables, one JSON document for programs.
 
 Works without a terminal, in a narrow one, and in an ASCII locale.
 """
 
-import codecs
-import io
 import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
+from qkvary.cli._streams import never_fail_to_encode
 from qkvary.reports.json_data import to_json
-from qkvary.reports.report import Report
-from qkvary.reports.terminal import print_report, printable
-from qkvary.text.names import count
+from qkvary.text.names import count, printable
+
+if TYPE_CHECKING:
+    from qkvary.reports.report import Report
 
 WIDTH_WITHOUT_TERMINAL = 160
 MOST_FILES = 3
 """The number of files that are printed by name; further ones are counted."""
-NEAR = dict(
-    zip("–—−×·±ᵀτ∞’", ("-", "-", "-", "x", ".", "+-", "^T", "tau", "inf", "'"), strict=True)
-)
-"""The replacements of characters in an ASCII stream."""
 
 
 class _Console(Console):
@@ -38,7 +34,7 @@ class _Console(Console):
 def console(stream: TextIO | None = None, *, width: int = WIDTH_WITHOUT_TERMINAL) -> Console:
     """Return a console on a stream, ``width`` columns wide without a terminal."""
     target = sys.stdout if stream is None else stream
-    _never_fail_to_encode(target)
+    never_fail_to_encode(target)
     free = target.isatty() or "COLUMNS" in os.environ
     return _Console(
         file=target, width=None if free else width, highlight=False, emoji=False, soft_wrap=False
@@ -47,27 +43,13 @@ def console(stream: TextIO | None = None, *, width: int = WIDTH_WITHOUT_TERMINAL
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Print one JSON document, the schema's version first; NaN and infinities become null."""
-    _never_fail_to_encode(sys.stdout)
+    never_fail_to_encode(sys.stdout)
     sys.stdout.write(to_json(document))
 
 
-def print_error(message: str) -> None:
-    """Print one error on standard error: what failed and what to do, without control characters."""
-    stream = sys.stderr
-    if stream is None or stream.closed:
-        return
-    _never_fail_to_encode(stream)
-    lines = [" ".join(line.split()) for line in message.splitlines() if line.strip()]
-    text = "\n".join(lines) or "failed without a message"
-    try:
-        stream.write("qkvary: " + printable(text) + "\n")
-        stream.flush()
-    except OSError:
-        # Standard error is closed; the exit code remains.
-        return
-
-
-def show(report: Report, *, json_output: bool, files: Sequence[Path] = (), **more: object) -> None:
+def show(
+    report: "Report", *, json_output: bool, files: Sequence[Path] = (), **more: object
+) -> None:
     """Print a report, or its data as JSON, and the written files.
 
     Args:
@@ -80,6 +62,9 @@ def show(report: Report, *, json_output: bool, files: Sequence[Path] = (), **mor
         written: dict[str, object] = {"files": files} if files else {}
         print_json({**report.data, **more, **written})
         return
+    # Some commands print no report.
+    from qkvary.reports.terminal import print_report
+
     screen = console()
     print_report(report, screen)
     for path in files[:MOST_FILES]:
@@ -110,21 +95,3 @@ def _can_encode(stream: TextIO, text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _never_fail_to_encode(stream: TextIO) -> None:
-    """Let a stream replace characters that it cannot encode: a hyphen for a dash."""
-    if isinstance(stream, io.TextIOWrapper):
-        codecs.register_error("qkvary", _replace)
-        stream.reconfigure(errors="qkvary")
-
-
-def _replace(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    letters = error.object[error.start : error.end]
-    near = (
-        NEAR.get(letter) or letter.encode("ascii", "backslashreplace").decode()
-        for letter in letters
-    )
-    return "".join(near), error.end

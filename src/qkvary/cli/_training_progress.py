@@ -7,7 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.cli._output import print_error, printable
+from qkvary.cli._output import printable
+from qkvary.cli._streams import print_error
 from qkvary.studies.running.messages import WorkerMessage
 from qkvary.studies.study import Cell
 from qkvary.text.units import duration

@@ -18,7 +18,8 @@ from qkvary.cli._options import (
     NetworkDtype,
     convert_count,
 )
-from qkvary.cli._output import console, print_error, print_json, printable
+from qkvary.cli._output import console, print_json, printable
+from qkvary.cli._streams import print_error
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.prompts import choose_sampling, make_requests
 from qkvary.inference.requests import (

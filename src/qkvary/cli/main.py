@@ -2,23 +2,26 @@
 
 A command is a file of this folder with a function ``command``; its name is the file's name and its
 help the first line of the file's docstring, read without importing it. So ``qkvary --help`` needs
-neither torch nor any command. Does not know what the commands do.
+neither torch nor any command, and no library. Does not know what the commands do.
 """
 
 import errno
 import os
+import shutil
 import sys
+import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import App, CycloptsError, Group
-
-from qkvary.cli._output import console, print_error
+from qkvary.cli._streams import never_fail_to_encode, print_error
 from qkvary.storage.memory import is_out_of_memory
 from qkvary.storage.packages import describe_missing
 from qkvary.text.names import suggest
+
+if TYPE_CHECKING:
+    from cyclopts import App
 
 FOLDER = Path(__file__).parent
 HELP_WIDTH = 100
@@ -48,6 +51,7 @@ OUT_OF_RESOURCES = {
     errno.ENOMEM,
 }
 
+HELP = "Train, compare and explain transformers that share query, key and value projections."
 EPILOGUE = (
     "Add --help to a command for its options, --json for one JSON document, --debug for "
     "tracebacks. Exit codes: 0 done, 2 bad input, 3 damaged data, 4 resources, 5 diverged, 6 busy, "
@@ -67,11 +71,16 @@ def summarise(name: str) -> str:
     return first_line.strip().strip('"')
 
 
-def build_app() -> App:
+def build_app() -> "App":
     """Return the app with every command registered but none imported."""
+    # The library takes longer to import than the help takes to print.
+    from cyclopts import App
+
+    from qkvary.cli._output import console
+
     app = App(
         name="qkvary",
-        help="Train, compare and explain transformers that share query, key and value projections.",
+        help=HELP,
         help_epilogue=EPILOGUE,
         help_format="plaintext",
         version=_version,
@@ -80,24 +89,36 @@ def build_app() -> App:
         console=console(width=HELP_WIDTH),
         error_console=console(sys.stderr, width=HELP_WIDTH),
     )
-    for position, (title, names) in enumerate(GROUPS.items()):
-        group = Group(title, sort_key=position)
-        for number, name in enumerate(names):
-            app.command(
-                f"qkvary.cli.{name}:command",
-                name=name,
-                help=summarise(name),
-                group=group,
-                sort_key=number,
-            )
-    options = Group("Options", sort_key=len(GROUPS))
-    for flag in ("--help", "--version"):
-        app[flag].group = options
+    for name in command_names():
+        app.command(f"qkvary.cli.{name}:command", name=name, help=summarise(name))
     return app
 
 
+def print_help() -> None:
+    """Print the commands in their groups."""
+    never_fail_to_encode(sys.stdout)
+    print("\n".join(_help_lines(shutil.get_terminal_size((HELP_WIDTH, 0)).columns)))  # noqa: T201
+
+
+def _help_lines(width: int) -> Iterator[str]:
+    yield "Usage: qkvary COMMAND\n"
+    yield textwrap.fill(HELP, width)
+    options = {"-h, --help": "Print this help.", "--version": "Print the version."}
+    groups = {title: {name: summarise(name) for name in names} for title, names in GROUPS.items()}
+    for title, rows in {**groups, "Options": options}.items():
+        yield f"\n{title}"
+        for name, text in rows.items():
+            yield textwrap.fill(
+                text,
+                max(width, 40),
+                initial_indent=f"  {name:12}",
+                subsequent_indent=" " * 14,
+                break_on_hyphens=False,
+            )
+    yield "\n" + textwrap.fill(EPILOGUE, width)
+
+
 def _version() -> str:
-    # Imported here because it takes a sixth of the time of --help.
     from importlib import metadata
 
     try:
@@ -132,11 +153,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    app = build_app()
+    if arguments in ([], ["--help"], ["-h"]):
+        print_help()
+        return DONE
     _check_command(arguments)
-    command, bound, _ = app.parse_args(
-        arguments or ["--help"], exit_on_error=False, print_error=False
-    )
+    command, bound, _ = build_app().parse_args(arguments, exit_on_error=False, print_error=False)
     result: Any = command(*bound.args, **bound.kwargs)
     return result if isinstance(result, int) else DONE
 
@@ -160,6 +181,8 @@ def _check_command(arguments: list[str]) -> None:
 
 def _report(error: Exception) -> int:
     """Print an error and return its exit code."""
+    from cyclopts import CycloptsError
+
     if isinstance(error, ImportError) and isinstance(error.__cause__, ImportError):
         # A command that cannot be imported: report the missing module.
         return _report(error.__cause__)

@@ -16,7 +16,8 @@ from qkvary.cli._options import (
     choose_study,
     complete_study,
 )
-from qkvary.cli._output import print_error, show
+from qkvary.cli._output import show
+from qkvary.cli._streams import print_error
 from qkvary.cli._texts import write_texts
 from qkvary.cli._trainings import choose_training
 from qkvary.reports.files import write_report

@@ -19,7 +19,8 @@ from qkvary.cli._options import (
     choose_study,
     convert_threads,
 )
-from qkvary.cli._output import console, print_error, print_json, show
+from qkvary.cli._output import console, print_json, show
+from qkvary.cli._streams import print_error
 from qkvary.reports.files import write_report
 from qkvary.reports.page import render_page
 from qkvary.reports.study import study_report

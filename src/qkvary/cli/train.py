@@ -27,9 +27,10 @@ from qkvary.cli._options import (
     complete_variant,
     parse_seeds,
 )
-from qkvary.cli._output import console, print_error, printable, show
+from qkvary.cli._output import console, printable, show
 from qkvary.cli._prepared_output import find_share_error
 from qkvary.cli._runs_output import print_plan, print_scores
+from qkvary.cli._streams import print_error
 from qkvary.cli._texts import write_texts
 from qkvary.cli._training_options import (
     AS_THE_PRESET,

@@ -8,7 +8,6 @@ from qkvary.cli._models import complete_model
 from qkvary.cli._options import Json, Length, complete_variant
 from qkvary.cli._output import show
 from qkvary.costs.formats import Dtype
-from qkvary.data.model_configs import resolve_model
 from qkvary.reports.variants import choose_layer, variants_report
 
 Labels = Annotated[
@@ -52,8 +51,13 @@ def command(
     Costs are those of one causal attention layer: parameters with biases, multiply-accumulates per
     token with every pair of tokens counted, and cache bytes per token.
     """
+    named = None
+    if model is not None:
+        from qkvary.data.model_configs import resolve_model
+
+        named = resolve_model(model)
     size = choose_layer(
-        None if model is None else resolve_model(model),
+        named,
         d_model=d_model,
         num_heads=num_heads,
         length=length,

@@ -139,7 +139,7 @@ class DecoderBlock(Block):
             x = x + self._drop(
                 self.cross(query, memory=memory.states, layout=memory.layout, cache=cross_cache)
             )
-        return x + self._drop(self.feed_forward(self.feed_forward_norm(x)))
+        return x + self._feed_forward(self.feed_forward_norm(x))
 
 
 class DecoderStack(Stack):

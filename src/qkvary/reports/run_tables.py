@@ -50,7 +50,11 @@ def published_table(comparison: PublishedComparison, key: str) -> Table:
             )
         )
     left_out = [names.clip(name, 80) for name in comparison.not_compared]
-    notes = [f"Source: {comparison.source}. Unit: {comparison.unit}.", comparison.note]
+    notes = [
+        f"Source: {comparison.source}. Unit: {comparison.unit}.",
+        comparison.note,
+        *comparison.notes,
+    ]
     if left_out:
         notes.append(f"Published, without a counterpart here: {names.listed(left_out)}.")
     return Table(
@@ -85,7 +89,7 @@ def like(value: float | None, model: float | None, more: int = 0, *, sign: bool 
     return numbers.fixed(value, decimals + more, sign)
 
 
-def run_table(runs: Sequence[RunRow], key: str, title: str) -> Table:
+def run_table(runs: Sequence[RunRow], key: str, title: str, notes: Sequence[str] = ()) -> Table:
     """Return one row for each planned run."""
     metrics = list(dict.fromkeys(name for run in runs for name, _ in run.metrics))
     rows = tuple(
@@ -115,6 +119,7 @@ def run_table(runs: Sequence[RunRow], key: str, title: str) -> Table:
             Column(key="run_key", title="run", numeric=False),
         ),
         rows=rows,
+        notes=tuple(notes),
     )
 
 
@@ -187,7 +192,11 @@ def attention_table(examples: Sequence[AttentionMaps], key: str) -> Table:
 
 
 def curve_table(
-    curves: Sequence[LearningCurve], key: str, title: str, places: int | None = None
+    curves: Sequence[LearningCurve],
+    key: str,
+    title: str,
+    places: int | None = None,
+    notes: Sequence[str] = (),
 ) -> Table:
     """Return the points of learning curves; ``places`` limits the points per curve."""
     rows: list[tuple[Cell, ...]] = []
@@ -222,6 +231,7 @@ def curve_table(
             Column(key="runs", title="runs"),
         ),
         rows=tuple(rows),
+        notes=tuple(notes),
     )
 
 

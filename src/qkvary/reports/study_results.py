@@ -9,6 +9,7 @@ from qkvary.reports.attention_maps import AttentionMaps
 from qkvary.storage.errors import DamagedError
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import Summary
+from qkvary.studies.running.attention_maps import from_bytes
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
@@ -69,7 +70,8 @@ def _gather_attention(
         if place in found or run.run_key is None or run.state != "done" or not run.selected:
             continue
         try:
-            example = store.attention(run.run_key)
+            data = store.attention(run.run_key)
+            example = None if data is None else from_bytes(data)
         except DamagedError as error:
             damage.append(str(error))
             continue

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from qkvary.reports.report import Block, Bullets, Code, Pairs, Prose, Report
 from qkvary.reports.tables import Cell, Column, Table, plain
+from qkvary.text.names import printable
 
 _WIDEST = 10_000
 """Columns in which any table fits."""
@@ -65,13 +66,6 @@ def print_sentences(screen: Console, title: str, sentences: Iterable[str]) -> No
     screen.print(_text(f"\n{title}" if title else "", "bold"))
     for sentence in sentences:
         screen.print(_text(f"  - {sentence}"))
-
-
-def printable(text: str) -> str:
-    """Return the text with control characters and lone surrogates written as escapes."""
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
-    )
 
 
 def _print_block(screen: Console, block: Block) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
-from qkvary.arch.canonical import stored
+from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.networks import LanguageModelConfig, Network
 from qkvary.arch.variants import Variant
@@ -49,6 +49,8 @@ class Setting:
     have the same direction as the task's own."""
     limits: tuple[str, ...] = ()
     """Limits of what the setting can show; reports list them before other caveats."""
+    note: str = field(default="", metadata=ADDED_LATER)
+    """A sentence below every table with the setting's results, such as what chance scores."""
 
     def __post_init__(self) -> None:
         if self.keep_networks and not isinstance(self.network, LanguageModelConfig):

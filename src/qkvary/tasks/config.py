@@ -18,6 +18,10 @@ Evaluation = Literal["exact", "sampled"]
 Protocol = Literal["packed", "padded-paper"]
 """Windows over concatenated documents, or one padded document per row."""
 
+NumberProtocol = Literal["as-published", "clean"]
+"""Spelled numbers without 8000, the last windows scored as validation and as test; or all numbers,
+with windows of all sizes of numbers in three disjoint splits."""
+
 TranslationProtocol = Literal["as-published", "clean"]
 """Loss and BLEU of paper 2's code, which padding dilutes and marks inflate; or per token, and
 sacreBLEU."""
@@ -27,6 +31,9 @@ MULTI30K_TOKENS = 14
 
 SEQUENCE_DATA_VERSION = 1
 """Incremented by hand when the generator draws other synthetic sequences."""
+
+NUMBER_DATA_VERSION = 1
+"""Incremented by hand when the spelled numbers or their splits change."""
 
 
 def _positive(owner: str, **values: int) -> None:
@@ -239,6 +246,50 @@ class LanguageTaskConfig:
         return self.data_sha256
 
 
+@stored("NumberTaskConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberTaskConfig:
+    """Predict the next word of the spelled numbers from 1 to 9,999.
+
+    Source: Borji 2023, section 3.3 (number generation), and its code.
+    """
+
+    name: Literal["numbers"] = "numbers"
+    """Fixed; it tells this task from the others in a record."""
+    context: int
+    """Words per window."""
+    protocol: NumberProtocol = "as-published"
+    """``as-published`` leaves out 8000, trains on the first 80 % of the windows and scores the
+    others as validation and as test; ``clean`` has all numbers, and splits windows of all sizes of
+    numbers 80/10/10."""
+
+    def __post_init__(self) -> None:
+        _positive("task numbers", context=self.context)
+        if self.protocol not in get_args(NumberProtocol):
+            choices = ", ".join(get_args(NumberProtocol))
+            raise ValueError(f"unknown protocol {self.protocol!r}; choices: {choices}")
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs."""
+        return self.context
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "loss"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is better."""
+        return False
+
+    @property
+    def data_fingerprint(self) -> str:
+        """sha256 of the settings that determine the windows."""
+        return _digest("numbers", NUMBER_DATA_VERSION, self.protocol, self.context)
+
+
 @stored("TranslationTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationTaskConfig:
@@ -310,5 +361,11 @@ class TranslationTaskConfig:
         return self.data_sha256
 
 
-TaskConfig = SequenceTaskConfig | CharacterTaskConfig | LanguageTaskConfig | TranslationTaskConfig
+TaskConfig = (
+    SequenceTaskConfig
+    | CharacterTaskConfig
+    | LanguageTaskConfig
+    | NumberTaskConfig
+    | TranslationTaskConfig
+)
 """Every task that ships with qkvary."""

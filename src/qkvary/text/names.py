@@ -20,6 +20,13 @@ def clean(text: str) -> str:
     return _UNSAFE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def printable(text: str) -> str:
+    """Return the text with control characters and lone surrogates written as escapes."""
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
+    )
+
+
 def clip(text: str, length: int = 120) -> str:
     """Shorten a long text and state that it was cut."""
     if len(text) <= length:

@@ -18,10 +18,13 @@ NUMERICS_VERSION = 2
 """Incremented by hand when a change of the code changes the numbers of a run."""
 
 OptimizerName = Literal["adam", "adamw"]
-ScheduleName = Literal["constant", "cosine_warmup", "cosine", "inverse_sqrt"]
+ScheduleName = Literal["constant", "cosine_warmup", "cosine", "inverse_sqrt", "one_cycle"]
 Decay = Literal["all", "matrices"]
 Precision = Literal["full", "bf16"]
 OnNonfinite = Literal["stop", "skip"]
+
+ONE_CYCLE_DIP = 0.1
+"""How far the ``one_cycle`` lowers the first beta where the learning rate is highest."""
 
 SKIP_WINDOW = 100
 """Number of recent steps in which skipped steps are counted."""
@@ -82,8 +85,9 @@ class ScheduleConfig:
 
     name: ScheduleName = "constant"
     """``constant``; ``cosine_warmup``, the cosine of the synthetic experiments, multiplied by the
-    warm-up; ``cosine``, that of language models, which begins after the warm-up; or
-    ``inverse_sqrt``, that of the first Transformer."""
+    warm-up; ``cosine``, that of language models, which begins after the warm-up; ``inverse_sqrt``,
+    that of the first Transformer; or ``one_cycle``, which rises for a quarter of the steps, and
+    moves the first beta the other way."""
     warmup_steps: int = 0
     """Steps until the warm-up factor reaches one."""
     floor: float = 0.0
@@ -95,9 +99,9 @@ class ScheduleConfig:
         _choice("schedule", self.name, get_args(ScheduleName))
         if self.warmup_steps < 0:
             raise ValueError(f"warmup_steps must not be negative, got {self.warmup_steps}")
-        if self.name == "constant" and self.warmup_steps:
+        if self.name in ("constant", "one_cycle") and self.warmup_steps:
             raise ValueError(
-                f"the constant schedule has no warm-up, got warmup_steps={self.warmup_steps}"
+                f"the {self.name} schedule has no warm-up, got warmup_steps={self.warmup_steps}"
             )
         if self.name == "inverse_sqrt" and not self.warmup_steps:
             raise ValueError("the inverse_sqrt schedule needs a warm-up, got warmup_steps=0")
@@ -222,6 +226,11 @@ class TrainingConfig:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.stop_when_solved and self.solve_threshold is None:
             raise ValueError("stop_when_solved needs a solve_threshold, got None")
+        if self.schedule.name == "one_cycle" and self.optimizer.betas[0] < ONE_CYCLE_DIP:
+            raise ValueError(
+                f"the one_cycle schedule lowers the first beta by {ONE_CYCLE_DIP}, got "
+                f"{self.optimizer.betas[0]}"
+            )
 
 
 @stored("RunConfig")

@@ -39,10 +39,9 @@ from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.gradients import Gradients
 from qkvary.training.guards import Guards
 from qkvary.training.memory import out_of_memory, require_device, require_training_memory
-from qkvary.training.optimizers import make_optimizer, set_learning_rate
+from qkvary.training.optimizers import make_optimizer, set_schedule
 from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event, RunState, Stopwatch
 from qkvary.training.run_log import describe_gaps, merge_gaps, restore_log
-from qkvary.training.schedules import learning_rate
 
 JOURNAL_NAME = "metrics.jsonl"
 CHECKPOINTS_NAME = "checkpoints"
@@ -329,7 +328,7 @@ class _Trainer:
 
     def step(self, stop: Callable[[], bool]) -> bool:
         """Take a step; return whether it was not given up between two micro-batches."""
-        training, step = self.run.training, self.state.step
+        step = self.state.step
         loss = self.gradients.find(step, stop)
         if loss is None:
             self.optimizer.zero_grad(set_to_none=True)
@@ -338,13 +337,7 @@ class _Trainer:
         self.last_norm = norm.item()
         if self.allows(step, loss, self.last_norm):
             self.clip(norm)
-            rate = learning_rate(
-                training.schedule,
-                peak=training.optimizer.learning_rate,
-                step=step,
-                steps=training.steps,
-            )
-            set_learning_rate(self.optimizer, rate)
+            set_schedule(self.optimizer, self.run.training, step)
             self.optimizer.step()
             self.state.loss_sum += loss
             self.state.loss_count += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +11,23 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import Network
-from qkvary.training.config import OptimizerConfig
+from qkvary.training.config import OptimizerConfig, TrainingConfig
+from qkvary.training.schedules import learning_rate, momentum
 
 _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
+
+
+class _Adam(torch.optim.Adam):
+    """Adam without torch's wrappers that exclude a method from compilation.
+
+    They import the compiler, which takes as long as the rest of torch; no step is compiled here.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.Adam.add_param_group)
+    load_state_dict = inspect.unwrap(torch.optim.Adam.load_state_dict)
+    state_dict = inspect.unwrap(torch.optim.Adam.state_dict)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+    zero_grad = inspect.unwrap(torch.optim.Adam.zero_grad)
 
 
 def weight_decays(model: nn.Module, network: Network, config: OptimizerConfig) -> dict[str, float]:
@@ -40,20 +55,24 @@ def make_optimizer(model: nn.Module, network: Network, config: OptimizerConfig) 
     decays = weight_decays(model, network, config)
     for name, parameter in model.named_parameters():
         groups.setdefault(decays[name], []).append(parameter)
-    kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
-    return kind(
+    return _Adam(
         [{"params": members, "weight_decay": decay} for decay, members in groups.items()],
         lr=config.learning_rate,
         betas=config.betas,
         eps=config.eps,
         fused=True,
+        decoupled_weight_decay=config.name == "adamw",
     )
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of all parameter groups."""
+def set_schedule(optimizer: torch.optim.Optimizer, training: TrainingConfig, step: int) -> None:
+    """Set the learning rate and the first beta of one step, counted from 0."""
+    chosen, steps = training.optimizer, training.steps
+    rate = learning_rate(training.schedule, peak=chosen.learning_rate, step=step, steps=steps)
+    beta = momentum(training.schedule, highest=chosen.betas[0], step=step, steps=steps)
     for group in optimizer.param_groups:
         group["lr"] = rate
+        group["betas"] = (beta, chosen.betas[1])
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

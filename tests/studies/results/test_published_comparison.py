@@ -1,9 +1,12 @@
 """The comparison of published figures with ours."""
 
+import numpy as np
 import pytest
 
 from qkvary.literature.figures import load_published
-from qkvary.studies.protocols import character_network
+from qkvary.studies.catalog import load_study
+from qkvary.studies.protocols import NUMBER_FLOORS, character_network
+from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.comparisons import Level
 from qkvary.studies.results.observations import observe
 from qkvary.studies.results.published_comparison import compare_published
@@ -30,7 +33,8 @@ def compare(
     observations = observe(study, records)
     plans = specify_tables(study, observations)
     tables = build_tables(collect_inputs(study, observations), plans, Level())
-    return compare_published(load_published(name), study, tables)
+    rows = [observation.row for observation in observations]
+    return compare_published(load_published(name), study, tables, rows)
 
 
 def test_a_column_is_compared_with_its_task_and_the_average_with_the_average() -> None:
@@ -109,3 +113,51 @@ def test_a_table_about_other_tasks_has_no_cells() -> None:
     comparison = compare(FIVE, "three-projections-table-3")
     assert comparison.cells == ()
     assert "MNIST" in comparison.not_compared
+
+
+def test_both_metrics_of_a_setting_are_compared_and_rates_told_apart() -> None:
+    study = load_study("numbers-paper")
+    records = [
+        make_record(
+            cell,
+            0.0,
+            metric="test_loss",
+            metrics={
+                "test_loss": cell.learning_rate * 1e3 + cell.seed,
+                "test_accuracy": cell.run.task.sequence_length / 1000 + cell.seed / 10,
+            },
+        )
+        for cell in study.cells()
+    ]
+    comparison = summarise(study, records).published[0]
+    cells = {(cell.variant, cell.column): cell for cell in comparison.cells}
+    assert len(cells) == 3 * 2 * (8 + 1)
+    for variant in study.variants:
+        for rate, loss in (("1e-3", 3.0), ("1e-4", 2.1)):
+            for context in (16, 32, 64, 128):
+                at = f"{rate}_{context}"
+                assert cells[variant, f"loss_{at}"].ours == pytest.approx(loss)
+                assert cells[variant, f"accuracy_{at}"].ours == pytest.approx(context / 1e3 + 0.2)
+        assert cells[variant, "loss_mean"].ours == pytest.approx(2.55)
+        mean = cells[variant, "accuracy_mean"]
+        assert mean.ours == pytest.approx(0.26)
+        assert mean.ours_std == pytest.approx(np.std([0.016, 0.032, 0.064, 0.128]))
+        assert mean.deviation == pytest.approx(0.26 - (mean.published or 0.0))
+    assert comparison.not_compared == ()
+    assert comparison.notes == (NUMBER_FLOORS["as-published"],)
+
+
+def test_another_metric_of_unfinished_settings_is_left_empty() -> None:
+    study = load_study("numbers-paper")
+    records = [
+        make_record(cell, 0.0, metric="test_loss", metrics={"test_loss": 2.0, "test_accuracy": 0.3})
+        for cell in study.cells()
+        if cell.run.task.sequence_length < 128 and cell.seed < 2
+    ]
+    cells = summarise(study, records).published[0].cells
+    done = {cell.column for cell in cells if cell.ours is not None}
+    assert {cell.column for cell in cells} - done == {
+        f"{kind}_{size}"
+        for kind in ("loss", "accuracy")
+        for size in ("1e-3_128", "1e-4_128", "mean")
+    }

@@ -81,7 +81,8 @@ def summarise(
     counts = count(observations)
     headline = write_headline(tables, contrasts, baseline)
     environments = _environments(observations)
-    made = {run.row.run_key: run.row for run in observations}.values()
+    runs = tuple(observation.row for observation in observations)
+    made = {run.run_key: run for run in runs}.values()
     return Summary(
         study=study.name,
         question=study.question,
@@ -107,9 +108,9 @@ def summarise(
         curves=build_curves(observations, curves or {}),
         learning_rates=learning_rates,
         published=tuple(
-            compare_published(load_published(name), study, tables) for name in study.published
+            compare_published(load_published(name), study, tables, runs) for name in study.published
         ),
-        runs=tuple(observation.row for observation in observations),
+        runs=runs,
         environments=environments,
         training_seconds=sum(run.training_seconds or 0.0 for run in made),
         total_seconds=sum(run.total_seconds or 0.0 for run in made),

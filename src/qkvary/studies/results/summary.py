@@ -151,6 +151,8 @@ class ResultTable:
     higher_is_better: bool
     rows: tuple[VariantRow, ...]
     """In the order of the study's variants, including the baseline."""
+    notes: tuple[str, ...] = ()
+    """The notes of the settings, each once."""
 
     def row(self, variant: str) -> VariantRow:
         """Return the row of a variant; KeyError names the choices."""
@@ -284,6 +286,8 @@ class PublishedComparison:
     cells: tuple[PublishedCell, ...]
     not_compared: tuple[str, ...]
     """Published rows or columns without a counterpart in this study."""
+    notes: tuple[str, ...] = ()
+    """The notes of the settings that are compared, each once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

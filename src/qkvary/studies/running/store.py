@@ -37,7 +37,6 @@ from qkvary.storage.journal import parse_journal
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.locks import Owner, OwnerLock, is_held, read_owner
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
-from qkvary.studies.running.attention_maps import AttentionMaps, from_bytes
 from qkvary.studies.running.records import Record, from_json, to_json
 
 State = Literal["open", "running", "done"]
@@ -124,8 +123,8 @@ class Store:
             data = path.read_bytes() if path.exists() else b""
         return list(parse_journal(data, where=str(directory / JOURNAL_NAME)).events)
 
-    def attention(self, key: str) -> AttentionMaps | None:
-        """Return the attention maps of a finished run, or None if it has none.
+    def attention(self, key: str) -> bytes | None:
+        """Return the bytes of a finished run's attention maps, or None if it has none.
 
         Raises:
             DamagedError: if the file is damaged.
@@ -136,7 +135,7 @@ class Store:
         manifest = read_manifest(directory)
         if ATTENTION_NAME not in manifest.files:
             return None
-        return from_bytes(manifest.read(directory, ATTENTION_NAME))
+        return manifest.read(directory, ATTENTION_NAME)
 
     def network(self, key: str) -> Path | None:
         """Return the checkpoint of a finished run's network, or None if none was kept."""

@@ -1,0 +1,50 @@
+"""Standard streams: characters that they cannot encode, and one line for errors.
+
+Imports neither rich nor a report, so that the help and errors of the command line come at once.
+"""
+
+import codecs
+import io
+import sys
+from typing import TextIO
+
+from qkvary.text.names import printable
+
+NEAR = dict(
+    zip("–—−×·±ᵀτ∞’", ("-", "-", "-", "x", ".", "+-", "^T", "tau", "inf", "'"), strict=True)
+)
+"""The replacements of characters in an ASCII stream."""
+
+
+def print_error(message: str) -> None:
+    """Print one error on standard error: what failed and what to do, without control characters."""
+    stream = sys.stderr
+    if stream is None or stream.closed:
+        return
+    never_fail_to_encode(stream)
+    lines = [" ".join(line.split()) for line in message.splitlines() if line.strip()]
+    text = "\n".join(lines) or "failed without a message"
+    try:
+        stream.write("qkvary: " + printable(text) + "\n")
+        stream.flush()
+    except OSError:
+        # Standard error is closed; the exit code remains.
+        return
+
+
+def never_fail_to_encode(stream: TextIO) -> None:
+    """Let a stream replace characters that it cannot encode: a hyphen for a dash."""
+    if isinstance(stream, io.TextIOWrapper):
+        codecs.register_error("qkvary", _replace)
+        stream.reconfigure(errors="qkvary")
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start : error.end]
+    near = (
+        NEAR.get(letter) or letter.encode("ascii", "backslashreplace").decode()
+        for letter in letters
+    )
+    return "".join(near), error.end
