@@ -54,8 +54,8 @@ class EncoderDecoderCache(KVCache):
 
         Args:
             config: The network.
-            memory: What ``EncoderDecoder.encode`` returns: the encoder's output,
-            memory_mask: and its mask.
+            memory: The encoder's output, from ``EncoderDecoder.encode``.
+            memory_mask: True for its real tokens.
             max_tokens: Refuse to see more than this many tokens of the target.
             options: How entries of the target are stored.
 
@@ -261,7 +261,7 @@ class EncoderDecoder(nn.Module):
     def encode(
         self, source: Int[Tensor, "batch source"]
     ) -> tuple[Float[Tensor, "batch source d_model"], Bool[Tensor, "batch source"]]:
-        """Return the memory of a source, and which of it is no padding.
+        """Return the encoder's output for a source, and the mask of its real tokens.
 
         Raises:
             ValueError: if the source is longer than ``max_tokens``.
