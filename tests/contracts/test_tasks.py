@@ -38,6 +38,7 @@ def test_task_files_and_task_names_are_one_list() -> None:
         "images",
         "language",
         "numbers",
+        "translation",
     }
 
 
@@ -162,6 +163,7 @@ def test_rows_of_a_batch_are_rows_of_the_batch(task: Task, rows: slice) -> None:
 def test_batch_is_what_the_loss_reads(task: Task, name: str) -> None:
     model = task.build(tiny_network(name), 5).eval()
     batch = task.batch(0, 5, 0)
-    logits = model(batch.inputs)
+    more = {} if batch.source is None else {"source": batch.source}
+    logits = model(batch.inputs, **more)
     picked = logits.log_softmax(-1).gather(-1, batch.targets[..., None])
     torch.testing.assert_close(task.loss(model, Batch(*batch)), -picked.mean())

@@ -43,9 +43,10 @@ class PublishedColumn:
     """The tasks of this package to which the column corresponds; several for an average."""
     metric: str | None
     """The metric of those tasks, e.g. ``accuracy``; None if nothing here is comparable."""
-    where: tuple[tuple[str, float], ...]
+    where: tuple[tuple[str, float | str], ...]
     """The sizes of the column's setting (``context``, ``d_model``, ``num_layers``, ``num_heads``,
-    ``steps``, ``learning_rate``); empty for an average over all settings of the tasks."""
+    ``steps``, ``learning_rate``, ``source``); empty for an average over all settings of the
+    tasks."""
     variants: tuple[str, ...]
     """The variants of the column, if columns are variants."""
     stated: bool

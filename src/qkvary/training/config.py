@@ -19,7 +19,7 @@ NUMERICS_VERSION = 2
 """Incremented by hand when a change of the code changes the numbers of a run."""
 
 OptimizerName = Literal["adam", "adamw"]
-ScheduleName = Literal["constant", "cosine_warmup", "cosine", "one_cycle"]
+ScheduleName = Literal["constant", "cosine_warmup", "cosine", "inverse_sqrt", "one_cycle"]
 Decay = Literal["all", "matrices"]
 Precision = Literal["full", "bf16"]
 OnNonfinite = Literal["stop", "skip"]
@@ -88,8 +88,9 @@ class ScheduleConfig:
 
     name: ScheduleName = "constant"
     """``constant``; ``cosine_warmup``, the cosine of the synthetic experiments, multiplied by the
-    warm-up; ``cosine``, that of language models, which begins after the warm-up; or ``one_cycle``,
-    which rises for a quarter of the steps, and moves the first beta the other way."""
+    warm-up; ``cosine``, that of language models, which begins after the warm-up; ``inverse_sqrt``,
+    that of the first Transformer; or ``one_cycle``, which rises for a quarter of the steps, and
+    moves the first beta the other way."""
     warmup_steps: int = 0
     """Steps until the warm-up factor reaches one."""
     floor: float = 0.0
@@ -105,6 +106,8 @@ class ScheduleConfig:
             raise ValueError(
                 f"the {self.name} schedule has no warm-up, got warmup_steps={self.warmup_steps}"
             )
+        if self.name == "inverse_sqrt" and not self.warmup_steps:
+            raise ValueError("the inverse_sqrt schedule needs a warm-up, got warmup_steps=0")
         if self.name != "cosine" and (self.floor or self.decay_steps is not None):
             raise ValueError(
                 f"floor and decay_steps require the schedule cosine, got {self.name} with "

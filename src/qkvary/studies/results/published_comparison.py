@@ -138,6 +138,7 @@ def _fits(setting: Setting, column: PublishedColumn) -> bool:
     """Return whether a setting has the sizes of a column."""
     sizes = {
         "context": getattr(setting.task, "context", None),
+        "source": getattr(setting.task, "source", None),
         "d_model": setting.network.d_model,
         "num_layers": setting.network.num_layers,
         "num_heads": setting.network.layers[0].num_heads,
