@@ -127,7 +127,7 @@ def test_both_metrics_of_a_setting_are_compared_and_rates_told_apart() -> None:
             metric="test_loss",
             metrics={
                 "test_loss": cell.learning_rate * 1e3 + cell.seed,
-                "test_accuracy": cell.run.task.sequence_length / 1000 + cell.seed / 10,
+                "test_accuracy": cell.run.sequence_length / 1000 + cell.seed / 10,
             },
         )
         for cell in study.cells()
@@ -155,7 +155,7 @@ def test_another_metric_of_unfinished_settings_is_left_empty() -> None:
     records = [
         make_record(cell, 0.0, metric="test_loss", metrics={"test_loss": 2.0, "test_accuracy": 0.3})
         for cell in study.cells()
-        if cell.run.task.sequence_length < 128 and cell.seed < 2
+        if cell.run.sequence_length < 128 and cell.seed < 2
     ]
     cells = summarise(study, records).published[0].cells
     done = {cell.column for cell in cells if cell.ours is not None}
