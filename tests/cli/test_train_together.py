@@ -14,9 +14,9 @@ from tests.cli.tiny_training import TEXT
 from tests.storage.quick_disk import quick_folder
 from tests.training.rank_server import Ended, RankServer
 
-TINY = ("--steps", "5", "--evaluate-every", "3", "--threads", "1")
+TINY = ("--steps", "2", "--evaluate-every", "2", "--threads", "1")
 SIZES = (*TINY, "--batch-size", "4")
-LONG = ("--steps", "60", "--batch-size", "4", "--evaluate-every", "30", "--threads", "1")
+LONG = ("--steps", "40", "--batch-size", "4", "--evaluate-every", "40", "--threads", "1")
 OFTEN = ("--checkpoint-seconds", "0.01")
 quick_path = pytest.fixture(quick_folder)
 
@@ -72,7 +72,7 @@ def test_two_processes_train_two_variants(folder: Folder, strategy: str) -> None
     records = folder.records()
     assert set(records) == {"QKV@rotary", "Q-K=V@rotary"}
     assert [record["environment"]["processes"] for record in records.values()] == [2, 2]
-    assert "step 5: the " in ended.printed[0]
+    assert "step 2: the " in ended.printed[0]
     assert (folder.runs / "reports" / "train-lm-tiny-on-mine" / "report.html").is_file()
     # All is done: whoever asks again is told so by any number of processes.
     assert folder.train(1, *words).codes == (0,)
