@@ -8,3 +8,6 @@ ENGLISH_NOVELS_SHA256 = "d3e9e77b2e45434123266dc6863e64679a500f269e3df6e9f3e91e5
 TINY_STORIES_SHA256 = "ab5927fbfbdd521973786bf799b381d5eb5e4cfc3421c0e4918bcb7b508598e6"
 """The fingerprint of ``tinystories/gpt2-4096``, the first 2 MiB of TinyStories prepared with
 GPT-2's first 4,096 tokens."""
+
+CIFAR100_FEATURES_SHA256 = "0"
+"""The packaged features of 50 classes of CIFAR-100."""
