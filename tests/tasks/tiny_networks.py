@@ -5,17 +5,25 @@ import tempfile
 from pathlib import Path
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from qkvary.arch.networks import (
+    BlockConfig,
+    EncoderConfig,
+    LanguageModelConfig,
+    VisionTransformerConfig,
+)
+from qkvary.data.image_sets import IMAGE_SETS
 from qkvary.data.preparation import prepare
 from qkvary.data.prepared import PreparedData
 from qkvary.data.sources import find_source
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.tasks.config import (
     CharacterTaskConfig,
+    ImageTaskConfig,
     LanguageTaskConfig,
     SequenceTaskConfig,
     TaskConfig,
 )
+from tests.data.small_images import describe_small, small_contents, write_files
 
 VOCABULARIES = {"characters": 65, "language": 29}
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -55,6 +63,19 @@ def tiny_set() -> PreparedData:
     return prepare(source, tokenizer, folder / "set", tokenizer_name="characters")
 
 
+@functools.cache
+def tiny_images() -> str:
+    """The name of a data set of small random images of 11 classes."""
+    room = tempfile.TemporaryDirectory(prefix="qkvary-tests-")
+    _ROOMS.append(room)
+    contents = small_contents("mnist", train=53, test=19, classes=11)
+    folder = write_files(Path(room.name), contents)
+    IMAGE_SETS["images"] = describe_small(
+        "mnist", contents, train=53, test=19, name="images", folder=str(folder), classes=11
+    )
+    return "images"
+
+
 _ROOMS: list[tempfile.TemporaryDirectory[str]] = []
 
 
@@ -62,6 +83,13 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
     if name == "language":
         data = tiny_set()
         return LanguageTaskConfig(data=str(data.path), data_sha256=data.fingerprint, context=length)
+    if name == "images":
+        return ImageTaskConfig(
+            name=tiny_images(),  # type: ignore[arg-type]
+            validation_images=17,
+            augment=True,
+            evaluation_batch_size=5,
+        )
     if name == "characters":
         return CharacterTaskConfig(context=length, evaluation="sampled", evaluation_batches=2)
     return SequenceTaskConfig(
@@ -74,7 +102,20 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
     )
 
 
-def tiny_network(name: str, *, length: int = 7) -> EncoderConfig | LanguageModelConfig:
+def tiny_network(
+    name: str, *, length: int = 7
+) -> EncoderConfig | LanguageModelConfig | VisionTransformerConfig:
+    if name == "images":
+        return VisionTransformerConfig(
+            attention=AttentionConfig(d_model=24, num_heads=3),
+            block=BlockConfig(d_ff=29, norm_placement="pre-only"),
+            num_layers=2,
+            image_size=length - 1,
+            patch_size=3,
+            channels=1,
+            classes=11,
+            d_head=31,
+        )
     is_language_model = name in VOCABULARIES
     attention = AttentionConfig(d_model=24, num_heads=3, causal=is_language_model)
     if is_language_model:

@@ -71,7 +71,6 @@ class ImageSet:
         return ("train", self.train), ("test", self.test)
 
 
-
 _MNIST = ImageSet(
     name="mnist",
     title="MNIST",

@@ -268,7 +268,9 @@ class ImageTaskConfig:
 
     def __post_init__(self) -> None:
         if self.name not in IMAGE_SETS:
-            raise ValueError(f"unknown image data set {self.name!r}; choices: {', '.join(IMAGE_SETS)}")
+            raise ValueError(
+                f"unknown image data set {self.name!r}; choices: {', '.join(IMAGE_SETS)}"
+            )
         if self.splits not in get_args(ImageSplits):
             choices = ", ".join(get_args(ImageSplits))
             raise ValueError(f"unknown splits {self.splits!r}; choices: {choices}")

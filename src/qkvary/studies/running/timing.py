@@ -56,5 +56,5 @@ def time_step(run: RunConfig) -> float:
 
 
 def _step_macs(run: RunConfig) -> int:
-    forward = network_macs(run.network, length=run.task.sequence_length)
+    forward = network_macs(run.network, length=run.sequence_length)
     return forward.total * run.training.batch_size
