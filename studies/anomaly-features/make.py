@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import hashlib
 
-import hashlib
-
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qkvary.data.augmentation import draw_crops
@@ -35,6 +34,7 @@ class Stage(nn.Module):
     """Two residual 3 x 3 convolutions behind one that sets width and resolution."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        """Create the layers."""
         super().__init__()
         self.first = _convolution(inputs, outputs, stride)
         self.inner = nn.Sequential(
@@ -42,6 +42,7 @@ class Stage(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the feature maps behind the stage."""
         x = F.relu(self.first(x))
         return F.relu(x + self.inner(x))
 
@@ -55,6 +56,7 @@ class FeatureNetwork(nn.Module):
     """Three stages, the mean over pixels, and one matrix to the classes."""
 
     def __init__(self, classes: int) -> None:
+        """Create the layers."""
         super().__init__()
         inputs = (3, *WIDTHS[:-1])
         stages = [
@@ -65,9 +67,11 @@ class FeatureNetwork(nn.Module):
         self.head = nn.Linear(WIDTHS[-1], classes)
 
     def features(self, images: Tensor) -> Tensor:
+        """Return the mean of the last feature maps."""
         return self.stages(images).mean(dim=(2, 3))
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of each image."""
         return self.head(self.features(images))
 
 
@@ -80,7 +84,9 @@ def main() -> None:
     network = FeatureNetwork(classes=50)
     _train(network, seen)
     right = _accuracy(network, _select(loaded.test, odd=False))
-    print(f"accuracy on {len(loaded.test.labels) // 2:,} test images of the 50 classes: {right:.3f}")
+    print(
+        f"accuracy on {len(loaded.test.labels) // 2:,} test images of the 50 classes: {right:.3f}"
+    )
     parts = {"train": unseen, "test": _select(loaded.test, odd=True)}
     found = {name: _describe(network, images) for name, images in parts.items()}
     mean, std = found["train"].mean(axis=0), found["train"].std(axis=0)
@@ -97,7 +103,7 @@ def _select(images: Images, odd: bool) -> Images:
     return Images(images.pixels[chosen], images.labels[chosen] // 2)
 
 
-def _normalise(pixels: np.ndarray) -> Tensor:
+def _normalise(pixels: NDArray[np.uint8]) -> Tensor:
     return torch.tensor(pixels).float().sub_(120.0).mul_(1 / 64)
 
 
@@ -122,7 +128,7 @@ def _train(network: FeatureNetwork, images: Images) -> None:
             print(f"epoch {epoch + 1} of {EPOCHS}: loss {loss.item():.3f}", flush=True)
 
 
-def _describe(network: FeatureNetwork, images: Images) -> np.ndarray:
+def _describe(network: FeatureNetwork, images: Images) -> NDArray[np.float32]:
     network.eval()
     with torch.inference_mode():
         return network.features(_normalise(images.pixels)).numpy()

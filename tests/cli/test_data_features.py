@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from transformers import ResNetConfig, ResNetModel
 
 from qkvary.checkpoints.huggingface import image_features as descriptions
@@ -40,16 +41,16 @@ def test_images_are_described_once(
     weights: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described: list[int] = []
-    describe = descriptions._describe
+    describe = descriptions.describe_pixels
 
-    def interrupt_second(network: ResNetModel, pixels: np.ndarray) -> np.ndarray:
+    def interrupt_second(network: ResNetModel, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         if len(described) == 1:
             described.append(0)
             raise KeyboardInterrupt
         described.append(len(pixels))
         return describe(network, pixels)
 
-    monkeypatch.setattr(descriptions, "_describe", interrupt_second)
+    monkeypatch.setattr(descriptions, "describe_pixels", interrupt_second)
     words = ["data", "features", "--weights", str(weights)]
     assert main(words) == 130
     assert main(words) == 0

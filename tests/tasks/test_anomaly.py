@@ -27,7 +27,7 @@ def _numbered_images(monkeypatch: pytest.MonkeyPatch) -> None:
         return DescribedImages(np.stack((*grid, np.full_like(grid[0], split)), axis=-1))
 
     made = ImageFeatures(describe(IMAGES, 0), describe(TESTED, 1))
-    monkeypatch.setattr(anomaly, "load_features", lambda _: made)
+    monkeypatch.setattr(anomaly, "load_features", {"noise": made}.__getitem__)
 
 
 def make_task(order: AnomalyOrder = "shuffled", set_size: int = 10) -> AnomalyTask:
@@ -37,15 +37,15 @@ def make_task(order: AnomalyOrder = "shuffled", set_size: int = 10) -> AnomalyTa
 class PointAtLast(nn.Linear):
     """Answers with the last image whatever the images are."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return torch.arange(input.shape[1]).float()[:, None].expand(len(input), -1, 1)
+    def forward(self, images: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return torch.arange(images.shape[1]).float()[:, None].expand(len(images), -1, 1)
 
 
 class PointAtOddClass(nn.Linear):
     """Answers with the image whose class is rarest in its set."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        classes = input[..., 0]
+    def forward(self, images: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        classes = images[..., 0]
         return -(classes[:, :, None] == classes[:, None, :]).sum(-1, keepdim=True).float()
 
 
@@ -58,7 +58,10 @@ def test_a_set_has_one_image_of_another_class(order: AnomalyOrder) -> None:
     odd = classes.gather(1, batch.targets[:, None])
     usual = classes[classes != odd].reshape(61, 9)
     assert (usual == usual[:, :1]).all()
-    distinct = {len(set(zip(*pair, strict=True))) for pair in zip(classes.tolist(), numbers.tolist(), strict=True)}
+    distinct = {
+        len(set(zip(*pair, strict=True)))
+        for pair in zip(classes.tolist(), numbers.tolist(), strict=True)
+    }
     assert distinct == {10}
     assert not splits.any()
     assert numbers.max() < IMAGES - HELD_OUT
@@ -77,7 +80,9 @@ def test_each_training_image_is_the_anomaly_once_an_epoch() -> None:
 
 def test_splits_share_no_image() -> None:
     task = make_task()
-    numbers = {name: set(split[..., 1:].flatten(0, 1).unbind(0)) for name, split in task.splits.items()}
+    numbers = {
+        name: set(split[..., 1:].flatten(0, 1).unbind(0)) for name, split in task.splits.items()
+    }
     assert {name: len(some) for name, some in numbers.items()} == {
         "train": CLASSES * 90,
         "validation": CLASSES * 10,
@@ -100,7 +105,7 @@ def test_an_oracle_scores_one(split: str) -> None:
 
 def test_larger_sets_than_a_class_has_images_are_refused() -> None:
     assert make_task(set_size=11).batch(0, 2, 0).inputs.shape == (2, 11, 3)
-    with pytest.raises(ValueError, match="expected sets of at most 11 images, .* got 12"):
+    with pytest.raises(ValueError, match=r"expected sets of at most 11 images, .* got 12"):
         make_task(set_size=12)
 
 

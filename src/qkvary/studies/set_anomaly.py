@@ -39,7 +39,9 @@ def set_network(
     )
 
 
-def set_training(*, steps: int, evaluate_every: int, learning_rate: float, test_at: TestAt) -> TrainingConfig:
+def set_training(
+    *, steps: int, evaluate_every: int, learning_rate: float, test_at: TestAt
+) -> TrainingConfig:
     """Return the training with Adam, a cosine with 100 steps of warm-up and clipping at norm 2."""
     return TrainingConfig(
         steps=steps,
@@ -52,7 +54,7 @@ def set_training(*, steps: int, evaluate_every: int, learning_rate: float, test_
 
 
 def published_grid(task: AnomalyTaskConfig) -> Sequence[Setting]:
-    """Return the published settings: widths {256, 512} x layers {2, 4} x heads {2, 4}, 20 epochs."""
+    """Return the published settings: widths 256, 512, layers 2, 4, heads 2, 4; 20 epochs."""
     per_epoch = 45_000 // SETS_PER_STEP
     return tuple(
         Setting(

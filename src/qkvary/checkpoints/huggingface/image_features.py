@@ -54,7 +54,7 @@ def describe_cifar100(
             path = parts / f"{split}-{start:05d}.safetensors"
             if not path.is_file():
                 some = images.pixels[start : start + IMAGES_PER_PART]
-                atomic_write_file(path, save({"features": _describe(network, some)}))
+                atomic_write_file(path, save({"features": describe_pixels(network, some)}))
             found.append(load(path.read_bytes())["features"])
             done += len(found[-1])
             on_progress(done, total)
@@ -78,7 +78,8 @@ def _load_network(weights: Path) -> ResNetModel:
     return network.eval()
 
 
-def _describe(network: ResNetModel, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+def describe_pixels(network: ResNetModel, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the last hidden state of each image, averaged over its pixels."""
     mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
     found: list[Tensor] = []
     with torch.inference_mode():

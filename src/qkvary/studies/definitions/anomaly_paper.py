@@ -33,7 +33,5 @@ STUDY = _study(
 )
 PROTOCOLS = {
     "as-published": STUDY,
-    "clean": _study(
-        "anomaly-paper-clean", "shuffled", "one, at a random place, shows another", ()
-    ),
+    "clean": _study("anomaly-paper-clean", "shuffled", "one, at a random place, shows another", ()),
 }

@@ -16,9 +16,7 @@ def _setting(name: str, task: AnomalyTaskConfig, *, steps: int, table: str | Non
         name=name,
         task=task,
         network=set_network(task, d_model=64, num_layers=2, num_heads=4),
-        training=set_training(
-            steps=steps, evaluate_every=140, learning_rate=1e-3, test_at="last"
-        ),
+        training=set_training(steps=steps, evaluate_every=140, learning_rate=1e-3, test_at="last"),
         table=table,
         limits=() if table is None else (LAST,),
     )
@@ -48,7 +46,10 @@ STUDY = Study(
             table="noise, always last",
         ),
         _setting(
-            "noise, shuffled", AnomalyTaskConfig(features="noise"), steps=700, table="noise, shuffled"
+            "noise, shuffled",
+            AnomalyTaskConfig(features="noise"),
+            steps=700,
+            table="noise, shuffled",
         ),
     ),
     variants=SYNTHETIC_VARIANTS,
