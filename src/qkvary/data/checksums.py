@@ -9,5 +9,5 @@ TINY_STORIES_SHA256 = "ab5927fbfbdd521973786bf799b381d5eb5e4cfc3421c0e4918bcb7b5
 """The fingerprint of ``tinystories/gpt2-4096``, the first 2 MiB of TinyStories prepared with
 GPT-2's first 4,096 tokens."""
 
-CIFAR100_FEATURES_SHA256 = "0"
+CIFAR100_FEATURES_SHA256 = "b9617e5d82fff3eed0dc42f91fcdd931245ce25c01ebbe2e51885ee75be5689a"
 """The packaged features of 50 classes of CIFAR-100."""

@@ -32,11 +32,11 @@ STUDY = Study(
         "pure noise instead of images stand beside the repaired one."
     ),
     settings=(
-        _setting("shuffled", AnomalyTaskConfig(features="cifar100-50"), steps=2_800, table=None),
+        _setting("shuffled", AnomalyTaskConfig(features="cifar100-50"), steps=1_400, table=None),
         _setting(
             "always last",
             AnomalyTaskConfig(features="cifar100-50", order="last"),
-            steps=2_800,
+            steps=1_400,
             table="always last, as published",
         ),
         _setting(
