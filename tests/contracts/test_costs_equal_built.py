@@ -204,3 +204,13 @@ def test_every_kind_of_block_position_and_head(block: BlockConfig) -> None:
     costs = network_costs(encoder, length=TOKENS.shape[1])
     assert_parts_equal(Encoder(encoder), costs.parameters)
     assert count_macs(Encoder(encoder)) == costs.macs_per_sequence
+
+
+def test_an_encoder_that_reads_vectors() -> None:
+    config = dataclasses.replace(make_encoder_config("Q-K=V"), reads_vectors=True)
+    costs = network_costs(config, length=TOKENS.shape[1])
+    built = count_parts(Encoder(config))
+    assert (costs.parameters.total, costs.parameters.biases) == (built["total"], built["biases"])
+    with FlopCounter() as counter, torch.no_grad():
+        Encoder(config)(torch.zeros(1, TOKENS.shape[1], config.vocabulary))
+    assert counter.total == 2 * costs.macs_per_sequence

@@ -180,12 +180,15 @@ def final_norms(network: Network) -> tuple[Norm, ...]:
 
 
 def _describe_encoder(network: EncoderConfig) -> Model:
-    d_model = network.d_model
+    d_model, vectors = network.d_model, network.reads_vectors
+    table = Table(rows=network.vocabulary, width=d_model, bias=True)
+    matrix = Linear(inputs=network.vocabulary, outputs=d_model, bias=True)
     return Model(
         name="encoder",
         layers=block_layers(network),
         vocabulary=network.classes,
-        tables=(Table(rows=network.vocabulary, width=d_model, bias=True),),
+        tables=() if vectors else (table,),
+        others=(matrix,) if vectors else (),
         positions=_position_tables(network, network.positions),
         # The head has a LayerNorm of its own, whatever the blocks have.
         norms=(*final_norms(network), Norm(width=d_model, bias=True)),

@@ -133,7 +133,7 @@ class TokenNetwork(Network):
 @stored("EncoderConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig(TokenNetwork):
-    """The encoder of the synthetic experiments: tokens in, one class per token out.
+    """The encoder of the synthetic experiments and of set anomaly: one class per token out.
 
     Source: the public code of paper 2 (Key-Value Transformer), reverse/sort/swap experiments.
     """
@@ -145,6 +145,8 @@ class EncoderConfig(TokenNetwork):
     or in two halves."""
     input_dropout: float = 0.0
     """Dropout on the input tokens."""
+    reads_vectors: bool = field(default=False, metadata=ADDED_LATER)
+    """Whether a token is a vector of ``vocabulary`` numbers, of which an id is the one-hot case."""
 
     def __post_init__(self) -> None:
         super(EncoderConfig, self).__post_init__()

@@ -20,3 +20,6 @@ MULTI30K_FILES = {
 """The checksums of the files of Multi30k, task 1, as they are distributed."""
 MULTI30K_SHA256 = "ac93810c18e472ae9eb2897cb347c6e85fa8a804e75406a4eac3050dfff8e9f8"
 """The fingerprint of all of them."""
+
+CIFAR100_FEATURES_SHA256 = "b9617e5d82fff3eed0dc42f91fcdd931245ce25c01ebbe2e51885ee75be5689a"
+"""The packaged features of 50 classes of CIFAR-100."""

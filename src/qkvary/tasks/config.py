@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from qkvary.arch.canonical import ADDED_LATER, NAMES_NOTHING, stored
 from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
+from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
 from qkvary.data.image_sets import IMAGE_SETS, ImageSet, ImageSetName
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
@@ -33,6 +34,12 @@ sacreBLEU."""
 
 MULTI30K_TOKENS = 14
 """Words of an average training sentence of Multi30k and the mark at its end, in both languages."""
+
+AnomalyOrder = Literal["shuffled", "last"]
+"""Place of the anomaly in a set."""
+
+ANOMALY_DATA_VERSION = 1
+"""Incremented by hand when other sets of images are drawn."""
 
 SEQUENCE_DATA_VERSION = 1
 """Incremented by hand when the generator draws other synthetic sequences."""
@@ -436,6 +443,72 @@ class TranslationTaskConfig:
         return self.data_sha256
 
 
+@stored("AnomalyTaskConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnomalyTaskConfig:
+    """Find the one image of a set that shows another class than the others.
+
+    Source: Borji 2023, section 3.2; Kayyam et al. 2026, section A.3.
+    """
+
+    name: Literal["anomaly"] = "anomaly"
+    """Fixed; it tells this task from the others in a record."""
+    features: FeatureSetName
+    """The images, and the network that describes them."""
+    order: AnomalyOrder = "shuffled"
+    """Place of the anomaly: ``shuffled``, or always ``last`` as published, which networks that know
+    positions can learn instead of the task."""
+    set_size: int = 10
+    """Images in a set."""
+    data_seed: int = 42
+    """Seed from which the sets of validation and test are drawn."""
+    evaluation_batch_size: int = 500
+    """Sets per forward pass of an evaluation."""
+
+    def __post_init__(self) -> None:
+        if self.features not in FEATURE_SETS:
+            choices = ", ".join(FEATURE_SETS)
+            raise ValueError(f"unknown image features {self.features!r}; choices: {choices}")
+        if self.order not in get_args(AnomalyOrder):
+            choices = ", ".join(get_args(AnomalyOrder))
+            raise ValueError(f"unknown order {self.order!r}; choices: {choices}")
+        if self.set_size < 3:
+            raise ValueError(f"task anomaly: set_size must be at least 3, got {self.set_size}")
+        _positive("task anomaly", evaluation_batch_size=self.evaluation_batch_size)
+
+    @property
+    def width(self) -> int:
+        """Numbers that describe an image."""
+        return FEATURE_SETS[self.features].width
+
+    @property
+    def sequence_length(self) -> int:
+        """Images in a set, for the costs."""
+        return self.set_size
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is better."""
+        return True
+
+    @property
+    def data_fingerprint(self) -> str:
+        """sha256 of the features and the settings that determine the sets."""
+        return _digest(
+            "anomaly",
+            ANOMALY_DATA_VERSION,
+            FEATURE_SETS[self.features].fingerprint,
+            self.order,
+            self.set_size,
+            self.data_seed,
+        )
+
+
 TaskConfig = (
     SequenceTaskConfig
     | CharacterTaskConfig
@@ -443,5 +516,6 @@ TaskConfig = (
     | NumberTaskConfig
     | ImageTaskConfig
     | TranslationTaskConfig
+    | AnomalyTaskConfig
 )
 """Every task that ships with qkvary."""
