@@ -22,6 +22,7 @@ from qkvary.data.sources import find_source
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.data.translations import load_translations
 from qkvary.tasks.config import (
+    AnomalyTaskConfig,
     CharacterTaskConfig,
     ImageTaskConfig,
     LanguageTaskConfig,
@@ -112,6 +113,8 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
             augment=True,
             evaluation_batch_size=5,
         )
+    if name == "anomaly":
+        return AnomalyTaskConfig(features="noise", set_size=length + 4)
     if name == "translation":
         data = str(tiny_corpus())
         return TranslationTaskConfig(
@@ -150,6 +153,17 @@ def tiny_network(name: str, *, length: int = 7) -> Network:
             channels=1,
             classes=11,
             d_head=31,
+        )
+    if name == "anomaly":
+        return EncoderConfig(
+            attention=attention,
+            block=BlockConfig(d_ff=29, norm_placement="post"),
+            num_layers=2,
+            vocabulary=64,
+            classes=1,
+            max_tokens=length + 4,
+            positions="none",
+            reads_vectors=True,
         )
     if name == "translation":
         return EncoderDecoderConfig(

@@ -1,4 +1,4 @@
-"""Set anomaly: which of ten images shows another class than the other nine?"""
+"""Anomaly: which of ten images shows another class than the other nine?"""
 
 from __future__ import annotations
 
