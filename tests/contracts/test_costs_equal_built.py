@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qkvary.arch.attention import Kernel, PositionConfig
+from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.costs.formats import Dtype
@@ -20,6 +21,7 @@ from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
+from qkvary.studies.protocols import NUMBER_VARIANTS, number_network
 from tests.contracts.flops import FlopCounter
 from tests.contracts.variant_cases import (
     DECISIVE,
@@ -84,6 +86,16 @@ def test_language_models(label: str) -> None:
     cache = KVCache(config.layers)
     model(TOKENS, cache=cache)
     assert cache.nbytes == costs.cache_bytes_per_sequence
+
+
+@pytest.mark.parametrize("label", NUMBER_VARIANTS)
+def test_the_published_network_of_numbers(label: str) -> None:
+    config = number_network(16).with_variant(parse_variant(label))
+    costs = network_costs(config, length=TOKENS.shape[1])
+    model = LanguageModel(config).eval()
+    assert_parts_equal(model, costs.parameters)
+    with sdpa_kernel(SDPBackend.MATH):
+        assert count_macs(model) == costs.macs_per_sequence
 
 
 @variant_values("label", LABELS)
@@ -192,3 +204,13 @@ def test_every_kind_of_block_position_and_head(block: BlockConfig) -> None:
     costs = network_costs(encoder, length=TOKENS.shape[1])
     assert_parts_equal(Encoder(encoder), costs.parameters)
     assert count_macs(Encoder(encoder)) == costs.macs_per_sequence
+
+
+def test_an_encoder_that_reads_vectors() -> None:
+    config = dataclasses.replace(make_encoder_config("Q-K=V"), reads_vectors=True)
+    costs = network_costs(config, length=TOKENS.shape[1])
+    built = count_parts(Encoder(config))
+    assert (costs.parameters.total, costs.parameters.biases) == (built["total"], built["biases"])
+    with FlopCounter() as counter, torch.no_grad():
+        Encoder(config)(torch.zeros(1, TOKENS.shape[1], config.vocabulary))
+    assert counter.total == 2 * costs.macs_per_sequence

@@ -176,7 +176,7 @@ def forward_macs(
         (_forward_layer(layer, tokens, seen, pairs), count)
         for layer, count in count_kinds(model.layers)
     ]
-    outside = tokens * sum(linear.weights for linear in model.others)
+    outside = sum(linear.weights * (tokens - linear.skipped_tokens) for linear in model.others)
     if model.encoder is not None:
         layers += [
             (_forward_layer(layer, seen, 0, pairs), count)

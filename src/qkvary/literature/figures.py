@@ -43,9 +43,10 @@ class PublishedColumn:
     """The tasks of this package to which the column corresponds; several for an average."""
     metric: str | None
     """The metric of those tasks, e.g. ``accuracy``; None if nothing here is comparable."""
-    where: tuple[tuple[str, float], ...]
+    where: tuple[tuple[str, float | str], ...]
     """The sizes of the column's setting (``context``, ``d_model``, ``num_layers``, ``num_heads``,
-    ``steps``, ``learning_rate``); empty for an average over all settings of the tasks."""
+    ``steps``, ``learning_rate``, ``source``); empty for an average over all settings of the
+    tasks."""
     variants: tuple[str, ...]
     """The variants of the column, if columns are variants."""
     stated: bool
@@ -85,6 +86,8 @@ class PublishedTable:
     rows: tuple[str, ...]
     figures: tuple[PublishedFigure, ...]
     note: str
+    runs: int | None = None
+    """Runs behind each figure, where it is their mean."""
 
     @property
     def source(self) -> str:
@@ -198,6 +201,7 @@ def decode_table(data: Mapping[str, Any], name: str) -> PublishedTable:
             for key in row["figures"]
         ),
         note=data.get("note", ""),
+        runs=data.get("runs"),
     )
 
 

@@ -270,10 +270,14 @@ class Attention(nn.Module):
         return scores, value, rotation
 
     def weights(
-        self, x: Float[Tensor, "batch queries d_model"], layout: Layout
+        self,
+        x: Float[Tensor, "batch queries d_model"],
+        layout: Layout,
+        *,
+        memory: Float[Tensor, "batch memory d_model"] | None = None,
     ) -> Float[Tensor, "batch heads queries keys"]:
         """Return the attention probabilities of a call without cache, for looking at."""
-        scores, _, _ = self.scores(x, layout)
+        scores, _, _ = self.scores(x, layout, memory=memory)
         return self.core.weights(scores)
 
     def _read_memory(self, memory: Tensor, cached: int, layout: Layout) -> NewTokens:

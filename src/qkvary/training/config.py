@@ -9,20 +9,22 @@ from dataclasses import dataclass, field
 from typing import Literal, Self, get_args
 
 from qkvary.arch.canonical import ADDED_LATER, identity_json, stored, stored_as
-from qkvary.arch.networks import Network
+from qkvary.arch.networks import Network, VisionTransformerConfig
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import Variant
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.tasks.config import TaskConfig
+from qkvary.tasks.config import ImageTaskConfig, TaskConfig
 
 NUMERICS_VERSION = 2
 """Incremented by hand when a change of the code changes the numbers of a run."""
 
 OptimizerName = Literal["adam", "adamw"]
-ScheduleName = Literal["constant", "cosine_warmup", "cosine", "one_cycle"]
+ScheduleName = Literal["constant", "cosine_warmup", "cosine", "inverse_sqrt", "one_cycle"]
 Decay = Literal["all", "matrices"]
 Precision = Literal["full", "bf16"]
 OnNonfinite = Literal["stop", "skip"]
+TestAt = Literal["last", "best"]
+"""The step whose network is tested: the last one, or the one with the best validation metric."""
 
 ONE_CYCLE_DIP = 0.1
 """How far the ``one_cycle`` lowers the first beta where the learning rate is highest."""
@@ -86,8 +88,9 @@ class ScheduleConfig:
 
     name: ScheduleName = "constant"
     """``constant``; ``cosine_warmup``, the cosine of the synthetic experiments, multiplied by the
-    warm-up; ``cosine``, that of language models, which begins after the warm-up; or ``one_cycle``,
-    which rises for a quarter of the steps, and moves the first beta the other way."""
+    warm-up; ``cosine``, that of language models, which begins after the warm-up; ``inverse_sqrt``,
+    that of the first Transformer; or ``one_cycle``, which rises for a quarter of the steps, and
+    moves the first beta the other way."""
     warmup_steps: int = 0
     """Steps until the warm-up factor reaches one."""
     floor: float = 0.0
@@ -103,6 +106,8 @@ class ScheduleConfig:
             raise ValueError(
                 f"the {self.name} schedule has no warm-up, got warmup_steps={self.warmup_steps}"
             )
+        if self.name == "inverse_sqrt" and not self.warmup_steps:
+            raise ValueError("the inverse_sqrt schedule needs a warm-up, got warmup_steps=0")
         if self.name != "cosine" and (self.floor or self.decay_steps is not None):
             raise ValueError(
                 f"floor and decay_steps require the schedule cosine, got {self.name} with "
@@ -245,9 +250,13 @@ class TrainingConfig:
     """Execution of the steps."""
     temperature: TemperatureSchedule | None = field(default=None, metadata=ADDED_LATER)
     """Annealing of the softmax temperature; None leaves it at the variant's."""
+    test_at: TestAt = field(default="last", metadata=ADDED_LATER)
+    """Whether the test metrics are those of the ``last`` step, or of the first step with the
+    ``best`` validation metric; the network that a run leaves is that of the last step."""
 
     def __post_init__(self) -> None:
         self._check_temperature()
+        _choice("test_at", self.test_at, get_args(TestAt))
         for name in ("steps", "batch_size", "evaluate_every", "log_every"):
             value: int = getattr(self, name)
             if value < 1:
@@ -313,6 +322,21 @@ class RunConfig:
     def threads(self) -> int:
         """CPU threads of each process."""
         return self.training.execution.threads
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs; of an image those that the network cuts it into.
+
+        Raises:
+            ValueError: if the network of an image task is none over patches.
+        """
+        if isinstance(self.network, VisionTransformerConfig):
+            return self.network.tokens
+        if isinstance(self.task, ImageTaskConfig):
+            raise ValueError(  # noqa: TRY004 - a choice that does not fit, not a wrong type
+                f"expected a VisionTransformerConfig for task {self.task.name}, got {self.network}"
+            )
+        return self.task.sequence_length
 
     @property
     def execution(self) -> ExecutionSettings:
