@@ -305,7 +305,7 @@ class _Trainer:
         training, state = self.run.training, self.state
         self.stopwatch.lap("other")
         self.wrapped.train()
-        saved = reported = time.perf_counter()
+        saved = self.reported = time.perf_counter()
         while state.step < training.steps and not self.is_solved():
             if self.any_rank(stop()) or not self.step(stop):
                 if state.step:
@@ -315,11 +315,8 @@ class _Trainer:
                 self.log_loss()
             if state.step % training.evaluate_every == 0 or state.step == training.steps:
                 self.validate()
-            now = time.perf_counter()
-            if now - reported >= PROGRESS_SECONDS:
-                reported = now
-                self.report_progress()
-            if self.any_rank(now - saved >= checkpoint_seconds):
+            self.report_progress()
+            if self.any_rank(time.perf_counter() - saved >= checkpoint_seconds):
                 self.checkpoint()
                 saved = time.perf_counter()
         self.log_loss()
@@ -336,7 +333,12 @@ class _Trainer:
     def step(self, stop: Callable[[], bool]) -> bool:
         """Take a step; return whether it was not given up between two micro-batches."""
         step = self.state.step
-        loss = self.gradients.find(step, stop)
+
+        def between(done: float) -> bool:
+            self.report_progress(done)
+            return stop()
+
+        loss = self.gradients.find(step, between)
         if loss is None:
             self.optimizer.zero_grad(set_to_none=True)
             return False
@@ -389,10 +391,14 @@ class _Trainer:
             gradient_norm=self.last_norm,
         )
 
-    def report_progress(self) -> None:
-        state = self.state
+    def report_progress(self, part: float = 0.0) -> None:
+        """Send the progress, with the share of the next step, unless the last event is recent."""
+        now = time.perf_counter()
+        if now - self.reported < PROGRESS_SECONDS:
+            return
+        self.reported, state, steps = now, self.state, self.run.training.steps
         loss = state.loss_sum / state.loss_count if state.loss_count else state.train_loss
-        self.callbacks.on_event(Event(step=state.step, steps=self.run.training.steps, loss=loss))
+        self.callbacks.on_event(Event(step=state.step, steps=steps, part=part, loss=loss))
 
     # ---- scores
 

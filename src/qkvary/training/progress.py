@@ -23,6 +23,8 @@ class Event:
     """Completed steps."""
     steps: int
     """Steps of the whole run."""
+    part: float = 0.0
+    """Share of the next step's micro-batches that is done."""
     loss: float | None = None
     """Latest training loss, averaged over a log interval."""
     warning: str = ""
