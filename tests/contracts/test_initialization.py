@@ -11,9 +11,10 @@ from torch import nn
 
 from qkvary.arch.attention import AttentionConfig, Initialization, InitScheme
 from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
+from qkvary.arch.networks import EncoderConfig, LanguageModelConfig, VisionTransformerConfig
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.vision_transformer import VisionTransformer
 from qkvary.studies.protocols import number_network
 from tests.contracts.variant_cases import (
     DECISIVE,
@@ -25,6 +26,7 @@ from tests.contracts.variant_cases import (
     variant_values,
 )
 
+Config = EncoderConfig | LanguageModelConfig | VisionTransformerConfig
 SCHEMES: tuple[InitScheme, ...] = get_args(InitScheme)
 
 
@@ -38,19 +40,33 @@ def poisoned_memory() -> Iterator[None]:
     torch.use_deterministic_algorithms(mode=before)
 
 
-def build(config: EncoderConfig | LanguageModelConfig, seed: int) -> nn.Module:
+def build(config: Config, seed: int) -> nn.Module:
     if isinstance(config, EncoderConfig):
         return Encoder(config, seed=seed)
+    if isinstance(config, VisionTransformerConfig):
+        return VisionTransformer(config, seed=seed)
     return LanguageModel(config, seed=seed)
 
 
-def with_scheme(
-    config: EncoderConfig | LanguageModelConfig, scheme: InitScheme
-) -> EncoderConfig | LanguageModelConfig:
+def with_scheme(config: Config, scheme: InitScheme) -> Config:
     init = Initialization(scheme=scheme, output_std=0.01)
     assert isinstance(config.attention, AttentionConfig)
     attention = dataclasses.replace(config.attention, init=init)
     return dataclasses.replace(config, init=init, attention=attention)
+
+
+def make_vision_config(label: str) -> VisionTransformerConfig:
+    encoder = make_encoder_config(label)
+    return VisionTransformerConfig(
+        attention=encoder.attention,
+        block=encoder.block,
+        num_layers=encoder.num_layers,
+        image_size=6,
+        patch_size=3,
+        channels=2,
+        classes=5,
+        d_head=7,
+    )
 
 
 @variant_values("label, scheme", LABELS, SCHEMES)
@@ -58,6 +74,7 @@ def test_every_parameter_is_drawn_from_the_seed(label: str, scheme: InitScheme) 
     for config in (
         make_encoder_config(label, positions="learned"),
         make_language_model_config(label, positions="learned", tied_head=False, head_bias=True),
+        make_vision_config(label),
     ):
         chosen = with_scheme(config, scheme)
         states: list[dict[str, torch.Tensor]] = []

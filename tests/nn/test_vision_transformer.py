@@ -123,6 +123,11 @@ def test_the_usual_vision_transformer_has_the_size_that_is_known() -> None:
     assert config.tokens == 197
 
 
+def test_images_take_the_type_of_the_weights() -> None:
+    model = VisionTransformer(make()).double()
+    assert model(torch.ones(1, 2, 15, 15)).dtype == torch.float64
+
+
 def test_attention_maps_are_those_of_the_forward_pass() -> None:
     model = VisionTransformer(make("(Q=K-V)+"), seed=3).eval()
     maps = model.attention_maps(torch.randn(2, 2, 15, 15))

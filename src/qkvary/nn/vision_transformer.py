@@ -83,6 +83,7 @@ class VisionTransformer(nn.Module):
         side, grid = config.patch_size, config.image_size // config.patch_size
         cut = images.reshape(-1, config.channels, grid, side, grid, side)
         patches = cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+        patches = patches.to(self.patch.weight.dtype)
         first = self.class_token.expand(len(images), 1, -1)
         x = torch.cat((first, self.patch(patches)), dim=1) + self.position_embedding
         return F.dropout(x, config.input_dropout, self.training)

@@ -111,6 +111,11 @@ def vision_training(
     )
 
 
+def vision_floor(task: ImageTaskConfig) -> str:
+    """Return a sentence on what a guess scores."""
+    return f"Guessing one of the {task.images.classes} classes scores {1 / task.images.classes:g}."
+
+
 def vit_base(name: ImageSetName, *, image_size: int) -> VisionTransformerConfig:
     """Return ViT-B/16, with dropout of 0.1 and torch's default initialization.
 
@@ -173,6 +178,7 @@ def vision_grid(
                         scale=scale,
                     ),
                     training=vision_training(task, epochs=epochs, optimizer=chosen),
+                    note=vision_floor(task),
                 )
             )
     return tuple(settings)
@@ -247,6 +253,7 @@ def quick_study(
                     evaluate_every=steps // 10,
                 ),
                 limits=(_QUICK_LIMIT,),
+                note=vision_floor(task),
             ),
         ),
         variants=VISION_VARIANTS,

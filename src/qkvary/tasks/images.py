@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -179,8 +181,10 @@ def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
 
 
 def _as_tensors(images: Images) -> tuple[Tensor, Tensor]:
-    # A copy, because torch shares memory with numpy and the images are read-only.
-    return torch.tensor(images.pixels), torch.tensor(images.labels)
+    with warnings.catch_warnings():
+        # torch has no read-only tensors, and a copy may take gigabytes; nothing writes to these.
+        warnings.simplefilter("ignore")
+        return torch.from_numpy(images.pixels), torch.from_numpy(images.labels)
 
 
 def _take(images: Tensor, rows: Tensor) -> Tensor:

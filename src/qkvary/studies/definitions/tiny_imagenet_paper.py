@@ -1,7 +1,7 @@
 """Tiny ImageNet as described in paper 1, with what the text leaves open chosen by convention."""
 
 from qkvary.studies.study import Setting, Study
-from qkvary.studies.vision import PUBLISHED_TABLES, vit_base
+from qkvary.studies.vision import PUBLISHED_TABLES, vision_floor, vit_base
 from qkvary.tasks.config import ImageSplits, ImageTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 
@@ -40,6 +40,7 @@ def _study(name: str, splits: ImageSplits, how: str) -> Study:
                     evaluate_every=per_epoch,
                     test_at="best",
                 ),
+                note=vision_floor(task),
             ),
         ),
         variants=("QKV", "Q=K-V", "Q-K=V", "Q=K=V"),
