@@ -58,9 +58,41 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256("\n".join(str(part) for part in parts).encode()).hexdigest()
 
 
+class _Accuracy:
+    """A task whose headline metric is accuracy."""
+
+    __slots__ = ()
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is better."""
+        return True
+
+
+class _Loss:
+    """A task whose headline metric is the loss."""
+
+    __slots__ = ()
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "loss"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is better."""
+        return False
+
+
 @stored("SequenceTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceTaskConfig:
+class SequenceTaskConfig(_Accuracy):
     """A synthetic task: predict a fixed rearrangement of a random sequence.
 
     Source: Borji 2023, section 3.1, and its public code.
@@ -103,16 +135,6 @@ class SequenceTaskConfig:
         return self.length
 
     @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        return True
-
-    @property
     def data_fingerprint(self) -> str:
         """sha256 of the settings that determine the sequences, without the task."""
         return _digest(
@@ -129,7 +151,7 @@ class SequenceTaskConfig:
 
 @stored("CharacterTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CharacterTaskConfig:
+class CharacterTaskConfig(_Loss):
     """Predict the next character of a text.
 
     Source: Borji 2023, section 3.5 (tiny Shakespeare).
@@ -177,16 +199,6 @@ class CharacterTaskConfig:
         return self.context
 
     @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return "loss"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        return False
-
-    @property
     def data_fingerprint(self) -> str:
         """sha256 of the text and its split."""
         return _digest("characters", self.text_sha256, self.train_fraction)
@@ -194,7 +206,7 @@ class CharacterTaskConfig:
 
 @stored("LanguageTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageTaskConfig:
+class LanguageTaskConfig(_Loss):
     """Predict the next token of a prepared set of documents.
 
     Source: the language models of papers 1 and 3.
@@ -243,16 +255,6 @@ class LanguageTaskConfig:
         return self.context
 
     @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return "loss"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        return False
-
-    @property
     def data_fingerprint(self) -> str:
         """Fingerprint of the data set."""
         return self.data_sha256
@@ -260,7 +262,7 @@ class LanguageTaskConfig:
 
 @stored("NumberTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumberTaskConfig:
+class NumberTaskConfig(_Loss):
     """Predict the next word of the spelled numbers from 1 to 9,999.
 
     Source: Borji 2023, section 3.3 (number generation), and its code.
@@ -287,16 +289,6 @@ class NumberTaskConfig:
         return self.context
 
     @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return "loss"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        return False
-
-    @property
     def data_fingerprint(self) -> str:
         """sha256 of the settings that determine the windows."""
         return _digest("numbers", NUMBER_DATA_VERSION, self.protocol, self.context)
@@ -304,7 +296,7 @@ class NumberTaskConfig:
 
 @stored("ImageTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageTaskConfig:
+class ImageTaskConfig(_Accuracy):
     """Predict the class of an image.
 
     Source: Borji 2023, section 3.2, and its public code; Kayyam et al. 2026, section 3.2.
@@ -355,16 +347,6 @@ class ImageTaskConfig:
     def image_size(self) -> int:
         """Rows and columns of an image when the network reads it."""
         return self.images.pixels.size if self.resize_to is None else self.resize_to
-
-    @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        return True
 
     @property
     def data_fingerprint(self) -> str:
@@ -445,7 +427,7 @@ class TranslationTaskConfig:
 
 @stored("AnomalyTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnomalyTaskConfig:
+class AnomalyTaskConfig(_Accuracy):
     """Find the one image of a set that shows another class than the others.
 
     Source: Borji 2023, section 3.2; Kayyam et al. 2026, section A.3.
@@ -485,16 +467,6 @@ class AnomalyTaskConfig:
     def sequence_length(self) -> int:
         """Images in a set, for the costs."""
         return self.set_size
-
-    @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        return True
 
     @property
     def data_fingerprint(self) -> str:
