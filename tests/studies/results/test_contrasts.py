@@ -90,7 +90,9 @@ def test_the_same_cache_is_said_and_different_parameters_are_not() -> None:
 
     first, second = summary_of({**VALUES}, change=cached).contrasts
     assert first.answer.startswith(f"{START} and the same cache per token: better")
-    assert second.answer.startswith("(Q=K=V)+ against Q=K=V, which has the same cache per token: not dist")
+    assert second.answer.startswith(
+        "(Q=K=V)+ against Q=K=V, which has the same cache per token: not dist"
+    )
 
     def separate(record: Record) -> None:
         record.costs["cache_bytes_per_token"] = len(record.variant)
