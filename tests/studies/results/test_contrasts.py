@@ -89,8 +89,10 @@ def test_the_same_cache_is_said_and_different_parameters_are_not() -> None:
         record.costs["parameters"]["total"] += 20 * record.variant.endswith("+")
 
     first, second = summary_of({**VALUES}, change=cached).contrasts
-    assert first.answer.startswith(f"{START} and the same cache: better")
-    assert second.answer.startswith("(Q=K=V)+ against Q=K=V, which has the same cache: not dist")
+    assert first.answer.startswith(f"{START} and the same cache per token: better")
+    assert second.answer.startswith(
+        "(Q=K=V)+ against Q=K=V, which has the same cache per token: not dist"
+    )
 
     def separate(record: Record) -> None:
         record.costs["cache_bytes_per_token"] = len(record.variant)

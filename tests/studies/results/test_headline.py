@@ -156,7 +156,7 @@ def test_the_same_cache_is_claimed_only_where_there_is_one() -> None:
     levels = {"QKV": 2.2, "Q=K=V": 2.4, "I-K=V": 2.3}
     planned = (("I-K=V", "Q=K=V"),)
     summary = study_of(levels, cache=512, variants=tuple(levels), contrasts=planned)
-    assert summary.headline[-1].endswith("with the same parameters and the same cache.")
+    assert summary.headline[-1].endswith("with the same parameters and the same cache per token.")
 
 
 def test_a_contrast_of_another_metric_is_left_out() -> None:

@@ -101,7 +101,7 @@ def _same_costs(pairs: Sequence[tuple[CostRow | None, CostRow | None]]) -> str:
     if costs and all(a.parameters_total == b.parameters_total for a, b in costs):
         same.append("the same number of parameters")
     if caches and all(a == b for a, b in caches):
-        same.append("the same cache")
+        same.append("the same cache per token")
     return f", which has {' and '.join(same)}" if same else ""
 
 

@@ -251,7 +251,7 @@ def _recovery(
     ours, theirs = (parse_variant(label) for label in (contrast.variant, contrast.reference))
     if theirs.sharing.is_symmetric and not ours.sharing.is_symmetric:
         why = ", whose scores are not symmetric,"
-    cache = " and the same cache" if has_cache else ""
+    cache = " and the same cache per token" if has_cache else ""
     text = (
         f"Of the {_size(lost)}{unit} that {contrast.reference} costs, {contrast.variant}{why} "
         f"recovers {_size(gap)} with the same parameters{cache}"
