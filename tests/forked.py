@@ -111,6 +111,16 @@ def _run(args: Sequence[str]) -> None:
         runpy.run_path(kind, run_name="__main__")
 
 
+def run(*args: Any, **options: Any) -> subprocess.CompletedProcess[Any]:
+    """``subprocess.run`` of this interpreter."""
+    given, _ = options.pop("input"), options.pop("check")
+    if options.pop("capture_output"):
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with ForkedPython(*args, stdin=subprocess.PIPE, **options) as process:
+        out, err = process.communicate(given)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
 def fork_workers(patch: pytest.MonkeyPatch) -> None:
     """Let runners of studies fork their workers."""
     forking = types.SimpleNamespace(Popen=ForkedPython, PIPE=subprocess.PIPE)

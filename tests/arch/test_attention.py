@@ -76,6 +76,19 @@ def test_ranks_are_resolved() -> None:
             {"kernel": "sdpa"},
             "expected kernel auto or explicit for diagonal normalisation, got sdpa",
         ),
+        (
+            "QKV@soft",
+            {"kernel": "sdpa"},
+            "expected kernel auto or explicit for the core soft, got sdpa, which has a softmax",
+        ),
+        (
+            "QKV@sima",
+            {"causal": True},
+            (
+                "expected a bidirectional layer for the core sima, got a causal one: its norms "
+                "over all tokens would show every token the future"
+            ),
+        ),
         ("Q-K-V[d/5]", {}, "expected a width divisible by 5 for rank d/5, got 24"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -149,29 +150,28 @@ BASH = """
 qkvary() { "$PYTHON" -m qkvary "$@"; }
 source <(qkvary completion bash)
 PATH="$BIN:$PATH"
-COMP_WORDS=(qkvary "$@")
-COMP_CWORD=$#
-$(complete -p qkvary | sed "s/.*-F //; s/ .*//")
-echo "${COMPREPLY[@]}"
+COMPLETER=$(complete -p qkvary | sed "s/.*-F //; s/ .*//")
+offer() {
+  COMP_WORDS=(qkvary "$@")
+  COMP_CWORD=$#
+  $COMPLETER
+  echo "${COMPREPLY[@]}"
+}
 """
+TYPED_IN_BASH = {
+    ("variants", "--label", "Q-K", "="): "V",
+    ("cost", "300M", "--variant", "Q", "=", "K"): "K=V",
+    ("train", "lm-10m", "--precision", "=", "b"): "bf16",
+}
 
 
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        (("variants", "--label", "Q-K", "="), "V"),
-        (("cost", "300M", "--variant", "Q", "=", "K"), "K=V"),
-        (("train", "lm-10m", "--precision", "=", "b"), "bf16"),
-    ],
-)
-def test_bash_completes_labels_at_their_signs(
-    words: tuple[str, ...], offered: str, tmp_path: Path
-) -> None:
+def test_bash_completes_labels_at_their_signs(tmp_path: Path) -> None:
     program = tmp_path / "qkvary"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m qkvary "$@"\n', "utf-8")
     program.chmod(0o755)
+    script = BASH + "\n".join(f"offer {shlex.join(words)}" for words in TYPED_IN_BASH)
     result = subprocess.run(
-        ["bash", "-c", BASH, "bash", *words],
+        ["bash", "-c", script],
         env=dict(
             os.environ, PYTHONPATH=str(ROOT / "src"), PYTHON=sys.executable, BIN=str(tmp_path)
         ),
@@ -181,7 +181,8 @@ def test_bash_completes_labels_at_their_signs(
         timeout=120,
     )
     assert result.stderr == ""
-    assert offered in result.stdout.split()
+    for line, offered in zip(result.stdout.splitlines(), TYPED_IN_BASH.values(), strict=True):
+        assert offered in line.split()
 
 
 def test_reader_that_goes_away_is_no_error() -> None:
@@ -221,24 +222,28 @@ def test_closed_streams_are_no_error() -> None:
     assert result.returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        (["study", "qui"], "quickstart"),
-        (["train", "lm"], "lm-10m"),
-        (["cost", "300M", "--variant", "Q"], "Q-K=V"),
-        (["variants", "--label", "Q"], "Q-MQA"),
-        (["bench", "decode", "ti"], "tiny-k"),
-        (["generate", "ti"], "tiny-k"),
-        (["generate", "tests/da"], "tests/data/"),
-    ],
-)
-def test_the_shell_is_offered_names_without_torch(
-    words: list[str], offered: str, run_python: Runner
-) -> None:
+TYPED = [
+    (["study", "qui"], "quickstart"),
+    (["train", "lm"], "lm-10m"),
+    (["cost", "300M", "--variant", "Q"], "Q-K=V"),
+    (["variants", "--label", "Q"], "Q-MQA"),
+    (["bench", "decode", "ti"], "tiny-k"),
+    (["generate", "ti"], "tiny-k"),
+    (["generate", "tests/da"], "tests/data/"),
+]
+
+
+def test_the_shell_is_offered_names_without_torch(run_python: Runner) -> None:
     script = (
-        "import sys; from qkvary.cli.main import main; main(); assert 'torch' not in sys.modules"
+        "import sys\nfrom qkvary.cli.main import main\n"
+        f"for words, _ in {TYPED!r}:\n"
+        "    main(['__complete', *words])\n"
+        "    print('end')\n"
+        "    assert 'torch' not in sys.modules, words"
     )
-    result = run_python(["-c", script, "__complete", *words], cwd=ROOT)
+    result = run_python(["-c", script], cwd=ROOT)
     assert (result.returncode, result.stderr) == (0, "")
-    assert offered in result.stdout.split()
+    *answers, rest = result.stdout.split("end\n")
+    assert rest == ""
+    for answer, (_, offered) in zip(answers, TYPED, strict=True):
+        assert offered in answer.split()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -13,9 +14,9 @@ from tests.cli.tiny_training import TEXT
 from tests.storage.quick_disk import quick_folder
 from tests.training.rank_server import Ended, RankServer
 
-TINY = ("--steps", "12", "--evaluate-every", "5", "--threads", "1")
+TINY = ("--steps", "2", "--evaluate-every", "2", "--threads", "1")
 SIZES = (*TINY, "--batch-size", "4")
-LONG = ("--steps", "60", "--batch-size", "4", "--evaluate-every", "30", "--threads", "1")
+LONG = ("--steps", "40", "--batch-size", "4", "--evaluate-every", "40", "--threads", "1")
 OFTEN = ("--checkpoint-seconds", "0.01")
 quick_path = pytest.fixture(quick_folder)
 
@@ -71,7 +72,7 @@ def test_two_processes_train_two_variants(folder: Folder, strategy: str) -> None
     records = folder.records()
     assert set(records) == {"QKV@rotary", "Q-K=V@rotary"}
     assert [record["environment"]["processes"] for record in records.values()] == [2, 2]
-    assert "step 12: the " in ended.printed[0]
+    assert "step 2: the " in ended.printed[0]
     assert (folder.runs / "reports" / "train-lm-tiny-on-mine" / "report.html").is_file()
     # All is done: whoever asks again is told so by any number of processes.
     assert folder.train(1, *words).codes == (0,)
@@ -103,7 +104,9 @@ def test_an_error_ends_all_at_once(
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_each_process_may_be_asked_to_stop(folder: Folder, whole: str, rank: int) -> None:
+def test_each_process_may_be_asked_to_stop_and_no_checkpoint_is_lost(
+    folder: Folder, whole: str, rank: int
+) -> None:
     pids = folder.start(2, *LONG, *OFTEN)
     while not folder.checkpoints():
         time.sleep(0.005)
@@ -114,16 +117,17 @@ def test_each_process_may_be_asked_to_stop(folder: Folder, whole: str, rank: int
     assert "stopped; the same command resumes" in ended.printed[0]
     assert folder.records() == {}
     assert not (folder.runs / "reports").exists()
+    shutil.copytree(folder.runs, folder.path / "stopped")
     assert folder.train(2, *LONG).codes == (0, 0)
     assert folder.records()["QKV@rotary"]["state_sha256"] == whole
 
+    shutil.rmtree(folder.runs)
+    (folder.path / "stopped").rename(folder.runs)
+    damage_all_checkpoints(folder)
 
-def test_checkpoints_that_are_all_damaged_are_left_alone_by_all(folder: Folder, whole: str) -> None:
-    pids = folder.start(2, *LONG, *OFTEN)
-    while not folder.checkpoints():
-        time.sleep(0.005)
-    os.kill(pids[0], signal.SIGTERM)
-    folder.server.wait(folder.ranks)
+
+def damage_all_checkpoints(folder: Folder) -> None:
+    """They are left alone by all."""
     for path in folder.runs.glob("*/*/checkpoints/step-*/*.safetensors"):
         data = path.read_bytes()
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
@@ -133,6 +137,3 @@ def test_checkpoints_that_are_all_damaged_are_left_alone_by_all(folder: Folder, 
     (run,) = (path.parent for path in folder.runs.glob("*/*/checkpoints"))
     assert f"; move {run} away to start again" in ended.printed[0]
     assert sorted(folder.runs.glob("*/*/checkpoints/*/*")) == kept
-    run.rename(folder.path / "away")
-    assert folder.train(2, *LONG).codes == (0, 0)
-    assert folder.records()["QKV@rotary"]["state_sha256"] == whole

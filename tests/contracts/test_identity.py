@@ -21,6 +21,7 @@ from qkvary.arch.canonical import always_written, stored_kind, stored_name
 from qkvary.arch.choices import field_hints
 from qkvary.arch.networks import (
     EncoderConfig,
+    EncoderDecoderConfig,
     LanguageModelConfig,
     Network,
     VisionTransformerConfig,
@@ -38,9 +39,12 @@ from tests.studies_scripts.loading import load_script
 
 ADDED_LATER: dict[str, Any] = {
     "BlockConfig.feed_forward_dropout": None,
+    "EncoderConfig.reads_vectors": False,
     "ImageTaskConfig.resize_to": None,
     "Initialization.embedding_std": None,
     "LanguageModelConfig.scale_embedding": False,
+    "PositionConfig.rotates_value": False,
+    "TrainingConfig.temperature": None,
     "Setting.note": "",
     "TrainingConfig.test_at": "last",
 }
@@ -73,7 +77,9 @@ version on processors with and without AVX-512."""
 def nested(hint: Any) -> Iterator[type[Any]]:
     """The dataclasses that an annotation mentions, at any depth."""
     if hint is Network:
-        yield from nested(EncoderConfig | LanguageModelConfig | VisionTransformerConfig)
+        yield from nested(
+            EncoderConfig | LanguageModelConfig | EncoderDecoderConfig | VisionTransformerConfig
+        )
     elif dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint is not Variant:
         yield hint
         for inner in field_hints(hint).values():

@@ -10,6 +10,7 @@ from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import (
     BATCH,
+    FUSED,
     LABELS,
     TOKENS,
     documents,
@@ -39,7 +40,7 @@ def test_shapes_are_those_annotated(label: str) -> None:
         assert model(TEXTS[:, 4:5], cache=cache).shape == (BATCH, 1, 13)
 
 
-@variant_values("label", [label for label in LABELS if "diag" not in label])
+@variant_values("label", FUSED)
 def test_shapes_of_the_fused_kernel(label: str) -> None:
     config: AttentionConfig = make_config(label, causal=True, kernel="sdpa")
     layer, x = Attention(config), random_input(71).float()

@@ -15,9 +15,9 @@ from qkvary.tasks.contract import Batch, Task
 from tests.tasks.tiny_networks import VOCABULARIES, tiny_network, tiny_task
 
 ROOM = Path(qkvary.tasks.__path__[0])
-INPUTS = {"images": (1, 6, 6)}
+INPUTS = {"anomaly": (11, 64), "images": (1, 6, 6)}
 """The shape of an input that is no row of 7 tokens, and has one target."""
-TOKENS = {"images": 5}
+TOKENS = {"anomaly": 11, "images": 5}
 """The tokens of a sequence, where they are not 7."""
 
 
@@ -34,10 +34,12 @@ def task(name: str) -> Task:
 def test_task_files_and_task_names_are_one_list() -> None:
     assert set(task_names()) == {
         *get_args(SequenceTaskName),
+        "anomaly",
         "characters",
         "images",
         "language",
         "numbers",
+        "translation",
     }
 
 
@@ -147,8 +149,8 @@ def test_the_other_network_is_refused(name: str, task: Task) -> None:
 
 
 def test_smaller_networks_are_refused(name: str, task: Task) -> None:
-    expected = "with image_size 6, " if name in INPUTS else "at least 7 max_tokens"
-    with pytest.raises(ValueError, match=expected):
+    expected = {"anomaly": "at least 11 max_tokens", "images": "with image_size 6, "}
+    with pytest.raises(ValueError, match=expected.get(name, "at least 7 max_tokens")):
         task.build(tiny_network(name, length=4 if name in INPUTS else 6), 0)
 
 
@@ -162,6 +164,9 @@ def test_rows_of_a_batch_are_rows_of_the_batch(task: Task, rows: slice) -> None:
 def test_batch_is_what_the_loss_reads(task: Task, name: str) -> None:
     model = task.build(tiny_network(name), 5).eval()
     batch = task.batch(0, 5, 0)
-    logits = model(batch.inputs)
+    more = {} if batch.source is None else {"source": batch.source}
+    logits = model(batch.inputs, **more)
+    # The softmax of set anomaly is over images.
+    logits = logits[..., 0] if name == "anomaly" else logits
     picked = logits.log_softmax(-1).gather(-1, batch.targets[..., None])
     torch.testing.assert_close(task.loss(model, Batch(*batch)), -picked.mean())

@@ -44,3 +44,14 @@ def test_a_number_without_words_is_refused() -> None:
     for number in (0, 10_000):
         with pytest.raises(ValueError, match=f"from 1 to 9,999, got {number}"):
             spell_number(number)
+
+
+def test_the_most_frequent_word_is_as_frequent_as_the_public_code_prints() -> None:
+    """Its first example: the word after every three, in the last fifth; printed as 0.15165."""
+    codes = load_number_words(complete=False).codes.tolist()
+    after = [codes[i + 3] for i in range(0, len(codes) - 4, 3)]
+    last = after[int(0.8 * len(after)) :]
+    assert len(after) == 21_031
+    thousand = load_number_words(complete=False).vocabulary.index("thousand")
+    assert max(range(30), key=last.count) == thousand == 29
+    assert last.count(thousand) / len(last) == pytest.approx(0.15165200855716662, rel=1e-12)

@@ -21,7 +21,7 @@ from tests.storage.quick_disk import quick_folder
 from tests.storage.test_crash_points import FAULTS, persistent, trace
 
 PORTION = 90
-SPREAD = 6
+SPREAD = 10
 """Of so many points the default run tries one; the others are slow."""
 folder = pytest.fixture(quick_folder)
 

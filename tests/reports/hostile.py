@@ -100,10 +100,10 @@ _MARKDOWN = (
     "# head",
 )
 
-_SINGLE = (*_TAGS, *_ATTRIBUTES, *_ADDRESSES, *_TEMPLATES, *_SHEETS, *_CHARACTERS, *_MARKDOWN)
+SINGLE = (*_TAGS, *_ATTRIBUTES, *_ADDRESSES, *_TEMPLATES, *_SHEETS, *_CHARACTERS, *_MARKDOWN)
 _NESTED = tuple(f"{one}{other}" for one in _ATTRIBUTES for other in (*_TAGS, *_ADDRESSES))
 
-PAYLOADS: tuple[str, ...] = (*_SINGLE, *_NESTED)[:300]
+PAYLOADS: tuple[str, ...] = (*SINGLE, *_NESTED)[:300]
 UNICODE = _CHARACTERS
 
 assert len(PAYLOADS) == 300

@@ -31,7 +31,7 @@ def test_underscores_and_capitals_do_not_matter() -> None:
     ("name", "says"),
     [
         ("quickstrat", "did you mean quickstart?"),
-        ("zzzz", "choices: chars-paper, "),
+        ("zzzz", "choices: ablations-quick, "),
         ("", "choices"),
     ],
 )

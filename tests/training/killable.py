@@ -56,9 +56,6 @@ def work(order: dict[str, Any]) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    # Once, so that what is imported on first use is there before the first fork.
-    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], fused=True)
-    optimizer.step()
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

@@ -165,7 +165,7 @@ def check(killable: Killable, reference: Reference, quick_path: Path, count: int
 def test_killed_runs_end_bit_by_bit_like_others(
     killable: Killable, references: Callable[[str], Reference], quick_path: Path, kind: str
 ) -> None:
-    check(killable, references(kind), quick_path, trials("KILLS", 5))
+    check(killable, references(kind), quick_path, trials("KILLS", 3))
 
 
 @pytest.mark.slow
@@ -177,6 +177,8 @@ def test_many_killed_runs_end_bit_by_bit_like_others(
     check(killable, references(kind), quick_path, trials("KILLS", 150))
 
 
+# Seeded mistakes in tests/mutants are these and more, made in the sources.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "mutant"),
     [

@@ -77,8 +77,9 @@ def check_equal(references: References, ranks: int, strategy: str, **run: Any) -
     return found
 
 
+# Large products are compared in float32.
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_two_processes_train_what_one_does(
     references: References, strategy: str, dtype: str
 ) -> None:
@@ -103,6 +104,7 @@ def test_many_steps_of_many_processes_are_those_of_one(
     print(f"E12 {strategy} {ranks} {dtype}: {found:.2g}")  # noqa: T201
 
 
+@pytest.mark.slow
 def test_a_mean_for_each_process_is_noticed(
     rank_server: RankServer, references: References, quick_path: Path
 ) -> None:
@@ -171,11 +173,11 @@ def check_repeats(
     assert (event["step"], event["processes"]) == (4, ranks)
 
 
-@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 3), ("fsdp", 2)])
 def test_a_stopped_run_resumes_bit_for_bit(
-    rank_server: RankServer, references: References, quick_path: Path, strategy: str, ranks: int
+    rank_server: RankServer, references: References, quick_path: Path
 ) -> None:
-    check_repeats(rank_server, references, quick_path, ranks, strategy)
+    """Two processes under FSDP do where a file is damaged, below."""
+    check_repeats(rank_server, references, quick_path, 3, "ddp")
 
 
 @pytest.mark.slow
@@ -187,6 +189,7 @@ def test_every_number_of_processes_resumes_bit_for_bit(
     check_repeats(rank_server, references, quick_path, ranks, strategy)
 
 
+@pytest.mark.slow
 def test_what_gloo_adds_in_another_order_is_noticed(
     rank_server: RankServer, quick_path: Path
 ) -> None:
@@ -288,7 +291,8 @@ def test_a_batch_that_cannot_be_shared_evenly_is_refused(
     assert "expected a batch size divisible by the 5 processes, got 12" in ended.printed[0]
 
 
-@pytest.mark.parametrize("strategy", MOSTLY_SHARDED)
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_damaged_checkpoint_is_passed_over_by_all(
     rank_server: RankServer, references: References, quick_path: Path, strategy: str
 ) -> None:
@@ -337,11 +341,18 @@ def test_the_newest_checkpoints_are_left(
     rank_server.run(quick_path, 2, stop_after=7, keep=5, **order)
     folder = quick_path / "checkpoints"
     assert stored_steps(folder) == (7, 6, 5, 4, 3)
-    for step in (7, 6):
-        damaged = max(step_folder(folder, step).glob("optimizer*.safetensors"))
-        damaged.write_bytes(damaged.read_bytes()[:-1])
+    # Read by one process only, where they share the tensors.
+    part = "-00002-of-00002" if strategy == "fsdp" else ""
+    for step, name in ((7, "optimizer"), (6, "weights")):
+        damaged = step_folder(folder, step) / f"{name}{part}.safetensors"
+        data = damaged.read_bytes()
+        damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     ended = rank_server.run(quick_path, 2, stop_after=1, keep=1, **order)
-    assert len(ended.found[0]["warnings"]) == 2
+    first, second = ended.found
+    assert second["warnings"] == [], "one process says it"
+    for warning, step in zip(first["warnings"], (7, 6), strict=True):
+        assert f"checkpoint of step {step} is damaged" in warning
+    assert f"{damaged.name} was changed" in warning
     assert [event["step"] for event in ended.log("resumed")] == [5]
     assert stored_steps(folder) == (6,)
     ended = rank_server.run(quick_path, 2, **order)
@@ -350,7 +361,7 @@ def test_the_newest_checkpoints_are_left(
 
 
 def test_a_disk_that_is_full_for_one_process_ends_all(
-    rank_server: RankServer, references: References, quick_path: Path
+    rank_server: RankServer, quick_path: Path
 ) -> None:
     order = {"strategy": "fsdp"}
     rank_server.run(quick_path, 2, stop_after=3, **order)
@@ -360,10 +371,6 @@ def test_a_disk_that_is_full_for_one_process_ends_all(
     assert "No space left on device" in ended.printed[1]
     folders = [path.name for path in (quick_path / "checkpoints").iterdir()]
     assert folders == ["step-000000000003"]
-    assert (
-        rank_server.run(quick_path, 2, **order).sha
-        == references.together(2, "fsdp", dtype="float64").sha
-    )
 
 
 def test_another_run_in_the_folder_is_refused_by_all(

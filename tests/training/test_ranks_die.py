@@ -61,7 +61,11 @@ PACED: dict[str, Any] = {"checkpoint_seconds": 0.0, "pace": 0.02}
 
 @pytest.mark.parametrize(
     ("strategy", "victims"),
-    [("ddp", [1]), ("fsdp", [0]), pytest.param("ddp", [0, 1], marks=pytest.mark.slow)],
+    [
+        ("fsdp", [0]),
+        pytest.param("ddp", [1], marks=pytest.mark.slow),
+        pytest.param("ddp", [0, 1], marks=pytest.mark.slow),
+    ],
 )
 def test_a_process_ends_when_another_is_lost(
     rank_server: RankServer,
@@ -128,7 +132,7 @@ def test_killed_at_any_moment(
 
 
 def test_a_signal_to_one_process_stops_all_with_one_checkpoint(
-    rank_server: RankServer, reference: Callable[[int, str], Ended], quick_path: Path
+    rank_server: RankServer, quick_path: Path
 ) -> None:
     pids = rank_server.start(quick_path, 2, strategy="fsdp", pace=0.05)
     wait_until(lambda: b'"train"' in journal(quick_path))
@@ -139,8 +143,6 @@ def test_a_signal_to_one_process_stops_all_with_one_checkpoint(
     assert first["metrics"]["steps"] == second["metrics"]["steps"]
     (folder,) = (quick_path / "checkpoints").iterdir()
     assert int(folder.name.removeprefix("step-")) == first["metrics"]["steps"] < 9
-    again = rank_server.run(quick_path, 2, strategy="fsdp")
-    assert again.sha == reference(2, "fsdp").sha
 
 
 def journal(directory: Path) -> bytes:

@@ -66,6 +66,19 @@ def test_without_warm_up_the_cosine_begins_at_the_peak() -> None:
     assert learning_rate(schedule, peak=0.3, step=0, steps=7) == 0.3
 
 
+@pytest.mark.parametrize("step", [1, 2, 3_999, 4_000, 4_001, 11_600])
+def test_the_schedule_of_the_first_transformer(step: int) -> None:
+    schedule = ScheduleConfig(name="inverse_sqrt", warmup_steps=4_000)
+    rate = learning_rate(schedule, peak=(128 * 4_000) ** -0.5, step=step - 1, steps=11_600)
+    expected = 128**-0.5 * min(step**-0.5, step * 4_000**-1.5)
+    assert rate == pytest.approx(expected, rel=1e-12)
+
+
+def test_an_inverse_square_root_needs_a_warm_up() -> None:
+    with pytest.raises(ValueError, match="the inverse_sqrt schedule needs a warm-up, got warmup"):
+        ScheduleConfig(name="inverse_sqrt")
+
+
 @pytest.mark.parametrize("steps", [90, 735])
 def test_one_cycle_is_that_of_torch_where_it_ends_one_step_later(steps: int) -> None:
     """The cycle of fastai is divided by the steps, that of torch by one less."""

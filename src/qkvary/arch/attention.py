@@ -10,6 +10,7 @@ from typing import Literal
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.choices import check_choices
 from qkvary.arch.sharing import IDENTITY, Role, Source
+from qkvary.arch.terms import CORES
 from qkvary.arch.variants import QKV, Variant
 
 InitScheme = Literal["torch", "xavier", "xavier-matrices", "normal"]
@@ -98,6 +99,9 @@ class PositionConfig:
     translation, an ablation)."""
     relative_distance: int = 128
     """Distances beyond this share one entry of the relative bias."""
+    rotates_value: bool = field(default=False, metadata=ADDED_LATER)
+    """Whether ``value_rope`` holds for a value of another source too, which is else not rotated:
+    the control that tells rotated values from shared ones."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -180,6 +184,17 @@ class AttentionConfig:
                 "expected kernel auto or explicit for diagonal normalisation, got sdpa, which "
                 "keeps its scores to itself"
             )
+        core = CORES[self.variant.core]
+        if self.kernel == "sdpa" and core.name != "softmax":
+            raise ValueError(
+                f"expected kernel auto or explicit for the core {core.name}, got sdpa, which has a "
+                "softmax"
+            )
+        if self.causal and not core.has_causal:
+            raise ValueError(
+                f"expected a bidirectional layer for the core {core.name}, got a causal one: its "
+                "norms over all tokens would show every token the future"
+            )
         self.variant.kv_heads(self.num_heads)
         self._check_identity()
         if self.variant.positions == "rotary" and self.size_per_head < 2:
@@ -217,10 +232,11 @@ class AttentionConfig:
 
     @property
     def value_rope(self) -> ValueRope:
-        """The effect of rotation on the value, ``none`` unless it reads the key's source."""
-        sharing = self.variant.sharing
-        reads_key = self.variant.positions == "rotary" and sharing.value == sharing.key
-        return self.position.value_rope if reads_key else "none"
+        """The effect of rotation on the value: ``none`` for one that is not rotated."""
+        sharing, position = self.variant.sharing, self.position
+        reads_key = sharing.value == sharing.key or position.rotates_value
+        rotates = self.variant.positions == "rotary" and reads_key
+        return position.value_rope if rotates else "none"
 
     def rank(self, source: Source) -> int | None:
         """Inner width of a low-rank projection, ``None`` for a full one.

@@ -21,6 +21,7 @@ from qkvary.arch.blocks import (
 )
 from qkvary.arch.networks import (
     EncoderConfig,
+    EncoderDecoderConfig,
     LanguageModelConfig,
     Network,
     Positions,
@@ -179,12 +180,15 @@ def final_norms(network: Network) -> tuple[Norm, ...]:
 
 
 def _describe_encoder(network: EncoderConfig) -> Model:
-    d_model = network.d_model
+    d_model, vectors = network.d_model, network.reads_vectors
+    table = Table(rows=network.vocabulary, width=d_model, bias=True)
+    matrix = Linear(inputs=network.vocabulary, outputs=d_model, bias=True)
     return Model(
         name="encoder",
         layers=block_layers(network),
         vocabulary=network.classes,
-        tables=(Table(rows=network.vocabulary, width=d_model, bias=True),),
+        tables=() if vectors else (table,),
+        others=(matrix,) if vectors else (),
         positions=_position_tables(network, network.positions),
         # The head has a LayerNorm of its own, whatever the blocks have.
         norms=(*final_norms(network), Norm(width=d_model, bias=True)),
@@ -230,6 +234,32 @@ def _describe_vision_transformer(network: VisionTransformerConfig) -> Model:
     )
 
 
+def _describe_encoder_decoder(network: EncoderDecoderConfig) -> Model:
+    d_model, vocabulary, norm = network.d_model, network.vocabulary, block_norm(network)
+    positions = _position_tables(network, network.positions)
+    layers = tuple(
+        dataclasses.replace(
+            layer, cross=ProjectedAttention(config=cross), norms=(*layer.norms, norm)
+        )
+        for layer, cross in zip(block_layers(network), network.cross, strict=True)
+    )
+    return Model(
+        name="encoder-decoder",
+        layers=layers,
+        vocabulary=vocabulary,
+        tables=tuple(
+            Table(rows=rows, width=d_model) for rows in (network.source_vocabulary, vocabulary)
+        ),
+        positions=positions,
+        norms=final_norms(network),
+        head=(Linear(inputs=d_model, outputs=vocabulary, bias=network.head_bias),),
+        encoder=Encoder(
+            layers=block_layers(network.encoder), norms=final_norms(network), positions=positions
+        ),
+        max_tokens=network.max_tokens,
+    )
+
+
 def _position_tables(network: TokenNetwork, positions: Positions) -> tuple[Table, ...]:
     learned = positions == "learned"
     return (Table(rows=network.max_tokens, width=network.d_model),) if learned else ()
@@ -239,5 +269,6 @@ DESCRIPTIONS: dict[type[Network], Callable[[Any], Model]] = {
     EncoderConfig: _describe_encoder,
     LanguageModelConfig: _describe_language_model,
     VisionTransformerConfig: _describe_vision_transformer,
+    EncoderDecoderConfig: _describe_encoder_decoder,
 }
 """Maps each kind of network to the function that describes it as a model; add new kinds here."""

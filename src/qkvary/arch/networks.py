@@ -1,4 +1,4 @@
-"""Whole networks as frozen values: encoder, decoder-only language model, vision transformer.
+"""Whole networks as frozen values: encoder, language model, encoder-decoder, vision transformer.
 
 A network has one attention layer for all blocks, or one per block. What it reads is not said here:
 networks over tokens are ``TokenNetwork``.
@@ -11,12 +11,13 @@ from typing import Literal, Self
 from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.choices import check_choices
-from qkvary.arch.variants import Variant
+from qkvary.arch.variants import QKV, Variant
 
 Activation = Literal["relu", "gelu", "swiglu"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPlacement = Literal["pre", "pre-only", "post", "post-final", "stream"]
 Positions = Literal["none", "learned", "sinusoidal", "sinusoidal-halves"]
+CrossSharing = Literal["none", "same", "published-code"]
 
 
 @stored("BlockConfig")
@@ -132,7 +133,7 @@ class TokenNetwork(Network):
 @stored("EncoderConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig(TokenNetwork):
-    """The encoder of the synthetic experiments: tokens in, one class per token out.
+    """The encoder of the synthetic experiments and of set anomaly: one class per token out.
 
     Source: the public code of paper 2 (Key-Value Transformer), reverse/sort/swap experiments.
     """
@@ -144,6 +145,8 @@ class EncoderConfig(TokenNetwork):
     or in two halves."""
     input_dropout: float = 0.0
     """Dropout on the input tokens."""
+    reads_vectors: bool = field(default=False, metadata=ADDED_LATER)
+    """Whether a token is a vector of ``vocabulary`` numbers, of which an id is the one-hot case."""
 
     def __post_init__(self) -> None:
         super(EncoderConfig, self).__post_init__()
@@ -234,3 +237,85 @@ class VisionTransformerConfig(Network):
     def tokens(self) -> int:
         """Patches and the class token."""
         return self.patches + 1
+
+
+@stored("EncoderDecoderConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderDecoderConfig(TokenNetwork):
+    """An encoder and a decoder of as many layers each, which attends to the encoder's output.
+
+    ``attention`` is that of the decoder, ``vocabulary`` its tokens; the encoder has the same layers
+    without causality. Source and target have tables of their own.
+
+    Source: Vaswani et al. 2017; the public code of paper 2 (Key-Value Transformer), translation.
+    """
+
+    source_vocabulary: int
+    """Distinct tokens of the encoder."""
+    padding: int = 1
+    """The token that fills up a batch, in source and target."""
+    cross_sharing: CrossSharing = "none"
+    """The variant of cross attention: ``none`` is QKV without score terms, ``same`` that of
+    self-attention. ``published-code`` repeats a mistake of paper 2's code (see ``cross``)."""
+    positions: Positions = "sinusoidal"
+    """Absolute positions added to the embedded tokens, in both stacks."""
+    scale_embedding: bool = True
+    """Whether embedded tokens are multiplied by sqrt(d_model) before positions are added."""
+    embedding_dropout: float = 0.0
+    """Dropout on the sum of embedding and position."""
+    head_bias: bool = True
+    """A bias on the output logits."""
+
+    def __post_init__(self) -> None:
+        super(EncoderDecoderConfig, self).__post_init__()
+        if not all(layer.causal for layer in self.layers):
+            raise ValueError("expected causal attention in a decoder, got a bidirectional layer")
+        if self.source_vocabulary < 1 or not 0 <= self.embedding_dropout < 1:
+            raise ValueError(
+                "expected a positive source_vocabulary and embedding dropout in [0, 1), got "
+                f"{self.source_vocabulary} and {self.embedding_dropout}"
+            )
+        if not 0 <= self.padding < min(self.vocabulary, self.source_vocabulary):
+            raise ValueError(
+                f"expected a padding token of both vocabularies, got {self.padding} of "
+                f"{self.source_vocabulary} and {self.vocabulary}"
+            )
+        if self.block.norm_placement != "pre":
+            raise ValueError(
+                f"expected the norm placement pre in an encoder-decoder, got "
+                f"{self.block.norm_placement}"
+            )
+        for layer in self.cross:
+            if layer.variant.window is not None or layer.variant.diagonal != "none":
+                raise ValueError(
+                    "expected cross attention without window and diagonal normalisation, whose "
+                    "tokens have no order with those of the source; choices: cross_sharing none"
+                )
+
+    @property
+    def encoder(self) -> Network:
+        """The encoder's stack."""
+        layers = tuple(dataclasses.replace(layer, causal=False) for layer in self.layers)
+        return Network(
+            attention=layers, block=self.block, num_layers=self.num_layers, init=self.init
+        )
+
+    @property
+    def cross(self) -> tuple[AttentionConfig, ...]:
+        """The cross attention of each decoder layer.
+
+        That of ``published-code`` has all three projections and the ``+`` of self-attention; where
+        the query of self-attention reads the key, cross attention takes the key for its query too
+        whenever padded source and target are equally long, and then does not see the target.
+        """
+        return tuple(
+            dataclasses.replace(layer, causal=False, variant=self._cross_variant(layer.variant))
+            for layer in self.layers
+        )
+
+    def _cross_variant(self, own: Variant) -> Variant:
+        if self.cross_sharing == "same":
+            return own
+        if self.cross_sharing == "none":
+            return QKV
+        return dataclasses.replace(QKV, plus=own.plus)

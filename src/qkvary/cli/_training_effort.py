@@ -22,7 +22,7 @@ def count_passes(run: RunConfig, training_tokens: int | None) -> float | None:
     if not training_tokens:
         return None
     training = run.training
-    return training.steps * training.batch_size * run.task.sequence_length / training_tokens
+    return training.steps * training.batch_size * run.sequence_length / training_tokens
 
 
 def estimate_seconds(run: RunConfig) -> float | None:
@@ -45,7 +45,7 @@ def describe_effort(
         training_tokens: Tokens of the text, if they are counted.
         seconds: The estimated seconds of each run.
     """
-    per_step = run.training.batch_size * run.task.sequence_length
+    per_step = run.training.batch_size * run.sequence_length
     parts = [f"{whole(run.training.steps)} steps of {whole(per_step)} tokens"]
     passes = count_passes(run, training_tokens)
     if passes is not None:

@@ -19,15 +19,6 @@ from qkvary.storage.environment import machine
 from qkvary.storage.packages import describe_missing
 from qkvary.text.units import data_size
 
-try:
-    from qkvary.cli._devices import describe_torch
-except ModuleNotFoundError:
-    # Costs, variants and this command work without torch.
-    def describe_torch() -> dict[str, Any] | None:
-        """Return None, without torch."""
-        return None
-
-
 PACKAGES = ("numpy", "scipy", "safetensors", "jinja2", "vl-convert-python", "cyclopts", "rich")
 ENOUGH_FREE_BYTES = 1 << 30
 TESTED_TORCH = "2.13"
@@ -38,7 +29,7 @@ def command(*, out: Out = DEFAULT_OUT, json_output: Json = False) -> None:
     report: dict[str, Any] = {
         "environment": {**machine(), **_host()},
         "packages": _versions(),
-        "torch": describe_torch(),
+        "torch": _torch(),
         "folder": _folder(out),
     }
     problems = list(_problems(report))
@@ -52,6 +43,16 @@ def command(*, out: Out = DEFAULT_OUT, json_output: Json = False) -> None:
     for problem in problems:
         screen.print(Text(f"problem: {problem}", style="bold red"))
     screen.print("" if problems else "no problems found")
+
+
+def _torch() -> dict[str, Any] | None:
+    """Return what torch offers, or None without torch."""
+    # Imported here, because a completion script reads the options of every command.
+    try:
+        from qkvary.cli._devices import describe_torch
+    except ModuleNotFoundError:
+        return None
+    return describe_torch()
 
 
 def _versions() -> dict[str, str | None]:

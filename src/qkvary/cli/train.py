@@ -301,7 +301,7 @@ def _announce(study: Study, store: Store, planned: PlannedSet, *, quiet: bool) -
     runs = [cell.run for cell in study.cells() if store.state(cell.run_key) != "done"]
     tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
     # A text shorter than a row is refused when it is read.
-    if runs and not quiet and tokens > runs[0].task.sequence_length:
+    if runs and not quiet and tokens > runs[0].sequence_length:
         seconds = [estimate_seconds(run) for run in runs]
         text = Text(describe_effort(runs[0], tokens, seconds))
         console(sys.stderr).print(text, soft_wrap=True)

@@ -11,6 +11,7 @@ _EXTRAS: Mapping[str, str] = {
     "huggingface_hub": "data",
     "lm_eval": "eval",
     "pyarrow": "data",
+    "sacrebleu": "translation",
     "tensorboard": "track",
     "tiktoken": "data",
     "tokenizers": "data",

@@ -163,7 +163,8 @@ def _fit(preset: Preset, data: DataReference, overrides: TrainingOverrides) -> P
 
 def _task(preset: Preset, data: DataReference, overrides: TrainingOverrides) -> LanguageTaskConfig:
     task = preset.task(data=data.folder, data_sha256=data.fingerprint)
-    whole = overrides.steps is None or overrides.steps >= preset.training.steps
+    reported = preset.reported_step or preset.training.steps
+    whole = overrides.steps is None or overrides.steps >= reported
     usual = (preset.validation_tokens if whole else None) or VALIDATION_TOKENS
     return replace(
         task,

@@ -224,6 +224,13 @@ NUMBER_LIMITS: Mapping[NumberProtocol, tuple[str, ...]] = {
 }
 """What each protocol cannot show."""
 
+NUMBER_UNDERTRAINED = (
+    "Windows of 64 and 128 words give 12 and 6 updates an epoch, and the learning rate 1e-4 is a "
+    "tenth of the other: these settings measure how far a short training gets, not what a network "
+    "can learn."
+)
+"""What the longer windows and the lower rate cannot show."""
+
 NUMBER_FLOORS: Mapping[NumberProtocol, str] = {
     "as-published": (
         "Always answering “thousand” has an accuracy of 0.152; predicting every word by its "
@@ -250,7 +257,10 @@ def number_grid(
             task=NumberTaskConfig(context=context, protocol=protocol),
             network=number_network(context),
             training=number_training(context, learning_rate=rate),
-            limits=NUMBER_LIMITS[protocol],
+            limits=(
+                *NUMBER_LIMITS[protocol],
+                *((NUMBER_UNDERTRAINED,) if rate < 1e-3 or context > 32 else ()),
+            ),
             note=NUMBER_FLOORS[protocol],
         )
         for rate in learning_rates

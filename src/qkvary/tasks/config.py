@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from qkvary.arch.canonical import ADDED_LATER, NAMES_NOTHING, stored
-from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
+from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
+from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
 from qkvary.data.image_sets import IMAGE_SETS, ImageSet, ImageSetName
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
@@ -26,6 +27,19 @@ with windows of all sizes of numbers in three disjoint splits."""
 ImageSplits = Literal["clean", "as-published"]
 """``clean`` holds validation images out; ``as-published`` validates on the test images, or on
 images that are mostly trained on too."""
+
+TranslationProtocol = Literal["as-published", "clean"]
+"""Loss and BLEU of paper 2's code, which padding dilutes and marks inflate; or per token, and
+sacreBLEU."""
+
+MULTI30K_TOKENS = 14
+"""Words of an average training sentence of Multi30k and the mark at its end, in both languages."""
+
+AnomalyOrder = Literal["shuffled", "last"]
+"""Place of the anomaly in a set."""
+
+ANOMALY_DATA_VERSION = 1
+"""Incremented by hand when other sets of images are drawn."""
 
 SEQUENCE_DATA_VERSION = 1
 """Incremented by hand when the generator draws other synthetic sequences."""
@@ -358,11 +372,150 @@ class ImageTaskConfig:
         return self.images.fingerprint
 
 
+@stored("TranslationTaskConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranslationTaskConfig:
+    """Translate sentences.
+
+    Source: Borji 2023, section 3.6 (Multi30k), and its code.
+    """
+
+    name: Literal["translation"] = "translation"
+    """Fixed; it tells this task from the others in a record."""
+    source: Literal["de", "en"]
+    """The language of the source."""
+    target: Literal["de", "en"]
+    """The language of the translation."""
+    protocol: TranslationProtocol = "clean"
+    """``clean`` has the loss per word and sacreBLEU for a metric. ``as-published`` divides the loss
+    by all rows of a batch, padding included, and has the BLEU of words between kept marks of
+    beginning and end."""
+    min_count: int = 1
+    """Occurrences in the training split from which a word has a token."""
+    label_smoothing: float = 0.1
+    """Probability that the targets leave to other words."""
+    max_tokens: int = 100
+    """Longest source with its two marks, and longest translation with the mark at its end."""
+    evaluation_batch_size: int = 50
+    """Sentences per batch in evaluations."""
+    data: str = field(default="multi30k", metadata=NAMES_NOTHING)
+    """``multi30k``, or a folder with files of the same names; not part of a run's identity."""
+    data_sha256: str = MULTI30K_SHA256
+    """Fingerprint of the files."""
+
+    def __post_init__(self) -> None:
+        _positive(
+            "task translation",
+            min_count=self.min_count,
+            max_tokens=self.max_tokens,
+            evaluation_batch_size=self.evaluation_batch_size,
+        )
+        if self.source == self.target:
+            raise ValueError(
+                f"task translation: expected two languages, got {self.source} for both"
+            )
+        if self.protocol not in get_args(TranslationProtocol):
+            choices = ", ".join(get_args(TranslationProtocol))
+            raise ValueError(f"unknown protocol {self.protocol!r}; choices: {choices}")
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise ValueError(
+                f"task translation: label_smoothing must be in [0, 1), got {self.label_smoothing}"
+            )
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs: those of an average sentence of Multi30k."""
+        return min(MULTI30K_TOKENS, self.max_tokens)
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "bleu" if self.protocol == "clean" else "published_bleu"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is better."""
+        return True
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Fingerprint of the files."""
+        return self.data_sha256
+
+
+@stored("AnomalyTaskConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnomalyTaskConfig:
+    """Find the one image of a set that shows another class than the others.
+
+    Source: Borji 2023, section 3.2; Kayyam et al. 2026, section A.3.
+    """
+
+    name: Literal["anomaly"] = "anomaly"
+    """Fixed; it tells this task from the others in a record."""
+    features: FeatureSetName
+    """The images, and the network that describes them."""
+    order: AnomalyOrder = "shuffled"
+    """Place of the anomaly: ``shuffled``, or always ``last`` as published, which networks that know
+    positions can learn instead of the task."""
+    set_size: int = 10
+    """Images in a set."""
+    data_seed: int = 42
+    """Seed from which the sets of validation and test are drawn."""
+    evaluation_batch_size: int = 500
+    """Sets per forward pass of an evaluation."""
+
+    def __post_init__(self) -> None:
+        if self.features not in FEATURE_SETS:
+            choices = ", ".join(FEATURE_SETS)
+            raise ValueError(f"unknown image features {self.features!r}; choices: {choices}")
+        if self.order not in get_args(AnomalyOrder):
+            choices = ", ".join(get_args(AnomalyOrder))
+            raise ValueError(f"unknown order {self.order!r}; choices: {choices}")
+        if self.set_size < 3:
+            raise ValueError(f"task anomaly: set_size must be at least 3, got {self.set_size}")
+        _positive("task anomaly", evaluation_batch_size=self.evaluation_batch_size)
+
+    @property
+    def width(self) -> int:
+        """Numbers that describe an image."""
+        return FEATURE_SETS[self.features].width
+
+    @property
+    def sequence_length(self) -> int:
+        """Images in a set, for the costs."""
+        return self.set_size
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is better."""
+        return True
+
+    @property
+    def data_fingerprint(self) -> str:
+        """sha256 of the features and the settings that determine the sets."""
+        return _digest(
+            "anomaly",
+            ANOMALY_DATA_VERSION,
+            FEATURE_SETS[self.features].fingerprint,
+            self.order,
+            self.set_size,
+            self.data_seed,
+        )
+
+
 TaskConfig = (
     SequenceTaskConfig
     | CharacterTaskConfig
     | LanguageTaskConfig
     | NumberTaskConfig
     | ImageTaskConfig
+    | TranslationTaskConfig
+    | AnomalyTaskConfig
 )
 """Every task that ships with qkvary."""

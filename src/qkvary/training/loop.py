@@ -18,6 +18,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from qkvary.nn.attention import anneal
 from qkvary.nn.stack import Stack
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.durable import free_bytes
@@ -180,6 +181,7 @@ class _Trainer:
         self.last_norm = math.nan
         self.stored_step: int | None = None
         self.resume()
+        anneal(self.model, run.training.temperature_factor(self.state.step))
         self.guards = Guards(run.training.guards, self.state.guards)
         self.check_free_space()
         # Gathering the network is collective, even if only one rank samples.
@@ -193,7 +195,8 @@ class _Trainer:
 
     def build(self) -> nn.Module:
         run = self.run
-        return self.task.build(run.network, run.seed).to(run.device, _DTYPES[run.dtype])
+        network = self.task.build(run.network, run.seed).to(run.device, _DTYPES[run.dtype])
+        return anneal(network, run.training.temperature_factor(self.state.step))
 
     def wrap(self) -> nn.Module:
         execution = self.run.training.execution
@@ -352,6 +355,7 @@ class _Trainer:
             self.state.loss_count += 1
         self.optimizer.zero_grad(set_to_none=True)
         self.state.step = step + 1
+        anneal(self.model, self.run.training.temperature_factor(self.state.step))
         return True
 
     def allows(self, step: int, loss: float, norm: float) -> bool:

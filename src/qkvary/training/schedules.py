@@ -30,6 +30,11 @@ def _cosine(step: int, steps: int, schedule: ScheduleConfig) -> float:
     return floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * done))
 
 
+def _inverse_sqrt(step: int, _steps: int, schedule: ScheduleConfig) -> float:
+    done, warmup = step + 1, schedule.warmup_steps
+    return min(done / warmup, math.sqrt(warmup / done))
+
+
 def _one_cycle(step: int, steps: int, _schedule: ScheduleConfig) -> float:
     return _cycle(step / steps, ONE_CYCLE_START, 1.0, ONE_CYCLE_END)
 
@@ -49,6 +54,7 @@ _FACTORS: Mapping[str, Factor] = {
     "constant": _constant,
     "cosine_warmup": _cosine_warmup,
     "cosine": _cosine,
+    "inverse_sqrt": _inverse_sqrt,
     "one_cycle": _one_cycle,
 }
 
@@ -64,6 +70,9 @@ def learning_rate(schedule: ScheduleConfig, *, peak: float, step: int, steps: in
 
     ``cosine`` is peak * (step + 1)/warmup up to the warm-up, then low + (peak - low) *
     (1 + cos(pi (step - warmup)/(steps - warmup))) / 2 with low = floor * peak.
+
+    ``inverse_sqrt`` is peak * min(s/warmup, sqrt(warmup/s)) with s = step + 1. Vaswani et al. 2017
+    write it as d_model^-0.5 min(s^-0.5, s warmup^-1.5): a peak of (d_model warmup)^-0.5.
 
     ``one_cycle`` goes by half a cosine from peak/25 to the peak in the first quarter of the steps,
     then by another to peak/100,000, which it would reach after the last step.

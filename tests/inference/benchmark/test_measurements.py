@@ -9,7 +9,7 @@ import torch
 
 from qkvary.arch.caches import CacheOptions
 from qkvary.checkpoints.models import save_model
-from qkvary.inference.benchmark import measurements
+from qkvary.inference.benchmark import measurements, peak_memory
 from qkvary.inference.benchmark.measurements import (
     MEMORY_PROCESSES,
     MEMORY_TOKENS,
@@ -30,6 +30,7 @@ from qkvary.inference.benchmark.records import (
 )
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import ResourceError, UsageError
+from tests import forked
 
 SIZES = Sizes(d_model=24, num_layers=2, num_heads=3, vocabulary=29)
 SETTINGS = MeasurementSettings(
@@ -245,8 +246,9 @@ def test_a_process_that_dies_loses_no_other_row(monkeypatch: pytest.MonkeyPatch)
     assert note.endswith("ended with code -9.")
 
 
-def test_peaks_come_from_fresh_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peaks_come_from_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurements, "MEMORY_PROCESSES", 1)
+    monkeypatch.setattr(peak_memory, "subprocess", forked)
     record = answer(ask("Q-K=V", stock=(), settings={"memory_context": 0}))
     (row,) = record.memory
     assert row.cache_bytes == row.cache_formula_bytes == record.speed[0].cache_bytes

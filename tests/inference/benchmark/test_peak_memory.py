@@ -9,6 +9,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.inference.benchmark import peak_memory
 from qkvary.inference.benchmark.peak_memory import (
     MemoryJob,
     MemoryReading,
@@ -17,6 +18,7 @@ from qkvary.inference.benchmark.peak_memory import (
     measure_in_subprocess,
 )
 from qkvary.storage.errors import ResourceError
+from tests import forked
 from tests.inference.decoding_networks import make_config
 
 MOST_OFF = 0.02
@@ -46,13 +48,21 @@ def read_layout(layout: CacheLayout, *, context: int, batch: int, chunk: int) ->
 
 
 def check_gap(*, context: int, batch: int, chunk: int) -> None:
-    full = read_layout("split", context=context, batch=batch, chunk=chunk)
-    single = read_layout("rotated", context=context, batch=batch, chunk=chunk)
     formula = batch * (context - 1) * 4 * 256 * 4
-    assert full.cache_bytes == 2 * formula
-    assert single.cache_bytes == formula
-    measured = full.answer_bytes - single.answer_bytes
-    assert abs(measured / formula - 1) <= MOST_OFF, (measured, formula)
+    answers: dict[CacheLayout, int] = {}
+    # Other memory of a process only raises its peak, as it seldom does.
+    for _ in range(3):
+        for layout, tensors in (("split", 2), ("rotated", 1)):
+            reading = read_layout(layout, context=context, batch=batch, chunk=chunk)
+            assert reading.cache_bytes == tensors * formula
+            assert 0 < reading.before_bytes <= reading.peak_bytes
+            growth = reading.peak_bytes - reading.before_bytes
+            assert reading.total_bytes == reading.weight_bytes + growth
+            answers[layout] = min(reading.answer_bytes, answers.get(layout, reading.answer_bytes))
+        measured = answers["split"] - answers["rotated"]
+        if abs(measured / formula - 1) <= MOST_OFF:
+            return
+    raise AssertionError(f"measured {measured}, computed {formula}")
 
 
 def test_one_tensor_for_both_roles_lowers_the_peak_by_its_bytes() -> None:
@@ -66,18 +76,18 @@ def test_one_tensor_for_both_roles_lowers_the_peak_of_a_long_context_by_its_byte
 
 
 @pytest.mark.parametrize("label", ["QKV", "Q-K=V"])
-def test_a_fresh_process_reads_the_same_as_this_one(label: str) -> None:
+def test_a_forked_process_reads_the_same_as_this_one(
+    label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All but the marks, which belong to a process."""
+    monkeypatch.setattr(peak_memory, "subprocess", forked)
     job = make_job(make_config(label), CacheOptions(storage="preallocated"))
     parameters = sum(part.numel() for part in job.network.load().parameters())
     tensors = 2 if label == "QKV" else 1
-    for reading in (measure_here(job), *([measure_in_subprocess(job)] if label == "QKV" else [])):
+    for reading in (measure_here(job), measure_in_subprocess(job)):
         assert reading.weight_bytes == 4 * parameters
         assert reading.cache_bytes == tensors * 3 * 20 * 4 * 13
         assert reading.source == "VmHWM"
-        assert 0 < reading.before_bytes <= reading.peak_bytes
-        growth = reading.peak_bytes - reading.before_bytes
-        assert reading.total_bytes == reading.weight_bytes + growth
 
 
 def test_transformers_is_measured_by_itself() -> None:
@@ -92,7 +102,8 @@ def test_transformers_is_measured_by_itself() -> None:
     assert more == 4 * 3 * (20 * 20 + 20)
 
 
-def test_a_dead_process_is_reported_with_its_last_line() -> None:
+def test_a_dead_process_is_reported_with_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak_memory, "subprocess", forked)
     job = make_job(make_config("QKV"), CacheOptions(), prompt_tokens=60, new_tokens=60)
     with pytest.raises(ResourceError, match="ended with code 1: ValueError: expected"):
         measure_in_subprocess(job)

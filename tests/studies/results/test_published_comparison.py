@@ -1,7 +1,10 @@
 """The comparison of published figures with ours."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+import scipy.stats
 
 from qkvary.literature.figures import load_published
 from qkvary.studies.catalog import load_study
@@ -124,7 +127,7 @@ def test_both_metrics_of_a_setting_are_compared_and_rates_told_apart() -> None:
             metric="test_loss",
             metrics={
                 "test_loss": cell.learning_rate * 1e3 + cell.seed,
-                "test_accuracy": cell.run.task.sequence_length / 1000 + cell.seed / 10,
+                "test_accuracy": cell.run.sequence_length / 1000 + cell.seed / 10,
             },
         )
         for cell in study.cells()
@@ -152,7 +155,7 @@ def test_another_metric_of_unfinished_settings_is_left_empty() -> None:
     records = [
         make_record(cell, 0.0, metric="test_loss", metrics={"test_loss": 2.0, "test_accuracy": 0.3})
         for cell in study.cells()
-        if cell.run.task.sequence_length < 128 and cell.seed < 2
+        if cell.run.sequence_length < 128 and cell.seed < 2
     ]
     cells = summarise(study, records).published[0].cells
     done = {cell.column for cell in cells if cell.ours is not None}
@@ -161,3 +164,32 @@ def test_another_metric_of_unfinished_settings_is_left_empty() -> None:
         for kind in ("loss", "accuracy")
         for size in ("1e-3_128", "1e-4_128", "mean")
     }
+
+
+def test_a_published_mean_is_expected_where_a_repeat_of_our_runs_would_lie() -> None:
+    """As many further runs of the same kind: the interval of a test of two means of one spread."""
+    study = load_study("numbers-paper")
+    ours = [0.87, 0.89, 0.86, 0.9, 0.88]
+    records = [
+        make_record(cell, 0.0, metric="test_loss", metrics={"test_loss": ours[cell.seed]})
+        for cell in study.cells()
+    ]
+    comparison = summarise(study, records).published[0]
+    (cell,) = (
+        one for one in comparison.cells if (one.variant, one.column) == ("QKV", "loss_1e-3_16")
+    )
+    half = scipy.stats.t.ppf(0.975, 4) * np.std(ours, ddof=1) * np.sqrt(2 / 5)
+    assert cell.repeat_low == pytest.approx(np.mean(ours) - half)
+    assert cell.repeat_high == pytest.approx(np.mean(ours) + half)
+    assert comparison.published_runs == 5
+    assert cell.repeats is True
+    (other,) = (
+        one for one in comparison.cells if (one.variant, one.column) == ("QKV", "loss_1e-4_128")
+    )
+    assert other.repeats is False
+    alone = summarise(dataclasses.replace(study, seeds=(0,)), records).published[0].cells
+    assert all(one.repeats is None for one in alone)
+
+
+def test_without_a_number_of_published_runs_no_repeat_is_expected() -> None:
+    assert all(cell.repeats is None for cell in compare(FIVE, "three-projections-table-2").cells)

@@ -239,13 +239,13 @@ def shared(root: Path, runners: int, runs: int, mutant: str = "") -> list[int]:
     return sorted(starts(root).values())
 
 
-@pytest.mark.parametrize("runners", [2, 8])
+@pytest.mark.parametrize("runners", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_runners_that_begin_at_once_share_the_work(
     root: Path, second_root: Path, runners: int
 ) -> None:
     """S2: no run is made twice, and none is left out."""
-    assert shared(root, runners, 30) == [1] * 30
-    study = toy_study(range(15), steps=3)
+    assert shared(root, runners, 20) == [1] * 20
+    study = toy_study(range(10), steps=3)
     run_toy(study, second_root)
     assert table(study, root) == table(study, second_root)
     assert leftovers(root) == []
@@ -263,6 +263,7 @@ def test_runners_that_begin_at_once_never_share_a_run(root: Path, runners: int) 
         assert shared(place, runners, 100) == [1] * 100
 
 
+@pytest.mark.slow
 def test_without_the_lock_runs_would_be_made_twice(root: Path) -> None:
     """The mutant of S2."""
     assert max(shared(root, 4, 30, "no_lock")) > 1
@@ -306,7 +307,9 @@ def test_a_run_of_a_killed_worker_resumes_from_its_checkpoint(root: Path) -> Non
     assert resumed >= 20
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_a_signal_saves_checkpoints_and_the_study_can_be_resumed(
     root: Path, second_root: Path, number: signal.Signals
 ) -> None:

@@ -25,7 +25,7 @@ def test_time_is_interpolated_by_macs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def time_step(run: RunConfig) -> float:
         timed.append(run)
-        macs = network_macs(run.network, length=run.task.sequence_length).total
+        macs = network_macs(run.network, length=run.sequence_length).total
         return 0.5 + 1e-3 * macs * run.training.batch_size
 
     monkeypatch.setattr(timing, "time_step", time_step)

@@ -129,6 +129,8 @@ class _Measurement:
 
     def run(self, command: str) -> DecodeRecord:
         question, started = self.question, now()
+        # Between rounds only what the answers leave is looked through, not every library.
+        gc.freeze()
         with _threads(question.settings.threads):
             for context in question.contexts:
                 for dtype in question.dtypes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from qkvary.literature.figures import PublishedColumn, PublishedFigure, PublishedTable
 from qkvary.literature.recomputation import FigureVerdict, recompute_figure
 from qkvary.studies.results.comparisons import average_over_tasks
-from qkvary.studies.results.statistics import population_std
+from qkvary.studies.results.statistics import population_std, repeat_interval
 from qkvary.studies.results.summary import (
     PublishedCell,
     PublishedComparison,
@@ -57,7 +57,7 @@ def compare_published(
     beside = {column.key: _counterpart(column, study, tables) for column in published.columns}
     variants = {row.variant for table in tables for row in table.rows}
     cells = [
-        _cell(published, figure, _ours(figure, found, runs))
+        _cell(published, figure, _measure(figure.variant, found, runs))
         for figure in published.figures
         if (found := beside[figure.column]) is not None and figure.variant in variants
     ]
@@ -72,6 +72,7 @@ def compare_published(
         cells=tuple(cells),
         not_compared=(*dict.fromkeys(rows_without), *columns_without),
         notes=_notes([found.table for found in beside.values() if found is not None]),
+        published_runs=published.runs,
     )
 
 
@@ -101,33 +102,43 @@ def _counterpart(
     return _Counterpart(table=same[0], metric=f"test_{column.metric}") if same else None
 
 
-def _ours(
-    figure: PublishedFigure, found: _Counterpart, runs: Sequence[RunRow]
-) -> tuple[float | None, float | None]:
-    """Return our mean, and its standard deviation over settings."""
-    if figure.variant is None:
-        return None, None
-    if found.metric is None:
-        row = found.table.row(figure.variant)
-        return row.mean, row.std_settings
-    values: dict[str, list[float]] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """Our side of a published figure."""
+
+    mean: float | None
+    std_settings: float | None
+    by_seed: tuple[float, ...]
+    """The mean over the settings for each seed that has all of them."""
+
+
+def _measure(variant: str, found: _Counterpart, runs: Sequence[RunRow]) -> _Measured:
+    settings, metric = found.table.settings, found.metric or found.table.metric
     tasks: dict[str, str] = {}
-    settings = found.table.settings
+    by_seed: dict[int, dict[str, float]] = {}
+    by_setting: dict[str, list[float]] = {}
     for run in runs:
-        tasks[run.setting] = run.task
-        value = dict(run.metrics).get(found.metric)
-        is_used = run.variant == figure.variant and run.selected and run.state == "done"
-        if is_used and value is not None:
-            values.setdefault(run.setting, []).append(value)
-    means = {name: sum(some) / len(some) for name, some in values.items() if name in settings}
-    spread = population_std(list(means.values())) if len(means) == len(settings) else None
-    return average_over_tasks(means, tasks, settings), spread
+        value = dict(run.metrics).get(metric)
+        is_used = run.variant == variant and run.selected and run.state == "done"
+        if is_used and run.setting in settings and value is not None:
+            tasks[run.setting] = run.task
+            by_seed.setdefault(run.seed, {})[run.setting] = value
+            by_setting.setdefault(run.setting, []).append(value)
+    each = (average_over_tasks(values, tasks, settings) for values in by_seed.values())
+    means = {name: sum(values) / len(values) for name, values in by_setting.items()}
+    is_complete = len(means) == len(settings)
+    return _Measured(
+        mean=average_over_tasks(means, tasks, settings),
+        std_settings=population_std(list(means.values())) if is_complete else None,
+        by_seed=tuple(value for value in each if value is not None),
+    )
 
 
 def _fits(setting: Setting, column: PublishedColumn) -> bool:
     """Return whether a setting has the sizes of a column."""
     sizes = {
         "context": getattr(setting.task, "context", None),
+        "source": getattr(setting.task, "source", None),
         "d_model": setting.network.d_model,
         "num_layers": setting.network.num_layers,
         "num_heads": setting.network.layers[0].num_heads,
@@ -137,23 +148,25 @@ def _fits(setting: Setting, column: PublishedColumn) -> bool:
     return all(sizes[name] == size for name, size in column.where)
 
 
-def _cell(
-    published: PublishedTable,
-    figure: PublishedFigure,
-    measured: tuple[float | None, float | None],
-) -> PublishedCell:
-    ours, spread = measured
+def _cell(published: PublishedTable, figure: PublishedFigure, ours: _Measured) -> PublishedCell:
     found = recompute_figure(published, figure)
     number = found.derivation.value if found.derivation else None
+    low, high = _repeat(ours, published.runs)
     return PublishedCell(
         variant=figure.variant or figure.row,
         column=figure.column,
         published=figure.value,
         published_std=figure.std,
-        ours=ours,
-        ours_std=spread,
-        deviation=None if ours is None or figure.value is None else ours - figure.value,
+        ours=ours.mean,
+        ours_std=ours.std_settings,
+        deviation=None if ours.mean is None or figure.value is None else ours.mean - figure.value,
         recomputes=_RECOMPUTES[found.verdict],
         recomputed=number if isinstance(number, float | int) else None,
         note=found.why or figure.note,
+        repeat_low=low,
+        repeat_high=high,
     )
+
+
+def _repeat(ours: _Measured, runs: int | None) -> tuple[float | None, float | None]:
+    return (runs and repeat_interval(ours.by_seed, runs)) or (None, None)

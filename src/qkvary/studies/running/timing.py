@@ -67,7 +67,7 @@ def estimate_language_seconds(run: RunConfig) -> float:
     """
     torch.set_num_threads(run.threads)
     network, training = cast("LanguageModelConfig", run.network), run.training
-    length = min(TIMED_TOKENS, run.task.sequence_length)
+    length = min(TIMED_TOKENS, run.sequence_length)
     macs = network_macs(network, length=length).total
     rows = max(1, min(training.batch_size, MOST_TIMED_MACS // macs))
     sample = torch.zeros(rows, length, dtype=torch.long)
