@@ -6,10 +6,10 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from qkvary.arch.canonical import ADDED_LATER, NAMES_NOTHING, stored
+from qkvary.arch.canonical import NAMES_NOTHING, stored
 from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
-from qkvary.data.image_sets import IMAGE_SETS, ImageSet, ImageSetName
+from qkvary.tasks.image_config import ImageTaskConfig
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
 """The five synthetic tasks."""
@@ -23,10 +23,6 @@ Protocol = Literal["packed", "padded-paper"]
 NumberProtocol = Literal["as-published", "clean"]
 """Spelled numbers without 8000, the last windows scored as validation and as test; or all numbers,
 with windows of all sizes of numbers in three disjoint splits."""
-
-ImageSplits = Literal["clean", "as-published"]
-"""``clean`` holds validation images out; ``as-published`` validates on the test images, or on
-images that are mostly trained on too."""
 
 TranslationProtocol = Literal["as-published", "clean"]
 """Loss and BLEU of paper 2's code, which padding dilutes and marks inflate; or per token, and
