@@ -104,7 +104,9 @@ def test_an_error_ends_all_at_once(
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_each_process_may_be_asked_to_stop_and_no_checkpoint_is_lost(folder: Folder, whole: str, rank: int) -> None:
+def test_each_process_may_be_asked_to_stop_and_no_checkpoint_is_lost(
+    folder: Folder, whole: str, rank: int
+) -> None:
     pids = folder.start(2, *LONG, *OFTEN)
     while not folder.checkpoints():
         time.sleep(0.005)
