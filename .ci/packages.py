@@ -38,6 +38,8 @@ EXTRAS = {
     ),
     "train,hf": ("export tiny-k --out exported",),
     "train,eval": ("evaluate --help",),
+    # Its data is not there; that it can be scored is seen first.
+    "train,translation": ("studies",),
 }
 """The commands that each extra is for."""
 

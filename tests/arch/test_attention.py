@@ -76,6 +76,19 @@ def test_ranks_are_resolved() -> None:
             {"kernel": "sdpa"},
             "expected kernel auto or explicit for diagonal normalisation, got sdpa",
         ),
+        (
+            "QKV@soft",
+            {"kernel": "sdpa"},
+            "expected kernel auto or explicit for the core soft, got sdpa, which has a softmax",
+        ),
+        (
+            "QKV@sima",
+            {"causal": True},
+            (
+                "expected a bidirectional layer for the core sima, got a causal one: its norms "
+                "over all tokens would show every token the future"
+            ),
+        ),
         ("Q-K-V[d/5]", {}, "expected a width divisible by 5 for rank d/5, got 24"),
     ],
 )
@@ -107,7 +120,14 @@ def test_position_sizes_are_checked(fields: dict[str, object], message: str) -> 
 
 
 @pytest.mark.parametrize(
-    "fields", [{"std": 0.0}, {"output_std": -1.0}, {"std": 1e30}, {"output_std": math.nan}]
+    "fields",
+    [
+        {"std": 0.0},
+        {"output_std": -1.0},
+        {"std": 1e30},
+        {"output_std": math.nan},
+        {"embedding_std": 0.0},
+    ],
 )
 def test_deviations_are_positive_and_plausible(fields: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="expected a std above 0 and up to 1,000, got"):
@@ -181,7 +201,7 @@ def score_deviation(label: str, scheme: InitScheme, identity: IdentityScale) -> 
     return math.sqrt(sum(squares) / len(squares))
 
 
-@pytest.mark.parametrize("scheme", ["torch", "xavier", "normal"])
+@pytest.mark.parametrize("scheme", ["torch", "xavier", "xavier-matrices", "normal"])
 @pytest.mark.parametrize(
     "label",
     [

@@ -57,6 +57,34 @@ from qkvary.arch.table import VARIANTS
             "K and V",
         ),
         (
+            "Q=K-V@diag-norm-unscaled@t2.0",
+            (
+                "value learned; query and key read one projection; the diagonal of K Kᵀ is divided "
+                "by its norm before the score scale is applied; softmax temperature 2"
+            ),
+            "softmax((s D((x Wk) (x Wk)ᵀ)) / 2) (x Wv)",
+            "K and V",
+        ),
+        (
+            "Q-K=V@w4@s8@t2.0@soft",
+            (
+                "query learned; key and value read one projection; attention reaches 4 tokens; "
+                "attention also reaches tokens at distances that 8 divides; softmax temperature 2; "
+                "no softmax: weights are the Gaussian kernel of query and key, not normalised"
+            ),
+            "exp((-s |(x Wq)ᵢ - (x Wk)ⱼ|² / 2) / 2) (x Wk)",
+            "K",
+        ),
+        (
+            "I-K-V@sima",
+            (
+                "key and value each learned; query is the layer input; no softmax: each channel of "
+                "query and key is divided by its l1 norm over the tokens"
+            ),
+            "(x / ‖x‖₁) ((x Wk) / ‖(x Wk)‖₁)ᵀ (x Wv)",
+            "K and V",
+        ),
+        (
             "Q-I-I",
             "query learned; key and value are the layer input",
             "softmax(s (x Wq) xᵀ) x",

@@ -48,7 +48,7 @@ def test_every_entry_fits_a_layer_and_is_described(entry: NamedVariant) -> None:
     assert config.score_scale > 0
     sentence, equation = describe(entry.variant), write_equation(entry.variant)
     assert re.fullmatch(r"[a-z1-9].*[^.;]", sentence), sentence
-    assert equation.startswith("softmax(")
+    assert equation.startswith("softmax(") == (entry.variant.core == "softmax")
     assert equation.count("(") == equation.count(")")
     assert name_cached(entry.variant)
 

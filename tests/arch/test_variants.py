@@ -83,6 +83,27 @@ TIED = share("k", "k", "v")
             "expected a window of at least 1 token, got 0",
         ),
         (
+            {"sharing": QKV_SHARING, "stride": 1},
+            (
+                "expected a stride of at least 2 tokens, got 1; without a stride every distance is "
+                "seen"
+            ),
+        ),
+        (
+            {"sharing": TIED, "core": "soft", "plus": True, "diagonal": "mean"},
+            (
+                "expected no plus or diagonal with the core soft, where they have no meaning; "
+                "choices: positions, window, stride or temperature"
+            ),
+        ),
+        (
+            {"sharing": TIED, "core": "sima", "temperature": 0.5},
+            (
+                "expected no temperature with the core sima, where it has no meaning; choices: no "
+                "score term"
+            ),
+        ),
+        (
             {"sharing": QKV_SHARING, "temperature": 0.0},
             "expected a positive temperature, got 0.0",
         ),
@@ -124,6 +145,7 @@ def test_a_product_without_meaning_is_refused(fields: dict[str, object], message
         {"sharing": share("x", "x", "v"), "query_form": "map"},
         {"sharing": TIED, "diagonal": "mean", "plus": True},
         {"sharing": share("k", "k", "k"), "k_rank": Rank(2)},
+        {"sharing": QKV_SHARING, "core": "soft", "positions": "rotary", "stride": 2},
     ],
 )
 def test_a_product_with_meaning_is_accepted(fields: dict[str, object]) -> None:

@@ -1,8 +1,11 @@
 """Every product of the grammar that the configuration accepts, for hypothesis."""
 
+from typing import get_args
+
 from hypothesis import strategies as st
 
 from qkvary.arch.sharing import SHARINGS
+from qkvary.arch.terms import Core, DiagonalNorm
 from qkvary.arch.variants import Rank, Variant
 
 RANKS = (
@@ -20,7 +23,9 @@ FIELDS = st.fixed_dictionaries(
         "plus": st.booleans(),
         "positions": st.sampled_from(["none", "relative", "alibi", "rotary"]),
         "window": st.none() | st.integers(1, 4096),
-        "diagonal": st.sampled_from(["none", "mean", "norm"]),
+        "stride": st.none() | st.integers(2, 4096),
+        "diagonal": st.sampled_from(get_args(DiagonalNorm)),
+        "core": st.sampled_from(get_args(Core)),
         "temperature": st.floats(1e-12, 1e12) | st.sampled_from([1.0, 0.5, 2.0, 1e-7]),
     },
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qkvary.cli._options import Where, choose_study, complete_study, parse_seeds
+from qkvary.cli._options import Part, choose_study, complete_study, parse_seeds
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_study
 
@@ -30,8 +30,8 @@ def test_more_seeds_than_anyone_means_are_refused(text: str) -> None:
 
 
 def test_options_change_every_run_of_a_study() -> None:
-    where = Where(seeds="11,13", device="cuda:1", dtype="float64")
-    runs = [cell.run for cell in choose_study("quickstart", where).cells()]
+    part = Part(seeds="11,13", device="cuda:1", dtype="float64")
+    runs = [cell.run for cell in choose_study("quickstart", part).cells()]
     assert {(run.seed, run.device, run.dtype) for run in runs} == {
         (11, "cuda:1", "float64"),
         (13, "cuda:1", "float64"),
@@ -39,13 +39,27 @@ def test_options_change_every_run_of_a_study() -> None:
 
 
 def test_without_options_a_study_is_what_its_file_says() -> None:
-    assert choose_study("quickstart", Where()) == load_study("quickstart")
+    assert choose_study("quickstart", Part()) == load_study("quickstart")
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "CPU", ""])
 def test_unknown_devices_are_refused(device: str) -> None:
     with pytest.raises(UsageError, match="expected a device such as cpu"):
-        choose_study("quickstart", Where(device=device))
+        choose_study("quickstart", Part(device=device))
+
+
+def test_options_select_a_part_of_a_study() -> None:
+    part = Part(tasks=("swap",), variants=("q,k=v",), seeds="3")
+    study = choose_study("quickstart", part)
+    assert {(cell.run.task.name, cell.variant, cell.seed) for cell in study.cells()} == {
+        ("swap", "QKV", 3),
+        ("swap", "Q-K=V", 3),
+    }
+    assert study.description.endswith("This is the part of task swap and variant Q-K=V.")
+    assert part.written == "--task swap --variant q,k=v"
+    whole = {cell.run_key for cell in load_study("quickstart").cells()}
+    zero = choose_study("quickstart", Part(tasks=("swap",), seeds="0"))
+    assert {cell.run_key for cell in zero.cells()} <= whole
 
 
 def test_the_shell_is_offered_the_studies() -> None:

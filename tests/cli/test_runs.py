@@ -34,7 +34,7 @@ def fill(store: Store, cell: Cell, outcome: float | str, **more: Any) -> None:
 @pytest.fixture
 def study(monkeypatch: pytest.MonkeyPatch) -> Study:
     study = make_study(variants=("QKV", "Q-K=V", "MQA"), seeds=(1, 2))
-    monkeypatch.setattr("qkvary.studies.catalog.load_study", lambda _name: study)
+    monkeypatch.setattr("qkvary.studies.catalog.load_study", lambda *_: study)
     return study
 
 
@@ -218,4 +218,5 @@ def test_a_plan_makes_nothing(
     assert main(["study", "made-up", "--out", str(folder), "--dry-run", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["runs"], document["open"], document["seeds"]) == (6, 6, [1, 2])
+    assert document["estimated_seconds"] > 0
     assert not folder.exists()

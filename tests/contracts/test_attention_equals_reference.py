@@ -12,6 +12,8 @@ from qkvary.nn.attention import Attention
 from tests.contracts.variant_cases import (
     BATCH,
     DECISIVE,
+    EVERY_LABEL,
+    FUSED,
     GATE,
     LABELS,
     TOKENS,
@@ -32,7 +34,6 @@ Calls = dict[str, Tensor | None]
 MASKED: Calls = {"attention_mask": padding_mask(), "document_ids": documents(), "positions": None}
 PLAIN: Calls = {"attention_mask": None, "document_ids": None, "positions": None}
 ROTARY = [label for label in LABELS if "rotary" in label]
-FUSED = [label for label in LABELS if "diag" not in label]
 
 
 def gradients(named: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -72,12 +73,16 @@ def compare(config: AttentionConfig, call: Calls, *, batch: int = BATCH) -> floa
     )
 
 
-@variant_pairs("label, causal", LABELS, (True, False))
+@variant_pairs("label, causal", EVERY_LABEL, (True, False))
 def test_plain_sequences(label: str, causal: bool) -> None:
     assert compare(make_config(label, causal=causal), PLAIN, batch=1) < GATE
 
 
+<<<<<<< HEAD
 @variant_values("label, causal", LABELS, (True, False))
+=======
+@variant_pairs("label, causal", EVERY_LABEL, (True, False))
+>>>>>>> main
 def test_padding_and_documents(label: str, causal: bool) -> None:
     assert compare(make_config(label, causal=causal), MASKED) < GATE
 
@@ -87,6 +92,20 @@ def test_padding_and_documents(label: str, causal: bool) -> None:
 def test_the_meanings_of_a_rotated_value(label: str, value_rope: ValueRope, causal: bool) -> None:
     config = make_config(label, causal=causal, value_rope=value_rope)
     assert compare(config, PLAIN, batch=1) < GATE
+
+
+@pytest.mark.filterwarnings("ignore:value_rope 'rotated'")
+@pytest.mark.parametrize("label", ["QKV@rotary", "Q-I-V@rotary", "Q=V@rotary"])
+@pytest.mark.parametrize("value_rope", ["counter", "rotated"])
+def test_a_value_of_its_own_may_be_rotated_too(label: str, value_rope: ValueRope) -> None:
+    position = PositionConfig(value_rope=value_rope, rotates_value=True)
+    config = make_config(label, causal=True, position=position)
+    plain = make_config(label, causal=True, position=PositionConfig(value_rope=value_rope))
+    assert compare(config, MASKED) < GATE
+    x = random_input(37)
+    with torch.no_grad():
+        rotated, other = Attention(config).double()(x), Attention(plain).double()(x)
+    assert distance(rotated, other) > 0.1
 
 
 @pairwise(

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig, Kernel, ValueRope
-from qkvary.arch.caches import CacheOptions, CacheStorage
+from qkvary.arch.attention import AttentionConfig, Kernel, PositionConfig, ValueRope
+from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage
 from qkvary.arch.networks import LanguageModelConfig, Positions
 from qkvary.costs.cache import cache_bytes_per_sequence
 from qkvary.nn.attention import Attention
@@ -122,6 +122,19 @@ def test_every_meaning_of_a_rotated_value(
     x = random_input(71)
     with torch.no_grad():
         assert distance(decode_in_chunks(layer, x, cuts), layer(x)) < GATE
+
+
+@pytest.mark.parametrize("layout", ["sources", "rotated", "input"])
+def test_a_rotated_value_of_its_own_is_decoded(layout: CacheLayout) -> None:
+    position = PositionConfig(rotates_value=True)
+    config = make_config("QKV@rotary", causal=True, position=position)
+    layer = Attention(config).double()
+    randomize(layer, seed=67)
+    x, options = random_input(71), CacheOptions(layout=layout)
+    cache = LayerCache(config, options=options)
+    with torch.no_grad():
+        found = torch.cat([layer(part, cache=cache) for part in x.split(3, dim=1)], dim=1)
+        assert distance(found, layer(x)) < GATE
 
 
 @pytest.mark.parametrize("label", DECISIVE)

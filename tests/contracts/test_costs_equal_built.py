@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qkvary.arch.attention import Kernel, PositionConfig
+from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.costs.formats import Dtype
@@ -20,9 +21,11 @@ from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
+from qkvary.studies.protocols import NUMBER_VARIANTS, number_network
 from tests.contracts.flops import FlopCounter
 from tests.contracts.variant_cases import (
     DECISIVE,
+    EVERY_LABEL,
     LABELS,
     make_config,
     make_encoder_config,
@@ -85,6 +88,16 @@ def test_language_models(label: str) -> None:
     assert cache.nbytes == costs.cache_bytes_per_sequence
 
 
+@pytest.mark.parametrize("label", NUMBER_VARIANTS)
+def test_the_published_network_of_numbers(label: str) -> None:
+    config = number_network(16).with_variant(parse_variant(label))
+    costs = network_costs(config, length=TOKENS.shape[1])
+    model = LanguageModel(config).eval()
+    assert_parts_equal(model, costs.parameters)
+    with sdpa_kernel(SDPBackend.MATH):
+        assert count_macs(model) == costs.macs_per_sequence
+
+
 @variant_values("label", LABELS)
 def test_training_steps(label: str) -> None:
     model = LanguageModel(make_language_model_config(label))
@@ -108,7 +121,7 @@ def test_decoded_tokens(label: str) -> None:
         assert counter.total == 2 * macs.total
 
 
-@variant_values("label", LABELS)
+@variant_values("label", EVERY_LABEL)
 def test_encoders(label: str) -> None:
     config = make_encoder_config(label)
     costs = network_costs(config, length=TOKENS.shape[1])
@@ -118,7 +131,7 @@ def test_encoders(label: str) -> None:
     assert costs.cache_bytes_per_token is None
 
 
-@variant_values("label", LABELS)
+@variant_values("label", EVERY_LABEL)
 def test_layers_without_biases_and_with_a_map_per_head(label: str) -> None:
     position = PositionConfig(plus_features=7, plus_per_head=True, relative_distance=5)
     config = make_config(label, causal=False, bias=False, out_bias=False, position=position)
@@ -144,7 +157,7 @@ def test_the_fused_kernel_costs_the_same(label: str) -> None:
 
 @variant_pairs(
     "label, dtype",
-    [*DECISIVE, "QKV@w1", "Q-K=V@w4", "(Q-MQA)+@rotary@w5"],
+    [*DECISIVE, "QKV@w1", "Q-K=V@w4", "Q-K=V@w4@s3", "(Q-MQA)+@rotary@w5"],
     ["float64", "float32", "bfloat16", "float16"],
 )
 def test_a_cache_holds_what_costs_say_at_any_time(label: str, dtype: Dtype) -> None:
@@ -157,8 +170,8 @@ def test_a_cache_holds_what_costs_say_at_any_time(label: str, dtype: Dtype) -> N
         costs = network_costs(config, length=stop, dtype=dtype)
         assert costs.cache_bytes_per_sequence is not None
         assert cache.nbytes == 5 * costs.cache_bytes_per_sequence
-        window = config.layers[0].variant.window
-        kept = stop if window is None else min(stop, window - 1)
+        window, stride = config.layers[0].variant.window, config.layers[0].variant.stride
+        kept = stop if window is None or stride else min(stop, window - 1)
         assert costs.cache_bytes_per_sequence == kept * (costs.cache_bytes_per_token or 0)
 
 
@@ -191,3 +204,13 @@ def test_every_kind_of_block_position_and_head(block: BlockConfig) -> None:
     costs = network_costs(encoder, length=TOKENS.shape[1])
     assert_parts_equal(Encoder(encoder), costs.parameters)
     assert count_macs(Encoder(encoder)) == costs.macs_per_sequence
+
+
+def test_an_encoder_that_reads_vectors() -> None:
+    config = dataclasses.replace(make_encoder_config("Q-K=V"), reads_vectors=True)
+    costs = network_costs(config, length=TOKENS.shape[1])
+    built = count_parts(Encoder(config))
+    assert (costs.parameters.total, costs.parameters.biases) == (built["total"], built["biases"])
+    with FlopCounter() as counter, torch.no_grad():
+        Encoder(config)(torch.zeros(1, TOKENS.shape[1], config.vocabulary))
+    assert counter.total == 2 * costs.macs_per_sequence

@@ -19,7 +19,13 @@ import pytest
 
 from qkvary.arch.canonical import always_written, stored_kind, stored_name
 from qkvary.arch.choices import field_hints
-from qkvary.arch.networks import EncoderConfig, LanguageModelConfig, Network
+from qkvary.arch.networks import (
+    EncoderConfig,
+    EncoderDecoderConfig,
+    LanguageModelConfig,
+    Network,
+    VisionTransformerConfig,
+)
 from qkvary.arch.variants import Variant
 from qkvary.inference.benchmark.peak_memory import MemoryJob, MemoryReading
 from qkvary.inference.benchmark.records import DecodeRecord
@@ -31,7 +37,17 @@ from qkvary.training.config import ExecutionSettings, RunConfig
 from tests.contracts.frozen_study import HALF, PORTABLE, STUDY
 from tests.studies_scripts.loading import load_script
 
-ADDED_LATER: dict[str, Any] = {"LanguageModelConfig.scale_embedding": False}
+ADDED_LATER: dict[str, Any] = {
+    "BlockConfig.feed_forward_dropout": None,
+    "EncoderConfig.reads_vectors": False,
+    "ImageTaskConfig.resize_to": None,
+    "Initialization.embedding_std": None,
+    "LanguageModelConfig.scale_embedding": False,
+    "PositionConfig.rotates_value": False,
+    "TrainingConfig.temperature": None,
+    "Setting.note": "",
+    "TrainingConfig.test_at": "last",
+}
 """By kind and stored name the default of each field that was added later, which stays."""
 FROZEN = Path(__file__).parent / "frozen"
 RECORDS = Path(__file__).resolve().parents[2] / "studies"
@@ -61,7 +77,9 @@ version on processors with and without AVX-512."""
 def nested(hint: Any) -> Iterator[type[Any]]:
     """The dataclasses that an annotation mentions, at any depth."""
     if hint is Network:
-        yield from nested(EncoderConfig | LanguageModelConfig)
+        yield from nested(
+            EncoderConfig | LanguageModelConfig | EncoderDecoderConfig | VisionTransformerConfig
+        )
     elif dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint is not Variant:
         yield hint
         for inner in field_hints(hint).values():

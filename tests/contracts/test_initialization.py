@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
+from qkvary.studies.protocols import number_network
 from tests.contracts.variant_cases import (
     DECISIVE,
     LABELS,
@@ -23,7 +25,7 @@ from tests.contracts.variant_cases import (
     variant_values,
 )
 
-SCHEMES: tuple[InitScheme, ...] = ("torch", "xavier", "normal")
+SCHEMES: tuple[InitScheme, ...] = get_args(InitScheme)
 
 
 @pytest.fixture(autouse=True)
@@ -101,11 +103,12 @@ def test_projections_have_their_deviation(label: str, scheme: InitScheme, matche
         make_language_model_config("QKV"), attention=attention, num_layers=1, init=init
     )
     layer = LanguageModel(config).stack.get_submodule("blocks.0.attention")
-    columns = {"torch": None, "normal": None}.get(scheme, 3 * 96 if matched else None)
+    columns = 3 * 96 if matched else None
     widths = {"QKV": 288, "Q=K-V": 192, "Q=K=V": 96, "Q-MQA": 120, "Q-K[d/4]-V": 288}
     expected = {
         "torch": 1 / math.sqrt(3 * 96),
         "xavier": math.sqrt(2 / (96 + (columns or widths[label]))),
+        "xavier-matrices": math.sqrt(2 / (96 + 96)),
         "normal": 0.03,
     }[scheme]
     for source in attention.variant.projections:
@@ -134,3 +137,36 @@ def test_normal_output_projections_may_be_smaller(label: str) -> None:
     for part in ("attention.o_proj", "feed_forward.down"):
         assert float(state[f"stack.blocks.0.{part}.weight"].std()) == pytest.approx(0.01, rel=0.15)
         assert state[f"stack.blocks.0.{part}.bias"].abs().max() == 0
+
+
+def test_each_matrix_may_be_drawn_by_itself_with_the_biases_of_torch() -> None:
+    network = number_network(16).with_variant(parse_variant("(Q=K-V)+"))
+    state = build(network, 7).state_dict()
+    block = "stack.blocks.0"
+    for name, bound in (
+        ("attention.k_proj.weight", math.sqrt(6 / (64 + 64))),
+        ("attention.v_proj.weight", math.sqrt(6 / (64 + 64))),
+        ("attention.o_proj.weight", math.sqrt(6 / (64 + 64))),
+        ("attention.plus.weight", math.sqrt(6 / (10 + 1))),
+        ("feed_forward.up.weight", math.sqrt(6 / (64 + 256))),
+        ("feed_forward.up.bias", math.sqrt(1 / 64)),
+        ("feed_forward.down.weight", math.sqrt(6 / (256 + 64))),
+        ("feed_forward.down.bias", math.sqrt(1 / 256)),
+    ):
+        assert 0.8 < float(state[f"{block}.{name}"].abs().max()) / bound <= 1, name
+    assert 0.8 < float(state["head_bias"].abs().max()) * math.sqrt(64) <= 1
+
+
+@pytest.mark.parametrize("tied_head", [True, False])
+def test_an_embedding_may_have_a_deviation_of_its_own(tied_head: bool) -> None:
+    config = make_language_model_config("QKV", tied_head=tied_head)
+    config = dataclasses.replace(config, vocabulary=97)
+    plain, chosen = (
+        build(dataclasses.replace(config, init=Initialization(embedding_std=std)), 7).state_dict()
+        for std in (None, 0.25)
+    )
+    values = chosen.pop("embedding") / 0.25
+    assert float(values.std()) == pytest.approx(1.0, rel=0.05)
+    # A normal deviate is beyond two in one of 22 cases, a uniform one never.
+    assert 0.02 < float((values.abs() > 2).float().mean()) < 0.08
+    assert all(torch.equal(value, plain[name]) for name, value in chosen.items())

@@ -1,6 +1,7 @@
-"""New kinds of network need no change of the package: a patch classifier, an encoder-decoder."""
+"""New kinds of network need no change of the package; attention and decoding over a memory."""
 
 import copy
+import itertools
 from pathlib import Path
 
 import pytest
@@ -14,26 +15,31 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig, Network
+from qkvary.arch.networks import (
+    BlockConfig,
+    CrossSharing,
+    EncoderDecoderConfig,
+    LanguageModelConfig,
+    Network,
+)
+from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.macs import forward_macs
 from qkvary.costs.network import network_costs
+from qkvary.inference.beams import search
 from qkvary.inference.decoding import generate
+from qkvary.inference.requests import Request
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.decoder import Decoder
+from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import Task
 from qkvary.training.config import OptimizerConfig, RunConfig, TrainingConfig
 from qkvary.training.loop import train
-from tests.contracts import encoder_decoder, patch_classifier
-from tests.contracts.encoder_decoder import (
-    EncoderDecoder,
-    EncoderDecoderConfig,
-    MemoryCache,
-    ReverseTranslation,
-)
+from tests.contracts import patch_classifier
+from tests.contracts.encoder_decoder import BEGIN, END, ReverseTranslation
 from tests.contracts.patch_classifier import (
     BrightestPatch,
     PatchClassifier,
@@ -65,13 +71,20 @@ PATCHES = PatchClassifierConfig(
 def _described(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one entry in ``arch`` that a new kind of network needs."""
     monkeypatch.setitem(models.DESCRIPTIONS, PatchClassifierConfig, patch_classifier.describe)
-    monkeypatch.setitem(models.DESCRIPTIONS, EncoderDecoderConfig, encoder_decoder.describe)
 
 
-def translation(label: str = "Q-K=V") -> EncoderDecoderConfig:
+def translation(label: str = "Q-K=V", cross: CrossSharing = "same") -> EncoderDecoderConfig:
     layer = AttentionConfig(d_model=16, num_heads=4, variant=parse_variant(label), causal=True)
     return EncoderDecoderConfig(
-        attention=layer, block=BlockConfig(d_ff=29), num_layers=2, vocabulary=7, max_tokens=11
+        attention=layer,
+        block=BlockConfig(d_ff=29),
+        num_layers=2,
+        vocabulary=8,
+        source_vocabulary=7,
+        padding=END,
+        max_tokens=11,
+        cross_sharing=cross,
+        scale_embedding=False,
     )
 
 
@@ -119,9 +132,10 @@ def test_a_classifier_over_patches_is_counted_and_learns(tmp_path: Path) -> None
     assert scores["test_accuracy"] > 0.9
 
 
+@pytest.mark.parametrize("cross", ["none", "same"])
 @pytest.mark.parametrize("label", CROSSING)
-def test_an_encoder_decoder_is_counted(label: str) -> None:
-    config = translation(label)
+def test_an_encoder_decoder_is_counted(label: str, cross: CrossSharing) -> None:
+    config = translation(label, cross)
     model, source, tokens = (
         EncoderDecoder(config),
         torch.arange(2, 7)[None],
@@ -132,20 +146,57 @@ def test_an_encoder_decoder_is_counted(label: str) -> None:
     assert macs.total == count_macs(model, tokens, source=source)
 
 
+@pytest.mark.parametrize("cross", ["none", "same"])
 @pytest.mark.parametrize("label", CROSSING)
-def test_steps_through_caches_equal_one_pass(label: str) -> None:
-    config = translation(label)
+def test_steps_through_caches_equal_one_pass(label: str, cross: CrossSharing) -> None:
+    config = translation(label, cross)
     model = EncoderDecoder(config).double()
     assert isinstance(model, Decoder)
     batch = ReverseTranslation(6).batch(0, 3, 0)
     assert batch.source is not None
     with torch.no_grad():
         whole = model(batch.inputs, source=batch.source)
-        cache = MemoryCache(config, *model.encode(batch.source))
+        cache = EncoderDecoderCache(config, *model.encode(batch.source))
         steps = [model(batch.inputs[:, n : n + 1], cache=cache) for n in range(7)]
-        # What cross attention stored is read, and not made again: another memory changes nothing.
-        assert {layer.length for layer in cache.crossing.layers} == {6}
-    torch.testing.assert_close(torch.cat(steps, dim=1), whole, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(torch.cat(steps, dim=1), whole, rtol=1e-12, atol=1e-12)
+    # What cross attention stored is read, and not made again: another memory changes nothing.
+    assert {layer.length for layer in cache.cross.layers} == {6}
+    held = model_cache_bytes(as_model(config), context=7, stored_as="fp32", encoder_tokens=6)
+    assert cache.nbytes == 2 * 3 * held
+
+
+@pytest.mark.parametrize("label", ["(Q=K-V)+", "Q-K=V"])
+def test_beams_over_a_memory_find_the_most_probable_translation(label: str) -> None:
+    config = translation(label)
+    model = EncoderDecoder(config).double().eval()
+    source = torch.tensor([[3, 5, 2, 6]])
+    memory = model.encode(source)
+    request = Request(prompt=(BEGIN,), max_new_tokens=2, stop_tokens=(END,))
+    (best, *_) = search(
+        model,
+        request,
+        # As many as there are continuations, so that none is given up.
+        beams=8**2,
+        length_penalty=0.0,
+        new_cache=lambda limit: EncoderDecoderCache(config, *memory, max_tokens=limit),
+    )
+    answers = [answer for length in range(3) for answer in itertools.product(*[OTHERS] * length)]
+    totals = {answer: total_of(model, source, answer) for answer in answers}
+    likeliest = max(totals, key=lambda answer: totals[answer])
+    assert best.tokens == likeliest
+    assert best.logprob == pytest.approx(totals[likeliest], rel=1e-9)
+
+
+OTHERS = [token for token in range(8) if token != END]
+
+
+def total_of(model: EncoderDecoder, source: torch.Tensor, answer: tuple[int, ...]) -> float:
+    """The log-probability of a translation, in one pass; a short one ends."""
+    said = [*answer, END][:2]
+    inputs = torch.tensor([[BEGIN, *said[:-1]]])
+    with torch.no_grad():
+        logprobs = model(inputs, source=source).log_softmax(-1)[0]
+    return sum(logprobs[place, token].item() for place, token in enumerate(said))
 
 
 def test_an_encoder_decoder_learns_by_what_it_generates(tmp_path: Path) -> None:
@@ -208,10 +259,16 @@ def test_a_wrapped_network_generates() -> None:
 
 def test_a_memory_that_has_no_meaning_is_refused() -> None:
     x = torch.zeros(1, 3, 12)
-    for fields in ({"causal": True}, {"variant": parse_variant("QKV@w2")}):
+    for fields in (
+        {"causal": True},
+        *({"variant": parse_variant(f"QKV@{one}")} for one in ("w2", "s2")),
+    ):
         layer = Attention(AttentionConfig(d_model=12, num_heads=4, **fields))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="expected a layer that is not causal, has no window"):
             layer(x, memory=x)
+    layer = Attention(AttentionConfig(d_model=12, num_heads=4, variant=parse_variant("QKV@sima")))
+    with pytest.raises(ValueError, match="expected a core without norms over the tokens with a"):
+        layer(x, memory=x)
     layer = Attention(AttentionConfig(d_model=12, num_heads=4))
     with pytest.raises(ValueError, match="expected a layout of 3 queries over the 5 tokens of the"):
         layer(x, memory=torch.zeros(1, 5, 12), layout=Layout(new_tokens=3))

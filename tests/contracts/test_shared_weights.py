@@ -63,6 +63,8 @@ def unshare(layer: Attention) -> Attention:
         plus=old.plus,
         positions=old.positions,
         window=old.window,
+        stride=old.stride,
+        core=old.core,
         temperature=old.temperature,
     )
     free = Attention(dataclasses.replace(config, variant=variant)).double()

@@ -15,6 +15,10 @@ from qkvary.tasks.contract import Batch, Task
 from tests.tasks.tiny_networks import VOCABULARIES, tiny_network, tiny_task
 
 ROOM = Path(qkvary.tasks.__path__[0])
+INPUTS = {"anomaly": (11, 64), "images": (1, 6, 6)}
+"""The shape of an input that is no row of 7 tokens, and has one target."""
+TOKENS = {"anomaly": 11, "images": 5}
+"""The tokens of a sequence, where they are not 7."""
 
 
 @pytest.fixture(params=task_names())
@@ -28,7 +32,15 @@ def task(name: str) -> Task:
 
 
 def test_task_files_and_task_names_are_one_list() -> None:
-    assert set(task_names()) == {*get_args(SequenceTaskName), "characters", "language"}
+    assert set(task_names()) == {
+        *get_args(SequenceTaskName),
+        "anomaly",
+        "characters",
+        "images",
+        "language",
+        "numbers",
+        "translation",
+    }
 
 
 def test_file_says_what_it_is_and_has_one_load(name: str) -> None:
@@ -72,10 +84,12 @@ def test_batch_is_a_pure_function_of_step_size_and_seed(name: str, task: Task) -
     assert not torch.equal(batches[9, 0].inputs, batches[10, 0].inputs)
 
 
-def test_batch_has_tokens_in_and_classes_out(task: Task) -> None:
+def test_batch_has_tokens_or_images_in_and_classes_out(name: str, task: Task) -> None:
     batch = task.batch(3, 5, 0)
-    assert batch.inputs.shape == batch.targets.shape == (5, 7)
-    assert batch.inputs.dtype == batch.targets.dtype == torch.int64
+    assert batch.inputs.shape == (5, *INPUTS.get(name, (7,)))
+    assert batch.targets.shape == ((5,) if name in INPUTS else (5, 7))
+    assert batch.inputs.dtype == (torch.float32 if name in INPUTS else torch.int64)
+    assert batch.targets.dtype == torch.int64
 
 
 def test_an_untrained_network_is_at_chance(name: str, task: Task) -> None:
@@ -121,10 +135,11 @@ def test_evaluation_is_deterministic_and_has_the_headline(
 def test_attention_example_is_a_distribution_per_row(name: str, task: Task) -> None:
     example = task.attention_example(task.build(tiny_network(name), 5).eval())
     assert example is not None
-    assert example.maps.shape == (2, 3, 7, 7)
-    torch.testing.assert_close(example.maps.sum(-1), torch.ones(2, 3, 7))
-    assert len(example.tokens) == len(example.targets) == 7
-    assert all(target is None or 0 <= target < 7 for target in example.targets)
+    tokens = TOKENS.get(name, 7)
+    assert example.maps.shape == (2, 3, tokens, tokens)
+    torch.testing.assert_close(example.maps.sum(-1), torch.ones(2, 3, tokens))
+    assert len(example.tokens) == len(example.targets) == tokens
+    assert all(target is None or 0 <= target < tokens for target in example.targets)
 
 
 def test_the_other_network_is_refused(name: str, task: Task) -> None:
@@ -133,9 +148,10 @@ def test_the_other_network_is_refused(name: str, task: Task) -> None:
         task.build(other, 0)
 
 
-def test_shorter_networks_are_refused(name: str, task: Task) -> None:
-    with pytest.raises(ValueError, match="at least 7 max_tokens"):
-        task.build(tiny_network(name, length=6), 0)
+def test_smaller_networks_are_refused(name: str, task: Task) -> None:
+    expected = {"anomaly": "at least 11 max_tokens", "images": "with image_size 6, "}
+    with pytest.raises(ValueError, match=expected.get(name, "at least 7 max_tokens")):
+        task.build(tiny_network(name, length=4 if name in INPUTS else 6), 0)
 
 
 @pytest.mark.parametrize("rows", [slice(0, 5), slice(1, 4), slice(4, 5), slice(0, 1)])
@@ -148,6 +164,9 @@ def test_rows_of_a_batch_are_rows_of_the_batch(task: Task, rows: slice) -> None:
 def test_batch_is_what_the_loss_reads(task: Task, name: str) -> None:
     model = task.build(tiny_network(name), 5).eval()
     batch = task.batch(0, 5, 0)
-    logits = model(batch.inputs)
+    more = {} if batch.source is None else {"source": batch.source}
+    logits = model(batch.inputs, **more)
+    # The softmax of set anomaly is over images.
+    logits = logits[..., 0] if name == "anomaly" else logits
     picked = logits.log_softmax(-1).gather(-1, batch.targets[..., None])
     torch.testing.assert_close(task.loss(model, Batch(*batch)), -picked.mean())

@@ -19,13 +19,13 @@ from qkvary.arch.attention import AttentionConfig, PositionConfig, ValueRope
 from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.arch.table import VARIANTS
-from qkvary.arch.terms import TERMS
+from qkvary.arch.terms import CORES, TERMS
 from qkvary.arch.variants import Variant
 from tests.pairwise import pairwise
 
 D_MODEL, HEADS, HEAD_DIM = 20, 4, 5
 BATCH, TOKENS = 3, 7
-WINDOW, REACH, PLUS_FEATURES = 3, 2, 10
+WINDOW, STRIDE, REACH, PLUS_FEATURES = 3, 2, 2, 10
 
 GATE = 1e-12
 """Of the deviation of what is compared; rounding is about 1e-14, mistakes are above 1e-6."""
@@ -44,6 +44,12 @@ COMBINED = (
     "Q-I-I@rotary",
     "I-K=V@rotary",
     "I[map]-I-V",
+    "(Q-K=V/2)+@relative@w3@s2",
+    "Q=K=V@rotary@s2@diag-norm-unscaled@t0.5",
+    "Q-K=V/1@alibi@w3@s2@t0.5@soft",
+    "Q=K=V@relative@soft",
+    "I-K=V@rotary@soft",
+    "Q[map]=K=V/2@sima",
 )
 """Products that nobody wrote down: each option meets several others."""
 
@@ -51,7 +57,7 @@ COMBINED = (
 TERM_LABELS = {
     term.name: {
         "plus": "(Q=K=V)+",
-        "diagonal": "Q=K=V@diag-mean",
+        "diagonal": f"Q=K=V@diag-{term.values[0] if term.values else ''}",
         "temperature": "Q=K=V@t0.5",
     }.get(term.field, f"Q=K=V@{term.name}")
     for term in TERMS
@@ -63,6 +69,8 @@ def _with_heads(variant: Variant) -> list[Variant]:
     if variant.window is not None:
         # The table's window is longer than a test's sequence.
         variant = dataclasses.replace(variant, window=WINDOW)
+    if variant.stride is not None:
+        variant = dataclasses.replace(variant, stride=STRIDE)
     found = [variant]
     for heads in (2, 1) if variant.num_kv_heads is None else ():
         try:
@@ -79,8 +87,14 @@ def _all_labels() -> list[str]:
     return list(dict.fromkeys(format_label(variant) for variant in variants))
 
 
-LABELS = _all_labels()
+EVERY_LABEL = _all_labels()
 """The canonical label of every case."""
+
+LABELS = [label for label in EVERY_LABEL if CORES[parse_variant(label).core].has_causal]
+"""Those that have a causal form, and so a language model and a cache."""
+
+FUSED = [label for label in LABELS if "diag" not in label and "@so" not in label]
+"""Those that SDPA computes."""
 
 DECISIVE = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "GQA-2", "Q-MQA", "I-K=V", "Q=K=V@relative")
 """A few that between them use every part, for contracts that are slow."""
@@ -130,13 +144,14 @@ def make_config(
     )
     given: dict[str, object] = {"position": position, "kernel": "explicit", **fields}
     variant = parse_variant(label)
-    if variant.diagonal != "none":
+    if variant.diagonal != "none" or variant.core != "softmax":
         given["kernel"] = "explicit"  # the fused kernel is refused: it keeps its scores to itself
     return AttentionConfig(
         d_model=D_MODEL,
         num_heads=HEADS,
         variant=variant,
-        causal=causal,
+        # A core without a causal form is bidirectional in every case.
+        causal=causal and CORES[variant.core].has_causal,
         **given,  # type: ignore[arg-type]
     )
 

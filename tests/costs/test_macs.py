@@ -17,6 +17,7 @@ from qkvary.costs.macs import (
     decode_macs,
     network_macs,
     score_macs,
+    visible_keys,
     visible_pairs,
 )
 
@@ -52,18 +53,48 @@ def test_savings_shrink_with_the_length_as_in_the_papers_table(
         assert 100 * (1 - shared / full) == pytest.approx(saving, abs=0.005)
 
 
-@given(length=st.integers(1, 23), window=st.none() | st.integers(1, 29), causal=st.booleans())
+@given(
+    length=st.integers(1, 23),
+    window=st.none() | st.integers(1, 29),
+    stride=st.none() | st.integers(2, 29),
+    causal=st.booleans(),
+)
 def test_visible_pairs_are_those_one_can_count(
-    length: int, window: int | None, causal: bool
+    length: int, window: int | None, stride: int | None, causal: bool
 ) -> None:
-    config = AttentionConfig(
-        d_model=6, num_heads=2, causal=causal, variant=dataclasses.replace(QKV, window=window)
-    )
-    reach = window or length
+    variant = dataclasses.replace(QKV, window=window, stride=stride)
+    config = AttentionConfig(d_model=6, num_heads=2, causal=causal, variant=variant)
+
+    def is_visible(distance: int) -> bool:
+        if window is not None and abs(distance) < window:
+            return True
+        return distance % stride == 0 if stride else window is None
+
     counted = sum(
-        abs(i - j) < reach and (j <= i or not causal) for i in range(length) for j in range(length)
+        is_visible(i - j) and (j <= i or not causal) for i in range(length) for j in range(length)
     )
     assert visible_pairs(config, length) == counted
+
+
+@pytest.mark.parametrize(("label", "keys"), [("QKV@w4", 4), ("QKV@s4", 9), ("QKV@w4@s4", 9)])
+def test_a_stride_leaves_every_key_to_be_read(label: str, keys: int) -> None:
+    config = AttentionConfig(d_model=6, num_heads=2, causal=True, variant=parse_variant(label))
+    assert visible_keys(ProjectedAttention(config=config), context=9) == keys
+
+
+@pytest.mark.parametrize(
+    ("label", "length", "macs"),
+    [
+        # Fewer tokens than channels of a head: a map of 2 x 2 pairs, as in a softmax.
+        ("QKV@sima", 2, 2 * 2 * 2 * 6),
+        # More: k^T v of one KV head and q (k^T v) of both, 3 x 3 channels each.
+        ("MQA@sima", 7, 7 * 9 + 2 * 7 * 9),
+        ("MQA", 7, 2 * 7 * 7 * 6),
+    ],
+)
+def test_without_a_softmax_the_cheaper_order_is_counted(label: str, length: int, macs: int) -> None:
+    config = AttentionConfig(d_model=6, num_heads=2, variant=parse_variant(label))
+    assert score_macs(config, length, "square") == macs
 
 
 @pytest.mark.parametrize(

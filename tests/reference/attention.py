@@ -116,7 +116,8 @@ def read_token(
     key, value = sources[sharing.key], sources[sharing.value]
     if config.variant.positions == "rotary":
         turned = [_rotate(config, head, position) for head in key]
-        value = turned if _value_is_rotated(config) else value
+        if _value_is_rotated(config):
+            value = [_rotate(config, head, position) for head in value]
         query, key = [_rotate(config, head, position) for head in query], turned
     return Token(query, key, value, position)
 
@@ -162,7 +163,12 @@ def attend_token(
     mixed: list[Tensor] = []
     for head in range(config.num_heads):
         total = torch.zeros_like(tokens[i].query[head])
-        probabilities = softmax([score(config, weights, tokens, row, head, i, j) for j in seen])
+        if config.variant.core == "sima":
+            probabilities = sima_weights(config, tokens, row, head, i, seen)
+        else:
+            scores = [score(config, weights, tokens, row, head, i, j) for j in seen]
+            normalise = softmax if config.variant.core == "softmax" else exponentials
+            probabilities = normalise(scores)
         for probability, j in zip(probabilities, seen, strict=True):
             values = tokens[j].value
             total = total + probability * values[head * len(values) // config.num_heads]
@@ -178,8 +184,10 @@ def is_visible(config: AttentionConfig, row: Row, i: int, j: int) -> bool:
         return False
     if config.causal and j > i:
         return False
-    window = config.variant.window
-    return window is None or abs(i - j) < window
+    window, stride = config.variant.window, config.variant.stride
+    if stride is None:
+        return window is None or abs(i - j) < window
+    return abs(i - j) % stride == 0 or (window is not None and abs(i - j) < window)
 
 
 def score(
@@ -194,8 +202,14 @@ def score(
     """What the softmax reads for one pair."""
     variant = config.variant
     result = scaled_product(config, tokens, head, i, j)
-    if variant.diagonal != "none" and i == j:
+    if variant.core == "soft":
+        result = gaussian_exponent(config, tokens, head, i, j)
+    if variant.diagonal in ("mean", "norm") and i == j:
         result = result / diagonal_size(config, tokens, row, head, i)
+    if variant.diagonal in ("mean-unscaled", "norm-unscaled") and i == j:
+        # Paper 1's listing: the products are divided, and the scale comes after that.
+        own = product(config, tokens, head, i, i)
+        result = own / unscaled_size(config, tokens, row, head, i) * score_scale(config, tokens[i])
     query_position, key_position = tokens[i].position, tokens[j].position
     if variant.plus:
         result = published_plus(config, weights, head, result, query_position, key_position)
@@ -214,10 +228,61 @@ def scaled_product(
     config: AttentionConfig, tokens: Sequence[Token], head: int, i: int, j: int
 ) -> Tensor:
     """The scaled product of a query head with the key head of its group."""
+    return product(config, tokens, head, i, j) * score_scale(config, tokens[i])
+
+
+def product(config: AttentionConfig, tokens: Sequence[Token], head: int, i: int, j: int) -> Tensor:
+    """The product of a query head with the key head of its group."""
+    return (tokens[i].query[head] * key_head(config, tokens, head, j)).sum()
+
+
+def key_head(config: AttentionConfig, tokens: Sequence[Token], head: int, j: int) -> Tensor:
+    """The key head of a query head's group."""
     keys = tokens[j].key
-    query, key = tokens[i].query[head], keys[head * len(keys) // config.num_heads]
-    size = len(query) if config.scale.by == "head" else config.d_model
-    return (query * key).sum() * (config.identity_correction / math.sqrt(size))
+    return keys[head * len(keys) // config.num_heads]
+
+
+def score_scale(config: AttentionConfig, token: Token) -> float:
+    """The factor of products, temperature aside."""
+    size = len(token.key[0]) if config.scale.by == "head" else config.d_model
+    return config.identity_correction / math.sqrt(size)
+
+
+def gaussian_exponent(
+    config: AttentionConfig, tokens: Sequence[Token], head: int, i: int, j: int
+) -> Tensor:
+    """SOFT: minus the squared distance over twice the root of the head's channels."""
+    difference = tokens[i].query[head] - key_head(config, tokens, head, j)
+    return -(difference * difference).sum() * (score_scale(config, tokens[i]) / 2)
+
+
+def sima_weights(
+    config: AttentionConfig,
+    tokens: Sequence[Token],
+    row: Row,
+    head: int,
+    i: int,
+    seen: Sequence[int],
+) -> list[Tensor]:
+    """SimA: products of a query and keys whose channels are divided by sums over the tokens."""
+    members = [
+        j for j in range(len(tokens)) if row.real[j] and row.documents[j] == row.documents[i]
+    ]
+    found: list[Tensor] = []
+    for j in seen:
+        total = torch.zeros((), dtype=torch.float64)
+        key = key_head(config, tokens, head, j)
+        for channel in range(len(key)):
+            query_norm = sum(abs(tokens[m].query[head][channel]) for m in members)
+            key_norm = sum(abs(key_head(config, tokens, head, m)[channel]) for m in members)
+            total = total + tokens[i].query[head][channel] / query_norm * key[channel] / key_norm
+        found.append(total)
+    return found
+
+
+def exponentials(scores: Sequence[Tensor]) -> list[Tensor]:
+    """Exponentials that nothing divides."""
+    return [torch.exp(one) for one in scores]
 
 
 def diagonal_size(
@@ -229,6 +294,18 @@ def diagonal_size(
     if config.variant.diagonal == "mean":
         return own.sum() / len(members)
     return (own * own).sum().sqrt()
+
+
+def unscaled_size(
+    config: AttentionConfig, tokens: Sequence[Token], row: Row, head: int, i: int
+) -> Tensor:
+    """The mean or the norm of the squared norms of the keys that token i sees."""
+    total = torch.zeros((), dtype=torch.float64)
+    members = [j for j in range(len(tokens)) if is_visible(config, row, i, j)]
+    for j in members:
+        square = product(config, tokens, head, j, j)
+        total = total + (square if config.variant.diagonal == "mean-unscaled" else square**2)
+    return total / len(members) if config.variant.diagonal == "mean-unscaled" else total.sqrt()
 
 
 def published_plus(
@@ -256,8 +333,9 @@ def softmax(scores: Sequence[Tensor]) -> Sequence[Tensor]:
 
 def _value_is_rotated(config: AttentionConfig) -> bool:
     sharing = config.variant.sharing
-    joined = config.variant.positions == "rotary" and sharing.value == sharing.key
-    return joined and config.position.value_rope != "none"
+    joined = sharing.value == sharing.key or config.position.rotates_value
+    rotary = config.variant.positions == "rotary"
+    return rotary and joined and config.position.value_rope != "none"
 
 
 def _rotate(

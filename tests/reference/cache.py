@@ -1,6 +1,7 @@
 """Decoding one token at a time with plain lists, keeping only what key and value read.
 
-Of a layer with a window only what the next token will see is kept.
+Of a layer with a window only what the next token will see is kept, with a stride what one of the
+next tokens will see: everything.
 """
 
 import torch
@@ -28,8 +29,9 @@ def decode(config: AttentionConfig, weights: Weights, x: Tensor) -> tuple[Tensor
     sharing = config.variant.sharing
     outputs: list[Tensor] = []
     numbers = 0
-    # One token more than there are: after the last one, what the next would see is kept.
-    for sequence, row in zip(x, rows_of(x.shape[1] + 1, x.shape[0]), strict=True):
+    # More tokens than there are: after the last one, what the next ones would see is kept.
+    ahead = config.variant.stride or 1
+    for sequence, row in zip(x, rows_of(x.shape[1] + ahead, x.shape[0]), strict=True):
         kept: dict[int, Sources] = {}
         steps: list[Tensor] = []
         for i, vector in enumerate(sequence):
@@ -40,7 +42,11 @@ def decode(config: AttentionConfig, weights: Weights, x: Tensor) -> tuple[Tensor
             sources = read_sources(config, weights, vector)
             tokens[i] = read_token(config, weights, vector, sources, row.positions[i])
             kept[i] = {name: sources[name] for name in (sharing.key, sharing.value)}
-            kept = {j: kept[j] for j in kept if is_visible(config, row, i + 1, j)}
+            kept = {
+                j: kept[j]
+                for j in kept
+                if any(is_visible(config, row, i + 1 + later, j) for later in range(ahead))
+            }
             if config.variant.diagonal != "none":
                 # Diagonals are normalised only where the query is the key.
                 for token in tokens:

@@ -6,12 +6,14 @@ import pytest
 
 from qkvary.reports import study_tables
 from qkvary.reports.page import render_page
-from qkvary.reports.report import Bullets, Fold, Group, Prose, Report, Section, walk
+from qkvary.reports.report import Bullets, Chart, Fold, Group, Prose, Report, Section, walk
 from qkvary.reports.study import records_digest, study_report
 from qkvary.reports.tables import Table
+from qkvary.studies.catalog import load_study
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import RunRow
 from tests.reports.synthetic import MORE_VARIANTS, make_attention, make_study, make_summary
+from tests.studies.made_up import make_record
 
 BIG = 1_500_000
 
@@ -217,3 +219,30 @@ def test_published_language_models_are_shown_for_variants_that_decode() -> None:
     other = study_report(make_summary(("QKV", "I-K=V"), 2))
     blocks = [block for one in other.sections if one.key == "published" for block in one.blocks]
     assert not any(isinstance(block, Fold) for block in blocks)
+
+
+def test_what_chance_scores_stands_below_every_table_with_results() -> None:
+    study = load_study("numbers-paper")
+    study = dataclasses.replace(
+        study, settings=study.settings[:2], seeds=(0, 1), contrasts=(("(Q=K-V)+", "Q=K-V"),)
+    )
+    records = [
+        make_record(cell, 0.0, metric="test_loss", metrics={"test_loss": 1.0 + cell.seed})
+        for cell in study.cells()
+    ]
+    curve = [{"event": "validation", "step": 1, "seconds": 1.0, "loss": 2.0}]
+    curves = {cell.run_key: curve for cell in study.cells()}
+    report = study_report(summarise(study, records, curves=curves))
+    (note,) = {setting.note for setting in study.settings}
+    shown = [block for one in report.sections for block in walk(one.blocks)]
+    behind = [block.table for block in shown if isinstance(block, Chart)]
+    found = {
+        table.key.split("-")[0]: note in table.notes
+        for table in (*shown, *behind)
+        if isinstance(table, Table)
+    }
+    without = {name for name, has in found.items() if not has}
+    assert without == {"costs", "environments"}
+    assert {"overview", "contrasts", "results", "frontier", "curves", "published", "runs"} <= set(
+        found
+    )

@@ -1,5 +1,7 @@
 """Studies are found by name and by path, and a file that is none is refused in a sentence."""
 
+import importlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,13 +31,41 @@ def test_underscores_and_capitals_do_not_matter() -> None:
     ("name", "says"),
     [
         ("quickstrat", "did you mean quickstart?"),
-        ("zzzz", "choices: chars-paper, "),
+        ("zzzz", "choices: ablations-quick, "),
         ("", "choices"),
     ],
 )
 def test_unknown_names_are_answered(name: str, says: str) -> None:
     with pytest.raises(UsageError, match=says.replace("?", r"\?")):
         load_study(name)
+
+
+TWO_PROTOCOLS = """
+from dataclasses import replace
+from tests.studies.toy_study import toy_study
+STUDY = toy_study([1])
+PROTOCOLS = {"as-published": STUDY, "clean": replace(STUDY, name="toy-clean")}
+"""
+
+
+def test_a_study_has_protocols(tmp_path: Path) -> None:
+    path = tmp_path / "toy.py"
+    path.write_text(TWO_PROTOCOLS, "utf-8")
+    plain = load_study(str(path))
+    assert load_study(str(path), "As_Published") == plain
+    assert load_study(str(path), "clean") == replace(plain, name="toy-clean")
+    with pytest.raises(UsageError, match=r"got 'clear'; did you mean clean\?"):
+        load_study(str(path), "clear")
+    with pytest.raises(UsageError, match="got 'clean'; it has one only"):
+        load_study("quickstart", "clean")
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_every_protocol_is_found_by_its_name(name: str) -> None:
+    module = importlib.import_module(f"qkvary.studies.definitions.{name.replace('-', '_')}")
+    for protocol, study in getattr(module, "PROTOCOLS", {"": module.STUDY}).items():
+        assert study is module.STUDY or study.name == f"{name}-{protocol}"
+        assert load_study(study.name) == study
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,21 @@ def test_without_overrides_a_preset_is_unchanged(name: str) -> None:
 
 
 def test_validations_are_the_published_ones_unless_the_preset_is_cut_short() -> None:
-    """Paper 1 scored 813 micro-batches of 6 rows, and 2,441 of 2, of 2,048 tokens."""
-    for name, tokens in (("lm-300m", 9_990_144), ("lm-1.2b", 9_998_336)):
-        for steps, expected in ((None, tokens), (100, VALIDATION_TOKENS)):
+    """Paper 1 scored 813 micro-batches of 6 rows, and 2,441 of 2, of 2,048 tokens.
+
+    Paper 3 scored 200 batches of 12 windows of 1,024 tokens, and reports step 100,000 of 105,000.
+    """
+    for name, tokens, reported in (
+        ("lm-300m", 9_990_144, 4_238),
+        ("lm-1.2b", 9_998_336, 7_500),
+        ("gpt2-124m", 2_457_600, 100_000),
+        ("gpt2-118m-narrow", 2_457_600, 100_000),
+    ):
+        for steps, expected in (
+            (None, tokens),
+            (reported, tokens),
+            (reported - 1, VALIDATION_TOKENS),
+        ):
             (cell,) = training_study(
                 find_preset(name), DATA, overrides=TrainingOverrides(steps=steps)
             ).cells()

@@ -1,8 +1,9 @@
 import dataclasses
+import re
 
 import pytest
 
-from qkvary.studies.study import Study
+from qkvary.studies.study import CrossSettingContrast, Study
 from tests.studies.toy_study import toy_study
 
 STUDY = toy_study([3, 1])
@@ -84,3 +85,42 @@ def test_a_variant_without_meaning_in_a_setting_is_named() -> None:
     study = changed(variants=("QKV", "GQA-8"))
     with pytest.raises(ValueError, match="study 'toy', setting 'toy <b>setting</b>', variant"):
         study.cells()
+
+
+def test_a_part_keeps_the_baseline_and_what_it_is_compared_with() -> None:
+    first = STUDY.settings[0]
+    second = dataclasses.replace(first, name="second", table="own", variants=("QKV", "Q=K=V"))
+    study = changed(
+        settings=(first, second),
+        variants=("QKV", "Q-K=V", "Q=K=V"),
+        contrasts=(
+            ("Q=K=V", "Q-K=V"),
+            ("Q-K=V", "QKV"),
+            CrossSettingContrast(
+                variant="QKV", setting="second", reference="QKV", reference_setting=first.name
+            ),
+        ),
+    )
+    part = study.select(tasks=(), settings=(), variants=("q,k=v",))
+    assert part.variants == ("QKV", "Q-K=V")
+    assert [part.variants_of(setting) for setting in part.settings] == [part.variants, ("QKV",)]
+    assert part.contrasts == study.contrasts[1:]
+    assert part.description == "Nothing is learned. This is the part of variant Q-K=V."
+    one = study.select(tasks=("copy",), settings=(first.name,), variants=())
+    assert (one.settings, one.variants) == ((first,), study.variants)
+    assert one.contrasts == study.contrasts[:2]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tasks": ("copies",)}, "expected a task of the study, got 'copies'; did you mean copy?"),
+        ({"settings": ("x",)}, "expected a setting of the study, got 'x'; choices: toy <b>"),
+        ({"variants": ("MQA",)}, "expected a variant of the study, got 'MQA'; choices: QKV, Q-K=V"),
+    ],
+)
+def test_parts_that_are_not_there_are_refused(
+    given: dict[str, tuple[str, ...]], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        STUDY.select(**{"tasks": (), "settings": (), "variants": (), **given})

@@ -1,23 +1,39 @@
 """Networks and configs small enough that a test trains them in a second."""
 
 import functools
+import gzip
+import itertools
 import tempfile
 from pathlib import Path
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from qkvary.arch.networks import (
+    BlockConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    LanguageModelConfig,
+    Network,
+    VisionTransformerConfig,
+)
+from qkvary.data.image_sets import IMAGE_SETS
 from qkvary.data.preparation import prepare
 from qkvary.data.prepared import PreparedData
 from qkvary.data.sources import find_source
 from qkvary.data.tokenizers import CharacterTokenizer
+from qkvary.data.translations import load_translations
 from qkvary.tasks.config import (
+    AnomalyTaskConfig,
     CharacterTaskConfig,
+    ImageTaskConfig,
     LanguageTaskConfig,
+    NumberTaskConfig,
     SequenceTaskConfig,
     TaskConfig,
+    TranslationTaskConfig,
 )
+from tests.data.small_images import describe_small, small_contents, write_files
 
-VOCABULARIES = {"characters": 65, "language": 29}
+VOCABULARIES = {"characters": 65, "language": 29, "numbers": 30, "translation": 11}
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 SAYINGS = (
     "thequickbrownfoxjumpsoverthelazydog",
@@ -55,6 +71,34 @@ def tiny_set() -> PreparedData:
     return prepare(source, tokenizer, folder / "set", tokenizer_name="characters")
 
 
+@functools.cache
+def tiny_images() -> str:
+    """The name of a data set of small random images of 11 classes."""
+    room = tempfile.TemporaryDirectory(prefix="qkvary-tests-")
+    _ROOMS.append(room)
+    contents = small_contents("mnist", train=53, test=19, classes=11)
+    folder = write_files(Path(room.name), contents)
+    IMAGE_SETS["images"] = describe_small(
+        "mnist", contents, train=53, test=19, name="images", folder=str(folder), classes=11
+    )
+    return "images"
+
+
+@functools.cache
+def tiny_corpus() -> Path:
+    """Sentences of five words and their translations of six, each word by one of its own."""
+    room = tempfile.TemporaryDirectory(prefix="qkvary-tests-")
+    _ROOMS.append(room)
+    folder = Path(room.name)
+    orders = list(itertools.permutations(range(7), 5))
+    for start, (stem, count) in enumerate((("train", 11), ("val", 7), ("test_2016_flickr", 9))):
+        lines = orders[start::83][:count]
+        for language, names, end in (("en", "abcdefg", ""), ("de", "ABCDEFG", "!")):
+            text = "\n".join(" ".join(names[word] for word in line) + end for line in lines)
+            (folder / f"{stem}.{language}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+    return folder
+
+
 _ROOMS: list[tempfile.TemporaryDirectory[str]] = []
 
 
@@ -62,8 +106,30 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
     if name == "language":
         data = tiny_set()
         return LanguageTaskConfig(data=str(data.path), data_sha256=data.fingerprint, context=length)
+    if name == "images":
+        return ImageTaskConfig(
+            name=tiny_images(),  # type: ignore[arg-type]
+            validation_images=17,
+            augment=True,
+            evaluation_batch_size=5,
+        )
+    if name == "anomaly":
+        return AnomalyTaskConfig(features="noise", set_size=length + 4)
+    if name == "translation":
+        data = str(tiny_corpus())
+        return TranslationTaskConfig(
+            source="en",
+            target="de",
+            label_smoothing=0.0,
+            max_tokens=length,
+            evaluation_batch_size=4,
+            data=data,
+            data_sha256=load_translations(data).fingerprint,
+        )
     if name == "characters":
         return CharacterTaskConfig(context=length, evaluation="sampled", evaluation_batches=2)
+    if name == "numbers":
+        return NumberTaskConfig(context=length, protocol="clean")
     return SequenceTaskConfig(
         name=name,  # type: ignore[arg-type]
         length=length,
@@ -74,10 +140,41 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
     )
 
 
-def tiny_network(name: str, *, length: int = 7) -> EncoderConfig | LanguageModelConfig:
-    is_language_model = name in VOCABULARIES
-    attention = AttentionConfig(d_model=24, num_heads=3, causal=is_language_model)
-    if is_language_model:
+def tiny_network(name: str, *, length: int = 7) -> Network:
+    is_causal = name in VOCABULARIES
+    attention = AttentionConfig(d_model=24, num_heads=3, causal=is_causal)
+    if name == "images":
+        return VisionTransformerConfig(
+            attention=attention,
+            block=BlockConfig(d_ff=29, norm_placement="pre-only"),
+            num_layers=2,
+            image_size=length - 1,
+            patch_size=3,
+            channels=1,
+            classes=11,
+            d_head=31,
+        )
+    if name == "anomaly":
+        return EncoderConfig(
+            attention=attention,
+            block=BlockConfig(d_ff=29, norm_placement="post"),
+            num_layers=2,
+            vocabulary=64,
+            classes=1,
+            max_tokens=length + 4,
+            positions="none",
+            reads_vectors=True,
+        )
+    if name == "translation":
+        return EncoderDecoderConfig(
+            attention=attention,
+            block=BlockConfig(d_ff=29),
+            num_layers=2,
+            vocabulary=12,
+            source_vocabulary=11,
+            max_tokens=length,
+        )
+    if is_causal:
         return LanguageModelConfig(
             attention=attention,
             block=BlockConfig(d_ff=29),

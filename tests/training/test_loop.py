@@ -473,3 +473,18 @@ def test_nothing_but_the_log_and_the_checkpoints_is_written(tmp_path: Path) -> N
     about = json.loads((tmp_path / steps[1] / "MANIFEST.json").read_text())["about"]
     assert about["run_key"] == toy_run().run_key()
     assert about["torch"] == torch.__version__
+
+
+def test_progress_is_told_within_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qkvary.training.loop.PROGRESS_SECONDS", 0.0)
+    events: list[Event] = []
+    run = toy_run(steps=2, execution=ExecutionConfig(micro_batch_size=1))
+    train(run, ToyTask(), tmp_path, callbacks=Callbacks(on_event=events.append))
+    rows = run.training.batch_size
+    parts = [number / rows for number in range(1, rows)]
+    assert [(event.step, event.part) for event in events] == [
+        *((0, part) for part in parts),
+        (1, 0.0),
+        *((1, part) for part in parts),
+        (2, 0.0),
+    ]

@@ -4,17 +4,28 @@ import pytest
 import torch
 
 from qkvary.arch.networks import EncoderConfig
-from qkvary.training.config import OptimizerConfig
+from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from qkvary.training.optimizers import (
     make_optimizer,
     optimizer_tensors,
     restore_optimizer,
-    set_learning_rate,
+    set_schedule,
     weight_decays,
 )
+from qkvary.training.schedules import learning_rate, momentum
 from tests.training.toy import ToyModel, toy_network
 
 CONFIG = OptimizerConfig(name="adamw", learning_rate=0.01, weight_decay=0.1)
+
+
+def training(config: OptimizerConfig, schedule: str = "constant") -> TrainingConfig:
+    return TrainingConfig(
+        steps=8,
+        batch_size=1,
+        optimizer=config,
+        schedule=ScheduleConfig(name=schedule),  # type: ignore[arg-type]
+        evaluate_every=8,
+    )
 
 
 def mixed_network() -> EncoderConfig:
@@ -56,14 +67,16 @@ def test_groups_hold_every_parameter_once() -> None:
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_one_step_is_that_of_torch(name: str) -> None:
-    config = dataclasses.replace(CONFIG, name=name, betas=(0.8, 0.97), eps=1e-7)
+    config = dataclasses.replace(
+        CONFIG, name=name, learning_rate=0.003, betas=(0.8, 0.97), eps=1e-7
+    )
     ours, theirs = ToyModel(1), ToyModel(1)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
     reference = kind(
         theirs.parameters(), lr=0.003, betas=(0.8, 0.97), eps=1e-7, weight_decay=0.1, foreach=False
     )
     optimizer = make_optimizer(ours, toy_network(), config)
-    set_learning_rate(optimizer, 0.003)
+    set_schedule(optimizer, training(config), 0)
     for _ in range(3):
         for model, steps in ((ours, optimizer), (theirs, reference)):
             steps.zero_grad()
@@ -90,3 +103,43 @@ def test_the_state_comes_back() -> None:
 def test_all_variants_decay_alike_if_requested() -> None:
     config = dataclasses.replace(CONFIG, decay_by_variant=False)
     assert set(weight_decays(ToyModel(0), toy_network("I-K-V"), config).values()) == {0.1}
+
+
+def test_a_cycle_of_adam_is_that_of_fastai() -> None:
+    """Weights decay first, by rate times decay.
+
+    Both averages start at zero, and each is divided by what a constant gradient of one would have
+    made of it with the momentum of this step.
+    """
+    config = OptimizerConfig(
+        name="adamw",
+        learning_rate=0.1,
+        betas=(0.95, 0.99),
+        eps=1e-5,
+        weight_decay=0.01,
+        decay="matrices",
+    )
+    cycle = training(config, "one_cycle")
+    model = ToyModel(3)
+    optimizer = make_optimizer(model, toy_network(), config)
+    expected = {name: value.detach().double() for name, value in model.named_parameters()}
+    averages = {name: torch.zeros_like(value) for name, value in expected.items()}
+    squares = {name: torch.zeros_like(value) for name, value in expected.items()}
+    for step in range(cycle.steps):
+        optimizer.zero_grad()
+        model.eval()(torch.tensor([[1, 2, step % 7]])).square().sum().backward()
+        rate = learning_rate(cycle.schedule, peak=0.1, step=step, steps=8)
+        beta = momentum(cycle.schedule, highest=0.95, step=step, steps=8)
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            gradient = parameter.grad.double()
+            averages[name] = beta * averages[name] + (1 - beta) * gradient
+            squares[name] = 0.99 * squares[name] + 0.01 * gradient**2
+            decay = 0.01 if parameter.ndim > 1 else 0.0
+            root = (squares[name] / (1 - 0.99 ** (step + 1))).sqrt() + 1e-5
+            moved = averages[name] / (1 - beta ** (step + 1)) / root
+            expected[name] = expected[name] * (1 - rate * decay) - rate * moved
+        set_schedule(optimizer, cycle, step)
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.double(), expected[name], rtol=1e-4, atol=1e-5)

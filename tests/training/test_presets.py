@@ -118,7 +118,7 @@ def test_networks_for_new_work_have_the_sizes_in_their_names(name: str, size: in
 
 
 def test_every_preset_is_listed_once_and_is_one_of_these() -> None:
-    assert set(preset_names()) == {"lm-300m", "lm-1.2b", *PAPER_3, *MODERN}
+    assert set(preset_names()) == {"lm-300m", "lm-300m-poster", "lm-1.2b", *PAPER_3, *MODERN}
     assert [preset.name for preset in PRESETS.values()] == list(preset_names())
     for preset in PRESETS.values():
         assert preset.base in ("", "gpt2-124m")
@@ -173,6 +173,8 @@ def test_steps_and_tokens(
         ("lm-300m", 499, "2.000e-04"),
         ("lm-300m", 500, "2.000e-04"),
         ("lm-300m", 4_237, "2.000e-05"),
+        ("lm-300m-poster", 999, "6.000e-05"),
+        ("lm-300m-poster", 4_237, "6.000e-06"),
         ("lm-1.2b", 499, "3.000e-05"),
         ("lm-1.2b", 999, "6.000e-05"),
         ("lm-1.2b", 7_500, "8.243e-06"),
@@ -193,8 +195,16 @@ def test_the_cosine_of_paper_3_falls_to_a_tenth_only_where_it_was_never_seen() -
     assert longer == pytest.approx(6e-5)
 
 
+def test_the_poster_trains_as_many_positions_as_the_public_code() -> None:
+    code, poster = find_preset("lm-300m"), find_preset("lm-300m-poster")
+    assert poster.network == code.network
+    assert poster.tokens_per_step == code.tokens_per_step == 2_359_296
+    assert (poster.training.steps, poster.training.evaluate_every) == (4_238, 500)
+    assert poster.validation_tokens == 9_994_240
+
+
 def test_protocols() -> None:
-    for name in ("lm-300m", "lm-1.2b"):
+    for name in ("lm-300m", "lm-300m-poster", "lm-1.2b"):
         preset = find_preset(name)
         assert (preset.protocol, preset.corpus, preset.context) == (
             "padded-paper",
@@ -215,7 +225,12 @@ def test_protocols() -> None:
 
 
 def test_rows_of_a_step_divide_among_the_devices_that_were_used() -> None:
-    for name, devices, parts in (("lm-300m", 8, 24), ("lm-1.2b", 8, 36), ("gpt2-124m", 1, 40)):
+    for name, devices, parts in (
+        ("lm-300m", 8, 24),
+        ("lm-300m-poster", 8, 36),
+        ("lm-1.2b", 8, 36),
+        ("gpt2-124m", 1, 40),
+    ):
         training: TrainingConfig = find_preset(name).training
         assert training.execution.micro_batch_size is not None
         assert training.batch_size == devices * parts * training.execution.micro_batch_size
@@ -284,7 +299,7 @@ def test_a_vocabulary_is_padded_as_published() -> None:
     [
         ("lm-300", "expected a preset, got 'lm-300'; did you mean lm-300m"),
         ("GPT2_125m", "did you mean gpt2-124m"),
-        ("zzz", "got 'zzz'; choices: lm-300m, lm-1.2b, gpt2-124m, "),
+        ("zzz", "got 'zzz'; choices: lm-300m, lm-300m-poster, lm-1.2b, gpt2-124m, "),
     ],
 )
 def test_a_name_that_there_is_not(name: str, message: str) -> None:

@@ -1,9 +1,10 @@
 import math
 
 import pytest
+import torch
 
-from qkvary.training.config import ScheduleConfig
-from qkvary.training.schedules import learning_rate
+from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+from qkvary.training.schedules import learning_rate, momentum
 
 COSINE = ScheduleConfig(name="cosine_warmup", warmup_steps=5)
 
@@ -63,3 +64,67 @@ def test_a_cosine_may_end_before_the_run_or_long_behind_it() -> None:
 def test_without_warm_up_the_cosine_begins_at_the_peak() -> None:
     schedule = ScheduleConfig(name="cosine")
     assert learning_rate(schedule, peak=0.3, step=0, steps=7) == 0.3
+
+
+@pytest.mark.parametrize("step", [1, 2, 3_999, 4_000, 4_001, 11_600])
+def test_the_schedule_of_the_first_transformer(step: int) -> None:
+    schedule = ScheduleConfig(name="inverse_sqrt", warmup_steps=4_000)
+    rate = learning_rate(schedule, peak=(128 * 4_000) ** -0.5, step=step - 1, steps=11_600)
+    expected = 128**-0.5 * min(step**-0.5, step * 4_000**-1.5)
+    assert rate == pytest.approx(expected, rel=1e-12)
+
+
+def test_an_inverse_square_root_needs_a_warm_up() -> None:
+    with pytest.raises(ValueError, match="the inverse_sqrt schedule needs a warm-up, got warmup"):
+        ScheduleConfig(name="inverse_sqrt")
+
+
+@pytest.mark.parametrize("steps", [90, 735])
+def test_one_cycle_is_that_of_torch_where_it_ends_one_step_later(steps: int) -> None:
+    """The cycle of fastai is divided by the steps, that of torch by one less."""
+    config = ScheduleConfig(name="one_cycle")
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], betas=(0.9, 0.99))
+    reference = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer,
+        max_lr=1e-3,
+        total_steps=steps + 1,
+        pct_start=(0.25 * steps + 1) / (steps + 1),
+        div_factor=25,
+        final_div_factor=1e5 / 25,
+        base_momentum=0.85,
+        max_momentum=0.95,
+    )
+    for step in range(steps):
+        group = optimizer.param_groups[0]
+        rate = learning_rate(config, peak=1e-3, step=step, steps=steps)
+        assert rate == pytest.approx(group["lr"], rel=1e-9)
+        beta = momentum(config, highest=0.95, step=step, steps=steps)
+        assert beta == pytest.approx(group["betas"][0], rel=1e-12)
+        optimizer.step()
+        reference.step()
+
+
+def test_one_cycle_has_known_corners() -> None:
+    config = ScheduleConfig(name="one_cycle")
+    rates = [learning_rate(config, peak=1.0, step=step, steps=8) for step in (0, 1, 2, 5, 8)]
+    assert rates == pytest.approx([0.04, 0.52, 1.0, (1 + 1e-5) / 2, 1e-5])
+    betas = [momentum(config, highest=0.95, step=step, steps=8) for step in (0, 2, 8)]
+    assert betas == pytest.approx([0.95, 0.85, 0.95])
+
+
+def test_only_one_cycle_moves_the_momentum() -> None:
+    for config in (ScheduleConfig(), COSINE, ScheduleConfig(name="cosine")):
+        assert momentum(config, highest=0.9, step=3, steps=7) == 0.9
+
+
+def test_one_cycle_has_neither_warm_up_nor_room_below_a_small_momentum() -> None:
+    with pytest.raises(ValueError, match="the one_cycle schedule has no warm-up"):
+        ScheduleConfig(name="one_cycle", warmup_steps=3)
+    with pytest.raises(ValueError, match=r"lowers the first beta by 0\.1, got 0\.05"):
+        TrainingConfig(
+            steps=8,
+            batch_size=1,
+            optimizer=OptimizerConfig(learning_rate=0.1, betas=(0.05, 0.9)),
+            schedule=ScheduleConfig(name="one_cycle"),
+            evaluate_every=1,
+        )

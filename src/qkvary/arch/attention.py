@@ -5,15 +5,16 @@ Does not know the blocks around the layer (``arch.networks``).
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from qkvary.arch.canonical import stored
+from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.choices import check_choices
 from qkvary.arch.sharing import IDENTITY, Role, Source
+from qkvary.arch.terms import CORES
 from qkvary.arch.variants import QKV, Variant
 
-InitScheme = Literal["torch", "xavier", "normal"]
+InitScheme = Literal["torch", "xavier", "xavier-matrices", "normal"]
 ScaleBy = Literal["head", "width"]
 IdentityScale = Literal["derived", "published", "none"]
 ValueRope = Literal["none", "counter", "rotated"]
@@ -31,7 +32,8 @@ class Initialization:
     """The initialisation of weights.
 
     ``torch`` is U(+-1/sqrt(fan_in)) for weights and biases, ``xavier`` is Xavier-uniform with zero
-    biases, ``normal`` is N(0, std) with zero biases.
+    biases, ``normal`` is N(0, std) with zero biases. ``xavier-matrices`` is Xavier-uniform for each
+    matrix by itself (query, key and value as wide as all heads), with the biases of ``torch``.
     """
 
     scheme: InitScheme = "torch"
@@ -40,19 +42,18 @@ class Initialization:
     """Deviation of ``normal``."""
     output_std: float | None = None
     """Deviation of output projections under ``normal``; ``None`` means ``std``."""
+    embedding_std: float | None = field(default=None, metadata=ADDED_LATER)
+    """Deviation of a language model's embedding, which is normal then; ``None``: by the scheme."""
     matched: bool = False
     """Xavier in the published code draws query, key and value as one packed matrix, so that fewer
     projections start larger (1.155 times for two instead of three). True gives all one bound."""
 
     def __post_init__(self) -> None:
         check_choices(self)
-        for std in (self.std, self.output_std):
+        for std in (self.std, self.output_std, self.embedding_std):
             # Not "outside", which would accept NaN.
             if std is not None and not 0 < std <= LARGEST_STD:
-                raise ValueError(
-                    f"expected a std above 0 and up to {LARGEST_STD:,}, got {self.std} and "
-                    f"{self.output_std}"
-                )
+                raise ValueError(f"expected a std above 0 and up to {LARGEST_STD:,}, got {std}")
 
     def weight_std(self, fan_in: int, fan_out: int) -> float:
         """Return the deviation of a weight of a ``fan_in -> fan_out`` map."""
@@ -99,6 +100,9 @@ class PositionConfig:
     translation, an ablation)."""
     relative_distance: int = 128
     """Distances beyond this share one entry of the relative bias."""
+    rotates_value: bool = field(default=False, metadata=ADDED_LATER)
+    """Whether ``value_rope`` holds for a value of another source too, which is else not rotated:
+    the control that tells rotated values from shared ones."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -181,6 +185,17 @@ class AttentionConfig:
                 "expected kernel auto or explicit for diagonal normalisation, got sdpa, which "
                 "keeps its scores to itself"
             )
+        core = CORES[self.variant.core]
+        if self.kernel == "sdpa" and core.name != "softmax":
+            raise ValueError(
+                f"expected kernel auto or explicit for the core {core.name}, got sdpa, which has a "
+                "softmax"
+            )
+        if self.causal and not core.has_causal:
+            raise ValueError(
+                f"expected a bidirectional layer for the core {core.name}, got a causal one: its "
+                "norms over all tokens would show every token the future"
+            )
         self.variant.kv_heads(self.num_heads)
         self._check_identity()
         if self.variant.positions == "rotary" and self.size_per_head < 2:
@@ -218,10 +233,11 @@ class AttentionConfig:
 
     @property
     def value_rope(self) -> ValueRope:
-        """The effect of rotation on the value, ``none`` unless it reads the key's source."""
-        sharing = self.variant.sharing
-        reads_key = self.variant.positions == "rotary" and sharing.value == sharing.key
-        return self.position.value_rope if reads_key else "none"
+        """The effect of rotation on the value: ``none`` for one that is not rotated."""
+        sharing, position = self.variant.sharing, self.position
+        reads_key = sharing.value == sharing.key or position.rotates_value
+        rotates = self.variant.positions == "rotary" and reads_key
+        return position.value_rope if rotates else "none"
 
     def rank(self, source: Source) -> int | None:
         """Inner width of a low-rank projection, ``None`` for a full one.
@@ -251,9 +267,15 @@ class AttentionConfig:
 
     @property
     def _packed_width(self) -> int:
-        if self.init.matched:
-            return 3 * self.num_heads * self.size_per_head
+        if self.init.matched or self.init.scheme == "xavier-matrices":
+            return self._baseline_width
         return max(1, sum(self.width(source) for source in self.variant.projections))
+
+    @property
+    def _baseline_width(self) -> int:
+        """Columns of the matrix that the baseline's projections are drawn as."""
+        matrices = 1 if self.init.scheme == "xavier-matrices" else 3
+        return matrices * self.num_heads * self.size_per_head
 
     @property
     def score_scale(self) -> float:
@@ -282,7 +304,7 @@ class AttentionConfig:
             return 1.0
         if self.scale.identity == "published":
             return PUBLISHED_IDENTITY_SCALE
-        baseline_std = self.init.weight_std(self.d_model, 3 * self.d_model)
+        baseline_std = self.init.weight_std(self.d_model, self._baseline_width)
         learned = self.projection_std * math.sqrt(self.d_model)
         sizes = {True: 1.0, False: learned}
         query, key = (sizes[self.variant.sharing.roles[role] == IDENTITY] for role in roles)

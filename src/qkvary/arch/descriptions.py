@@ -6,6 +6,7 @@ from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer
 from qkvary.arch.labels import format_label
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.sharing import IDENTITY, Role, Source
+from qkvary.arch.terms import CORES
 from qkvary.arch.variants import Variant
 from qkvary.text.names import listed
 
@@ -40,8 +41,13 @@ def describe(variant: Variant) -> str:
         parts.append(_FORMS[variant.query_form])
     if variant.window is not None:
         parts.append(f"attention reaches {variant.window} tokens")
+    if variant.stride is not None:
+        also = "also " * (variant.window is not None)
+        parts.append(f"attention {also}reaches tokens at distances that {variant.stride} divides")
     for term in variant.terms:
-        parts.append(term.words.format(value=getattr(variant, term.field)))
+        parts.append(term.describe(variant))
+    if CORES[variant.core].words:
+        parts.append(CORES[variant.core].words)
     return "; ".join(parts)
 
 
@@ -89,10 +95,16 @@ def write_equation(variant: Variant) -> str:
     factors = (_write_query(variant, query), key)
     role = next((term.role for term in variant.terms if term.role), None)
     query, key = (role.format(role=one) if role else _group(one) for one in factors)
-    scores = f"s {query} {key}ᵀ"
+    core = CORES[variant.core]
+    scores = core.products.format(query=query, key=key) or f"{query} {key}ᵀ"
+    is_scaled = bool(core.products)
     for term in variant.terms:
+        if not (is_scaled or term.before_scale or term.scores == "{scores}"):
+            scores, is_scaled = f"s {scores}", True
         scores = term.scores.format(scores=scores, value=getattr(variant, term.field))
-    return f"softmax({scores}) {_group(value)}"
+    scores = scores if is_scaled else f"s {scores}"
+    weights = core.equation.format(scores=scores, query=query, key=key)
+    return f"{weights} {_group(value)}"
 
 
 def name_cached(variant: Variant) -> str:

@@ -5,6 +5,7 @@ derived from it; families of published models are read into it.
 """
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ from qkvary.arch.blocks import (
 )
 from qkvary.arch.networks import (
     EncoderConfig,
+    EncoderDecoderConfig,
     LanguageModelConfig,
     Network,
     Positions,
     TokenNetwork,
+    VisionTransformerConfig,
 )
 from qkvary.arch.parts import Linear, Norm, Table, check_sizes
 from qkvary.arch.variants import Variant
@@ -177,12 +180,15 @@ def final_norms(network: Network) -> tuple[Norm, ...]:
 
 
 def _describe_encoder(network: EncoderConfig) -> Model:
-    d_model = network.d_model
+    d_model, vectors = network.d_model, network.reads_vectors
+    table = Table(rows=network.vocabulary, width=d_model, bias=True)
+    matrix = Linear(inputs=network.vocabulary, outputs=d_model, bias=True)
     return Model(
         name="encoder",
         layers=block_layers(network),
         vocabulary=network.classes,
-        tables=(Table(rows=network.vocabulary, width=d_model, bias=True),),
+        tables=() if vectors else (table,),
+        others=(matrix,) if vectors else (),
         positions=_position_tables(network, network.positions),
         # The head has a LayerNorm of its own, whatever the blocks have.
         norms=(*final_norms(network), Norm(width=d_model, bias=True)),
@@ -209,6 +215,51 @@ def _describe_language_model(network: LanguageModelConfig) -> Model:
     )
 
 
+def _describe_vision_transformer(network: VisionTransformerConfig) -> Model:
+    d_model, inner = network.d_model, network.d_head
+    widths = (d_model, network.classes) if inner is None else (d_model, inner, network.classes)
+    return Model(
+        name="vision transformer",
+        layers=block_layers(network),
+        vocabulary=network.classes,
+        tables=(Table(rows=1, width=d_model),),
+        positions=(Table(rows=network.tokens, width=d_model),),
+        norms=final_norms(network),
+        others=(Linear(inputs=network.patch_width, outputs=d_model, bias=True, skipped_tokens=1),),
+        head=tuple(
+            Linear(inputs=into, outputs=out, bias=True, is_pooled=True)
+            for into, out in itertools.pairwise(widths)
+        ),
+        max_tokens=network.tokens,
+    )
+
+
+def _describe_encoder_decoder(network: EncoderDecoderConfig) -> Model:
+    d_model, vocabulary, norm = network.d_model, network.vocabulary, block_norm(network)
+    positions = _position_tables(network, network.positions)
+    layers = tuple(
+        dataclasses.replace(
+            layer, cross=ProjectedAttention(config=cross), norms=(*layer.norms, norm)
+        )
+        for layer, cross in zip(block_layers(network), network.cross, strict=True)
+    )
+    return Model(
+        name="encoder-decoder",
+        layers=layers,
+        vocabulary=vocabulary,
+        tables=tuple(
+            Table(rows=rows, width=d_model) for rows in (network.source_vocabulary, vocabulary)
+        ),
+        positions=positions,
+        norms=final_norms(network),
+        head=(Linear(inputs=d_model, outputs=vocabulary, bias=network.head_bias),),
+        encoder=Encoder(
+            layers=block_layers(network.encoder), norms=final_norms(network), positions=positions
+        ),
+        max_tokens=network.max_tokens,
+    )
+
+
 def _position_tables(network: TokenNetwork, positions: Positions) -> tuple[Table, ...]:
     learned = positions == "learned"
     return (Table(rows=network.max_tokens, width=network.d_model),) if learned else ()
@@ -217,5 +268,7 @@ def _position_tables(network: TokenNetwork, positions: Positions) -> tuple[Table
 DESCRIPTIONS: dict[type[Network], Callable[[Any], Model]] = {
     EncoderConfig: _describe_encoder,
     LanguageModelConfig: _describe_language_model,
+    VisionTransformerConfig: _describe_vision_transformer,
+    EncoderDecoderConfig: _describe_encoder_decoder,
 }
 """Maps each kind of network to the function that describes it as a model; add new kinds here."""

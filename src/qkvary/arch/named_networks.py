@@ -19,6 +19,7 @@ _IDENTITY = gpt_124m("I-K-V")
 NETWORKS: Mapping[str, LanguageModelConfig] = MappingProxyType(
     {
         "lm-300m": gpt_300m(),
+        "lm-300m-poster": gpt_300m(),
         "lm-1.2b": gpt_1200m(),
         "gpt2-124m": gpt_124m(),
         "gpt2-117m-mlp": gpt_124m(d_ff=2688),

@@ -1,4 +1,4 @@
-"""Whole networks as frozen values: the post-norm encoder and the decoder-only language model.
+"""Whole networks as frozen values: encoder, language model, encoder-decoder, vision transformer.
 
 A network has one attention layer for all blocks, or one per block. What it reads is not said here:
 networks over tokens are ``TokenNetwork``.
@@ -11,12 +11,13 @@ from typing import Literal, Self
 from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.choices import check_choices
-from qkvary.arch.variants import Variant
+from qkvary.arch.variants import QKV, Variant
 
 Activation = Literal["relu", "gelu", "swiglu"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPlacement = Literal["pre", "pre-only", "post", "post-final", "stream"]
 Positions = Literal["none", "learned", "sinusoidal", "sinusoidal-halves"]
+CrossSharing = Literal["none", "same", "published-code"]
 
 
 @stored("BlockConfig")
@@ -38,6 +39,8 @@ class BlockConfig:
     """Biases in the feed-forward network and in LayerNorm."""
     dropout: float = 0.0
     """Dropout on the output of each sublayer."""
+    feed_forward_dropout: float | None = field(default=None, metadata=ADDED_LATER)
+    """Dropout on the output of the feed-forward network, where it is not that of both sublayers."""
     inner_dropout: float = 0.0
     """Dropout inside the feed-forward network, before its nonlinearity."""
 
@@ -45,9 +48,10 @@ class BlockConfig:
         check_choices(self)
         if self.d_ff < 1:
             raise ValueError(f"expected a positive d_ff, got {self.d_ff}")
-        for name in ("dropout", "inner_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"expected {name} in [0, 1), got {getattr(self, name)}")
+        for name in ("dropout", "inner_dropout", "feed_forward_dropout"):
+            rate: float | None = getattr(self, name)
+            if rate is not None and not 0 <= rate < 1:
+                raise ValueError(f"expected {name} in [0, 1), got {rate}")
 
     @property
     def has_final_norm(self) -> bool:
@@ -129,7 +133,7 @@ class TokenNetwork(Network):
 @stored("EncoderConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig(TokenNetwork):
-    """The encoder of the synthetic experiments: tokens in, one class per token out.
+    """The encoder of the synthetic experiments and of set anomaly: one class per token out.
 
     Source: the public code of paper 2 (Key-Value Transformer), reverse/sort/swap experiments.
     """
@@ -141,6 +145,8 @@ class EncoderConfig(TokenNetwork):
     or in two halves."""
     input_dropout: float = 0.0
     """Dropout on the input tokens."""
+    reads_vectors: bool = field(default=False, metadata=ADDED_LATER)
+    """Whether a token is a vector of ``vocabulary`` numbers, of which an id is the one-hot case."""
 
     def __post_init__(self) -> None:
         super(EncoderConfig, self).__post_init__()
@@ -174,3 +180,142 @@ class LanguageModelConfig(TokenNetwork):
             raise ValueError(
                 "expected causal attention in a language model, got a bidirectional layer"
             )
+
+
+@stored("VisionTransformerConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionTransformerConfig(Network):
+    """A classifier of images: square patches and a learned class token in, one class out.
+
+    Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"; the public code of paper 2
+    (Key-Value Transformer), image classification.
+    """
+
+    image_size: int
+    """Rows and columns of an image."""
+    patch_size: int
+    """Rows and columns of a patch; divides ``image_size``."""
+    channels: int
+    """1 for grey, 3 for red, green and blue."""
+    classes: int
+    """Distinct labels."""
+    d_head: int | None = None
+    """Inner width of the head, ``Linear - GELU - Linear``; None for one matrix."""
+    input_dropout: float = 0.0
+    """Dropout on the sum of patches and positions."""
+
+    def __post_init__(self) -> None:
+        super(VisionTransformerConfig, self).__post_init__()
+        sizes = ("image_size", "patch_size", "channels", "classes")
+        wrong = [name for name in sizes if getattr(self, name) < 1]
+        if wrong or (self.d_head is not None and self.d_head < 1):
+            names = ", ".join(wrong) or "d_head"
+            raise ValueError(f"expected positive {names} of a vision transformer, got {self}")
+        if self.image_size % self.patch_size:
+            divisors = (n for n in range(2, self.image_size) if not self.image_size % n)
+            choices = ", ".join(map(str, divisors)) or str(self.image_size)
+            raise ValueError(
+                f"expected a patch_size that divides image_size {self.image_size}, got "
+                f"{self.patch_size}; choices: {choices}"
+            )
+        if not 0 <= self.input_dropout < 1:
+            raise ValueError(f"expected input_dropout in [0, 1), got {self.input_dropout}")
+        if any(layer.causal for layer in self.layers):
+            raise ValueError("expected bidirectional attention over patches, got a causal layer")
+
+    @property
+    def patches(self) -> int:
+        """Patches of an image."""
+        return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def patch_width(self) -> int:
+        """Numbers in a patch."""
+        return self.channels * self.patch_size**2
+
+    @property
+    def tokens(self) -> int:
+        """Patches and the class token."""
+        return self.patches + 1
+
+
+@stored("EncoderDecoderConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderDecoderConfig(TokenNetwork):
+    """An encoder and a decoder of as many layers each, which attends to the encoder's output.
+
+    ``attention`` is that of the decoder, ``vocabulary`` its tokens; the encoder has the same layers
+    without causality. Source and target have tables of their own.
+
+    Source: Vaswani et al. 2017; the public code of paper 2 (Key-Value Transformer), translation.
+    """
+
+    source_vocabulary: int
+    """Distinct tokens of the encoder."""
+    padding: int = 1
+    """The token that fills up a batch, in source and target."""
+    cross_sharing: CrossSharing = "none"
+    """The variant of cross attention: ``none`` is QKV without score terms, ``same`` that of
+    self-attention. ``published-code`` repeats a mistake of paper 2's code (see ``cross``)."""
+    positions: Positions = "sinusoidal"
+    """Absolute positions added to the embedded tokens, in both stacks."""
+    scale_embedding: bool = True
+    """Whether embedded tokens are multiplied by sqrt(d_model) before positions are added."""
+    embedding_dropout: float = 0.0
+    """Dropout on the sum of embedding and position."""
+    head_bias: bool = True
+    """A bias on the output logits."""
+
+    def __post_init__(self) -> None:
+        super(EncoderDecoderConfig, self).__post_init__()
+        if not all(layer.causal for layer in self.layers):
+            raise ValueError("expected causal attention in a decoder, got a bidirectional layer")
+        if self.source_vocabulary < 1 or not 0 <= self.embedding_dropout < 1:
+            raise ValueError(
+                "expected a positive source_vocabulary and embedding dropout in [0, 1), got "
+                f"{self.source_vocabulary} and {self.embedding_dropout}"
+            )
+        if not 0 <= self.padding < min(self.vocabulary, self.source_vocabulary):
+            raise ValueError(
+                f"expected a padding token of both vocabularies, got {self.padding} of "
+                f"{self.source_vocabulary} and {self.vocabulary}"
+            )
+        if self.block.norm_placement != "pre":
+            raise ValueError(
+                f"expected the norm placement pre in an encoder-decoder, got "
+                f"{self.block.norm_placement}"
+            )
+        for layer in self.cross:
+            if layer.variant.window is not None or layer.variant.diagonal != "none":
+                raise ValueError(
+                    "expected cross attention without window and diagonal normalisation, whose "
+                    "tokens have no order with those of the source; choices: cross_sharing none"
+                )
+
+    @property
+    def encoder(self) -> Network:
+        """The encoder's stack."""
+        layers = tuple(dataclasses.replace(layer, causal=False) for layer in self.layers)
+        return Network(
+            attention=layers, block=self.block, num_layers=self.num_layers, init=self.init
+        )
+
+    @property
+    def cross(self) -> tuple[AttentionConfig, ...]:
+        """The cross attention of each decoder layer.
+
+        That of ``published-code`` has all three projections and the ``+`` of self-attention; where
+        the query of self-attention reads the key, cross attention takes the key for its query too
+        whenever padded source and target are equally long, and then does not see the target.
+        """
+        return tuple(
+            dataclasses.replace(layer, causal=False, variant=self._cross_variant(layer.variant))
+            for layer in self.layers
+        )
+
+    def _cross_variant(self, own: Variant) -> Variant:
+        if self.cross_sharing == "same":
+            return own
+        if self.cross_sharing == "none":
+            return QKV
+        return dataclasses.replace(QKV, plus=own.plus)

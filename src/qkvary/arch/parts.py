@@ -37,6 +37,8 @@ class Linear:
     """Whether the matrix is a table's, used again: multiplied here, counted as parameters there."""
     is_pooled: bool = False
     """Whether one vector of a sequence passes through it, as in a classifier's head."""
+    skipped_tokens: int = 0
+    """Tokens of a sequence that do not pass through it, such as a learned class token."""
 
     def __post_init__(self) -> None:
         check_sizes(self, inputs=self.inputs, outputs=self.outputs, groups=self.groups)

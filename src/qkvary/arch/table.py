@@ -16,6 +16,8 @@ Origin = Literal[
     "three projections",
     "query identity",
     "overview article",
+    "sparse attention",
+    "softmax-free attention",
     "this project",
 ]
 
@@ -83,6 +85,14 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("QKV@rotary", "standard attention"),
     NamedVariant("Q=K-V@diag-mean", "three projections", "appendix A.2"),
     NamedVariant("Q=K-V@diag-norm", "three projections", "appendix A.2"),
+    NamedVariant("Q=K-V@diag-mean-unscaled", "three projections", "as its listing in figure 5"),
+    NamedVariant("Q=K=V@diag-norm-unscaled", "three projections", "as its listing in figure 5"),
     NamedVariant("Q=K=V@t0.5", "three projections", "softmax temperature, appendix A.2"),
     NamedVariant("QKV@w64", "standard attention", "sliding window of 64 tokens"),
+    NamedVariant("QKV@s8", "this project", "distances that 8 divides; every token stays cached"),
+    NamedVariant("Q-K=V@w8@s8", "sparse attention", "window and stride, Child et al. 2019"),
+    NamedVariant("QKV@sima", "softmax-free attention", "Koohpayegani and Pirsiavash 2024"),
+    NamedVariant("Q=K-V@sima", "this project"),
+    NamedVariant("Q=K-V@soft", "softmax-free attention", "Lu et al. 2021: it ties query and key"),
+    NamedVariant("Q-K=V@soft", "this project", "a Gaussian kernel of free query and key"),
 )

@@ -1,6 +1,7 @@
-"""The score terms of a variant by name: what each is called, means and is written as.
+"""The score terms of a variant by name, and its core: what each is called, means and is written as.
 
-``nn.terms`` has the class of the same name, which computes it, and ``costs.terms`` its costs.
+``nn.terms`` has the class of a term's name, which computes it, and ``costs.terms`` its costs; of a
+core these are in ``nn.kernels`` and ``costs.terms``.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,7 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 ScorePosition = Literal["none", "relative", "alibi", "rotary"]
-DiagonalNorm = Literal["none", "mean", "norm"]
+DiagonalNorm = Literal["none", "mean", "norm", "mean-unscaled", "norm-unscaled"]
+Core = Literal["softmax", "sima", "soft"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +23,21 @@ class ScoreTerms:
     """A joint (i, j) position term in the scores."""
     window: int | None = None
     """Keys this many tokens or more behind the query (bidirectional: away from it) are masked."""
+    stride: int | None = None
+    """Keys whose distance this number does not divide are masked, except those in the window."""
     diagonal: DiagonalNorm = "none"
     """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees
-    (paper 1, appendix A.2)."""
+    (paper 1, appendix A.2). ``unscaled`` divides before the score scale is applied, as the
+    appendix's listing does; the others divide scaled scores."""
     temperature: float = 1.0
     """Scores are divided by this before the softmax."""
+    core: Core = "softmax"
+    """What makes weights of scores (:data:`CORES`)."""
+
+    @property
+    def reach(self) -> int | None:
+        """Tokens after which a key is never seen again, ``None`` if there is always a later one."""
+        return self.window if self.stride is None else None
 
     @property
     def terms(self) -> tuple["TermEntry", ...]:
@@ -49,11 +61,40 @@ class TermEntry:
     """Query and key with it, as an equation, where it changes them."""
     is_symmetric: bool = True
     """Whether scores that are equal for (i, j) and (j, i) stay so."""
+    before_scale: bool = False
+    """Whether it takes the products of query and key before their scale."""
+    values: tuple[str, ...] = ()
+    """The choices of the field, where it is the term of some of them."""
 
     def is_in(self, variant: ScoreTerms) -> bool:
         """Return whether a variant has the term."""
         value = getattr(variant, self.field)
+        if self.values:
+            return value in self.values
         return value == self.name or (self.name == self.field and value != DEFAULTS[self.field])
+
+    def describe(self, variant: ScoreTerms) -> str:
+        """Return its meaning in a variant that has it."""
+        value = getattr(variant, self.field)
+        return self.words.format(value=value.partition("-")[0] if self.values else value)
+
+
+@dataclass(frozen=True, slots=True)
+class CoreEntry:
+    """A core: how the scores s q k^T become weights of the values."""
+
+    name: Core
+    """The value of :attr:`ScoreTerms.core`."""
+    words: str
+    """Its meaning, as a clause of a sentence; empty for the softmax."""
+    equation: str
+    """The weights, as an equation of ``{scores}``, or of ``{query}`` and ``{key}``."""
+    products: str = ""
+    """The scores without terms, where they are not s q kᵀ, of ``{query}`` and ``{key}``."""
+    fields: tuple[str, ...] = ()
+    """The fields of :class:`ScoreTerms` that have a meaning with it."""
+    has_causal: bool = True
+    """Whether tokens that see only the past can have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +123,15 @@ TERMS: tuple[TermEntry, ...] = (
         "diagonal",
         "the diagonal of the scores is divided by its {value}",
         "D({scores})",
+        values=("mean", "norm"),
+    ),
+    TermEntry(
+        "unscaled-diagonal",
+        "diagonal",
+        "the diagonal of K Kᵀ is divided by its {value} before the score scale is applied",
+        "D({scores})",
+        before_scale=True,
+        values=("mean-unscaled", "norm-unscaled"),
     ),
     TermEntry(
         "plus",
@@ -109,12 +159,49 @@ TERMS: tuple[TermEntry, ...] = (
 )
 """Every term, in the order of application."""
 
+_ANY = ("plus", "positions", "window", "stride", "diagonal", "temperature")
+
+CORES: Mapping[str, CoreEntry] = {
+    core.name: core
+    for core in (
+        CoreEntry("softmax", "", "softmax({scores})", fields=_ANY),
+        CoreEntry(
+            "sima",
+            "no softmax: each channel of query and key is divided by its l1 norm over the tokens",
+            "({query} / ‖{query}‖₁) ({key} / ‖{key}‖₁)ᵀ",
+            has_causal=False,
+        ),
+        CoreEntry(
+            "soft",
+            "no softmax: weights are the Gaussian kernel of query and key, not normalised",
+            "exp({scores})",
+            products="-s |{query}ᵢ - {key}ⱼ|² / 2",
+            fields=("positions", "window", "stride", "temperature"),
+        ),
+    )
+}
+"""Every core by name.
+
+``sima``: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free Attention for Vision
+Transformers". ``soft``: Lu et al. 2021, "SOFT: Softmax-free Transformer with Linear Complexity",
+with the exact kernel in place of its Nystroem approximation. SOFT ties query and key by itself:
+published, it is ``Q=K-V@soft``.
+"""
+
 _POSITIONS = get_args(ScorePosition)[1:]
 
 OPTIONS: Mapping[str, Option] = {
     "positions": Option("{}", f"({'|'.join(_POSITIONS)})", ", ".join(_POSITIONS)),
     "window": Option("w{}", r"w(\d+)", "wN (window)", int),
-    "diagonal": Option("diag-{}", "diag-(mean|norm)", "diag-mean, diag-norm"),
+    "stride": Option("s{}", r"s(\d+)", "sN (stride)", int),
+    "diagonal": Option(
+        "diag-{}",
+        "diag-((?:mean|norm)(?:-unscaled)?)",
+        "diag-mean, diag-norm, diag-mean-unscaled, diag-norm-unscaled",
+    ),
     "temperature": Option("t{!r}", r"t(\d*\.?\d+(?:e[+-]?\d+)?)", "tX (temperature)", float),
+    "core": Option(
+        "{}", f"({'|'.join(name for name in CORES if name != 'softmax')})", "sima, soft"
+    ),
 }
 """The options of labels by field, in their order."""

@@ -8,7 +8,8 @@ from typing import Literal
 
 from qkvary.arch.choices import check_choices
 from qkvary.arch.sharing import IDENTITY, Role, Sharing, Source, share
-from qkvary.arch.terms import ScoreTerms
+from qkvary.arch.terms import CORES, DEFAULTS, ScoreTerms
+from qkvary.text.names import listed
 
 QueryForm = Literal["plain", "residual", "residual-gelu", "map"]
 
@@ -137,6 +138,11 @@ class Variant(ScoreTerms):
     def _check_scores(self) -> None:
         if self.window is not None and self.window < 1:
             raise ValueError(f"expected a window of at least 1 token, got {self.window}")
+        if self.stride is not None and self.stride < 2:
+            raise ValueError(
+                f"expected a stride of at least 2 tokens, got {self.stride}; without a stride "
+                "every distance is seen"
+            )
         if not self.temperature > 0 or self.temperature == float("inf"):
             raise ValueError(f"expected a positive temperature, got {self.temperature}")
         if self.diagonal != "none" and (not self.sharing.is_symmetric or self.query_form == "map"):
@@ -144,6 +150,15 @@ class Variant(ScoreTerms):
                 "expected query and key to be one tensor for diagonal normalisation (the diagonal "
                 f"of K K^T is a squared norm), got {self.sharing.format_tuple({})}; "
                 "choices: Q=K-V, Q=K=V"
+            )
+        core = CORES[self.core]
+        given = [name for name in CORES["softmax"].fields if getattr(self, name) != DEFAULTS[name]]
+        meaningless = [name for name in given if name not in core.fields]
+        if meaningless:
+            raise ValueError(
+                f"expected no {listed(meaningless, 'or')} with the core {core.name}, where "
+                f"{'they have' if len(meaningless) > 1 else 'it has'} no meaning; choices: "
+                f"{listed(core.fields, 'or') or 'no score term'}"
             )
 
     @property

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter, Token
@@ -103,6 +104,43 @@ class Where:
 DEFAULT_WHERE = Where()
 
 
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Part(Where):
+    """The protocol and the part of a study; the same options find its runs again."""
+
+    protocol: Annotated[
+        str | None,
+        Parameter(name="--protocol", help="A study's other protocol, such as clean."),
+    ] = None
+    tasks: Annotated[
+        tuple[str, ...],
+        Parameter(name="--task", negative=(), help="Only this task; repeat it for more."),
+    ] = ()
+    settings: Annotated[
+        tuple[str, ...],
+        Parameter(name="--setting", negative=(), help="Only this setting; repeat it for more."),
+    ] = ()
+    variants: Annotated[
+        tuple[str, ...],
+        Parameter(
+            name="--variant",
+            negative=(),
+            help="Only this variant and the baseline; repeat it for more.",
+            completer=complete_variant,
+        ),
+    ] = ()
+
+    @property
+    def written(self) -> str:
+        """The options that select the part, as they are typed; the protocol is in the name."""
+        chosen = {"--task": self.tasks, "--setting": self.settings, "--variant": self.variants}
+        return " ".join(f"{name} {quote(one)}" for name, some in chosen.items() for one in some)
+
+
+DEFAULT_PART = Part()
+
+
 def convert_count(_kind: object, tokens: Sequence[Token]) -> int:
     """Read a count of tokens.
 
@@ -157,19 +195,22 @@ def check_device(device: str) -> None:
         raise UsageError(f"expected a device such as cpu, cuda, cuda:1 or mps, got {device!r}")
 
 
-def choose_study(name: str, where: Where) -> "Study":
-    """Return the study of a name or path, with the requested seeds, device and dtype.
+def choose_study(name: str, part: Part) -> "Study":
+    """Return the study of a name or path, or the requested part of it.
 
     Raises:
-        UsageError: for an unknown study, device or list of seeds.
+        UsageError: for an unknown study, protocol, device or list of seeds.
+        ValueError: for a task, setting or variant that the study does not have.
     """
     # Other commands need no studies.
     from qkvary.studies.catalog import load_study
 
-    study = load_study(name)
-    check_device(where.device)
-    seeds = study.seeds if where.seeds is None else parse_seeds(where.seeds)
-    return dataclasses.replace(study, seeds=seeds, device=where.device, dtype=where.dtype)
+    study = load_study(name, part.protocol)
+    check_device(part.device)
+    if part.tasks or part.settings or part.variants:
+        study = study.select(tasks=part.tasks, settings=part.settings, variants=part.variants)
+    seeds = study.seeds if part.seeds is None else parse_seeds(part.seeds)
+    return dataclasses.replace(study, seeds=seeds, device=part.device, dtype=part.dtype)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

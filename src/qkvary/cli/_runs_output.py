@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from qkvary.cli._output import console, print_json, printable
+from qkvary.cli._training_effort import count_passes, describe_effort, estimate_seconds
 from qkvary.costs.network import network_costs
 from qkvary.data.reuse import PlannedSet
 from qkvary.reports.terminal import print_rows
@@ -46,12 +47,13 @@ def print_plan(study: Study, store: Store, data: PlannedSet, *, json_output: boo
         json_output: Whether to print JSON.
     """
     is_prepared = data.data is not None
+    training_tokens = None if data.data is None else data.data.splits["train"].tokens
     (setting,) = study.settings
     rows: list[dict[str, Any]] = []
     for cell in study.cells():
         run = cell.run
-        costs = network_costs(run.network, length=run.task.sequence_length)
-        tokens = run.training.steps * run.training.batch_size * run.task.sequence_length
+        costs = network_costs(run.network, length=run.sequence_length)
+        tokens = run.training.steps * run.training.batch_size * run.sequence_length
         rows.append(
             {
                 "variant": cell.variant,
@@ -60,6 +62,8 @@ def print_plan(study: Study, store: Store, data: PlannedSet, *, json_output: boo
                 "cache_bytes_per_token": costs.cache_bytes_per_token,
                 "tokens": tokens,
                 "petaflops": 6.0 * costs.macs_per_token * tokens / 1e15,
+                "passes": count_passes(run, training_tokens),
+                "estimated_seconds": estimate_seconds(run),
                 "state": store.state(cell.run_key) if is_prepared else "open",
                 "directory": str(store.directory(cell.run_key)) if is_prepared else None,
             }
@@ -84,6 +88,8 @@ def print_plan(study: Study, store: Store, data: PlannedSet, *, json_output: boo
         for row in rows
     ]
     print_rows(screen, COLUMNS, cells)
+    seconds = [row["estimated_seconds"] for row in rows]
+    screen.print(Text(describe_effort(study.cells()[0].run, training_tokens, seconds)))
     if not is_prepared:
         screen.print(
             Text(printable(f"{data.name} is not prepared yet: the training prepares it first"))
@@ -98,7 +104,7 @@ def print_scores(screen: Console, study: Study, store: Store) -> None:
     rows: list[tuple[str, ...]] = []
     for cell, record in done:
         scores = (_score(record.metrics, f"test_{name}") for name, _ in SCORES)
-        tokens = cell.run.training.batch_size * cell.run.task.sequence_length
+        tokens = cell.run.training.batch_size * cell.run.sequence_length
         speed = f"{record.timing['steps_per_second'] * tokens:,.0f}"
         shares = _utilization(record.timing) if measured else ()
         rows.append((cell.variant, str(cell.seed), *scores, speed, *shares))

@@ -62,7 +62,8 @@ class Changes:
         int | None, _count("--evaluate-every", "Steps between validations.")
     ] = None
     validation_tokens: Annotated[
-        int | None, _count("--validation-tokens", "Tokens per validation; 64k if not given.")
+        int | None,
+        _count("--validation-tokens", "Tokens per validation; as many as published, else 64k."),
     ] = None
     test_tokens: Annotated[
         int | None, _count("--test-tokens", "Tokens scored at the end; all if not given.")

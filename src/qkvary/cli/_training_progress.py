@@ -1,5 +1,6 @@
 """The progress of a training: one updated line, and a line for each validation."""
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +27,7 @@ class TrainingDisplay:
         self._pause = PAUSE_ON_TERMINAL if screen.is_terminal else PAUSE_ELSEWHERE
         self._shown = 0.0
         self._drawn = False
-        self._first: tuple[float, int] | None = None
+        self._first: tuple[float, float] | None = None
         self.code = 0
 
     def handle(self, message: WorkerMessage) -> None:
@@ -82,7 +83,7 @@ class TrainingDisplay:
     def _progress(self, message: WorkerMessage) -> None:
         now = time.monotonic()
         if self._first is None:
-            self._first = (now, message.step)
+            self._first = (now, message.step + message.part)
         if now - self._shown < self._pause:
             return
         self._shown = now
@@ -96,16 +97,20 @@ class TrainingDisplay:
             self._screen.print(Text(text), soft_wrap=True)
 
     def _describe(self, message: WorkerMessage, now: float) -> str:
-        parts = [f"step {message.step:,} of {message.steps:,}"]
-        if message.loss is not None:
+        done = message.step + message.part
+        if message.part:
+            parts = [f"step {message.step + 1:,} of {message.steps:,}, {message.part:.0%} of it"]
+        else:
+            parts = [f"step {message.step:,} of {message.steps:,}"]
+        if message.loss is not None and math.isfinite(message.loss):
             parts.append(f"loss {message.loss:.4f}")
-        began, first = self._first or (now, message.step)
-        if message.step > first:
-            rate = (message.step - first) / (now - began)
+        began, first = self._first or (now, done)
+        if done > first:
+            rate = (done - first) / (now - began)
             run = self._cells[message.cell].run
-            tokens = run.training.batch_size * run.task.sequence_length
+            tokens = run.training.batch_size * run.sequence_length
             parts.append(f"{rate * tokens:,.0f} tokens/s")
-            parts.append(f"{duration((message.steps - message.step) / rate, 2)} left")
+            parts.append(f"{duration((message.steps - done) / rate, 2)} left")
         return ", ".join(parts)
 
     def _line(self, text: str, style: str = "") -> None:

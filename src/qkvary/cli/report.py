@@ -9,10 +9,10 @@ from cyclopts import Parameter
 
 from qkvary.cli._options import (
     DEFAULT_OUT,
-    DEFAULT_WHERE,
+    DEFAULT_PART,
     Json,
     Out,
-    Where,
+    Part,
     choose_study,
     complete_study,
 )
@@ -50,7 +50,7 @@ def command(
     study: StudyName,
     /,
     *,
-    where: Where = DEFAULT_WHERE,
+    part: Part = DEFAULT_PART,
     out: Out = DEFAULT_OUT,
     to: Target = None,
     formats: Formats = DEFAULT_FORMATS,
@@ -58,9 +58,9 @@ def command(
 ) -> None:
     """Write the report of a study: one page, tables (CSV, Markdown) and figures (SVG, PDF, PNG)."""
     store = Store(out)
-    training = choose_training(store, study, where)
-    chosen = choose_study(study, where) if training is None else training.study
-    results, name = gather_results(chosen, store), chosen.name
+    training = choose_training(store, study, part)
+    chosen = choose_study(study, part) if training is None else training.study
+    results, name = gather_results(chosen, store, part.written), chosen.name
     if training is not None:
         commands = (*training.commands, shlex.join(["qkvary", "report", study]))
         results = replace(results, summary=replace(results.summary, commands=commands))

@@ -10,10 +10,10 @@ from rich.text import Text
 
 from qkvary.cli._options import (
     DEFAULT_OUT,
-    DEFAULT_WHERE,
+    DEFAULT_PART,
     Json,
     Out,
-    Where,
+    Part,
     choose_study,
     complete_study,
 )
@@ -52,7 +52,7 @@ def command(
     study: OptionalStudy = None,
     /,
     *,
-    where: Where = DEFAULT_WHERE,
+    part: Part = DEFAULT_PART,
     out: Out = DEFAULT_OUT,
     problems: Annotated[
         bool, Parameter(name="--problems", negative=(), help="List failed and damaged runs only.")
@@ -64,8 +64,8 @@ def command(
     if study is None:
         planned = dict.fromkeys(store.keys(), "")
     else:
-        training = choose_training(store, study, where)
-        chosen = choose_study(study, where) if training is None else training.study
+        training = choose_training(store, study, part)
+        chosen = choose_study(study, part) if training is None else training.study
         planned = {cell.run_key: cell.variant for cell in chosen.cells()}
     statuses = [_read_status(store, key, group) for key, group in planned.items()]
     counts = Counter(status.state for status in statuses)

@@ -1,8 +1,9 @@
 """Run a study: train unfinished runs, print the answer, write the report."""
 
+import os
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -10,11 +11,11 @@ from rich.text import Text
 
 from qkvary.cli._options import (
     DEFAULT_OUT,
-    DEFAULT_WHERE,
+    DEFAULT_PART,
     Json,
     Out,
+    Part,
     StudyName,
-    Where,
     choose_study,
     convert_threads,
 )
@@ -25,10 +26,12 @@ from qkvary.reports.page import render_page
 from qkvary.reports.study import study_report
 from qkvary.reports.study_results import gather_results, report_folder
 from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.errors import QkvaryError
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
-from qkvary.studies.study import Study
+from qkvary.studies.study import Cell, Study
+from qkvary.text.names import count
 from qkvary.text.units import duration
 
 REFRESH_SECONDS = 20
@@ -50,7 +53,12 @@ RetryFailed = Annotated[
     bool, Parameter(name="--retry-failed", negative=(), help="Run failed runs again.")
 ]
 DryRun = Annotated[
-    bool, Parameter(name="--dry-run", negative=(), help="Print the planned runs, and run nothing.")
+    bool,
+    Parameter(
+        name="--dry-run",
+        negative=(),
+        help="Print the planned runs and their estimated time, and run nothing.",
+    ),
 ]
 
 
@@ -58,7 +66,7 @@ def command(
     study: StudyName,
     /,
     *,
-    where: Where = DEFAULT_WHERE,
+    part: Part = DEFAULT_PART,
     workers: Workers = None,
     out: Out = DEFAULT_OUT,
     strict: Strict = False,
@@ -70,10 +78,10 @@ def command(
 
     Finished runs are not run again; a stopped study resumes where it stopped.
     """
-    chosen, store = choose_study(study, where), Store(out)
+    chosen, store = choose_study(study, part), Store(out)
     options = RunnerOptions(workers=workers, strict=strict, retry_failed=retry_failed)
     if dry_run:
-        _print_plan(chosen, store, json_output=json_output)
+        _print_plan(chosen, store, workers or os.cpu_count() or 1, json_output=json_output)
         return 0
     screen = console(sys.stderr)
     folder = report_folder(chosen.name, out)
@@ -83,7 +91,7 @@ def command(
 
     def publish() -> None:
         nonlocal announced
-        results = gather_results(chosen, store)
+        results = gather_results(chosen, store, part.written)
         made = render_page(
             study_report(results.summary, results.attention), refresh_seconds=REFRESH_SECONDS
         )
@@ -103,7 +111,7 @@ def command(
         # Its cause may also keep runs from being read; an existing page is kept.
         print_json({"runs": runs, "summary": None, "files": []})
         return runs.exit_code
-    results = gather_results(chosen, store)
+    results = gather_results(chosen, store, part.written)
     report = study_report(results.summary, results.attention)
     files = write_report(report, folder)
     show(report, json_output=json_output, files=files, runs=runs)
@@ -114,9 +122,11 @@ def command(
     return runs.exit_code
 
 
-def _print_plan(study: Study, store: Store, *, json_output: bool) -> None:
-    cells = study.cells()
-    states = Counter(store.state(key) for key in dict.fromkeys(cell.run_key for cell in cells))
+def _print_plan(study: Study, store: Store, workers: int, *, json_output: bool) -> None:
+    cells = {cell.run_key: cell for cell in study.cells()}
+    states = Counter(store.state(key) for key in cells)
+    left = [cell for key, cell in cells.items() if store.state(key) == "open"]
+    seconds, obstacle = _estimate(left, workers)
     plan: Mapping[str, Any] = {
         "study": study.name,
         "runs": states.total(),
@@ -126,6 +136,7 @@ def _print_plan(study: Study, store: Store, *, json_output: bool) -> None:
         "settings": [setting.name for setting in study.settings],
         "variants": study.variants,
         "seeds": study.seeds,
+        "estimated_seconds": seconds,
     }
     if json_output:
         print_json(plan)
@@ -136,12 +147,32 @@ def _print_plan(study: Study, store: Store, *, json_output: bool) -> None:
     parts = (
         f"{len(study.variants)} variants, {len(study.settings)} settings, {len(study.seeds)} seeds"
     )
-    total, cells = states.total(), len(study.cells())
-    shared = "" if total == cells else f" for {cells:,} cells of the tables"
+    total, of_tables = states.total(), len(study.cells())
+    shared = "" if total == of_tables else f" for {of_tables:,} cells of the tables"
     screen.print(f"{parts}: {total:,} runs{shared}, {states['done']:,} done, ", end="")
     screen.print(f"{states['running']:,} running, {states['open']:,} open")
     for sentence in describe_equal_parameters(study):
         screen.print(Text(sentence))
+    if obstacle:
+        screen.print(Text(f"no estimate of the time: {obstacle}"))
+    elif left:
+        screen.print(
+            f"estimated time on this machine, by a few timed steps and without evaluations: "
+            f"{duration(seconds)} with {count(workers, 'worker')}"
+        )
+
+
+def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, str]:
+    """Return the estimated seconds of the runs, or None and the reason why there is no estimate."""
+    # Other uses of the command import torch in the workers only.
+    from qkvary.studies.running.timing import estimate_seconds
+
+    if not cells:
+        return 0.0, ""
+    try:
+        return estimate_seconds(cells) / min(workers, len(cells)), ""
+    except (QkvaryError, OSError) as error:
+        return None, str(error)
 
 
 def _explain(runs: RunSummary) -> None:

@@ -32,6 +32,7 @@ from qkvary.cli._prepared_output import find_share_error
 from qkvary.cli._runs_output import print_plan, print_scores
 from qkvary.cli._streams import print_error
 from qkvary.cli._texts import write_texts
+from qkvary.cli._training_effort import describe_effort, estimate_seconds
 from qkvary.cli._training_options import (
     AS_THE_PRESET,
     DEFAULT_RUNNING,
@@ -166,6 +167,7 @@ def command(
         distribution.run_on_first(lambda: _check_finished(study, store))
         keep_freed_memory()
         if not distribution.rank:
+            _announce(study, store, planned, quiet=json_output)
             note_training(store, study, _command_line(study))
         code = _train(study, store, running, distribution, requested, quiet=json_output)
         if distribution.rank:
@@ -292,6 +294,17 @@ def _train(
         print_error("stopped; the same command resumes where it stopped")
         return 128 + (received[0] if received else signal.SIGTERM)
     return display.code
+
+
+def _announce(study: Study, store: Store, planned: PlannedSet, *, quiet: bool) -> None:
+    """Print passes over the text and time of the runs that are not done."""
+    runs = [cell.run for cell in study.cells() if store.state(cell.run_key) != "done"]
+    tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
+    # A text shorter than a row is refused when it is read.
+    if runs and not quiet and tokens > runs[0].sequence_length:
+        seconds = [estimate_seconds(run) for run in runs]
+        text = Text(describe_effort(runs[0], tokens, seconds))
+        console(sys.stderr).print(text, soft_wrap=True)
 
 
 def _begun_execution(study: Study, store: Store, running: Running) -> ExecutionSettings | None:

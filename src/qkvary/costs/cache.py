@@ -1,7 +1,8 @@
 """Bytes that decoding keeps, and reads for a token: what key and value need, and nothing else.
 
 What is kept is what a later token can still see: of a layer with a window of w tokens the last
-w - 1. What is read for one token includes that token's own entry.
+w - 1, of a layer with a stride every token, since one of the next tokens sees it. What is read for
+one token includes that token's own entry.
 """
 
 from collections.abc import Sequence
@@ -79,7 +80,7 @@ def layer_cache_bytes(
         return entries_bytes(attention, seen=context, kept=context, stored_as=form)
     if attention.reads_layer is not None:
         return 0
-    kept = _kept_tokens(attention.config.variant.window, context)
+    kept = _kept_tokens(attention.config.variant.reach, context)
     return entries_bytes(attention, seen=context, kept=kept, stored_as=form)
 
 
@@ -263,7 +264,7 @@ def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
     elif attention.reads_layer is not None:
         return 0
     else:
-        window = attention.config.variant.window
+        window = attention.config.variant.reach
         kept = [_kept_tokens(window, tokens) for tokens in (context, context + 1)]
     # In the long run, where tokens share scales or wait for their codes.
     shared = token_bytes(attention, SCALE) / form.block if form.block else 0

@@ -329,8 +329,8 @@ def _already(layers: Iterable[Layer]) -> Iterable[str]:
                 )
         elif attention.reads_layer is not None:
             yield "some layers read another layer's keys and values and keep none"
-        elif attention.config.variant.window is not None:
-            yield f"layers with a window keep {attention.config.variant.window - 1:,} tokens"
+        elif attention.config.variant.reach is not None:
+            yield f"layers with a window keep {attention.config.variant.reach - 1:,} tokens"
 
 
 def _obstacles(layers: Iterable[Layer]) -> Iterable[str]:

@@ -23,7 +23,8 @@ from qkvary.arch.blocks import (
 from qkvary.arch.models import Model, as_model, count_kinds
 from qkvary.arch.networks import Network
 from qkvary.arch.sharing import IDENTITY, Source
-from qkvary.costs.terms import term_costs, term_macs
+from qkvary.arch.variants import Variant
+from qkvary.costs.terms import CORES, term_costs, term_macs
 
 Pairs = Literal["square", "visible"]
 """Which pairs of tokens are counted: all of them, as the papers and an explicit kernel do, or those
@@ -68,20 +69,35 @@ class MacCount:
 
 def visible_pairs(config: AttentionConfig, length: int) -> int:
     """Pairs (query, key) that no mask hides in a sequence of ``length`` real tokens."""
-    reach = length if config.variant.window is None else min(config.variant.window, length)
+    stride = config.variant.stride
+    reach = _near_keys(config.variant, length)
     # Queries with a full reach behind them, then those at the start that have less.
     behind = (length - reach) * reach + reach * (reach + 1) // 2
+    if stride is not None:
+        # Beyond the window each multiple of the stride, for the queries that are as far along.
+        first, last = -(-reach // stride), (length - 1) // stride
+        behind += (last - first + 1) * (2 * length - stride * (first + last)) // 2
     return behind if config.causal else 2 * behind - length
 
 
 def visible_keys(attention: AttentionLayer, context: int) -> int:
-    """Stored entries that the newest of ``context`` tokens attends to, itself included."""
+    """Stored entries that are read for the newest of ``context`` tokens, its own included.
+
+    All that it attends to; the gaps that a stride leaves between them are read and masked.
+    """
     if isinstance(attention, ProjectedAttention):
-        window = attention.config.variant.window
-        return context if window is None else min(window, context)
+        reach = attention.config.variant.reach
+        return context if reach is None else min(reach, context)
     if isinstance(attention, LatentAttention):
         return context
     return min(attention.window, context) + visible_summaries(attention, context)
+
+
+def _near_keys(variant: Variant, tokens: int) -> int:
+    """Return how many of so many tokens the window holds: all without one, none beside a stride."""
+    if variant.window is None:
+        return tokens if variant.stride is None else 0
+    return min(variant.window, tokens)
 
 
 def visible_summaries(attention: CompressedAttention, context: int) -> int:
@@ -107,7 +123,7 @@ def attention_projection_macs_per_token(config: AttentionConfig) -> int:
 def score_macs(config: AttentionConfig, length: int, pairs: Pairs) -> int:
     """Return the MACs of the scores with their terms, and of the weighted values, of one layer."""
     count = length * length if pairs == "square" else visible_pairs(config, length)
-    return _content_macs(config, count) + term_macs(config, length, count)
+    return _content_macs(config, length, count) + term_macs(config, length, count)
 
 
 def feed_forward_macs_per_token(part: FeedForward | Experts) -> int:
@@ -160,7 +176,7 @@ def forward_macs(
         (_forward_layer(layer, tokens, seen, pairs), count)
         for layer, count in count_kinds(model.layers)
     ]
-    outside = tokens * sum(linear.weights for linear in model.others)
+    outside = sum(linear.weights * (tokens - linear.skipped_tokens) for linear in model.others)
     if model.encoder is not None:
         layers += [
             (_forward_layer(layer, seen, 0, pairs), count)
@@ -174,8 +190,9 @@ def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None
     """Return the MACs of one decoded token, with everything before it in the cache.
 
     The tokens of a sequence decoded one by one take as many as one causal forward pass over it,
-    with two exceptions. The bias g(j) of ``+`` is not stored and made again for every key. Latent
-    attention is counted absorbed: scores and values are taken in the latent itself.
+    with three exceptions. The gaps of a stride are read and masked. The bias g(j) of ``+`` is not
+    stored and made again for every key. Latent attention is counted absorbed: scores and values are
+    taken in the latent itself.
 
     Args:
         model: Any model that decodes.
@@ -230,7 +247,7 @@ def _forward_layer(layer: Layer, tokens: int, encoder_tokens: int, pairs: Pairs)
         projections += tokens * _crossing_macs(config)
         projections += encoder_tokens * _stored_macs(layer.cross)
         pairs_across = tokens * encoder_tokens
-        scores += _content_macs(config, pairs_across)
+        scores += _content_macs(config, encoder_tokens, pairs_across)
         scores += term_macs(config, encoder_tokens, pairs_across)
     return MacCount(
         projections=projections,
@@ -261,7 +278,7 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     if isinstance(attention, ProjectedAttention):
         config = attention.config
         projections = _query_and_output_macs(config) + _made_macs(attention)
-        scores = _content_macs(config, keys) + term_macs(config, keys, keys)
+        scores = _content_macs(config, keys, keys) + term_macs(config, keys, keys)
         scores += _expansion_macs(attention, keys, crossing=False)
     else:
         # Absorbed, the expansion of the latent is moved to the query and the output: as many
@@ -273,7 +290,7 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
         scores += summaries * attention.index_heads * attention.indexer.width
     if layer.cross is not None:
         projections += _crossing_macs(layer.cross.config)
-        scores += _content_macs(layer.cross.config, encoder_tokens)
+        scores += _content_macs(layer.cross.config, encoder_tokens, encoder_tokens)
         scores += term_macs(layer.cross.config, encoder_tokens, encoder_tokens)
         scores += _expansion_macs(layer.cross, encoder_tokens, crossing=True)
     return MacCount(
@@ -427,8 +444,9 @@ def _crossing_macs(config: AttentionConfig) -> int:
     return again + _query_and_output_macs(config)
 
 
-def _content_macs(config: AttentionConfig, pairs: int) -> int:
-    return 2 * pairs * config.num_heads * config.size_per_head
+def _content_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
+    """Return the MACs of the products of query and key and of weights and values."""
+    return CORES[config.variant.core](config, keys, pairs)
 
 
 def _other_macs(layer: Layer) -> int:

@@ -1,4 +1,4 @@
-"""The costs of score terms: one rule per entry of ``arch.terms``, under the same name."""
+"""The costs of score terms and cores: one rule per entry of ``arch.terms``, under its name."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -59,9 +59,33 @@ def _relative_parameters(config: AttentionConfig) -> tuple[int, int]:
 TERMS: Mapping[str, TermCost] = {
     "rotary": TermCost(absorbs_key=False),
     "diagonal": TermCost(absorbs_key=False),
+    "unscaled-diagonal": TermCost(absorbs_key=False),
     "plus": TermCost(parameters=_plus_parameters, macs=_plus_macs),
     "relative": TermCost(parameters=_relative_parameters),
     "alibi": TermCost(),
     "temperature": TermCost(),
 }
 """The rule of each term."""
+
+
+def _pairwise_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
+    """Return the MACs of one product of query and key, and one of weight and value, a pair."""
+    return 2 * pairs * config.num_heads * config.size_per_head
+
+
+def _reordered_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
+    """Return the MACs of q (k^T v), or of (q k^T) v where these are no more.
+
+    Without a softmax in between the order is free: the first is linear in the tokens.
+    """
+    size, queries = config.size_per_head, pairs // keys
+    linear = size**2 * (config.num_kv_heads * keys + config.num_heads * queries)
+    return min(_pairwise_macs(config, keys, pairs), linear)
+
+
+CORES: Mapping[str, Callable[[AttentionConfig, int, int], int]] = {
+    "softmax": _pairwise_macs,
+    "sima": _reordered_macs,
+    "soft": _pairwise_macs,
+}
+"""The MACs of each core of a layer over so many keys and pairs of query and key."""

@@ -20,13 +20,13 @@ from qkvary.text.names import listed, suggest
 SCHEMA_VERSION = 1
 
 QUALITY_COLUMNS = (
-    ("three-projections-table-4", "change", "perplexity", "300M, 16 heads"),
-    ("three-projections-table-10", "change", "perplexity", "1.2B, 32 heads"),
-    ("three-projections-table-2", "average", "accuracy", "synthetic tasks"),
-    ("query-identity-table-2", "validation_loss", "nats", "124M, 12 heads"),
+    ("three-projections-table-4", "change", "perplexity", "300M", 16),
+    ("three-projections-table-10", "change", "perplexity", "1.2B", 32),
+    ("three-projections-table-2", "average", "accuracy", "synthetic tasks", None),
+    ("query-identity-table-2", "validation_loss", "nats", "124M", 12),
 )
 """The columns that :func:`published_quality` searches, in this order, small language models first:
-table, column, what a change is counted in, and the networks."""
+table, column, what a change is counted in, the networks and their heads (None if they differ)."""
 
 BASELINE = "QKV"
 """The variant to which published changes of quality are relative."""
@@ -43,9 +43,10 @@ class PublishedColumn:
     """The tasks of this package to which the column corresponds; several for an average."""
     metric: str | None
     """The metric of those tasks, e.g. ``accuracy``; None if nothing here is comparable."""
-    where: tuple[tuple[str, int], ...]
-    """The sizes of the column's setting (``context``, ``d_model``, ``num_layers``, ``steps``);
-    empty for an average over all settings of the tasks."""
+    where: tuple[tuple[str, float | str], ...]
+    """The sizes of the column's setting (``context``, ``d_model``, ``num_layers``, ``num_heads``,
+    ``steps``, ``learning_rate``, ``source``); empty for an average over all settings of the
+    tasks."""
     variants: tuple[str, ...]
     """The variants of the column, if columns are variants."""
     stated: bool
@@ -85,6 +86,8 @@ class PublishedTable:
     rows: tuple[str, ...]
     figures: tuple[PublishedFigure, ...]
     note: str
+    runs: int | None = None
+    """Runs behind each figure, where it is their mean."""
 
     @property
     def source(self) -> str:
@@ -114,6 +117,8 @@ class PublishedQuality:
     """The unit of the change: ``perplexity`` (after a percentage) or ``nats``."""
     networks: str
     """The networks that were compared: their size and heads, or their tasks."""
+    num_heads: int | None
+    """Their query heads; None if they differ."""
     quantity: str
     source: str
     note: str
@@ -196,21 +201,28 @@ def decode_table(data: Mapping[str, Any], name: str) -> PublishedTable:
             for key in row["figures"]
         ),
         note=data.get("note", ""),
+        runs=data.get("runs"),
     )
 
 
-def published_quality(label: str) -> PublishedQuality | None:
+def published_quality(label: str, *, num_heads: int | None = None) -> PublishedQuality | None:
     """Return the published change of quality of a variant, or None if none was published.
 
     A column of changes is quoted as printed; from a column of results the baseline is subtracted.
 
     Args:
         label: The variant, in any spelling.
+        num_heads: Query heads of the layer beside which the change is shown. Where the variant has
+            a number of KV heads, networks with other query heads share other parts of the cache
+            and are skipped.
     """
-    variant = format_label(parse_variant(label))
+    parsed = parse_variant(label)
+    variant, shares_heads = format_label(parsed), parsed.num_kv_heads is not None
     if variant == BASELINE:
         return None
-    for name, key, measure, networks in QUALITY_COLUMNS:
+    for name, key, measure, networks, heads in QUALITY_COLUMNS:
+        if shares_heads and num_heads not in (None, heads):
+            continue
         table = load_published(name)
         column = next(column for column in table.columns if column.key == key)
         found = {figure.variant: figure for figure in table.figures if figure.column == key}
@@ -228,7 +240,8 @@ def published_quality(label: str) -> PublishedQuality | None:
             variant=variant,
             change=change,
             measure=measure,
-            networks=networks,
+            networks=networks if heads is None else f"{networks}, {heads} heads",
+            num_heads=heads,
             quantity=f"{column.title} ({column.unit})" if column.unit else column.title,
             source=table.source,
             note=note,

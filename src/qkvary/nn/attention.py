@@ -19,13 +19,21 @@ from qkvary.arch.variants import Variant
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_layouts import NewTokens, make_codec, rotate_roles, store_roles
 from qkvary.nn.initializer import Initializer
-from qkvary.nn.kernels import SoftmaxCore
+from qkvary.nn.kernels import CORES
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import Linear
 from qkvary.nn.positions import Rotation, make_rotation
 from qkvary.nn.projections import Projection, make_query, make_sources
 from qkvary.nn.scores import Scores
 from qkvary.nn.terms import TERMS, ScoreTerm
+
+
+def anneal(network: nn.Module, factor: float) -> nn.Module:
+    """Multiply the temperature of every attention layer by a factor from now on, in place."""
+    for module in network.modules():
+        if isinstance(module, Attention):
+            module.annealing = factor
+    return network
 
 
 class Attention(nn.Module):
@@ -116,8 +124,10 @@ class Attention(nn.Module):
         self.query_map = None if maps is None else nn.Parameter(torch.empty(maps))
         for entry in config.variant.terms:
             self.add_module(entry.name, TERMS[entry.name](config))
-        self.core = SoftmaxCore(config)
+        self.core = CORES[config.variant.core](config)
         self.score_scale = config.score_scale
+        self.annealing = 1.0
+        """The factor of the temperature at the current step (:func:`anneal`)."""
         if seed is not None:
             self.initialize(Initializer(seed, "attention"))
 
@@ -248,16 +258,26 @@ class Attention(nn.Module):
         if rotation is not None:
             query = rotation.rotate(query)
         # Terms.
-        scores = Scores(query=query, key=key, scale=self.score_scale, layout=layout)
+        scores = Scores(
+            query=query,
+            key=key,
+            scale=self.score_scale,
+            layout=layout,
+            temperature=self.annealing,
+        )
         for term in self.terms:
             scores = term(scores)
         return scores, value, rotation
 
     def weights(
-        self, x: Float[Tensor, "batch queries d_model"], layout: Layout
+        self,
+        x: Float[Tensor, "batch queries d_model"],
+        layout: Layout,
+        *,
+        memory: Float[Tensor, "batch memory d_model"] | None = None,
     ) -> Float[Tensor, "batch heads queries keys"]:
         """Return the attention probabilities of a call without cache, for looking at."""
-        scores, _, _ = self.scores(x, layout)
+        scores, _, _ = self.scores(x, layout, memory=memory)
         return self.core.weights(scores)
 
     def _read_memory(self, memory: Tensor, cached: int, layout: Layout) -> NewTokens:
@@ -277,10 +297,15 @@ class Attention(nn.Module):
     ) -> Layout:
         """Return the layout of queries over a memory, checked."""
         variant = self.config.variant
-        if self.config.causal or variant.window is not None or variant.diagonal != "none":
+        ordered = variant.window is not None or variant.stride is not None
+        if self.config.causal or ordered or variant.diagonal != "none":
             raise ValueError(
-                "expected a layer that is not causal, has no window and no diagonal normalisation "
-                "with a memory, whose tokens have no order with those of x"
+                "expected a layer that is not causal, has no window, no stride and no diagonal "
+                "normalisation with a memory, whose tokens have no order with those of x"
+            )
+        if not self.core.has_memory:
+            raise ValueError(
+                f"expected a core without norms over the tokens with a memory, got {variant.core}"
             )
         if layout is None:
             own = Layout(new_tokens=queries, device=memory.device)

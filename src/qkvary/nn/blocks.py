@@ -46,15 +46,15 @@ class Block(nn.Module):
         """Apply both sublayers."""
         if self.config.norm_placement.startswith("pre"):
             x = x + self._drop(self.attention(self.attention_norm(x), layout=layout, cache=cache))
-            return x + self._drop(self.feed_forward(self.feed_forward_norm(x)))
+            return x + self._feed_forward(self.feed_forward_norm(x))
         if self.config.norm_placement == "stream":
             x = self.attention_norm(x)
             x = self.feed_forward_norm(
                 x + self._drop(self.attention(x, layout=layout, cache=cache))
             )
-            return x + self._drop(self.feed_forward(x))
+            return x + self._feed_forward(x)
         x = self.attention_norm(x + self._drop(self.attention(x, layout=layout, cache=cache)))
-        return self.feed_forward_norm(x + self._drop(self.feed_forward(x)))
+        return self.feed_forward_norm(x + self._feed_forward(x))
 
     def attention_input(
         self, x: Float[Tensor, "batch queries d_model"]
@@ -64,3 +64,8 @@ class Block(nn.Module):
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        own = self.config.feed_forward_dropout
+        rate = self.config.dropout if own is None else own
+        return F.dropout(self.feed_forward(x), rate, self.training)

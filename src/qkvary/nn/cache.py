@@ -48,13 +48,13 @@ class LayerCache:
             ValueError: for preallocated storage without ``max_tokens``, or blocks that a window
                 would cut.
         """
-        window = config.variant.window
+        reach = config.variant.reach
         self.config = config
         self.options = options
         self.kernel = pinned(options.kernel)
         """The kernel that attends; the owner of the cache may change it between calls."""
         self.max_tokens = max_tokens
-        self._max_kept = None if window is None else window - 1
+        self._max_kept = None if reach is None else reach - 1
         self._length = 0
         self._rows: int | None = None
         self._stores: dict[str, TokenStore] = {}

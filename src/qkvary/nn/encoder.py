@@ -1,4 +1,4 @@
-"""The encoder of the synthetic experiments: tokens in, one class per token out."""
+"""The encoder of the synthetic experiments and of set anomaly: one class per token out."""
 
 import torch
 import torch.nn.functional as F
@@ -42,14 +42,14 @@ class Encoder(nn.Module):
 
     def forward(
         self,
-        tokens: Int[Tensor, "batch tokens"],
+        tokens: Int[Tensor, "batch tokens"] | Float[Tensor, "batch tokens vocabulary"],
         *,
         attention_mask: Bool[Tensor, "batch tokens"] | Int[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "batch tokens classes"]:
         """Return the logits of every token.
 
         Args:
-            tokens: Token ids.
+            tokens: Token ids, or vectors where the network reads them.
             attention_mask: True for real tokens.
 
         Raises:
@@ -59,7 +59,7 @@ class Encoder(nn.Module):
 
     def features(
         self,
-        tokens: Int[Tensor, "batch tokens"],
+        tokens: Int[Tensor, "batch tokens"] | Float[Tensor, "batch tokens vocabulary"],
         *,
         attention_mask: Bool[Tensor, "batch tokens"] | Int[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
@@ -75,7 +75,7 @@ class Encoder(nn.Module):
         return self.head_out(F.dropout(hidden, self.config.block.dropout, self.training))
 
     def attention_maps(
-        self, tokens: Int[Tensor, "batch tokens"]
+        self, tokens: Int[Tensor, "batch tokens"] | Float[Tensor, "batch tokens vocabulary"]
     ) -> Float[Tensor, "batch layers heads tokens tokens"]:
         """Return the attention probabilities of every layer, without dropout."""
         layout = self._layout(tokens, None)
@@ -88,11 +88,15 @@ class Encoder(nn.Module):
         )
 
     def _embed(self, tokens: Tensor, layout: Layout) -> Tensor:
-        columns = F.embedding(tokens, self.embedding)
-        if self.config.input_dropout > 0:
+        dropout = self.config.input_dropout
+        if self.config.reads_vectors:
+            columns = F.dropout(tokens, dropout, self.training) @ self.embedding
+        else:
+            columns = F.embedding(tokens, self.embedding)
+        if dropout > 0 and not self.config.reads_vectors:
             # Dropout on a one-hot input drops or scales a token's only column as a whole.
             kept = torch.ones_like(columns[..., :1])
-            columns = columns * F.dropout(kept, self.config.input_dropout, self.training)
+            columns = columns * F.dropout(kept, dropout, self.training)
         x = columns + self.embedding_bias
         kind, table = self.config.positions, self.position_embedding
         return add_positions(x, layout.query_positions, kind=kind, table=table)

@@ -37,11 +37,11 @@ class Initializer:
         _put(parameter, values)
 
     def bias(self, name: str, parameter: Tensor | None, init: Initialization, fan_in: int) -> None:
-        """A bias: as torch's layers draw it, zero under the other schemes."""
+        """A bias: as torch's layers draw it, or zero, as the scheme says."""
         if parameter is None:
             return
         values = torch.zeros(parameter.shape)
-        if init.scheme == "torch":
+        if init.scheme in ("torch", "xavier-matrices"):
             bound = 1.0 / math.sqrt(fan_in)
             values.uniform_(-bound, bound, generator=self._source(name))
         _put(parameter, values)
@@ -57,10 +57,15 @@ class Initializer:
     def table(self, name: str, parameter: Tensor, init: Initialization) -> None:
         """A table of embeddings: N(0, 1) under ``torch``, else as a matrix of its scheme."""
         if init.scheme == "torch":
-            values = torch.empty(parameter.shape)
-            _put(parameter, values.normal_(0.0, 1.0, generator=self._source(name)))
+            self.normal(name, parameter, 1.0)
         else:
             self.weight(name, parameter, init, init.weight_std(*parameter.shape))
+
+    def normal(self, name: str, parameter: Tensor, std: float) -> None:
+        """N(0, std), whatever the scheme."""
+        _put(
+            parameter, torch.empty(parameter.shape).normal_(0.0, std, generator=self._source(name))
+        )
 
     def _source(self, name: str) -> torch.Generator:
         text = f"{self.seed}:{self.prefix}.{name}".encode()

@@ -1,12 +1,13 @@
-"""The core of attention: what makes mixed values of scores. So far all cores are the softmax.
+"""The cores of attention, which make mixed values of scores: one class for each of ``arch.terms``.
 
-It has two implementations that agree, explicit products and SDPA, and kernels of its own for
-decoding. All take fewer KV heads than query heads without copying keys. Which one is used follows
-from the configuration and the shapes (``choose_kernel``), so that a run does not depend on a
-measurement; a cache may request a kernel for decoding.
+The softmax has two implementations that agree, explicit products and SDPA, and kernels of its own
+for decoding. All take fewer KV heads than query heads without copying keys. Which one is used
+follows from the configuration and the shapes (``choose_kernel``), so that a run does not depend on
+a measurement; a cache may request a kernel for decoding.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.nn.decoding.decode import decode_attention
-from qkvary.nn.scores import Scores
+from qkvary.nn.layout import Layout
+from qkvary.nn.scores import Scores, content_scores
 from qkvary.nn.terms import term_classes
 
 Chosen = Literal["explicit", "sdpa"]
@@ -29,10 +31,10 @@ MOST_DECODED = 8
 
 
 class SoftmaxCore:
-    """``softmax(scores) v``.
+    """``softmax(scores) v``. Another core is another class with this call."""
 
-    Another core (linear attention, scores without a softmax) is another class with this call.
-    """
+    has_memory: ClassVar[bool] = True
+    """Whether keys and values may be those of a memory."""
 
     def __init__(self, config: AttentionConfig) -> None:
         """Take note of the layer."""
@@ -67,7 +69,10 @@ class SoftmaxCore:
             weights = self.weights(scores)
             return mix_values(F.dropout(weights, dropout) if dropout else weights, value)
         query, key, scale = scores.fold()
-        plain = layout.is_plain_causal(causal=config.causal, window=config.variant.window)
+        variant = config.variant
+        plain = layout.is_plain_causal(
+            causal=config.causal, window=variant.window, stride=variant.stride
+        )
         plain = plain and scores.pair_bias is None
         bias = None if plain else self._bias(scores)
         wider = key.shape[-1] - value.shape[-1]
@@ -102,7 +107,10 @@ class SoftmaxCore:
         dtype = torch.get_autocast_dtype(device) if autocast else scores.query.dtype
         bias = scores.cooled_pair_bias()
         penalty = scores.layout.penalty(
-            causal=config.causal, window=config.variant.window, dtype=dtype
+            causal=config.causal,
+            window=config.variant.window,
+            stride=config.variant.stride,
+            dtype=dtype,
         )
         return bias if penalty is None else penalty if bias is None else bias + penalty
 
@@ -110,10 +118,117 @@ class SoftmaxCore:
         """Return whether kernels for decoding support a call: few queries and plain scores."""
         window, layout = self.config.variant.window, scores.layout
         # What a layer stores ends where its window does, for the first of the queries.
-        near = window is None or layout.num_keys <= window
+        near = self.config.variant.stride is None and (window is None or layout.num_keys <= window)
         few = layout.num_queries <= MOST_DECODED
         alone = layout.document_ids is None and not torch.is_grad_enabled()
         return self.is_plain and near and few and alone
+
+
+class GaussianCore(SoftmaxCore):
+    """``exp(-s |q - k|^2 / 2 + terms) v`` with the score scale s: SOFT without its approximation.
+
+    With s = 1/sqrt(head_dim) the exponent is the paper's |q - k|^2 / (2 sqrt d). Weights are not
+    divided by their sum. SOFT ties query and key (``Q=K-V@soft``), so that its kernel is symmetric;
+    here they may differ.
+
+    Source: Lu et al. 2021, "SOFT: Softmax-free Transformer with Linear Complexity", section 3.
+    """
+
+    def __call__(
+        self,
+        scores: Scores,
+        value: Float[Tensor, "batch kv_heads keys head_dim"],
+        *,
+        training: bool,
+        decode_kernel: str = "layer",  # noqa: ARG002
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Mix the values; no kernel for decoding knows this core."""
+        dropout = self.config.dropout if training else 0.0
+        weights = self.weights(scores)
+        return mix_values(F.dropout(weights, dropout) if dropout else weights, value)
+
+    def weights(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
+        """Return the kernel of each pair, 0 for pairs that must not see each other."""
+        half = 0.5 * scores.scale / scores.temperature
+        query = scores.query.square().sum(dim=-1, keepdim=True)
+        key = scores.key.square().sum(dim=-1)
+        key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)[..., None, :]
+        # Of the distance nothing is left but rounding where query and key are equal.
+        return torch.exp(self.multiply(scores) - half * (query + key))
+
+
+class SimaCore:
+    """``q' k'^T v``, each channel of q' and k' divided by its l1 norm over the tokens.
+
+    No softmax and no score scale, which the norms would undo. The products are taken in the order
+    that needs fewer of them. Tokens of other documents and padding are left out of the norms.
+
+    Source: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free Attention for Vision
+    Transformers", section 3.
+    """
+
+    has_memory: ClassVar[bool] = False
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Take note of the layer."""
+        self.config = config
+
+    def __call__(
+        self,
+        scores: Scores,
+        value: Float[Tensor, "batch kv_heads keys head_dim"],
+        *,
+        training: bool,
+        decode_kernel: str = "layer",  # noqa: ARG002
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Mix the values."""
+        dropout = self.config.dropout if training else 0.0
+        if dropout or self._has_map(scores):
+            weights = self.weights(scores)
+            return mix_values(F.dropout(weights, dropout) if dropout else weights, value)
+        query, key = self._normalise(scores)
+        return content_scores(query, (key.mT @ value).mT)
+
+    def weights(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
+        """Return the products of normalised queries and keys, which may be negative."""
+        documents, weights = scores.layout.document_ids, content_scores(*self._normalise(scores))
+        if documents is None:
+            return weights
+        return weights * (documents[:, None, :, None] == documents[:, None, None, :])
+
+    def _has_map(self, scores: Scores) -> bool:
+        """Return whether the map of all pairs is needed, or takes no more products."""
+        layout, heads, size = scores.layout, scores.query.shape[1], scores.query.shape[-1]
+        by_channel = size * (scores.key.shape[1] * layout.num_keys + heads * layout.num_queries)
+        fewer = 2 * heads * layout.num_queries * layout.num_keys <= by_channel
+        return fewer or layout.document_ids is not None
+
+    def _normalise(self, scores: Scores) -> tuple[Tensor, Tensor]:
+        layout = scores.layout
+        return _divide_by_norm(scores.query, layout), _divide_by_norm(scores.key, layout)
+
+
+CORES: Mapping[str, type[SoftmaxCore | SimaCore]] = {
+    "softmax": SoftmaxCore,
+    "sima": SimaCore,
+    "soft": GaussianCore,
+}
+"""The class of each core."""
+
+
+def _divide_by_norm(
+    heads: Float[Tensor, "batch heads tokens head_dim"], layout: Layout
+) -> Float[Tensor, "batch heads tokens head_dim"]:
+    """Divide each channel by its l1 norm over the real tokens of each token's document."""
+    if layout.attention_mask is not None:
+        heads = heads * layout.attention_mask[:, None, :, None]
+    sizes, documents = heads.abs(), layout.document_ids
+    if documents is None:
+        norms = sizes.sum(dim=-2, keepdim=True)
+    else:
+        same = documents[:, None, :, None] == documents[:, None, None, :]
+        norms = same.to(sizes.dtype) @ sizes
+    return heads / norms.clamp(min=torch.finfo(heads.dtype).tiny)
 
 
 def choose_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> Chosen:

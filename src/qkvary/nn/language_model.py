@@ -258,12 +258,15 @@ class LanguageModel(nn.Module):
         initialize(self, init, seed)
         vocabulary, d_model = self.embedding.shape
         head_std = init.weight_std(d_model, vocabulary)
-        if self.head_weight is None:
+        if init.embedding_std is not None:
+            initializer.normal("embedding", self.embedding, init.embedding_std)
+        elif self.head_weight is None:
             # A table that is also the head starts as a head: N(0, 1) would start with logits of
             # deviation sqrt(d_model).
             initializer.weight("embedding", self.embedding, init, head_std)
         else:
             initializer.table("embedding", self.embedding, init)
+        if self.head_weight is not None:
             initializer.weight("head_weight", self.head_weight, init, head_std)
         initializer.bias("head_bias", self.head_bias, init, d_model)
         if self.position_embedding is not None:

@@ -65,7 +65,7 @@ class Layout:
                 )
         self.key_positions = self._count_positions() if positions is None else positions
         self._query_positions = query_positions
-        self._penalties: dict[tuple[bool, int | None, torch.dtype], Tensor | None] = {}
+        self._penalties: dict[tuple[bool, int | None, int | None, torch.dtype], Tensor | None] = {}
         self._ends: dict[int, Layout] = {}
 
     @property
@@ -113,10 +113,13 @@ class Layout:
             )
         return self._ends[num_keys]
 
-    def is_plain_causal(self, *, causal: bool, window: int | None) -> bool:
+    def is_plain_causal(
+        self, *, causal: bool, window: int | None, stride: int | None = None
+    ) -> bool:
         """Return whether the mask is the full lower triangle, which kernels have built in."""
         return (
             causal
+            and stride is None
             and (window is None or window >= self.num_keys)
             and self.num_queries == self.num_keys
             and self.attention_mask is None
@@ -124,7 +127,12 @@ class Layout:
         )
 
     def penalty(
-        self, *, causal: bool, window: int | None, dtype: torch.dtype
+        self,
+        *,
+        causal: bool,
+        window: int | None,
+        dtype: torch.dtype,
+        stride: int | None = None,
     ) -> Float[Tensor, "rows 1 queries keys"] | None:
         """Return what hides pairs in a softmax: zero, or so low that nothing is left of a pair.
 
@@ -134,30 +142,30 @@ class Layout:
         """
         if torch.compiler.is_compiling():
             # The compiler finds what is equal itself, and a recomputed block must not take notes.
-            return self._find_penalty(causal=causal, window=window, dtype=dtype)
-        key = (causal, window, dtype)
+            return self._find_penalty(causal, window, stride, dtype)
+        key = (causal, window, stride, dtype)
         if key not in self._penalties:
-            self._penalties[key] = self._find_penalty(causal=causal, window=window, dtype=dtype)
+            self._penalties[key] = self._find_penalty(*key)
         return self._penalties[key]
 
     def _find_penalty(
-        self, *, causal: bool, window: int | None, dtype: torch.dtype
+        self, causal: bool, window: int | None, stride: int | None, dtype: torch.dtype
     ) -> Tensor | None:
-        blocked = self._find_blocked(causal=causal, window=window)
+        blocked = self._find_blocked(causal, window, stride)
         return None if blocked is None else blocked.to(dtype) * (torch.finfo(dtype).min / 2)
 
-    def _find_blocked(self, *, causal: bool, window: int | None) -> Tensor | None:
+    def _find_blocked(self, causal: bool, window: int | None, stride: int | None) -> Tensor | None:
         uniform = self.attention_mask is None and self.document_ids is None
-        if uniform and not causal and (window is None or window >= self.num_keys):
+        far = find_far(self.num_queries, self.num_keys, window, stride, self.device)
+        if uniform and not causal and far is None:
             return None
         keys = torch.arange(self.num_keys, device=self.device)
         queries = keys[self.num_keys - self.num_queries :, None]
         blocked: Tensor | None = None
         if causal and self.num_queries > 1:
             blocked = (keys > queries)[None, None]
-        if window is not None and window < self.num_keys:
-            far = ((queries - keys).abs() >= window)[None, None]
-            blocked = far if blocked is None else blocked | far
+        if far is not None:
+            blocked = far[None, None] if blocked is None else blocked | far
         if self.attention_mask is not None:
             padding = ~self.attention_mask[:, None, None, :]
             blocked = padding if blocked is None else blocked | padding
@@ -181,6 +189,30 @@ class Layout:
             # Padding at the head of a document moves the document's start to the next token.
             start = torch.where(seen == before, index + 1, start).cummax(dim=-1).values
         return (index - start).clamp(min=0)
+
+
+def find_far(
+    num_queries: int,
+    num_keys: int,
+    window: int | None,
+    stride: int | None,
+    device: torch.device | None,
+) -> Bool[Tensor, "queries keys"] | None:
+    """Return the pairs that a window and a stride hide, ``None`` if there are none.
+
+    Without a stride those at a distance of the window or more; with one, of these those whose
+    distance it does not divide.
+
+    Source: the window and the stride of Child et al. 2019, "Generating Long Sequences with Sparse
+    Transformers", as one pattern of every head.
+    """
+    if stride is None and (window is None or window >= num_keys):
+        return None
+    keys = torch.arange(num_keys, device=device)
+    distances = (keys[num_keys - num_queries :, None] - keys).abs()
+    if stride is None:
+        return distances >= (window or 0)
+    return (distances % stride != 0) & (distances >= (window or 0))
 
 
 def _as_bool(mask: Tensor) -> Tensor:

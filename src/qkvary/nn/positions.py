@@ -36,7 +36,7 @@ class Rotation:
     """Rotary positions on the trailing channels of a head: ``R(p)`` for given positions.
 
     The first half of the rotated slice pairs with the second half. Where the value reads the key's
-    source, ``value_rope`` says what it is.
+    source, or is rotated as if it did, ``value_rope`` says what it is.
 
     Source: Su et al. 2021, RoFormer.
     """
@@ -65,12 +65,14 @@ class Rotation:
     def rotate_roles(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return key and value as the softmax reads them."""
         turned = self.rotate(key)
-        return turned, value if self.value_rope == "none" else turned
+        if self.value_rope == "none":
+            return turned, value
+        return turned, turned if value is key else self.rotate(value)
 
     def restore_output(
         self, mixed: Float[Tensor, "batch heads queries head_dim"]
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Rotate mixed values back by the positions of the queries, where they are rotated keys."""
+        """Rotate mixed values back by the positions of the queries, where they are rotated."""
         return self.rotate(mixed, inverse=True) if self.value_rope == "counter" else mixed
 
 

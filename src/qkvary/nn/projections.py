@@ -57,7 +57,12 @@ class Projection(nn.Module):
     def initialize(
         self, initializer: Initializer, name: str, init: Initialization, std: float
     ) -> None:
-        """Draw the weights; a low-rank product starts with the deviation of the full matrix."""
+        """Draw the weights; a low-rank product starts with the deviation of the full matrix.
+
+        So scores of a low-rank key start as large as those of a full one, under every scheme. Two
+        of torch's linear layers, as in the overview article's code, draw the second half with
+        1/sqrt(3 rank), and their product starts with 1/sqrt(3) of that deviation.
+        """
         if self.down is None:
             initializer.weight(f"{name}.weight", self.weight, init, std)
             initializer.bias(f"{name}.bias", self.bias, init, self.weight.shape[1])

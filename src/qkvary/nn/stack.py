@@ -1,6 +1,7 @@
-"""The blocks of a network, one after the other, and what both networks add to their tokens."""
+"""The blocks of a network, one after the other, and what all networks add to their tokens."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from qkvary.arch.networks import Network, Positions, TokenNetwork
 from qkvary.nn.blocks import Block, make_norm
-from qkvary.nn.cache import KVCache
+from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.layout import Layout
 from qkvary.nn.positions import sinusoid
 
@@ -23,10 +24,15 @@ class Stack(nn.Module):
     with the same dropout, and so finds the same gradients.
     """
 
-    def __init__(self, config: Network) -> None:
-        """Create the blocks."""
+    def __init__(self, config: Network, blocks: Iterable[Block] | None = None) -> None:
+        """Create the blocks.
+
+        Args:
+            config: The network.
+            blocks: Its blocks, where they are of another kind.
+        """
         super().__init__()
-        layers = [Block(layer, config.block) for layer in config.layers]
+        layers = blocks or (Block(layer, config.block) for layer in config.layers)
         self.blocks: Iterable[Block] = nn.ModuleList(layers)  # pyright: ignore[reportAttributeAccessIssue]
         final = config.block.has_final_norm
         self.final_norm = make_norm(config.d_model, config.block) if final else None
@@ -40,14 +46,18 @@ class Stack(nn.Module):
         cache: KVCache | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
         """Apply all blocks."""
-        # What a block appended to a cache would be appended twice.
-        again = self.recompute_blocks and torch.is_grad_enabled() and cache is None
         for index, block in enumerate(self.blocks):
-            if again:
-                x = checkpoint(block, x, layout=layout, use_reentrant=False)
-            else:
-                x = block(x, layout=layout, cache=None if cache is None else cache.layers[index])
+            layer = None if cache is None else cache.layers[index]
+            x = self._apply_block(block, x, layout=layout, cache=layer)
         return x if self.final_norm is None else self.final_norm(x)
+
+    def _apply_block(
+        self, block: Block, x: Tensor, *, cache: LayerCache | None, **others: Any
+    ) -> Tensor:
+        # What a block appended to a cache would be appended twice.
+        if self.recompute_blocks and torch.is_grad_enabled() and cache is None:
+            return checkpoint(block, x, use_reentrant=False, **others)  # pyright: ignore[reportReturnType]
+        return block(x, cache=cache, **others)
 
     def attention_maps(
         self, x: Float[Tensor, "batch tokens d_model"], *, layout: Layout

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.variants import Variant
 from qkvary.nn.initializer import Initializer
+from qkvary.nn.layout import find_far
 from qkvary.nn.positions import interleave_sinusoids
 from qkvary.nn.scores import Scores, content_scores
 
@@ -60,9 +61,11 @@ class Rotary(ScoreTerm):
 
 
 class DiagonalNorm(ScoreTerm):
-    """The diagonal of K K^T is divided by its mean or norm: :func:`normalise_diagonal`."""
+    """The diagonal of s K K^T is divided by its mean or norm: :func:`normalise_diagonal`."""
 
     needs_products = True
+    own_scale: float | None = 1.0
+    """The factor of the normalised diagonal, ``None`` for the score scale."""
 
     def forward(self, scores: Scores) -> Scores:
         """Normalise the products."""
@@ -70,10 +73,20 @@ class DiagonalNorm(ScoreTerm):
             content_scores(scores.query * scores.scale, scores.key),
             scores.key.square().sum(dim=-1) * scores.scale,
             self.config,
+            factor=scores.scale if self.own_scale is None else self.own_scale,
             valid=scores.layout.attention_mask,
             documents=scores.layout.document_ids,
         )
         return replace(scores, products=products)
+
+
+class UnscaledDiagonalNorm(DiagonalNorm):
+    """The diagonal of K K^T is divided by its mean or norm, and everything is scaled after that.
+
+    The ratio is the same before the scale and after it, so that only its factor differs.
+    """
+
+    own_scale = None
 
 
 class PlusBias(ScoreTerm):
@@ -170,12 +183,13 @@ class Temperature(ScoreTerm):
 
     def forward(self, scores: Scores) -> Scores:
         """Divide everything."""
-        return replace(scores, temperature=self.config.variant.temperature)
+        return replace(scores, temperature=scores.temperature * self.config.variant.temperature)
 
 
 TERMS: Mapping[str, type[ScoreTerm]] = {
     "rotary": Rotary,
     "diagonal": DiagonalNorm,
+    "unscaled-diagonal": UnscaledDiagonalNorm,
     "plus": PlusBias,
     "relative": RelativeBias,
     "alibi": Alibi,
@@ -194,6 +208,7 @@ def normalise_diagonal(
     squares: Float[Tensor, "batch heads keys"],
     config: AttentionConfig,
     *,
+    factor: float = 1.0,
     valid: Bool[Tensor, "batch keys"] | None,
     documents: Int[Tensor, "batch keys"] | None,
 ) -> Float[Tensor, "batch heads queries keys"]:
@@ -206,12 +221,13 @@ def normalise_diagonal(
         scores: Scaled content scores.
         squares: The whole diagonal, scale included.
         config: The layer.
+        factor: What the ratio is multiplied by.
         valid: True for real tokens, False for padding.
         documents: The document of each token; the mean and the norm are those of a document.
 
     Source: Kayyam et al. 2026, appendix A.2, figure 5.
     """
-    by_norm = config.variant.diagonal == "norm"
+    by_norm = config.variant.diagonal.startswith("norm")
     # Squares of squares leave the range of float16, and sums of many the precision of bfloat16.
     squares = squares.to(torch.promote_types(squares.dtype, torch.float32))
     present = torch.ones_like(squares) if valid is None else valid[:, None].to(squares.dtype)
@@ -224,6 +240,7 @@ def normalise_diagonal(
     ratio = squares / (total.sqrt() if by_norm else total / count.clamp(min=1.0))
     queries, keys = scores.shape[-2:]
     own = torch.eye(keys, dtype=torch.bool, device=scores.device)[keys - queries :]
+    ratio = ratio if factor == 1.0 else ratio * factor
     return torch.where(own, ratio[..., None, :].to(scores.dtype), scores)
 
 
@@ -232,14 +249,14 @@ def _find_members(
     documents: Int[Tensor, "batch keys"] | None,
     config: AttentionConfig,
 ) -> Float[Tensor, "rows 1 keys keys"] | None:
-    """Return ones for the tokens in each token's document and window, ``None`` if all are."""
-    window, keys = config.variant.window, squares.shape[-1]
+    """Return ones for what each token's document, window and stride hold, ``None`` if all are."""
+    variant, keys = config.variant, squares.shape[-1]
     members: Tensor | None = None
     if documents is not None:
         members = documents[:, None, :, None] == documents[:, None, None, :]
-    if window is not None and window < keys:
-        index = torch.arange(keys, device=squares.device)
-        near = ((index[:, None] - index).abs() < window)[None, None]
+    far = find_far(keys, keys, variant.window, variant.stride, squares.device)
+    if far is not None:
+        near = ~far[None, None]
         members = near if members is None else members & near
     return None if members is None else members.to(squares.dtype)
 

@@ -337,8 +337,8 @@ def _windows(model: Model) -> set[int]:
         attention = layer.attention
         if isinstance(attention, CompressedAttention):
             found.add(attention.window)
-        elif isinstance(attention, ProjectedAttention) and attention.config.variant.window:
-            found.add(attention.config.variant.window)
+        elif isinstance(attention, ProjectedAttention) and attention.config.variant.reach:
+            found.add(attention.config.variant.reach)
     return found
 
 

@@ -7,6 +7,7 @@ from qkvary.reports.learning_curves import thinned
 from qkvary.reports.tables import Cell, Column, Table, Tone, named, plain
 from qkvary.studies.results.summary import (
     LearningCurve,
+    PublishedCell,
     PublishedComparison,
     RunRow,
     Summary,
@@ -30,27 +31,14 @@ _RUN = (
 
 def published_table(comparison: PublishedComparison, key: str) -> Table:
     """Return a published table with our figures."""
-    rows: list[tuple[Cell, ...]] = []
-    for cell in comparison.cells:
-        flag, tone = _FLAGS[cell.recomputes]
-        rows.append(
-            (
-                named(cell.variant),
-                named(cell.column),
-                plain(cell.published, with_deviation(cell.published, cell.published_std)),
-                plain(cell.ours, with_deviation(cell.ours, cell.ours_std)),
-                plain(cell.deviation, like(cell.deviation, cell.published, sign=True)),
-                plain(cell.recomputes, flag, tone),
-                plain(cell.recomputed, like(cell.recomputed, cell.published, 1)),
-                Cell(
-                    raw=cell.note,
-                    text=names.clip(cell.note, 300) or numbers.MISSING,
-                    tone="quiet",
-                ),
-            )
-        )
+    has_repeats = any(cell.repeats is not None for cell in comparison.cells)
     left_out = [names.clip(name, 80) for name in comparison.not_compared]
-    notes = [f"Source: {comparison.source}. Unit: {comparison.unit}.", comparison.note]
+    notes = [
+        f"Source: {comparison.source}. Unit: {comparison.unit}.",
+        comparison.note,
+        _repeat_note(comparison) if has_repeats else "",
+        *comparison.notes,
+    ]
     if left_out:
         notes.append(f"Published, without a counterpart here: {names.listed(left_out)}.")
     return Table(
@@ -62,12 +50,47 @@ def published_table(comparison: PublishedComparison, key: str) -> Table:
             Column(key="published", title="published"),
             Column(key="ours", title="ours"),
             Column(key="deviation", title="deviation", below="ours − published"),
+            *((Column(key="repeat", title="a repeat", below="95 %"),) if has_repeats else ()),
             Column(key="recomputes", title="does it recompute?", numeric=False),
             Column(key="recomputed", title="recomputed"),
             Column(key="note", title="note", numeric=False),
         ),
-        rows=tuple(rows),
+        rows=tuple(_published_row(cell, has_repeats=has_repeats) for cell in comparison.cells),
         notes=tuple(note for note in notes if note),
+    )
+
+
+def _published_row(cell: PublishedCell, *, has_repeats: bool) -> tuple[Cell, ...]:
+    flag, tone = _FLAGS[cell.recomputes]
+    low, high = (
+        like(end, cell.published, sign=False) for end in (cell.repeat_low, cell.repeat_high)
+    )
+    outside: Tone = "warn" if cell.repeats is False else ""
+    repeat = None if cell.repeats is None else f"{low} to {high}"
+    return (
+        named(cell.variant),
+        named(cell.column),
+        plain(cell.published, with_deviation(cell.published, cell.published_std)),
+        plain(cell.ours, with_deviation(cell.ours, cell.ours_std)),
+        plain(cell.deviation, like(cell.deviation, cell.published, sign=True)),
+        *([plain(repeat, tone=outside)] if has_repeats else []),
+        plain(cell.recomputes, flag, tone),
+        plain(cell.recomputed, like(cell.recomputed, cell.published, 1)),
+        Cell(
+            raw=cell.note,
+            text=names.clip(cell.note, 300) or numbers.MISSING,
+            tone="quiet",
+        ),
+    )
+
+
+def _repeat_note(comparison: PublishedComparison) -> str:
+    """Count the published figures that lie where a repeat of our runs would not."""
+    known = [cell.repeats for cell in comparison.cells if cell.repeats is not None]
+    return (
+        f"Each published figure is a mean of {names.count(comparison.published_runs or 0, 'run')}. "
+        "If these were like ours, it would lie in the interval of a repeat in 95 of 100 cases: "
+        f"{known.count(False)} of {len(known)} lie outside."
     )
 
 
@@ -85,7 +108,7 @@ def like(value: float | None, model: float | None, more: int = 0, *, sign: bool 
     return numbers.fixed(value, decimals + more, sign)
 
 
-def run_table(runs: Sequence[RunRow], key: str, title: str) -> Table:
+def run_table(runs: Sequence[RunRow], key: str, title: str, notes: Sequence[str] = ()) -> Table:
     """Return one row for each planned run."""
     metrics = list(dict.fromkeys(name for run in runs for name, _ in run.metrics))
     rows = tuple(
@@ -115,6 +138,7 @@ def run_table(runs: Sequence[RunRow], key: str, title: str) -> Table:
             Column(key="run_key", title="run", numeric=False),
         ),
         rows=rows,
+        notes=tuple(notes),
     )
 
 
@@ -187,7 +211,11 @@ def attention_table(examples: Sequence[AttentionMaps], key: str) -> Table:
 
 
 def curve_table(
-    curves: Sequence[LearningCurve], key: str, title: str, places: int | None = None
+    curves: Sequence[LearningCurve],
+    key: str,
+    title: str,
+    places: int | None = None,
+    notes: Sequence[str] = (),
 ) -> Table:
     """Return the points of learning curves; ``places`` limits the points per curve."""
     rows: list[tuple[Cell, ...]] = []
@@ -222,6 +250,7 @@ def curve_table(
             Column(key="runs", title="runs"),
         ),
         rows=tuple(rows),
+        notes=tuple(notes),
     )
 
 

@@ -206,7 +206,7 @@ def _frontier(frontier: Frontier, stem: str, summary: Summary) -> Chart:
     return Chart(
         draw=partial(frontier_chart, frontier, summary.baseline),
         caption=frontier.table,
-        table=study_tables.frontier_table(frontier, stem),
+        table=study_tables.frontier_table(frontier, stem, summary.table(frontier.table).notes),
         file=f"{stem}-{names.slug(frontier.table)}-{names.slug(frontier.axis)}",
     )
 
@@ -246,7 +246,10 @@ def _curves(summary: Summary) -> Section:
             hidden += 1
             continue
         stem = f"curves-{index + 1:02d}-{names.slug(setting)}"
-        table = run_tables.curve_table(kept, stem, f"{setting}: learning curves", 5)
+        notes = study_tables.setting_notes(
+            [table for table in summary.tables if setting in table.settings]
+        )
+        table = run_tables.curve_table(kept, stem, f"{setting}: learning curves", 5, notes)
         views = _curve_views(kept, quantities, summary.baseline, stem)
         behind = Fold(title=f"Table: {table.title}", blocks=(table,))
         blocks.append(Group(blocks=(*views, behind)))
@@ -428,7 +431,8 @@ def _value(text: str | None) -> Cell:
 
 def _runs(summary: Summary) -> Iterator[Block]:
     problems = run_tables.problem_table(summary.runs, "problems")
-    all_runs = run_tables.run_table(summary.runs, "runs", "All runs")
+    notes = study_tables.setting_notes(summary.tables)
+    all_runs = run_tables.run_table(summary.runs, "runs", "All runs", notes)
     count = names.count(len(all_runs.rows), "planned run")
     yield problems if problems.rows else Prose("Every planned run ended with a finite result.")
     yield Fold(title=f"All {count}", blocks=(all_runs,))

@@ -28,8 +28,13 @@ class Results:
     """One sentence per unreadable run; these count as missing."""
 
 
-def gather_results(study: Study, store: Store) -> Results:
+def gather_results(study: Study, store: Store, options: str = "") -> Results:
     """Read every run of a study, unfinished ones with their curves so far.
+
+    Args:
+        study: The study, or a part of it.
+        store: Where its runs are.
+        options: Options of the command line that select the part.
 
     Raises:
         NewerFormatError: if a newer qkvary wrote one of them.
@@ -45,7 +50,7 @@ def gather_results(study: Study, store: Store) -> Results:
                 records.append(record)
         except DamagedError as error:
             damage.append(str(error))
-    summary = summarise(study, records, curves=curves)
+    summary = summarise(study, records, curves=curves, options=options)
     attention = _gather_attention(summary, store, damage)
     return Results(summary=summary, attention=attention, damage=tuple(damage))
 

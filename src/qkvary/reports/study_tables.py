@@ -100,9 +100,14 @@ def matrix(summary: Summary) -> Table:
         title="Variants by task",
         columns=tuple(columns),
         rows=tuple(rows),
-        notes=_matrix_notes(summary),
+        notes=(*_matrix_notes(summary), *setting_notes(tables)),
         main=True,
     )
+
+
+def setting_notes(tables: Sequence[ResultTable]) -> tuple[str, ...]:
+    """Return the notes of the settings of tables, each once."""
+    return tuple(dict.fromkeys(note for table in tables for note in table.notes))
 
 
 def _matrix_notes(summary: Summary) -> tuple[str, ...]:
@@ -166,7 +171,7 @@ def contrast_table(summary: Summary, key: str) -> Table:
             for one in summary.contrasts
             if tables
         ),
-        notes=(note,),
+        notes=(note, *setting_notes(tables)),
     )
 
 
@@ -219,7 +224,7 @@ def result_table(table: ResultTable, summary: Summary, key: str) -> Table:
         title=f"{table.name}: {metric_name(table.metric)} ({way} is better)",
         columns=_RESULT_COLUMNS,
         rows=tuple(_result_row(row, decimals, summary.baseline) for row in table.rows),
-        notes=(note,),
+        notes=(note, *table.notes),
     )
 
 
@@ -256,8 +261,8 @@ def probability(value: float | None) -> str:
     return numbers.fixed(value, 3)
 
 
-def frontier_table(frontier: Frontier, key: str) -> Table:
-    """Return the points of a chart of quality against cost."""
+def frontier_table(frontier: Frontier, key: str, notes: Sequence[str] = ()) -> Table:
+    """Return the points of a chart of quality against cost, with the notes of its settings."""
     write = cost_writer(frontier.axis)
     rows = tuple(
         (
@@ -283,9 +288,13 @@ def frontier_table(frontier: Frontier, key: str) -> Table:
             Column(key="standing", title="is it on the frontier?", numeric=False),
         ),
         rows=rows,
-        notes=(f"Without a finished run or without this cost: {names.listed(left_out)}.",)
-        if left_out
-        else (),
+        notes=(
+            *(
+                [f"Without a finished run or without this cost: {names.listed(left_out)}."]
+                * bool(left_out)
+            ),
+            *notes,
+        ),
     )
 
 

@@ -177,4 +177,6 @@ def _scores(variant: Variant) -> str:
         inside += " + b(i,j)" if variant.positions != "rotary" else ", rotated"
     if variant.diagonal != "none":
         inside += ", diag/"
-    return f"softmax({inside})"
+    if variant.core == "sima":
+        return f"{inside}, l1 norms"
+    return f"exp(-|q-k|²{inside[3:]})" if variant.core == "soft" else f"softmax({inside})"

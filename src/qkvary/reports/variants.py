@@ -11,6 +11,7 @@ from qkvary.arch.descriptions import describe, name_cached, write_equation
 from qkvary.arch.labels import as_variant, format_label, format_tuple
 from qkvary.arch.models import Model
 from qkvary.arch.table import VARIANTS
+from qkvary.arch.terms import CORES
 from qkvary.arch.variants import QKV, Variant
 from qkvary.costs.cache import layer_cache_bytes_per_token
 from qkvary.costs.formats import Dtype
@@ -44,7 +45,8 @@ class LayerCosts:
     parameters: dict[str, int]
     macs_per_token: int
     macs_per_sequence: int
-    cache_bytes_per_token: int
+    cache_bytes_per_token: int | None
+    """``None`` for a variant that has no causal form, and so no cache."""
 
 
 def choose_layer(
@@ -136,29 +138,30 @@ def variants_report(labels: Sequence[Variant | str], size: LayerSize) -> Report:
                             Column(key="published", title="published", below="of networks"),
                             Column(key="meaning", title="meaning", below="equation", numeric=False),
                         ),
-                        rows=tuple(_row(*pair, baseline) for pair in pairs),
-                        notes=tuple(_notes(refused, variants)),
+                        rows=tuple(_row(*pair, baseline, size) for pair in pairs),
+                        notes=tuple(_notes(refused, variants, size)),
                     ),
                 ),
                 brief=True,
             ),
         ),
-        data={"layer": size, "variants": [_data(*pair, refused) for pair in pairs]},
+        data={"layer": size, "variants": [_data(*pair, refused, size) for pair in pairs]},
     )
 
 
 def count_layer(variant: Variant, size: LayerSize) -> LayerCosts:
-    """Return the costs of one causal layer.
+    """Return the costs of one layer, a causal one where the variant has a causal form.
 
     Raises:
         ValueError: if the variant does not fit the size.
     """
+    has_causal = CORES[variant.core].has_causal
     layer = AttentionConfig(
         d_model=size.d_model,
         num_heads=size.num_heads,
         head_dim=size.head_dim,
         variant=variant,
-        causal=True,
+        causal=has_causal,
         bias=size.bias,
         out_bias=size.out_bias,
     )
@@ -168,7 +171,9 @@ def count_layer(variant: Variant, size: LayerSize) -> LayerCosts:
         parameters=pick(attention_parameters(layer), "weights biases total"),
         macs_per_token=macs // size.length,
         macs_per_sequence=macs,
-        cache_bytes_per_token=layer_cache_bytes_per_token(layer, size.dtype),
+        cache_bytes_per_token=layer_cache_bytes_per_token(layer, size.dtype)
+        if has_causal
+        else None,
     )
 
 
@@ -181,18 +186,18 @@ def _describe_layer(size: LayerSize) -> str:
     return f"One causal layer{owner}: {', '.join(parts)}."
 
 
-def _row(variant: Variant, costs: LayerCosts | None, base: LayerCosts) -> tuple[Cell, ...]:
-    label, published = format_label(variant), published_quality(format_label(variant))
+def _row(
+    variant: Variant, costs: LayerCosts | None, base: LayerCosts, size: LayerSize
+) -> tuple[Cell, ...]:
+    label, published = format_label(variant), _published_quality(variant, size)
     meaning, equation = describe(variant), write_equation(variant)
     none = plain(None)
     figures = (plain("does not fit", tone="warn"), none, plain(name_cached(variant)))
     if costs is not None:
-        cached = costs.cache_bytes_per_token
-        share = _share(cached, base.cache_bytes_per_token).text
         figures = (
             _share(costs.parameters["total"], base.parameters["total"]),
             _share(costs.macs_per_token, base.macs_per_token),
-            Cell(raw=cached, text=share, below=(name_cached(variant),)),
+            _cache(variant, costs.cache_bytes_per_token, base.cache_bytes_per_token),
         )
     return (
         Cell(raw=label, text=label, below=(format_tuple(variant),), name=True),
@@ -202,6 +207,12 @@ def _row(variant: Variant, costs: LayerCosts | None, base: LayerCosts) -> tuple[
     )
 
 
+def _cache(variant: Variant, cached: int | None, of: int | None) -> Cell:
+    if cached is None or of is None:
+        return plain("no causal form")
+    return Cell(raw=cached, text=_share(cached, of).text, below=(name_cached(variant),))
+
+
 def _published(quality: PublishedQuality | None) -> Cell:
     if quality is None:
         return plain(MISSING)
@@ -209,20 +220,41 @@ def _published(quality: PublishedQuality | None) -> Cell:
     return Cell(raw=text, text=text, below=(quality.networks,))
 
 
+def _cache_percent(variant: Variant, num_heads: int) -> float:
+    """Return the cache of a variant in a layer with so many query heads, in percent of QKV's."""
+    kept = len(variant.cached) * variant.kv_heads(num_heads)
+    return 100 * kept / (2 * num_heads)
+
+
 def _share(value: int, of: int) -> Cell:
     return plain(value, f"{whole(value)} ({100 * value / of:.3g} %)")
 
 
-def _notes(refused: dict[Variant, str], variants: Sequence[Variant]) -> Iterator[str]:
+def _published_quality(variant: Variant, size: LayerSize) -> PublishedQuality | None:
+    """Return the published change of a variant from networks with the layer's share of cache."""
+    return published_quality(format_label(variant), num_heads=size.num_heads)
+
+
+def _notes(
+    refused: dict[Variant, str], variants: Sequence[Variant], size: LayerSize
+) -> Iterator[str]:
     yield "Shares are of QKV; s is the score scale; the output projection is left out."
-    found = [published_quality(format_label(variant)) for variant in variants]
+    found = [_published_quality(variant, size) for variant in variants]
     yield from sorted({f"published: {one.quantity} ({one.source})" for one in found if one})
+    for variant, shown in zip(variants, found, strict=True):
+        other = None if shown else published_quality(format_label(variant))
+        if other is not None and other.num_heads is not None:
+            yield (
+                f"{other.variant}: {other.change} {other.measure} is published for "
+                f"{other.networks}, which cache "
+                f"{_cache_percent(variant, other.num_heads):.3g} % of QKV"
+            )
     for variant, reason in refused.items():
         yield f"{format_label(variant)} does not fit: {reason}"
 
 
 def _data(
-    variant: Variant, costs: LayerCosts | None, refused: dict[Variant, str]
+    variant: Variant, costs: LayerCosts | None, refused: dict[Variant, str], size: LayerSize
 ) -> dict[str, Any]:
     label = format_label(variant)
     entry = next((one for one in VARIANTS if one.label == label), None)
@@ -237,5 +269,5 @@ def _data(
         "cached": variant.cached,
         **pick(costs, "cache_bytes_per_token"),
         "refused": refused.get(variant),
-        "published": published_quality(label),
+        "published": _published_quality(variant, size),
     }

@@ -6,10 +6,12 @@ from importlib.util import find_spec
 from qkvary.storage.errors import UsageError
 
 _EXTRAS: Mapping[str, str] = {
+    "PIL": "images",
     "datasets": "data",
     "huggingface_hub": "data",
     "lm_eval": "eval",
     "pyarrow": "data",
+    "sacrebleu": "translation",
     "tensorboard": "track",
     "tiktoken": "data",
     "tokenizers": "data",

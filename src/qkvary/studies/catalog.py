@@ -1,6 +1,8 @@
 """Loads studies: built-in ones by file name, a user's own by path.
 
-A study is a Python file with a ``STUDY``. Torch-free if the file is.
+A study is a Python file with a ``STUDY``. Torch-free if the file is. A file with several protocols
+has ``PROTOCOLS``, which maps the name of each protocol to its study: ``STUDY``, and others that are
+called ``<name>-<protocol>``.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import importlib
 import importlib.util
 import pkgutil
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -24,29 +27,39 @@ def study_names() -> tuple[str, ...]:
     return tuple(sorted(spell(item.name) for item in found))
 
 
-def load_study(name: str) -> Study:
+def load_study(name: str, protocol: str | None = None) -> Study:
     """Return a study.
 
     Args:
         name: The name of a built-in study, or the path of a Python file with a ``STUDY``.
+        protocol: One of the study's protocols; by default that of its ``STUDY``.
 
     Raises:
-        UsageError: if there is no such study (with the nearest name), or if its file is invalid.
+        UsageError: if there is no such study (with the nearest name) or protocol, or if its file is
+            invalid.
     """
     if name.endswith(".py") or "/" in name:
-        return _load_file(Path(name))
-    known = find_name(name, study_names())
+        return _take_study(_import_file(Path(name)), name, protocol)
+    names = study_names()
+    known = find_name(name, names)
     if known is not None:
-        stem = known.replace("-", "_")
-        module = importlib.import_module(f"{qkvary.studies.definitions.__name__}.{stem}")
-        return _take_study(module, name)
+        return _take_study(_import_definition(known), name, protocol)
+    for base in names:
+        if protocol is None and spell(name).startswith(f"{base}-"):
+            return _take_study(_import_definition(base), base, spell(name)[len(base) + 1 :])
     raise UsageError(
         f"expected a study or the path of its Python file, got {name!r}; "
         f"{suggest(name, study_names())}"
     )
 
 
-def _load_file(path: Path) -> Study:
+def _import_definition(name: str) -> ModuleType:
+    return importlib.import_module(
+        f"{qkvary.studies.definitions.__name__}.{name.replace('-', '_')}"
+    )
+
+
+def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"expected a Python file with a STUDY, got {path}, which is not a file")
     spec = importlib.util.spec_from_file_location(f"qkvary_user_{path.stem}", path)
@@ -59,7 +72,7 @@ def _load_file(path: Path) -> Study:
         spec.loader.exec_module(module)
     except Exception as error:
         raise UsageError(f"{path} is not a study: {_reason(error, path)}") from error
-    return _take_study(module, str(path))
+    return module
 
 
 def _reason(error: Exception, path: Path) -> str:
@@ -72,8 +85,17 @@ def _reason(error: Exception, path: Path) -> str:
     return f"{type(error).__name__}: {error}{place}"
 
 
-def _take_study(module: ModuleType, where: str) -> Study:
+def _take_study(module: ModuleType, where: str, protocol: str | None) -> Study:
     study = getattr(module, "STUDY", None)
+    if protocol is not None:
+        protocols: Mapping[str, object] = getattr(module, "PROTOCOLS", {})
+        known = find_name(protocol, protocols)
+        if known is None:
+            choices = suggest(protocol, protocols) if protocols else "it has one only"
+            raise UsageError(
+                f"expected a protocol of the study {where}, got {protocol!r}; {choices}"
+            )
+        study = protocols[known]
     if not isinstance(study, Study):
         raise UsageError(
             f"expected STUDY in {where} to be a qkvary.studies.study.Study, got {study!r}"

@@ -143,7 +143,7 @@ def training_study(
     return Study(
         name=f"train {preset.name} on {data.name}",
         question=f"What does {preset.name} learn on {data.name}?",
-        description=_describe(preset, setting),
+        description=_describe(first, setting.training),
         settings=(setting,),
         variants=labels,
         baseline=labels[0],
@@ -163,7 +163,8 @@ def _fit(preset: Preset, data: DataReference, overrides: TrainingOverrides) -> P
 
 def _task(preset: Preset, data: DataReference, overrides: TrainingOverrides) -> LanguageTaskConfig:
     task = preset.task(data=data.folder, data_sha256=data.fingerprint)
-    whole = overrides.steps is None or overrides.steps >= preset.training.steps
+    reported = preset.reported_step or preset.training.steps
+    whole = overrides.steps is None or overrides.steps >= reported
     usual = (preset.validation_tokens if whole else None) or VALIDATION_TOKENS
     return replace(
         task,
@@ -204,10 +205,9 @@ def _guards(guards: GuardConfig, overrides: TrainingOverrides) -> GuardConfig:
     )
 
 
-def _describe(preset: Preset, setting: Setting) -> str:
-    training, task = setting.training, setting.task
-    tokens = training.steps * training.batch_size * task.sequence_length
-    rows = f"{training.batch_size:,} rows of {task.sequence_length:,} tokens"
+def _describe(preset: Preset, training: TrainingConfig) -> str:
+    tokens = training.steps * training.batch_size * preset.context
+    rows = f"{training.batch_size:,} rows of {preset.context:,} tokens"
     parts = [
         f"{training.steps:,} steps of {rows}: {tokens:,} tokens.",
         f"Source: {preset.source}.",

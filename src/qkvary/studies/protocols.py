@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from qkvary.arch.attention import AttentionConfig, Initialization, PositionConfig, ScaleConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.studies.study import Setting
-from qkvary.tasks.config import SequenceTaskConfig, SequenceTaskName
+from qkvary.tasks.config import (
+    NumberProtocol,
+    NumberTaskConfig,
+    SequenceTaskConfig,
+    SequenceTaskName,
+)
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 
 SYNTHETIC_TASKS: tuple[SequenceTaskName, ...] = ("reverse", "sort", "sub", "swap", "copy")
@@ -17,9 +24,20 @@ SYNTHETIC_VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+")
 CHARACTER_VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+")
 """The rows of the character experiment of paper 2."""
 
+NUMBER_VARIANTS = ("QKV", "(Q=K-V)+", "Q=K-V")
+"""The rows of the number experiment of paper 2."""
+
 DIGITS = 10
 CHARACTERS = 65
 """Distinct characters of tiny Shakespeare."""
+
+NUMBER_WORDS = 30
+"""Distinct words of the spelled numbers, the mark between them included."""
+
+NUMBER_EPOCHS = 15
+NUMBER_BATCH = 64
+NUMBER_STEPS_PER_EPOCH = {16: 49, 32: 24, 64: 12, 128: 6}
+"""Whole batches of training windows, by words per window; the same under both protocols."""
 
 SOLVED = 0.99
 """Token accuracy on the validation split from which a synthetic task counts as solved."""
@@ -127,4 +145,124 @@ def character_network(
         max_tokens=context,
         tied_head=False,
         head_bias=True,
+    )
+
+
+def number_network(context: int) -> LanguageModelConfig:
+    """Return the language model of the number experiment.
+
+    Source: code of paper 2: the residual stream itself is normalised before each sublayer, scaled
+    embeddings that are also the head, sinusoids with all sines first, no biases in attention, ReLU,
+    d_ff = 4 d, m = 10, dropout 0.1 after embedding and attention and 0.2 after the feed-forward
+    network; Xavier-uniform matrices inside the blocks, torch's default biases.
+    """
+    return LanguageModelConfig(
+        attention=AttentionConfig(
+            d_model=64,
+            num_heads=8,
+            causal=True,
+            bias=False,
+            out_bias=False,
+            position=PositionConfig(plus_features=10),
+            init=Initialization(scheme="xavier-matrices"),
+        ),
+        block=BlockConfig(
+            d_ff=256,
+            activation="relu",
+            norm_placement="stream",
+            dropout=0.1,
+            feed_forward_dropout=0.2,
+        ),
+        num_layers=4,
+        vocabulary=NUMBER_WORDS,
+        max_tokens=context,
+        positions="sinusoidal-halves",
+        scale_embedding=True,
+        head_bias=True,
+        embedding_dropout=0.1,
+        init=Initialization(scheme="xavier-matrices", embedding_std=0.125),
+    )
+
+
+def number_training(context: int, *, learning_rate: float) -> TrainingConfig:
+    """Return 15 epochs of one cycle with Adam, as fastai's ``fit_one_cycle`` does it by default.
+
+    Weight decay is decoupled and exempts biases and norms.
+
+    Source: code of paper 2.
+    """
+    per_epoch = NUMBER_STEPS_PER_EPOCH[context]
+    return TrainingConfig(
+        steps=NUMBER_EPOCHS * per_epoch,
+        batch_size=NUMBER_BATCH,
+        optimizer=OptimizerConfig(
+            name="adamw",
+            learning_rate=learning_rate,
+            betas=(0.95, 0.99),
+            eps=1e-5,
+            weight_decay=0.01,
+            decay="matrices",
+        ),
+        schedule=ScheduleConfig(name="one_cycle"),
+        evaluate_every=per_epoch,
+    )
+
+
+NUMBER_LIMITS: Mapping[NumberProtocol, tuple[str, ...]] = {
+    "as-published": (
+        (
+            "The scored numbers are all above about 8,000 and those of training below: the words "
+            "that begin them hardly occur in training."
+        ),
+    ),
+    "clean": (
+        (
+            "A window of the test lies between windows of training: it asks to count on in known "
+            "ranges, not in new ones."
+        ),
+    ),
+}
+"""What each protocol cannot show."""
+
+NUMBER_UNDERTRAINED = (
+    "Windows of 64 and 128 words give 12 and 6 updates an epoch, and the learning rate 1e-4 is a "
+    "tenth of the other: these settings measure how far a short training gets, not what a network "
+    "can learn."
+)
+"""What the longer windows and the lower rate cannot show."""
+
+NUMBER_FLOORS: Mapping[NumberProtocol, str] = {
+    "as-published": (
+        "Always answering “thousand” has an accuracy of 0.152; predicting every word by its "
+        "frequency in training has a loss of 2.80."
+    ),
+    "clean": (
+        "Always answering “.” has an accuracy of 0.158; predicting every word by its frequency in "
+        "training has a loss of 2.75."
+    ),
+}
+"""What a solver scores that looks at no word, over windows of all sizes."""
+
+
+def number_grid(
+    protocol: NumberProtocol,
+    *,
+    learning_rates: tuple[float, ...] = (1e-3, 1e-4),
+    contexts: tuple[int, ...] = (16, 32, 64, 128),
+) -> tuple[Setting, ...]:
+    """Return the settings of the number experiment: learning rates x words per window."""
+    return tuple(
+        Setting(
+            name=f"numbers-lr{rate:g}-n{context}",
+            task=NumberTaskConfig(context=context, protocol=protocol),
+            network=number_network(context),
+            training=number_training(context, learning_rate=rate),
+            limits=(
+                *NUMBER_LIMITS[protocol],
+                *((NUMBER_UNDERTRAINED,) if rate < 1e-3 or context > 32 else ()),
+            ),
+            note=NUMBER_FLOORS[protocol],
+        )
+        for rate in learning_rates
+        for context in contexts
     )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
 
-from qkvary.arch.canonical import stored
+from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.networks import LanguageModelConfig, Network
 from qkvary.arch.variants import Variant
 from qkvary.costs.equal_parameters import match_parameters
 from qkvary.tasks.config import TaskConfig
+from qkvary.text.names import listed, suggest
 from qkvary.training.config import RunConfig, TrainingConfig
 
 
@@ -48,6 +49,8 @@ class Setting:
     have the same direction as the task's own."""
     limits: tuple[str, ...] = ()
     """Limits of what the setting can show; reports list them before other caveats."""
+    note: str = field(default="", metadata=ADDED_LATER)
+    """A sentence below every table with the setting's results, such as what chance scores."""
 
     def __post_init__(self) -> None:
         if self.keep_networks and not isinstance(self.network, LanguageModelConfig):
@@ -125,6 +128,27 @@ class Cell:
         return f"{self.setting} {self.variant} seed {self.seed} lr {self.learning_rate:g}"
 
 
+def _limit_variants(setting: Setting, labels: Collection[str]) -> Setting:
+    if setting.variants is None:
+        return setting
+    given = (label for label in setting.variants if format_label(parse_variant(label)) in labels)
+    return replace(setting, variants=tuple(given))
+
+
+def _remains(
+    contrast: tuple[str, str] | CrossSettingContrast,
+    labels: Collection[str],
+    settings: Collection[str],
+) -> bool:
+    """Return whether a contrast has both its sides among variants and settings."""
+    crossed = isinstance(contrast, CrossSettingContrast)
+    pair = (contrast.variant, contrast.reference) if crossed else contrast
+    places = (contrast.setting, contrast.reference_setting) if crossed else ()
+    return all(format_label(parse_variant(label)) in labels for label in pair) and all(
+        place in settings for place in places
+    )
+
+
 def _unique(study: str, what: str, values: tuple[object, ...]) -> None:
     if not values:
         raise ValueError(f"study {study!r}: expected at least one of {what}, got none")
@@ -197,6 +221,56 @@ class Study:
     def limits(self) -> tuple[str, ...]:
         """The limits of all settings, without duplicates."""
         return tuple(dict.fromkeys(text for setting in self.settings for text in setting.limits))
+
+    def select(
+        self, *, tasks: Sequence[str], settings: Sequence[str], variants: Sequence[str]
+    ) -> Self:
+        """Return the part of the study with some tasks, settings and variants.
+
+        The baseline always stays; contrasts stay if both their variants and settings do.
+
+        Args:
+            tasks: Names of tasks; empty for all.
+            settings: Names of settings; empty for all.
+            variants: Labels of variants; empty for all.
+
+        Raises:
+            ValueError: for a name or label that the study does not have, or if nothing is left.
+        """
+        known = {
+            "task": dict.fromkeys(setting.task.name for setting in self.settings),
+            "setting": dict.fromkeys(setting.name for setting in self.settings),
+            "variant": dict.fromkeys(format_label(parse_variant(one)) for one in self.variants),
+        }
+        labels = [format_label(parse_variant(label)) for label in variants]
+        given: dict[str, Sequence[str]] = {"task": tasks, "setting": settings, "variant": labels}
+        for kind, names in given.items():
+            for name in names:
+                if name not in known[kind]:
+                    raise ValueError(
+                        f"study {self.name!r}: expected a {kind} of the study, got {name!r}; "
+                        f"{suggest(name, known[kind])}"
+                    )
+        baseline = format_label(parse_variant(self.baseline))
+        kept_labels = {*labels, baseline} if labels else set(known["variant"])
+        kept = [
+            _limit_variants(setting, kept_labels)
+            for setting in self.settings
+            if setting.task.name in (tasks or known["task"])
+            and setting.name in (settings or known["setting"])
+            and kept_labels.intersection(self.variants_of(setting))
+        ]
+        asked = " and ".join(f"{kind} {listed(some)}" for kind, some in given.items() if some)
+        if not kept:
+            raise ValueError(f"study {self.name!r}: expected settings with {asked}, got none")
+        names = {setting.name for setting in kept}
+        return replace(
+            self,
+            settings=tuple(kept),
+            variants=tuple(label for label in known["variant"] if label in kept_labels),
+            contrasts=tuple(one for one in self.contrasts if _remains(one, kept_labels, names)),
+            description=f"{self.description} This is the part of {asked}.",
+        )
 
     def variants_of(self, setting: Setting) -> tuple[str, ...]:
         """Return the canonical labels of a setting's variants, in the study's order."""

@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 
 import qkvary.tasks
-from qkvary.tasks.config import TaskConfig
+from qkvary.tasks.config import ImageTaskConfig, TaskConfig
 from qkvary.tasks.contract import Task
 from qkvary.text.names import suggest
 
@@ -15,9 +15,10 @@ def load_task(config: TaskConfig) -> Task:
     Raises:
         ValueError: if there is no such task.
     """
-    names = _modules()
-    if config.name in names:
-        module = importlib.import_module(f"{qkvary.tasks.__name__}.{config.name}")
+    # The name of an image task is its data set; one file has the task of all of them.
+    name = "images" if isinstance(config, ImageTaskConfig) else config.name
+    if name in _modules():
+        module = importlib.import_module(f"{qkvary.tasks.__name__}.{name}")
         if hasattr(module, "load"):
             return module.load(config)
     raise ValueError(f"unknown task {config.name!r}; {suggest(config.name, task_names())}")

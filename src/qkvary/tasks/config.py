@@ -6,8 +6,10 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from qkvary.arch.canonical import NAMES_NOTHING, stored
-from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
+from qkvary.arch.canonical import ADDED_LATER, NAMES_NOTHING, stored
+from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
+from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
+from qkvary.data.image_sets import IMAGE_SETS, ImageSet, ImageSetName
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
 """The five synthetic tasks."""
@@ -18,8 +20,32 @@ Evaluation = Literal["exact", "sampled"]
 Protocol = Literal["packed", "padded-paper"]
 """Windows over concatenated documents, or one padded document per row."""
 
+NumberProtocol = Literal["as-published", "clean"]
+"""Spelled numbers without 8000, the last windows scored as validation and as test; or all numbers,
+with windows of all sizes of numbers in three disjoint splits."""
+
+ImageSplits = Literal["clean", "as-published"]
+"""``clean`` holds validation images out; ``as-published`` validates on the test images, or on
+images that are mostly trained on too."""
+
+TranslationProtocol = Literal["as-published", "clean"]
+"""Loss and BLEU of paper 2's code, which padding dilutes and marks inflate; or per token, and
+sacreBLEU."""
+
+MULTI30K_TOKENS = 14
+"""Words of an average training sentence of Multi30k and the mark at its end, in both languages."""
+
+AnomalyOrder = Literal["shuffled", "last"]
+"""Place of the anomaly in a set."""
+
+ANOMALY_DATA_VERSION = 1
+"""Incremented by hand when other sets of images are drawn."""
+
 SEQUENCE_DATA_VERSION = 1
 """Incremented by hand when the generator draws other synthetic sequences."""
+
+NUMBER_DATA_VERSION = 1
+"""Incremented by hand when the spelled numbers or their splits change."""
 
 
 def _positive(owner: str, **values: int) -> None:
@@ -232,5 +258,264 @@ class LanguageTaskConfig:
         return self.data_sha256
 
 
-TaskConfig = SequenceTaskConfig | CharacterTaskConfig | LanguageTaskConfig
+@stored("NumberTaskConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberTaskConfig:
+    """Predict the next word of the spelled numbers from 1 to 9,999.
+
+    Source: Borji 2023, section 3.3 (number generation), and its code.
+    """
+
+    name: Literal["numbers"] = "numbers"
+    """Fixed; it tells this task from the others in a record."""
+    context: int
+    """Words per window."""
+    protocol: NumberProtocol = "as-published"
+    """``as-published`` leaves out 8000, trains on the first 80 % of the windows and scores the
+    others as validation and as test; ``clean`` has all numbers, and splits windows of all sizes of
+    numbers 80/10/10."""
+
+    def __post_init__(self) -> None:
+        _positive("task numbers", context=self.context)
+        if self.protocol not in get_args(NumberProtocol):
+            choices = ", ".join(get_args(NumberProtocol))
+            raise ValueError(f"unknown protocol {self.protocol!r}; choices: {choices}")
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs."""
+        return self.context
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "loss"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is better."""
+        return False
+
+    @property
+    def data_fingerprint(self) -> str:
+        """sha256 of the settings that determine the windows."""
+        return _digest("numbers", NUMBER_DATA_VERSION, self.protocol, self.context)
+
+
+@stored("ImageTaskConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageTaskConfig:
+    """Predict the class of an image.
+
+    Source: Borji 2023, section 3.2, and its public code; Kayyam et al. 2026, section 3.2.
+    """
+
+    name: ImageSetName
+    """The data set."""
+    splits: ImageSplits = "clean"
+    """``clean`` holds ``validation_images`` out of the training images. ``as-published`` does what
+    the code of paper 2 does: MNIST and FashionMNIST validate on the test images, and CIFAR draws
+    training and validation images apart from each other, so that nine of ten validation images are
+    trained on. Tiny ImageNet, of which there is no code, is validated on what is tested."""
+    validation_images: int = 5_000
+    """Validation images; where validation is on the test images, all of those instead."""
+    augment: bool = False
+    """Whether to flip and crop training images at random."""
+    resize_to: int | None = field(default=None, metadata=ADDED_LATER)
+    """Rows and columns to which images are resized when they are batched; None for their own."""
+    evaluation_batch_size: int = 500
+    """Images per forward pass of an evaluation."""
+
+    def __post_init__(self) -> None:
+        if self.name not in IMAGE_SETS:
+            raise ValueError(
+                f"unknown image data set {self.name!r}; choices: {', '.join(IMAGE_SETS)}"
+            )
+        if self.splits not in get_args(ImageSplits):
+            choices = ", ".join(get_args(ImageSplits))
+            raise ValueError(f"unknown splits {self.splits!r}; choices: {choices}")
+        _positive(
+            f"task {self.name}",
+            validation_images=self.validation_images,
+            evaluation_batch_size=self.evaluation_batch_size,
+            resize_to=self.image_size,
+        )
+        if self.validation_images >= self.images.train_images:
+            raise ValueError(
+                f"task {self.name}: expected fewer validation_images than the "
+                f"{self.images.train_images:,} images, got {self.validation_images:,}"
+            )
+
+    @property
+    def images(self) -> ImageSet:
+        """The data set."""
+        return IMAGE_SETS[self.name]
+
+    @property
+    def image_size(self) -> int:
+        """Rows and columns of an image when the network reads it."""
+        return self.images.pixels.size if self.resize_to is None else self.resize_to
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is better."""
+        return True
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Fingerprint of the data set."""
+        return self.images.fingerprint
+
+
+@stored("TranslationTaskConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranslationTaskConfig:
+    """Translate sentences.
+
+    Source: Borji 2023, section 3.6 (Multi30k), and its code.
+    """
+
+    name: Literal["translation"] = "translation"
+    """Fixed; it tells this task from the others in a record."""
+    source: Literal["de", "en"]
+    """The language of the source."""
+    target: Literal["de", "en"]
+    """The language of the translation."""
+    protocol: TranslationProtocol = "clean"
+    """``clean`` has the loss per word and sacreBLEU for a metric. ``as-published`` divides the loss
+    by all rows of a batch, padding included, and has the BLEU of words between kept marks of
+    beginning and end."""
+    min_count: int = 1
+    """Occurrences in the training split from which a word has a token."""
+    label_smoothing: float = 0.1
+    """Probability that the targets leave to other words."""
+    max_tokens: int = 100
+    """Longest source with its two marks, and longest translation with the mark at its end."""
+    evaluation_batch_size: int = 50
+    """Sentences per batch in evaluations."""
+    data: str = field(default="multi30k", metadata=NAMES_NOTHING)
+    """``multi30k``, or a folder with files of the same names; not part of a run's identity."""
+    data_sha256: str = MULTI30K_SHA256
+    """Fingerprint of the files."""
+
+    def __post_init__(self) -> None:
+        _positive(
+            "task translation",
+            min_count=self.min_count,
+            max_tokens=self.max_tokens,
+            evaluation_batch_size=self.evaluation_batch_size,
+        )
+        if self.source == self.target:
+            raise ValueError(
+                f"task translation: expected two languages, got {self.source} for both"
+            )
+        if self.protocol not in get_args(TranslationProtocol):
+            choices = ", ".join(get_args(TranslationProtocol))
+            raise ValueError(f"unknown protocol {self.protocol!r}; choices: {choices}")
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise ValueError(
+                f"task translation: label_smoothing must be in [0, 1), got {self.label_smoothing}"
+            )
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs: those of an average sentence of Multi30k."""
+        return min(MULTI30K_TOKENS, self.max_tokens)
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "bleu" if self.protocol == "clean" else "published_bleu"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is better."""
+        return True
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Fingerprint of the files."""
+        return self.data_sha256
+
+
+@stored("AnomalyTaskConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnomalyTaskConfig:
+    """Find the one image of a set that shows another class than the others.
+
+    Source: Borji 2023, section 3.2; Kayyam et al. 2026, section A.3.
+    """
+
+    name: Literal["anomaly"] = "anomaly"
+    """Fixed; it tells this task from the others in a record."""
+    features: FeatureSetName
+    """The images, and the network that describes them."""
+    order: AnomalyOrder = "shuffled"
+    """Place of the anomaly: ``shuffled``, or always ``last`` as published, which networks that know
+    positions can learn instead of the task."""
+    set_size: int = 10
+    """Images in a set."""
+    data_seed: int = 42
+    """Seed from which the sets of validation and test are drawn."""
+    evaluation_batch_size: int = 500
+    """Sets per forward pass of an evaluation."""
+
+    def __post_init__(self) -> None:
+        if self.features not in FEATURE_SETS:
+            choices = ", ".join(FEATURE_SETS)
+            raise ValueError(f"unknown image features {self.features!r}; choices: {choices}")
+        if self.order not in get_args(AnomalyOrder):
+            choices = ", ".join(get_args(AnomalyOrder))
+            raise ValueError(f"unknown order {self.order!r}; choices: {choices}")
+        if self.set_size < 3:
+            raise ValueError(f"task anomaly: set_size must be at least 3, got {self.set_size}")
+        _positive("task anomaly", evaluation_batch_size=self.evaluation_batch_size)
+
+    @property
+    def width(self) -> int:
+        """Numbers that describe an image."""
+        return FEATURE_SETS[self.features].width
+
+    @property
+    def sequence_length(self) -> int:
+        """Images in a set, for the costs."""
+        return self.set_size
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is better."""
+        return True
+
+    @property
+    def data_fingerprint(self) -> str:
+        """sha256 of the features and the settings that determine the sets."""
+        return _digest(
+            "anomaly",
+            ANOMALY_DATA_VERSION,
+            FEATURE_SETS[self.features].fingerprint,
+            self.order,
+            self.set_size,
+            self.data_seed,
+        )
+
+
+TaskConfig = (
+    SequenceTaskConfig
+    | CharacterTaskConfig
+    | LanguageTaskConfig
+    | NumberTaskConfig
+    | ImageTaskConfig
+    | TranslationTaskConfig
+    | AnomalyTaskConfig
+)
 """Every task that ships with qkvary."""

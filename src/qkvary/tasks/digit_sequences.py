@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, Network
 from qkvary.data.digits import DigitSplit, draw_digits
-from qkvary.data.random_numbers import permutation
+from qkvary.data.epochs import epoch_batch
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.config import SequenceTaskConfig
@@ -67,7 +67,6 @@ class DigitSequenceTask:
         self.columns = columns
         self.relabel = relabel
         self._splits: dict[DigitSplit, Tensor] = {}
-        self._epoch: tuple[tuple[int, int], Tensor] | None = None
 
     @property
     def data_fingerprint(self) -> str:
@@ -98,15 +97,8 @@ class DigitSequenceTask:
         Raises:
             ValueError: if a batch is larger than the training split.
         """
-        per_epoch = self.config.train_examples // batch_size
-        if per_epoch < 1:
-            raise ValueError(
-                f"expected batches of at most {self.config.train_examples} examples, "
-                f"got {batch_size}"
-            )
-        epoch, index = divmod(step, per_epoch)
-        order = self._order(seed, epoch)[index * batch_size : (index + 1) * batch_size]
-        return self._make_batch(self._examples("train")[order[rows]])
+        order = epoch_batch(self.config.train_examples, batch_size, step=step, seed=seed)
+        return self._make_batch(self._examples("train")[torch.tensor(order[rows])])
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross entropy over digits."""
@@ -186,12 +178,6 @@ class DigitSequenceTask:
                 config.data_seed, config.length, split, count, config.vocabulary
             )
         return self._splits[split]
-
-    def _order(self, seed: int, epoch: int) -> Tensor:
-        if self._epoch is None or self._epoch[0] != (seed, epoch):
-            order = permutation(self.config.train_examples, "order of examples", seed, epoch)
-            self._epoch = (seed, epoch), torch.from_numpy(order)
-        return self._epoch[1]
 
     @staticmethod
     def _maps(model: nn.Module, tokens: Tensor) -> Tensor:

@@ -8,20 +8,26 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, Self, get_args
 
-from qkvary.arch.canonical import identity_json, stored, stored_as
-from qkvary.arch.networks import Network
+from qkvary.arch.canonical import ADDED_LATER, identity_json, stored, stored_as
+from qkvary.arch.networks import Network, VisionTransformerConfig
+from qkvary.arch.terms import CORES
 from qkvary.arch.variants import Variant
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.tasks.config import TaskConfig
+from qkvary.tasks.config import ImageTaskConfig, TaskConfig
 
 NUMERICS_VERSION = 2
 """Incremented by hand when a change of the code changes the numbers of a run."""
 
 OptimizerName = Literal["adam", "adamw"]
-ScheduleName = Literal["constant", "cosine_warmup", "cosine"]
+ScheduleName = Literal["constant", "cosine_warmup", "cosine", "inverse_sqrt", "one_cycle"]
 Decay = Literal["all", "matrices"]
 Precision = Literal["full", "bf16"]
 OnNonfinite = Literal["stop", "skip"]
+TestAt = Literal["last", "best"]
+"""The step whose network is tested: the last one, or the one with the best validation metric."""
+
+ONE_CYCLE_DIP = 0.1
+"""How far the ``one_cycle`` lowers the first beta where the learning rate is highest."""
 
 SKIP_WINDOW = 100
 """Number of recent steps in which skipped steps are counted."""
@@ -82,7 +88,9 @@ class ScheduleConfig:
 
     name: ScheduleName = "constant"
     """``constant``; ``cosine_warmup``, the cosine of the synthetic experiments, multiplied by the
-    warm-up; or ``cosine``, that of language models, which begins after the warm-up."""
+    warm-up; ``cosine``, that of language models, which begins after the warm-up; ``inverse_sqrt``,
+    that of the first Transformer; or ``one_cycle``, which rises for a quarter of the steps, and
+    moves the first beta the other way."""
     warmup_steps: int = 0
     """Steps until the warm-up factor reaches one."""
     floor: float = 0.0
@@ -94,10 +102,12 @@ class ScheduleConfig:
         _choice("schedule", self.name, get_args(ScheduleName))
         if self.warmup_steps < 0:
             raise ValueError(f"warmup_steps must not be negative, got {self.warmup_steps}")
-        if self.name == "constant" and self.warmup_steps:
+        if self.name in ("constant", "one_cycle") and self.warmup_steps:
             raise ValueError(
-                f"the constant schedule has no warm-up, got warmup_steps={self.warmup_steps}"
+                f"the {self.name} schedule has no warm-up, got warmup_steps={self.warmup_steps}"
             )
+        if self.name == "inverse_sqrt" and not self.warmup_steps:
+            raise ValueError("the inverse_sqrt schedule needs a warm-up, got warmup_steps=0")
         if self.name != "cosine" and (self.floor or self.decay_steps is not None):
             raise ValueError(
                 f"floor and decay_steps require the schedule cosine, got {self.name} with "
@@ -110,6 +120,33 @@ class ScheduleConfig:
                 f"decay_steps must be greater than the {self.warmup_steps} warmup_steps, "
                 f"got {self.decay_steps}"
             )
+
+
+@stored("TemperatureSchedule")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemperatureSchedule:
+    """Annealing of the softmax temperature, which ends at the variant's own.
+
+    After t of S steps scores are divided by tau(t) = T start^(1 - min(1, t/S)), where T is the
+    temperature of the variant: a geometric path from T start to T.
+
+    Source: paper 1, section 2.5, names annealing and gives no schedule: this one is our choice.
+    """
+
+    start: float
+    """The temperature at the first step, as a multiple of the variant's."""
+    steps: int | None = None
+    """S; None for all steps of the run."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.start < math.inf:
+            raise ValueError(f"start must be positive and finite, got {self.start}")
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps must be at least 1 or None, got {self.steps}")
+
+    def factor(self, step: int, steps: int) -> float:
+        """Return tau/T after ``step`` of the ``steps`` of a run."""
+        return self.start ** (1.0 - min(1.0, step / (self.steps or steps)))
 
 
 @stored("GuardConfig")
@@ -211,14 +248,44 @@ class TrainingConfig:
     """Handling of non-finite steps and divergence."""
     execution: ExecutionConfig = ExecutionConfig()
     """Execution of the steps."""
+    temperature: TemperatureSchedule | None = field(default=None, metadata=ADDED_LATER)
+    """Annealing of the softmax temperature; None leaves it at the variant's."""
+    test_at: TestAt = field(default="last", metadata=ADDED_LATER)
+    """Whether the test metrics are those of the ``last`` step, or of the first step with the
+    ``best`` validation metric; the network that a run leaves is that of the last step."""
 
     def __post_init__(self) -> None:
+        self._check_temperature()
+        _choice("test_at", self.test_at, get_args(TestAt))
         for name in ("steps", "batch_size", "evaluate_every", "log_every"):
             value: int = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.stop_when_solved and self.solve_threshold is None:
             raise ValueError("stop_when_solved needs a solve_threshold, got None")
+        if self.schedule.name == "one_cycle" and self.optimizer.betas[0] < ONE_CYCLE_DIP:
+            raise ValueError(
+                f"the one_cycle schedule lowers the first beta by {ONE_CYCLE_DIP}, got "
+                f"{self.optimizer.betas[0]}"
+            )
+
+    def _check_temperature(self) -> None:
+        if self.temperature is None:
+            return
+        if self.execution.compile:
+            raise ValueError(
+                "expected no compile with an annealed temperature, which would compile the network "
+                "again at every step"
+            )
+        if self.stop_when_solved or (self.temperature.steps or 0) > self.steps:
+            raise ValueError(
+                "expected a run that ends at the variant's own temperature, got one that may stop "
+                f"before its annealing does (after {self.temperature.steps or self.steps} steps)"
+            )
+
+    def temperature_factor(self, step: int) -> float:
+        """Return the factor of the variant's softmax temperature after ``step`` steps."""
+        return 1.0 if self.temperature is None else self.temperature.factor(step, self.steps)
 
 
 @stored("RunConfig")
@@ -243,11 +310,33 @@ class RunConfig:
         _choice("dtype", self.dtype, ("float32", "float64"))
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be in [0, 2**63), got {self.seed}")
+        cores = {layer.variant.core for layer in self.network.layers}
+        rigid = [core for core in sorted(cores) if "temperature" not in CORES[core].fields]
+        if self.training.temperature is not None and rigid:
+            raise ValueError(
+                "expected variants with a temperature in a run that anneals it, got the core "
+                f"{rigid[0]}"
+            )
 
     @property
     def threads(self) -> int:
         """CPU threads of each process."""
         return self.training.execution.threads
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs; of an image those that the network cuts it into.
+
+        Raises:
+            ValueError: if the network of an image task is none over patches.
+        """
+        if isinstance(self.network, VisionTransformerConfig):
+            return self.network.tokens
+        if isinstance(self.task, ImageTaskConfig):
+            raise ValueError(  # noqa: TRY004 - a choice that does not fit, not a wrong type
+                f"expected a VisionTransformerConfig for task {self.task.name}, got {self.network}"
+            )
+        return self.task.sequence_length
 
     @property
     def execution(self) -> ExecutionSettings:

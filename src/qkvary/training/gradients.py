@@ -26,7 +26,7 @@ def step_seed(seed: int, step: int, rank: int = 0) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def never() -> bool:
+def never(_done: float) -> bool:
     """Return False: the step is not given up."""
     return False
 
@@ -60,13 +60,14 @@ class Gradients:
             run.training.execution.micro_batch_size or self.rows_per_process, self.rows_per_process
         )
 
-    def find(self, step: int, stop: Callable[[], bool] = never) -> float | None:
+    def find(self, step: int, stop: Callable[[float], bool] = never) -> float | None:
         """Accumulate the gradient of a step in the parameters and return the loss.
 
         Args:
             step: The step.
-            stop: Called between micro-batches; if it returns True, the step is given up. Not called
-                where other processes would wait for this one.
+            stop: Called between micro-batches with the share of them that is done; if it returns
+                True, the step is given up. Not called where other processes would wait for this
+                one.
 
         Returns:
             ``None`` for a step that was given up; its gradient is incomplete.
@@ -78,7 +79,7 @@ class Gradients:
         (total,) = distribution.all_reduce([float(sum(counts))])
         loss = 0.0
         for number, (batch, count) in enumerate(zip(batches, counts, strict=True), start=1):
-            if number > 1 and distribution.size == 1 and stop():
+            if number > 1 and distribution.size == 1 and stop((number - 1) / len(batches)):
                 return None
             weight = count / total if total else 0.0
             with distribution.accumulate(self.wrapped, last=number == len(batches)):

@@ -18,6 +18,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from qkvary.nn.attention import anneal
 from qkvary.nn.stack import Stack
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.durable import free_bytes
@@ -39,10 +40,16 @@ from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.gradients import Gradients
 from qkvary.training.guards import Guards
 from qkvary.training.memory import out_of_memory, require_device, require_training_memory
-from qkvary.training.optimizers import make_optimizer, set_learning_rate
-from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event, RunState, Stopwatch
+from qkvary.training.optimizers import make_optimizer, set_schedule
+from qkvary.training.progress import (
+    NO_CALLBACKS,
+    BestStep,
+    Callbacks,
+    Event,
+    RunState,
+    Stopwatch,
+)
 from qkvary.training.run_log import describe_gaps, merge_gaps, restore_log
-from qkvary.training.schedules import learning_rate
 
 JOURNAL_NAME = "metrics.jsonl"
 CHECKPOINTS_NAME = "checkpoints"
@@ -174,6 +181,7 @@ class _Trainer:
         self.last_norm = math.nan
         self.stored_step: int | None = None
         self.resume()
+        anneal(self.model, run.training.temperature_factor(self.state.step))
         self.guards = Guards(run.training.guards, self.state.guards)
         self.check_free_space()
         # Gathering the network is collective, even if only one rank samples.
@@ -187,7 +195,8 @@ class _Trainer:
 
     def build(self) -> nn.Module:
         run = self.run
-        return self.task.build(run.network, run.seed).to(run.device, _DTYPES[run.dtype])
+        network = self.task.build(run.network, run.seed).to(run.device, _DTYPES[run.dtype])
+        return anneal(network, run.training.temperature_factor(self.state.step))
 
     def wrap(self) -> nn.Module:
         execution = self.run.training.execution
@@ -299,7 +308,7 @@ class _Trainer:
         training, state = self.run.training, self.state
         self.stopwatch.lap("other")
         self.wrapped.train()
-        saved = reported = time.perf_counter()
+        saved = self.reported = time.perf_counter()
         while state.step < training.steps and not self.is_solved():
             if self.any_rank(stop()) or not self.step(stop):
                 if state.step:
@@ -309,11 +318,8 @@ class _Trainer:
                 self.log_loss()
             if state.step % training.evaluate_every == 0 or state.step == training.steps:
                 self.validate()
-            now = time.perf_counter()
-            if now - reported >= PROGRESS_SECONDS:
-                reported = now
-                self.report_progress()
-            if self.any_rank(now - saved >= checkpoint_seconds):
+            self.report_progress()
+            if self.any_rank(time.perf_counter() - saved >= checkpoint_seconds):
                 self.checkpoint()
                 saved = time.perf_counter()
         self.log_loss()
@@ -329,8 +335,13 @@ class _Trainer:
 
     def step(self, stop: Callable[[], bool]) -> bool:
         """Take a step; return whether it was not given up between two micro-batches."""
-        training, step = self.run.training, self.state.step
-        loss = self.gradients.find(step, stop)
+        step = self.state.step
+
+        def between(done: float) -> bool:
+            self.report_progress(done)
+            return stop()
+
+        loss = self.gradients.find(step, between)
         if loss is None:
             self.optimizer.zero_grad(set_to_none=True)
             return False
@@ -338,18 +349,13 @@ class _Trainer:
         self.last_norm = norm.item()
         if self.allows(step, loss, self.last_norm):
             self.clip(norm)
-            rate = learning_rate(
-                training.schedule,
-                peak=training.optimizer.learning_rate,
-                step=step,
-                steps=training.steps,
-            )
-            set_learning_rate(self.optimizer, rate)
+            set_schedule(self.optimizer, self.run.training, step)
             self.optimizer.step()
             self.state.loss_sum += loss
             self.state.loss_count += 1
         self.optimizer.zero_grad(set_to_none=True)
         self.state.step = step + 1
+        anneal(self.model, self.run.training.temperature_factor(self.state.step))
         return True
 
     def allows(self, step: int, loss: float, norm: float) -> bool:
@@ -389,10 +395,14 @@ class _Trainer:
             gradient_norm=self.last_norm,
         )
 
-    def report_progress(self) -> None:
-        state = self.state
+    def report_progress(self, part: float = 0.0) -> None:
+        """Send the progress, with the share of the next step, unless the last event is recent."""
+        now = time.perf_counter()
+        if now - self.reported < PROGRESS_SECONDS:
+            return
+        self.reported, state, steps = now, self.state, self.run.training.steps
         loss = state.loss_sum / state.loss_count if state.loss_count else state.train_loss
-        self.callbacks.on_event(Event(step=state.step, steps=self.run.training.steps, loss=loss))
+        self.callbacks.on_event(Event(step=state.step, steps=steps, part=part, loss=loss))
 
     # ---- scores
 
@@ -415,6 +425,8 @@ class _Trainer:
         state.validation = self.evaluate("validation")
         self.stopwatch.lap("evaluation")
         self.log("validation", seconds=state.seconds["training"], **state.validation)
+        if training.test_at == "best":
+            self.test_best(state.validation[self.task.metric])
         if self.is_sampled:
             self.wrapped.eval()
             network = self.gather_network()
@@ -428,10 +440,19 @@ class _Trainer:
         if (better if self.task.higher_is_better else -better) >= 0.0:
             state.steps_to_solve = state.step
 
+    def test_best(self, metric: float) -> None:
+        """Test the network if its validation metric is the best so far."""
+        best, sign = self.state.best, 1.0 if self.task.higher_is_better else -1.0
+        if best is None or sign * (metric - best.metric) > 0.0:
+            test = self.evaluate("test")
+            self.state.best = BestStep(step=self.state.step, metric=metric, test=test)
+            self.stopwatch.lap("evaluation")
+
     def finish(self, complete: bool) -> Outcome:
         if not complete:
             return self.outcome("stopped")
-        scores = self.evaluate("test")
+        best = self.state.best
+        scores = self.evaluate("test") if best is None else best.test
         self.wrapped.eval()
         network, attention = self.gather_network(), None
         if self.is_writer:
@@ -461,28 +482,13 @@ class _Trainer:
     ) -> Outcome:
         state = self.state
         self.journal.mark()
-        metrics: dict[str, float | int | None] = {
-            "steps": state.step,
-            "steps_to_solve": state.steps_to_solve,
-            "final_train_loss": state.train_loss,
-        }
-        metrics |= {f"validation_{name}": value for name, value in state.validation.items()}
-        metrics |= {f"test_{name}": value for name, value in (scores or {}).items()}
         digest = self.distribution.digest(self.model, self.optimizer)
         self.stopwatch.lap("other")
-        training_seconds = state.seconds["training"]
-        timing = {
-            "training_seconds": training_seconds,
-            "evaluation_seconds": state.seconds["evaluation"],
-            "total_seconds": sum(state.seconds.values()),
-            "cpu_seconds": state.cpu_seconds,
-            "steps_per_second": state.step / training_seconds if training_seconds else 0.0,
-        }
         return Outcome(
             status=status,
             message="; ".join(filter(None, [message, describe_gaps(state.log_gaps)])),
-            metrics=metrics,
-            timing=timing,
+            metrics=state.metrics(scores or {}),
+            timing=state.timing(),
             attention=attention,
             state_sha256=digest,
             network=self.model if network is None else network,

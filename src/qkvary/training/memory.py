@@ -49,7 +49,7 @@ def require_training_memory(run: RunConfig, *, processes: int = 1) -> None:
     """
     if run.device != "cpu":
         return
-    model, tokens = as_model(run.network), run.task.sequence_length
+    model, tokens = as_model(run.network), run.sequence_length
     own, rows = _count_rows(run, processes)
     execution = run.training.execution
     precision = "mixed" if execution.precision == "bf16" else "fp32"
@@ -83,7 +83,7 @@ def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError
         less = f"resume with `qkvary train ... --allow-change` and {' or '.join(options)}"
     return ResourceError(
         f"out of memory at step {step:,}: a micro-batch of {rows:,} rows of "
-        f"{run.task.sequence_length:,} tokens, {_peak(run.device)} in use; the last checkpoint is "
+        f"{run.sequence_length:,} tokens, {_peak(run.device)} in use; the last checkpoint is "
         f"kept; to use less memory, {less}"
     )
 

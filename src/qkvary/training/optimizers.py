@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import Network
-from qkvary.training.config import OptimizerConfig
+from qkvary.training.config import OptimizerConfig, TrainingConfig
+from qkvary.training.schedules import learning_rate, momentum
 
 _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 
@@ -64,10 +65,14 @@ def make_optimizer(model: nn.Module, network: Network, config: OptimizerConfig) 
     )
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of all parameter groups."""
+def set_schedule(optimizer: torch.optim.Optimizer, training: TrainingConfig, step: int) -> None:
+    """Set the learning rate and the first beta of one step, counted from 0."""
+    chosen, steps = training.optimizer, training.steps
+    rate = learning_rate(training.schedule, peak=chosen.learning_rate, step=step, steps=steps)
+    beta = momentum(training.schedule, highest=chosen.betas[0], step=step, steps=steps)
     for group in optimizer.param_groups:
         group["lr"] = rate
+        group["betas"] = (beta, chosen.betas[1])
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -223,9 +223,25 @@ def _paper_1() -> tuple[Preset, ...]:
             remarks=(
                 (
                     "rows of a step: 6 at once, 24 times, on 8 devices; the poster gives the rate, "
-                    "warm-up and accumulation of the larger network for both"
+                    "warm-up and accumulation of the larger network for both: lm-300m-poster"
                 ),
                 "the published script of Q-GQA has 8 KV heads where the table says 4",
+            ),
+        ),
+        _three_projections(
+            "lm-300m-poster",
+            _published_training(
+                steps=4_238, rows=4 * 36 * 8, micro=4, rate=6e-5, warmup=1_000, evaluate_every=500
+            ),
+            validated=1_220,
+            variants=("QKV", "Q-K=V", "Q=K-V", "Q=K=V", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA"),
+            remarks=(
+                (
+                    "the poster's rate, warm-up, accumulation and validations, where lm-300m has "
+                    "those of the public code; the poster's 10 billion positions in 4,238 steps "
+                    "leave 4 rows at once, 36 times, on 8 devices, and its 10 million validation "
+                    "tokens 1,220 batches of 4 rows"
+                ),
             ),
         ),
         _three_projections(
@@ -265,6 +281,10 @@ _GPT2_TRAINING = TrainingConfig(
 )
 """Its cosine spans 600,000 steps, far more than were trained."""
 
+_GPT2_VALIDATION = 200 * 12 * 1_024
+"""Batches, windows of each and their tokens. The public code draws other windows each time, the
+same for all networks; here they are the first of the validation split."""
+
 _IDENTITY = (
     "identity query: scores are halved and matrices decay with 2^-5 = 0.1 * 0.3125, as published"
 )
@@ -292,6 +312,7 @@ def _gpt2(
         tokenizer="gpt2",
         source=QUERY_IDENTITY,
         variants=variants,
+        validation_tokens=_GPT2_VALIDATION,
         reported_step=100_000,
         remarks=remarks,
         base=base,

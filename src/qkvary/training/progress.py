@@ -23,10 +23,24 @@ class Event:
     """Completed steps."""
     steps: int
     """Steps of the whole run."""
+    part: float = 0.0
+    """Share of the next step's micro-batches that is done."""
     loss: float | None = None
     """Latest training loss, averaged over a log interval."""
     warning: str = ""
     """A warning, such as a damaged checkpoint that was skipped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestStep:
+    """The step with the best validation metric so far; of equal ones the first."""
+
+    step: int
+    """The step."""
+    metric: float
+    """Its validation metric."""
+    test: Mapping[str, float]
+    """The test scores of its network."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +57,8 @@ class RunState:
     """Mean training loss of the last log interval."""
     validation: dict[str, float] = field(default_factory=dict[str, float])
     """The latest validation scores."""
+    best: BestStep | None = None
+    """The best validation, where that is the one tested."""
     steps_to_solve: int | None = None
     """Step of the first validation that found the task solved."""
     seconds: dict[str, float] = field(
@@ -63,9 +79,40 @@ class RunState:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunState:
         """Return the state that ``to_json`` wrote."""
-        state = cls(**{name: value for name, value in values.items() if name != "guards"})
+        nested = {"guards", "best"}
+        state = cls(**{name: value for name, value in values.items() if name not in nested})
         state.guards = GuardState(**values["guards"])
+        # States that were written before had no best step.
+        best = values.get("best")
+        state.best = None if best is None else BestStep(**best)
         return state
+
+    def metrics(self, test: Mapping[str, float]) -> dict[str, float | int | None]:
+        """Return the metrics of a run's outcome.
+
+        Args:
+            test: The test scores, none before the end.
+        """
+        best = {} if self.best is None else {"best_step": self.best.step}
+        return {
+            "steps": self.step,
+            "steps_to_solve": self.steps_to_solve,
+            "final_train_loss": self.train_loss,
+            **{f"validation_{name}": value for name, value in self.validation.items()},
+            **{f"test_{name}": value for name, value in test.items()},
+            **best,
+        }
+
+    def timing(self) -> dict[str, float]:
+        """Return the seconds by phase, and the steps per second of training."""
+        training_seconds = self.seconds["training"]
+        return {
+            "training_seconds": training_seconds,
+            "evaluation_seconds": self.seconds["evaluation"],
+            "total_seconds": sum(self.seconds.values()),
+            "cpu_seconds": self.cpu_seconds,
+            "steps_per_second": self.step / training_seconds if training_seconds else 0.0,
+        }
 
 
 class Stopwatch:

@@ -115,7 +115,7 @@ def test_an_unknown_name_gets_near_ones() -> None:
     with pytest.raises(ValueError, match=r"expected a named size, got 'llama-3.1-8'; did you mean"):
         load_size("llama-3.1-8")
     with pytest.raises(
-        ValueError, match=r"got 'zzz'; choices: lm-300m, lm-1.2b, gpt2-124m, gpt2-117m-mlp"
+        ValueError, match=r"got 'zzz'; choices: lm-300m, lm-300m-poster, lm-1.2b, gpt2-124m"
     ):
         load_size("zzz")
     assert suggest_sizes("lama-2-7b")[0] == "llama-2-7b"

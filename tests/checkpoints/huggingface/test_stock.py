@@ -31,6 +31,8 @@ SWIGLU = BlockConfig(d_ff=11, activation="swiglu", norm="rmsnorm", bias=False)
 ROTARY = PositionConfig(rotary_fraction=1.0, rotary_base=500.0, value_rope="none")
 LLAMA = ("QKV", "Q=K-V", "Q-K=V", "Q=V", "Q=K=V", "GQA-2", "Q-MQA", "I-K=V", "Q-I-V", "I-I-V")
 FAILURES = {
+    "stride": "a stride of 2 tokens",
+    "core": "the core soft; choices: softmax",
     "diagonal": "a normalised diagonal of scores",
     "plus": "the bias of + on every key position",
     "positions": "positions; choices: none, rotary",
@@ -118,6 +120,8 @@ def failure_of(label: str) -> str | None:
         "positions": variant.positions not in {"none", "rotary"},
         "query": variant.query_form == "residual-gelu",
         "window": variant.window is not None,
+        "stride": variant.stride is not None,
+        "core": variant.core != "softmax",
         "rotation": variant.positions == "rotary",
     }
     return next((FAILURES[name] for name, is_so in found.items() if is_so), None)

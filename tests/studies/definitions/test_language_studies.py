@@ -39,7 +39,7 @@ def with_rotary(*labels: str) -> set[str]:
 
 
 def costs(cell: Cell) -> Costs:
-    return network_costs(cell.run.network, length=cell.run.task.sequence_length)
+    return network_costs(cell.run.network, length=cell.run.sequence_length)
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
@@ -54,7 +54,7 @@ def test_all_settings_share_training_and_data(study: Study) -> None:
         assert network.vocabulary == (PIECES if study is DILUTION else BYTES)
         assert network.positions == "none"
         assert cell.variant.endswith(("@rotary", "@alibi"))
-        assert training.batch_size * cell.run.task.sequence_length == 1_024
+        assert training.batch_size * cell.run.sequence_length == 1_024
         assert (training.optimizer.decay, training.optimizer.betas) == ("all", (0.9, 0.95))
     assert len({cell.run.training.steps for cell in cells}) == 1
     assert len(study.limits) == {SMALL.name: 5, DILUTION.name: 5, ROTARY.name: 3}[study.name]

@@ -9,8 +9,9 @@ import pytest
 import qkvary.studies.definitions
 from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
 from qkvary.literature.figures import published_names
+from qkvary.studies.catalog import load_study
 from qkvary.studies.study import Setting, Study
-from qkvary.tasks.config import CharacterTaskConfig, SequenceTaskConfig
+from qkvary.tasks.config import CharacterTaskConfig, NumberTaskConfig, SequenceTaskConfig
 
 NAMES = [item.name for item in pkgutil.iter_modules(qkvary.studies.definitions.__path__)]
 
@@ -154,3 +155,56 @@ def test_characters_by_the_code() -> None:
         assert (task.evaluation, task.evaluation_batches) == ("sampled", 200)
         assert task.evaluation_batch_size == training.batch_size
     assert found.seeds[0] == 1337
+
+
+def test_number_settings_are_the_published_ones() -> None:
+    module = importlib.import_module("qkvary.studies.definitions.numbers_paper")
+    for protocol, found in module.PROTOCOLS.items():
+        assert len(found.cells()) == 8 * 3 * 5
+        grid = {
+            (setting.training.optimizer.learning_rate, setting.task.sequence_length)
+            for setting in found.settings
+        }
+        assert grid == set(product((1e-3, 1e-4), (16, 32, 64, 128)))
+        for setting in found.settings:
+            check_numbers(setting)
+            assert setting.task == NumberTaskConfig(
+                context=setting.task.sequence_length, protocol=protocol
+            )
+
+
+def check_numbers(setting: Setting) -> None:
+    network, training = setting.network, setting.training
+    assert isinstance(network, LanguageModelConfig)
+    attention, block, optimizer = network.layers[0], network.block, training.optimizer
+    assert (network.d_model, network.num_layers, attention.num_heads) == (64, 4, 8)
+    assert (block.d_ff, block.activation, block.norm_placement) == (256, "relu", "stream")
+    assert (network.embedding_dropout, block.dropout, block.feed_forward_dropout) == (0.1, 0.1, 0.2)
+    assert (attention.dropout, block.inner_dropout) == (0.0, 0.0)
+    assert (attention.bias, attention.out_bias, block.bias) == (False, False, True)
+    assert (attention.scale.by, attention.position.plus_features) == ("head", 10)
+    assert not attention.position.plus_per_head
+    assert (network.positions, network.scale_embedding) == ("sinusoidal-halves", True)
+    assert (network.tied_head, network.head_bias, network.vocabulary) == (True, True, 30)
+    assert attention.init.scheme == network.init.scheme == "xavier-matrices"
+    assert network.init.embedding_std == 64**-0.5
+    assert training.steps == 15 * {16: 49, 32: 24, 64: 12, 128: 6}[setting.task.sequence_length]
+    assert (training.batch_size, training.evaluate_every * 15) == (64, training.steps)
+    assert (optimizer.name, optimizer.weight_decay, optimizer.decay) == ("adamw", 0.01, "matrices")
+    assert (optimizer.betas, optimizer.eps, optimizer.gradient_clip) == ((0.95, 0.99), 1e-5, None)
+    assert training.schedule.name == "one_cycle"
+
+
+def test_numbers_by_the_code_are_the_runs_of_the_text() -> None:
+    for protocol in ("as-published", "clean"):
+        text, code = (load_study(name, protocol) for name in ("numbers-paper", "numbers-published"))
+        assert [cell.run for cell in text.cells()] == [cell.run for cell in code.cells()]
+        assert code.published == ("key-value-notebook-numbers",)
+        assert code.name == text.name.replace("paper", "published")
+
+
+def test_the_quick_number_study_is_a_part_of_the_other() -> None:
+    for protocol in ("as-published", "clean"):
+        whole, quick = (load_study(name, protocol) for name in ("numbers-paper", "numbers-quick"))
+        keys = {cell.run_key for cell in whole.cells()}
+        assert {cell.run_key in keys for cell in quick.cells() if cell.variant != "Q-K=V"} == {True}

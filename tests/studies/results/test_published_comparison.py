@@ -1,9 +1,15 @@
 """The comparison of published figures with ours."""
 
+import dataclasses
+
+import numpy as np
 import pytest
+import scipy.stats
 
 from qkvary.literature.figures import load_published
-from qkvary.studies.protocols import character_network
+from qkvary.studies.catalog import load_study
+from qkvary.studies.protocols import NUMBER_FLOORS, character_network
+from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.comparisons import Level
 from qkvary.studies.results.observations import observe
 from qkvary.studies.results.published_comparison import compare_published
@@ -30,7 +36,8 @@ def compare(
     observations = observe(study, records)
     plans = specify_tables(study, observations)
     tables = build_tables(collect_inputs(study, observations), plans, Level())
-    return compare_published(load_published(name), study, tables)
+    rows = [observation.row for observation in observations]
+    return compare_published(load_published(name), study, tables, rows)
 
 
 def test_a_column_is_compared_with_its_task_and_the_average_with_the_average() -> None:
@@ -109,3 +116,80 @@ def test_a_table_about_other_tasks_has_no_cells() -> None:
     comparison = compare(FIVE, "three-projections-table-3")
     assert comparison.cells == ()
     assert "MNIST" in comparison.not_compared
+
+
+def test_both_metrics_of_a_setting_are_compared_and_rates_told_apart() -> None:
+    study = load_study("numbers-paper")
+    records = [
+        make_record(
+            cell,
+            0.0,
+            metric="test_loss",
+            metrics={
+                "test_loss": cell.learning_rate * 1e3 + cell.seed,
+                "test_accuracy": cell.run.sequence_length / 1000 + cell.seed / 10,
+            },
+        )
+        for cell in study.cells()
+    ]
+    comparison = summarise(study, records).published[0]
+    cells = {(cell.variant, cell.column): cell for cell in comparison.cells}
+    assert len(cells) == 3 * 2 * (8 + 1)
+    for variant in study.variants:
+        for rate, loss in (("1e-3", 3.0), ("1e-4", 2.1)):
+            for context in (16, 32, 64, 128):
+                at = f"{rate}_{context}"
+                assert cells[variant, f"loss_{at}"].ours == pytest.approx(loss)
+                assert cells[variant, f"accuracy_{at}"].ours == pytest.approx(context / 1e3 + 0.2)
+        assert cells[variant, "loss_mean"].ours == pytest.approx(2.55)
+        mean = cells[variant, "accuracy_mean"]
+        assert mean.ours == pytest.approx(0.26)
+        assert mean.ours_std == pytest.approx(np.std([0.016, 0.032, 0.064, 0.128]))
+        assert mean.deviation == pytest.approx(0.26 - (mean.published or 0.0))
+    assert comparison.not_compared == ()
+    assert comparison.notes == (NUMBER_FLOORS["as-published"],)
+
+
+def test_another_metric_of_unfinished_settings_is_left_empty() -> None:
+    study = load_study("numbers-paper")
+    records = [
+        make_record(cell, 0.0, metric="test_loss", metrics={"test_loss": 2.0, "test_accuracy": 0.3})
+        for cell in study.cells()
+        if cell.run.sequence_length < 128 and cell.seed < 2
+    ]
+    cells = summarise(study, records).published[0].cells
+    done = {cell.column for cell in cells if cell.ours is not None}
+    assert {cell.column for cell in cells} - done == {
+        f"{kind}_{size}"
+        for kind in ("loss", "accuracy")
+        for size in ("1e-3_128", "1e-4_128", "mean")
+    }
+
+
+def test_a_published_mean_is_expected_where_a_repeat_of_our_runs_would_lie() -> None:
+    """As many further runs of the same kind: the interval of a test of two means of one spread."""
+    study = load_study("numbers-paper")
+    ours = [0.87, 0.89, 0.86, 0.9, 0.88]
+    records = [
+        make_record(cell, 0.0, metric="test_loss", metrics={"test_loss": ours[cell.seed]})
+        for cell in study.cells()
+    ]
+    comparison = summarise(study, records).published[0]
+    (cell,) = (
+        one for one in comparison.cells if (one.variant, one.column) == ("QKV", "loss_1e-3_16")
+    )
+    half = scipy.stats.t.ppf(0.975, 4) * np.std(ours, ddof=1) * np.sqrt(2 / 5)
+    assert cell.repeat_low == pytest.approx(np.mean(ours) - half)
+    assert cell.repeat_high == pytest.approx(np.mean(ours) + half)
+    assert comparison.published_runs == 5
+    assert cell.repeats is True
+    (other,) = (
+        one for one in comparison.cells if (one.variant, one.column) == ("QKV", "loss_1e-4_128")
+    )
+    assert other.repeats is False
+    alone = summarise(dataclasses.replace(study, seeds=(0,)), records).published[0].cells
+    assert all(one.repeats is None for one in alone)
+
+
+def test_without_a_number_of_published_runs_no_repeat_is_expected() -> None:
+    assert all(cell.repeats is None for cell in compare(FIVE, "three-projections-table-2").cells)

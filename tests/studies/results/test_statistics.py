@@ -371,3 +371,15 @@ def test_median_counts_unsolved_runs_as_later_than_all_others(
 def test_restricted_steps_end_at_the_horizon() -> None:
     assert s.restricted_steps([120, None, 900], 780) == [120.0, 780.0, 780.0]
     assert s.restricted_steps([], 780) == []
+
+
+def test_a_repeat_lies_in_its_interval_as_often_as_it_says() -> None:
+    random = np.random.default_rng(7)
+    hits, trials = 0, 2_000
+    for _ in range(trials):
+        interval = s.repeat_interval(random.normal(3.0, 2.0, 4).tolist(), 5, confidence=0.9)
+        assert interval is not None
+        hits += interval[0] <= random.normal(3.0, 2.0, 5).mean() <= interval[1]
+    # Four standard errors of a share of 0.9.
+    assert abs(hits / trials - 0.9) < 4 * math.sqrt(0.09 / trials)
+    assert s.repeat_interval([1.0], 5) is None

@@ -34,7 +34,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         self.rows = 0
         self.device = torch.device("cpu")
         # A window drops tokens that a rollback would need.
-        self.is_croppable = self.stored.config.variant.window is None
+        self.is_croppable = self.stored.config.variant.reach is None
 
     @property
     def stored(self) -> LayerCache:

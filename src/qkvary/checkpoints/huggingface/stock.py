@@ -38,6 +38,7 @@ _KNOWN_TERMS = ("rotary", "temperature")
 _TERMS = {
     "plus": "the bias of + on every key position",
     "diagonal": "a normalised diagonal of scores",
+    "unscaled-diagonal": "a normalised diagonal of scores",
 }
 
 
@@ -122,6 +123,10 @@ def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
             yield "a nonlinear query; choices: plain, residual, map"
         if variant.window is not None and variant.window < config.max_tokens:
             yield f"a window of {variant.window} tokens"
+        if variant.stride is not None:
+            yield f"a stride of {variant.stride} tokens"
+        if variant.core != "softmax":
+            yield f"the core {variant.core}; choices: softmax"
     if len({(layer.num_heads, layer.size_per_head) for layer in config.layers}) > 1:
         yield "layers with heads of different number or width"
     if config.block.norm_placement != "pre":
@@ -152,7 +157,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
     if not _rotates(config):
         yield "positions without rotation; choices: rotary"
     for layer in config.layers:
-        sharing, position, width = layer.variant.sharing, layer.position, layer.size_per_head
+        position, width = layer.position, layer.size_per_head
         if layer.variant.positions != "rotary":
             yield "layers with and without rotation"
         if position.rotary_dim(width) != width:
@@ -160,7 +165,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
                 f"keys with {position.rotary_dim(width)} of {width} channels rotated; choices: "
                 "rotary_fraction 1"
             )
-        if sharing.key == sharing.value and position.value_rope != "none":
+        if layer.value_rope != "none":
             yield f"values that are rotated keys ({position.value_rope}); choices: value_rope none"
     if config.d_model % config.layers[0].num_heads:
         yield f"a width of {config.d_model}, which {config.layers[0].num_heads} heads do not divide"

@@ -138,9 +138,13 @@ def _supports_layer(cache: LayerCache) -> bool:
         return False
     if variant.window is not None and variant.window < cache.max_tokens:
         return False
+    if variant.stride is not None or variant.core != "softmax":
+        return False
     if not all(term.is_plain for term in term_classes(variant)):
         return False
     if variant.query_form not in QUERY_FORMS:
+        return False
+    if config.position.rotates_value:
         return False
     if variant.positions == "none":
         return options.layout in ("sources", "rotated", "split")

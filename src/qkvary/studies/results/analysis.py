@@ -60,6 +60,7 @@ def summarise(
     *,
     curves: Mapping[str, Iterable[Event]] | None = None,
     level: Level | None = None,
+    options: str = "",
 ) -> Summary:
     """Return the summary that every report of the study shows.
 
@@ -68,6 +69,7 @@ def summarise(
         records: Records of its runs; others are ignored.
         curves: The log of each run by run key, for learning curves.
         level: Confidence and power; 95 % and 80 % by default.
+        options: Options of the command line that select this part of a study.
     """
     level = level or Level()
     observations, learning_rates = choose_learning_rates(study, observe(study, records))
@@ -79,7 +81,8 @@ def summarise(
     counts = count(observations)
     headline = write_headline(tables, contrasts, baseline)
     environments = _environments(observations)
-    made = {run.row.run_key: run.row for run in observations}.values()
+    runs = tuple(observation.row for observation in observations)
+    made = {run.run_key: run for run in runs}.values()
     return Summary(
         study=study.name,
         question=study.question,
@@ -91,10 +94,7 @@ def summarise(
         headline=headline.sentences,
         headline_table=headline.table,
         answers=write_answers(tables, baseline),
-        commands=tuple(
-            f"qkvary {verb} {study.name} --seeds {typed_seeds(study.seeds)}"
-            for verb in ("study", "report")
-        ),
+        commands=_write_commands(study, options),
         caveats=(
             *write_caveats(
                 study.limits, counts, tables, study.seeds, learning_rates, len(environments)
@@ -108,15 +108,22 @@ def summarise(
         curves=build_curves(observations, curves or {}),
         learning_rates=learning_rates,
         published=tuple(
-            compare_published(load_published(name), study, tables) for name in study.published
+            compare_published(load_published(name), study, tables, runs) for name in study.published
         ),
-        runs=tuple(observation.row for observation in observations),
+        runs=runs,
         environments=environments,
         training_seconds=sum(run.training_seconds or 0.0 for run in made),
         total_seconds=sum(run.total_seconds or 0.0 for run in made),
         started=min((run.record.started for run in observations if run.record), default=None),
         ended=max((run.record.ended for run in observations if run.record), default=None),
     )
+
+
+def _write_commands(study: Study, options: str) -> tuple[str, ...]:
+    """Return the commands that run and report a study with some options."""
+    seeds = f"--seeds {typed_seeds(study.seeds)}"
+    arguments = " ".join(filter(None, (study.name, options, seeds)))
+    return tuple(f"qkvary {verb} {arguments}" for verb in ("study", "report"))
 
 
 def _frontiers(

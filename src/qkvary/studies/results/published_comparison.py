@@ -1,21 +1,25 @@
 """Compares published figures with a study's results. Never imports torch.
 
-A column of a published table is compared with the result table of the same tasks and metric; rows
-and columns without a counterpart are listed.
+A column of a published table is compared with the result table of the same tasks and metric, or
+with the mean of another metric over the runs of the table of the same tasks; rows and columns
+without a counterpart are listed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from qkvary.literature.figures import PublishedColumn, PublishedFigure, PublishedTable
 from qkvary.literature.recomputation import FigureVerdict, recompute_figure
+from qkvary.studies.results.comparisons import average_over_tasks
+from qkvary.studies.results.statistics import population_std, repeat_interval
 from qkvary.studies.results.summary import (
     PublishedCell,
     PublishedComparison,
     Recomputes,
     ResultTable,
-    VariantRow,
+    RunRow,
 )
 from qkvary.studies.study import Setting, Study
 
@@ -30,16 +34,32 @@ _RECOMPUTES: Mapping[FigureVerdict, Recomputes] = {
 """The words that reports use for each verdict."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counterpart:
+    """The runs and the metric that a column is compared with."""
+
+    table: ResultTable
+    metric: str | None
+    """A metric of its runs that is not the table's own; None for that."""
+
+
 def compare_published(
-    published: PublishedTable, study: Study, tables: Sequence[ResultTable]
+    published: PublishedTable, study: Study, tables: Sequence[ResultTable], runs: Sequence[RunRow]
 ) -> PublishedComparison:
-    """Compare a published table with the results of a study."""
+    """Compare a published table with the results of a study.
+
+    Args:
+        published: The published table.
+        study: The study.
+        tables: The result tables of the study.
+        runs: The runs of the study.
+    """
     beside = {column.key: _counterpart(column, study, tables) for column in published.columns}
     variants = {row.variant for table in tables for row in table.rows}
     cells = [
-        _cell(published, figure, beside[figure.column])
+        _cell(published, figure, _measure(figure.variant, found, runs))
         for figure in published.figures
-        if beside[figure.column] is not None and figure.variant in variants
+        if (found := beside[figure.column]) is not None and figure.variant in variants
     ]
     rows_without = [figure.row for figure in published.figures if figure.variant not in variants]
     columns_without = [column.title for column in published.columns if not beside[column.key]]
@@ -51,56 +71,102 @@ def compare_published(
         note=published.note,
         cells=tuple(cells),
         not_compared=(*dict.fromkeys(rows_without), *columns_without),
+        notes=_notes([found.table for found in beside.values() if found is not None]),
+        published_runs=published.runs,
     )
+
+
+def _notes(tables: Sequence[ResultTable]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(note for table in tables for note in table.notes))
 
 
 def _counterpart(
     column: PublishedColumn, study: Study, tables: Sequence[ResultTable]
-) -> ResultTable | None:
-    """Return the table over the same settings with the same metric, on any split."""
+) -> _Counterpart | None:
+    """Return the table over the same settings, preferably with the same metric, on any split."""
+    if column.metric is None:
+        return None
     wanted = {
         setting.name
         for setting in study.settings
         if setting.task.name in column.tasks and _fits(setting, column)
     }
-    for table in tables:
-        same_metric = column.metric is not None and table.metric.endswith(column.metric)
-        same_tasks = set(table.tasks) == set(column.tasks)
-        if same_metric and same_tasks and set(table.settings) == wanted:
-            return table
-    return None
+    same = [
+        table
+        for table in tables
+        if set(table.tasks) == set(column.tasks) and set(table.settings) == wanted
+    ]
+    for table in same:
+        if table.metric.endswith(column.metric):
+            return _Counterpart(table=table, metric=None)
+    return _Counterpart(table=same[0], metric=f"test_{column.metric}") if same else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """Our side of a published figure."""
+
+    mean: float | None
+    std_settings: float | None
+    by_seed: tuple[float, ...]
+    """The mean over the settings for each seed that has all of them."""
+
+
+def _measure(variant: str, found: _Counterpart, runs: Sequence[RunRow]) -> _Measured:
+    settings, metric = found.table.settings, found.metric or found.table.metric
+    tasks: dict[str, str] = {}
+    by_seed: dict[int, dict[str, float]] = {}
+    by_setting: dict[str, list[float]] = {}
+    for run in runs:
+        value = dict(run.metrics).get(metric)
+        is_used = run.variant == variant and run.selected and run.state == "done"
+        if is_used and run.setting in settings and value is not None:
+            tasks[run.setting] = run.task
+            by_seed.setdefault(run.seed, {})[run.setting] = value
+            by_setting.setdefault(run.setting, []).append(value)
+    each = (average_over_tasks(values, tasks, settings) for values in by_seed.values())
+    means = {name: sum(values) / len(values) for name, values in by_setting.items()}
+    is_complete = len(means) == len(settings)
+    return _Measured(
+        mean=average_over_tasks(means, tasks, settings),
+        std_settings=population_std(list(means.values())) if is_complete else None,
+        by_seed=tuple(value for value in each if value is not None),
+    )
 
 
 def _fits(setting: Setting, column: PublishedColumn) -> bool:
     """Return whether a setting has the sizes of a column."""
     sizes = {
         "context": getattr(setting.task, "context", None),
+        "source": getattr(setting.task, "source", None),
         "d_model": setting.network.d_model,
         "num_layers": setting.network.num_layers,
         "num_heads": setting.network.layers[0].num_heads,
         "steps": setting.training.steps,
+        "learning_rate": setting.training.optimizer.learning_rate,
     }
     return all(sizes[name] == size for name, size in column.where)
 
 
-def _cell(
-    published: PublishedTable, figure: PublishedFigure, table: ResultTable | None
-) -> PublishedCell:
-    row: VariantRow | None = None
-    if table is not None and figure.variant is not None:
-        row = table.row(figure.variant)
-    ours = row.mean if row else None
+def _cell(published: PublishedTable, figure: PublishedFigure, ours: _Measured) -> PublishedCell:
     found = recompute_figure(published, figure)
     number = found.derivation.value if found.derivation else None
+    low, high = _repeat(ours, published.runs)
     return PublishedCell(
         variant=figure.variant or figure.row,
         column=figure.column,
         published=figure.value,
         published_std=figure.std,
-        ours=ours,
-        ours_std=row.std_settings if row else None,
-        deviation=None if ours is None or figure.value is None else ours - figure.value,
+        ours=ours.mean,
+        ours_std=ours.std_settings,
+        deviation=None if ours.mean is None or figure.value is None else ours.mean - figure.value,
         recomputes=_RECOMPUTES[found.verdict],
         recomputed=number if isinstance(number, float | int) else None,
         note=found.why or figure.note,
+        repeat_low=low,
+        repeat_high=high,
     )
+
+
+def _repeat(ours: _Measured, runs: int | None) -> tuple[float | None, float | None]:
+    return (runs and repeat_interval(ours.by_seed, runs)) or (None, None)

@@ -61,6 +61,7 @@ def build_tables(
             rows=tuple(
                 _row(inputs, spec, variant, differences, steps, level) for variant in spec.variants
             ),
+            notes=spec.notes,
         )
         for spec in specs
     )

@@ -190,6 +190,30 @@ def welch_t(ours: Estimate, others: Estimate, *, confidence: float = 0.95) -> Es
     )
 
 
+def repeat_interval(
+    values: Sequence[float], repeats: int, *, confidence: float = 0.95
+) -> tuple[float, float] | None:
+    """Return where the mean of further values of the same kind lies; None for fewer than two.
+
+    The mean of n values plus or minus t s sqrt(1/n + 1/m) for m further ones: both means are
+    uncertain.
+
+    Args:
+        values: Values so far, of one normal distribution.
+        repeats: How many further values are averaged.
+        confidence: Share of the repeats whose mean lies inside.
+
+    Source: Student's prediction interval for a mean.
+    """
+    _check_confidence(confidence)
+    center, spread = mean(values), sample_std(values)
+    if center is None or spread is None:
+        return None
+    width = _critical(confidence, len(values) - 1) * spread
+    width *= math.sqrt(1 / len(values) + 1 / repeats)
+    return center - width, center + width
+
+
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return Holm's adjusted p-values; None stays None but counts as a comparison.
 

@@ -151,6 +151,8 @@ class ResultTable:
     higher_is_better: bool
     rows: tuple[VariantRow, ...]
     """In the order of the study's variants, including the baseline."""
+    notes: tuple[str, ...] = ()
+    """The notes of the settings, each once."""
 
     def row(self, variant: str) -> VariantRow:
         """Return the row of a variant; KeyError names the choices."""
@@ -270,6 +272,17 @@ class PublishedCell:
     recomputed: float | None
     """The figure recomputed from the paper's own inputs, if possible."""
     note: str
+    repeat_low: float | None = None
+    """Lower end of where the mean of as many runs as published lies if they are like ours, at 95 %;
+    None if the number of published runs is not known, or we have fewer than two."""
+    repeat_high: float | None = None
+
+    @property
+    def repeats(self) -> bool | None:
+        """Whether the published figure lies where a repeat of our runs would; None if not known."""
+        if self.published is None or self.repeat_low is None or self.repeat_high is None:
+            return None
+        return self.repeat_low <= self.published <= self.repeat_high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,6 +297,10 @@ class PublishedComparison:
     cells: tuple[PublishedCell, ...]
     not_compared: tuple[str, ...]
     """Published rows or columns without a counterpart in this study."""
+    notes: tuple[str, ...] = ()
+    """The notes of the settings that are compared, each once."""
+    published_runs: int | None = None
+    """Runs behind each published figure, where it is their mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,8 @@ class TableSpec:
     """Threshold of "solved", if it is the same in all settings; else None."""
     horizon: int
     """Training steps; only used with a threshold."""
+    notes: tuple[str, ...] = ()
+    """The notes of its settings, each once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,4 +260,5 @@ def _specify(
         higher_is_better=all(run.record.higher_is_better for run in runs[:1] if run.record),
         threshold=next(iter(thresholds)) if same else None,
         horizon=max(horizons),
+        notes=tuple(dict.fromkeys(setting.note for setting in members if setting.note)),
     )

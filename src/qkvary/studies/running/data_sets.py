@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from qkvary.data.corpora import CORPORA, Corpus, canonical_reference, find_local
+from qkvary.data.images import check_images
 from qkvary.data.prepared import read_fingerprint
 from qkvary.data.prepared_sets import ensure_prepared, find_prepared
+from qkvary.data.translations import load_translations
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Cell
-from qkvary.tasks.config import LanguageTaskConfig
+from qkvary.tasks.config import ImageTaskConfig, LanguageTaskConfig, TranslationTaskConfig
 
 
 def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
-    """Prepare the data sets that runs need and that are not prepared yet.
+    """Prepare the data sets that runs need and that are not prepared yet; check images.
 
     Args:
         cells: The runs.
@@ -22,14 +24,20 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
 
     Raises:
         UsageError: if a set is not the expected one, or cannot be prepared.
-        QkvaryError: as ``ensure_prepared``.
+        DamagedError: if a file of images is not the published one.
+        DownloadError: if images cannot be downloaded.
+        QkvaryError: as ``ensure_prepared`` and ``load_translations``.
     """
     tasks = [cell.run.task for cell in cells]
+    for data in {task.data for task in tasks if isinstance(task, TranslationTaskConfig)}:
+        load_translations(data)
     named = {
         (task.data, task.data_sha256): None
         for task in tasks
         if isinstance(task, LanguageTaskConfig)
     }
+    for name in {task.name: None for task in tasks if isinstance(task, ImageTaskConfig)}:
+        check_images(name)
     for reference, sha256 in named:
         corpus = _corpus_of(reference)
         try:

@@ -93,7 +93,7 @@ def _sampler(cell: Cell, prompt: str | None) -> TextSampler | None:
     tokenizer = load_cell_task(cell.run.task).tokenizer
     if tokenizer is None:
         raise UsageError(f"expected a text task for samples, got {cell.run.task.name}")
-    return TextSampler(tokenizer, prompt, most=cell.run.task.sequence_length)
+    return TextSampler(tokenizer, prompt, most=cell.run.sequence_length)
 
 
 def announce_end(distribution: Distribution) -> None:

@@ -69,6 +69,8 @@ class WorkerMessage:
     """Completed steps."""
     steps: int = 0
     """Steps of the whole run."""
+    part: float = 0.0
+    """Share of the next step's micro-batches that is done."""
     loss: float | None = None
     """Latest training loss."""
     seconds: float = 0.0

@@ -55,7 +55,7 @@ def make_record(
         state_sha256: Digest of the final weights and optimizer state.
     """
     run = cell.run
-    costs = network_costs(run.network, length=run.task.sequence_length)
+    costs = network_costs(run.network, length=run.sequence_length)
     return Record(
         run_key=cell.run_key,
         config=to_dict(run),

@@ -51,7 +51,7 @@ def training_flops_per_second(run: RunConfig, steps_per_second: float) -> float:
 
     Excludes masked pairs and recomputation.
     """
-    tokens = run.task.sequence_length
+    tokens = run.sequence_length
     macs = training_macs_per_token(as_model(run.network), tokens=tokens)
     return 2.0 * macs * tokens * run.training.batch_size * steps_per_second
 

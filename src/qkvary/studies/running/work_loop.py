@@ -203,6 +203,7 @@ class Worker:
                     cell=number,
                     step=event.step,
                     steps=event.steps,
+                    part=event.part,
                     loss=event.loss,
                 )
             )

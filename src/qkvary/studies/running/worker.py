@@ -53,7 +53,7 @@ def _attention(example: AttentionExample) -> bytes:
 
 def _kernel(cell: Cell) -> str:
     """Return the kernels of the softmax core that training uses."""
-    keys = cell.run.task.sequence_length
+    keys = cell.run.sequence_length
     layers = cell.run.network.layers
     return " and ".join(sorted({choose_kernel(layer, keys, training=True) for layer in layers}))
 

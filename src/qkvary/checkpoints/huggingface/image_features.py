@@ -1,0 +1,89 @@
+"""Describes the images of CIFAR-100 by ResNet-34, as the set anomaly experiment does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+from torch import Tensor
+from transformers import ResNetModel
+
+from qkvary.data.image_features import ImageFeatures, group_by_class
+from qkvary.data.images import Images, load_images
+from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.errors import UsageError
+
+IMAGE_SIZE = 224
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of the images that the network was trained on, for pixels in [0, 1]."""
+IMAGES_PER_PART = 500
+"""Images of which the descriptions are stored at once."""
+
+OnProgress = Callable[[int, int], None]
+"""Called with the number of images that are described, and that of all."""
+
+
+def describe_cifar100(
+    weights: Path, parts: Path, *, on_progress: OnProgress = lambda _done, _all: None
+) -> ImageFeatures:
+    """Return the features of all images, described in parts that a later call does not make again.
+
+    Args:
+        weights: A folder of ResNet-34 with ``config.json`` and ``model.safetensors``.
+        parts: The folder of finished parts.
+        on_progress: Called after each part.
+
+    Raises:
+        UsageError: if the folder has no ResNet.
+    """
+    network = _load_network(weights)
+    loaded = load_images("cifar100")
+    make_directory(parts)
+    total = len(loaded.train.labels) + len(loaded.test.labels)
+    done = 0
+
+    def describe(split: str, images: Images) -> NDArray[np.float32]:
+        nonlocal done
+        found: list[NDArray[np.float32]] = []
+        for start in range(0, len(images.labels), IMAGES_PER_PART):
+            path = parts / f"{split}-{start:05d}.safetensors"
+            if not path.is_file():
+                some = images.pixels[start : start + IMAGES_PER_PART]
+                atomic_write_file(path, save({"features": describe_pixels(network, some)}))
+            found.append(load(path.read_bytes())["features"])
+            done += len(found[-1])
+            on_progress(done, total)
+        return np.concatenate(found)
+
+    return ImageFeatures(
+        group_by_class(describe("train", loaded.train), loaded.train.labels),
+        group_by_class(describe("test", loaded.test), loaded.test.labels),
+    )
+
+
+def _load_network(weights: Path) -> ResNetModel:
+    try:
+        network = ResNetModel.from_pretrained(weights, local_files_only=True, use_safetensors=True)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"expected a folder of ResNet-34 with config.json and model.safetensors, got "
+            f"{weights}: {reason}"
+        ) from error
+    return network.eval()
+
+
+def describe_pixels(network: ResNetModel, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the last hidden state of each image, averaged over its pixels."""
+    mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
+    found: list[Tensor] = []
+    with torch.inference_mode():
+        for some in torch.tensor(pixels).split(50):
+            images = F.interpolate(some / 255, size=IMAGE_SIZE, mode="bilinear", antialias=True)
+            found.append(network((images - mean) / std).pooler_output.flatten(1))
+    return torch.cat(found).numpy()

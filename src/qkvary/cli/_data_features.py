@@ -1,0 +1,47 @@
+"""Describe the images of CIFAR-100 by ResNet-34, once, for the study anomaly-paper."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from qkvary.cli._output import console
+from qkvary.data.feature_sets import FEATURE_SETS
+from qkvary.data.image_features import encode_features, features_path, load_features
+from qkvary.storage.durable import atomic_write_file
+from qkvary.storage.packages import require
+
+Weights = Annotated[
+    Path,
+    Parameter(
+        name="--weights",
+        help="A folder of ResNet-34 with config.json and model.safetensors, such as a copy of "
+        "microsoft/resnet-34.",
+    ),
+]
+
+
+def command(*, weights: Weights) -> None:
+    """Describe the images of CIFAR-100 by ResNet-34, once, for the study anomaly-paper.
+
+    The same command resumes where it stopped.
+    """
+    require("transformers")
+    from qkvary.checkpoints.huggingface.image_features import describe_cifar100
+
+    screen, about = console(sys.stderr), FEATURE_SETS["cifar100-resnet34"]
+    path = features_path(about)
+    parts = path.with_suffix(".parts")
+    features = describe_cifar100(
+        weights,
+        parts,
+        on_progress=lambda done, total: screen.print(Text(f"{done:,} of {total:,} images")),
+    )
+    atomic_write_file(path, encode_features(features))
+    shutil.rmtree(parts)
+    found = load_features(about.name)
+    count = found.train.count + found.test.count
+    console().print(Text(f"{count:,} images in {path}"), soft_wrap=True)

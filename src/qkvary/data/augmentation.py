@@ -1,0 +1,74 @@
+"""Random numbers of image augmentation: which images are flipped, and how each is cropped.
+
+Pure functions of seed and step. The images themselves are changed where they are batched.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkvary.data.random_numbers import random_words
+
+SCALE = (0.8, 1.0)
+"""Area of a crop, as a share of the image."""
+RATIO = (0.9, 1.1)
+"""Width over height of a crop."""
+TRIES = 10
+"""Sizes that are drawn before the whole image is taken."""
+_NUMBERS = 2 * TRIES + 3
+
+
+class Crops(NamedTuple):
+    """The crop of each image of a batch, in pixels, and whether it is flipped."""
+
+    top: NDArray[np.int64]
+    left: NDArray[np.int64]
+    height: NDArray[np.int64]
+    width: NDArray[np.int64]
+    flipped: NDArray[np.bool_]
+
+    def take(self, rows: slice) -> Crops:
+        """Return the crops of some images of the batch."""
+        return Crops(
+            self.top[rows],
+            self.left[rows],
+            self.height[rows],
+            self.width[rows],
+            self.flipped[rows],
+        )
+
+
+def draw_crops(count: int, size: int, *, seed: int, step: int) -> Crops:
+    """Draw the crops of a batch of square images.
+
+    Area and logarithm of the ratio are uniform; a size that does not fit the image is drawn again,
+    and the tenth time the whole image is taken. The place is uniform, and half are flipped.
+
+    Args:
+        count: Images.
+        size: Rows and columns of an image.
+        seed: The seed of the run.
+        step: The step of the batch.
+
+    Source: the public code of paper 2 (RandomResizedCrop and RandomHorizontalFlip of torchvision).
+    """
+    words = random_words(count * _NUMBERS, "crops", seed, step)
+    # The upper 53 bits, as a float below 1.
+    uniform = ((words >> np.uint64(11)) * 2.0**-53).reshape(count, _NUMBERS)
+    low, high = (math.log(ratio) for ratio in RATIO)
+    area = size * size * (SCALE[0] + (SCALE[1] - SCALE[0]) * uniform[:, :TRIES])
+    ratio = np.exp(low + (high - low) * uniform[:, TRIES : 2 * TRIES])
+    widths = np.rint(np.sqrt(area * ratio)).astype(np.int64)
+    heights = np.rint(np.sqrt(area / ratio)).astype(np.int64)
+    fits = (widths <= size) & (heights <= size)
+    first, rows = fits.argmax(axis=1), np.arange(count)
+    any_fits = fits.any(axis=1)
+    width = np.where(any_fits, widths[rows, first], size)
+    height = np.where(any_fits, heights[rows, first], size)
+    top = (uniform[:, -3] * (size - height + 1)).astype(np.int64)
+    left = (uniform[:, -2] * (size - width + 1)).astype(np.int64)
+    return Crops(top, left, height, width, uniform[:, -1] < 0.5)

@@ -1,0 +1,69 @@
+"""Sets of image features by name: their sizes and origin. Imports neither numpy nor torch."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+from qkvary.data.checksums import CIFAR100_FEATURES_SHA256
+from qkvary.data.image_sets import IMAGE_SETS
+
+FeatureSetName = Literal["cifar100-50", "cifar100-resnet34", "noise"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureSet:
+    """A set of described images."""
+
+    name: FeatureSetName
+    """The name."""
+    title: str
+    """Its name in prose."""
+    classes: int
+    """Distinct classes."""
+    train_images: int
+    """Images of each class for training and validation."""
+    test_images: int
+    """Images of each class for the test."""
+    width: int
+    """Numbers that describe an image."""
+    origin: str
+    """What determines the numbers: a checksum of them, or of what they are made from."""
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of the origin."""
+        return hashlib.sha256(f"image features\n{self.name}\n{self.origin}".encode()).hexdigest()
+
+
+FEATURE_SETS: dict[str, FeatureSet] = {
+    "cifar100-50": FeatureSet(
+        name="cifar100-50",
+        title="50 classes of CIFAR-100, described by a small network that learned the other 50",
+        classes=50,
+        train_images=100,
+        test_images=20,
+        width=64,
+        origin=CIFAR100_FEATURES_SHA256,
+    ),
+    "cifar100-resnet34": FeatureSet(
+        name="cifar100-resnet34",
+        title="CIFAR-100, described by ResNet-34 trained on ImageNet",
+        classes=100,
+        train_images=500,
+        test_images=100,
+        width=512,
+        origin=f"microsoft/resnet-34\n{IMAGE_SETS['cifar100'].fingerprint}",
+    ),
+    "noise": FeatureSet(
+        name="noise",
+        title="noise that says nothing of an image",
+        classes=50,
+        train_images=100,
+        test_images=20,
+        width=64,
+        origin="uniform 1",
+    ),
+}
+"""All sets."""

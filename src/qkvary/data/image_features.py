@@ -1,0 +1,155 @@
+"""Features of images, as a fixed network describes them, for tasks about sets of images.
+
+``cifar100-50`` comes with the package: the 50 classes of CIFAR-100 with odd numbers, in the subset
+of 100 training and 20 test images a class, described by a small network that learned the other 50
+(``studies/anomaly-features``). ``cifar100-resnet34`` describes all of CIFAR-100 by ResNet-34, as
+published; ``qkvary data features`` makes it. ``noise`` describes nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from qkvary.data.checksums import CIFAR100_FEATURES_SHA256
+from qkvary.data.feature_sets import FEATURE_SETS, FeatureSet
+from qkvary.data.folders import cache_directory, data_root
+from qkvary.data.random_numbers import random_words
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import read_file
+from qkvary.text.names import suggest
+
+PACKAGED = Path(__file__).parent / "cifar100_features.safetensors"
+"""The features of ``cifar100-50``."""
+FOLDER = "features"
+"""The folder of other features below ``QKVARY_DATA`` or the cache."""
+LARGEST_FILE = 2**28
+"""Maximum bytes of a file of features."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedImages:
+    """Images as vectors, sorted by class, with equally many of each class."""
+
+    features: NDArray[np.float32]
+    """``[classes, images of a class, width]``, read-only."""
+
+    @property
+    def count(self) -> int:
+        """Number of images."""
+        return self.features.shape[0] * self.features.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFeatures:
+    """A set of described images."""
+
+    train: DescribedImages
+    """Those for training and validation."""
+    test: DescribedImages
+    """Those of the test."""
+
+
+def group_by_class(features: NDArray[np.float32], labels: NDArray[np.int64]) -> DescribedImages:
+    """Return images sorted by class, in their order within a class.
+
+    Raises:
+        ValueError: if the classes differ in size.
+    """
+    sizes = np.bincount(labels)
+    if len(set(sizes)) != 1:
+        raise ValueError(f"expected classes of one size, got {sizes.min()} to {sizes.max()} images")
+    order = np.argsort(labels, kind="stable")
+    grouped = features[order].reshape(len(sizes), sizes[0], -1).astype(np.float32)
+    grouped.flags.writeable = False
+    return DescribedImages(grouped)
+
+
+def encode_features(features: ImageFeatures) -> bytes:
+    """Return the file of a set of features, in half precision."""
+    parts = {"train": features.train, "test": features.test}
+    return save({name: part.features.astype(np.float16) for name, part in parts.items()})
+
+
+@functools.lru_cache(maxsize=2)
+def load_features(name: str) -> ImageFeatures:
+    """Return a set of features.
+
+    Raises:
+        UsageError: if there is no such set, or it was not made on this machine.
+        DamagedError: if its file is truncated or not the expected one.
+    """
+    if name not in FEATURE_SETS:
+        raise UsageError(f"expected image features, got {name!r}; {suggest(name, FEATURE_SETS)}")
+    about = FEATURE_SETS[name]
+    if about.name == "noise":
+        return _draw_noise(about)
+    path = PACKAGED if about.name == "cifar100-50" else _find(about)
+    data = read_file(path, limit=LARGEST_FILE)
+    found = hashlib.sha256(data).hexdigest()
+    if about.name == "cifar100-50" and found != CIFAR100_FEATURES_SHA256:
+        raise DamagedError(f"{path.name} of the package is damaged; reinstall qkvary")
+    return _decode(about, data, path)
+
+
+def features_path(about: FeatureSet) -> Path:
+    """Return the path at which ``qkvary data features`` writes a set.
+
+    Raises:
+        UsageError: if there is neither a cache nor a home directory.
+    """
+    folder = cache_directory()
+    if folder is None:
+        raise UsageError("expected a cache directory for features: set QKVARY_CACHE")
+    return folder / FOLDER / f"{about.name}.safetensors"
+
+
+def _find(about: FeatureSet) -> Path:
+    root = data_root()
+    paths = [] if root is None else [root / FOLDER / f"{about.name}.safetensors"]
+    for path in (*paths, features_path(about)):
+        if path.is_file():
+            return path
+    raise UsageError(
+        f"{about.name} is not on this machine: run `qkvary data features --weights FOLDER` with "
+        "a folder of ResNet-34 (microsoft/resnet-34)"
+    )
+
+
+def _decode(about: FeatureSet, data: bytes, path: Path) -> ImageFeatures:
+    try:
+        tensors = load(data)
+    except (SafetensorError, ValueError) as error:
+        raise DamagedError(f"{path} is not a file of features: {error}") from None
+    shapes = {
+        "train": (about.classes, about.train_images, about.width),
+        "test": (about.classes, about.test_images, about.width),
+    }
+    found = {name: tensor.shape for name, tensor in tensors.items()}
+    if found != shapes or not all(np.isfinite(tensor).all() for tensor in tensors.values()):
+        raise DamagedError(f"expected finite features of {shapes} in {path}, got {found}")
+    parts = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+    for tensor in parts.values():
+        tensor.flags.writeable = False
+    return ImageFeatures(**{name: DescribedImages(tensor) for name, tensor in parts.items()})
+
+
+def _draw_noise(about: FeatureSet) -> ImageFeatures:
+    """Return vectors that say nothing of their class: uniform with variance 1."""
+
+    def draw(split: str, images: int) -> DescribedImages:
+        shape = (about.classes, images, about.width)
+        words = random_words(int(np.prod(shape)), "noise features", split)
+        uniform = words.astype(np.float64) / 2.0**64 - 0.5
+        tensor = (uniform * np.sqrt(12.0)).astype(np.float32).reshape(shape)
+        tensor.flags.writeable = False
+        return DescribedImages(tensor)
+
+    return ImageFeatures(draw("train", about.train_images), draw("test", about.test_images))

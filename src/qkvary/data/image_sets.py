@@ -1,0 +1,274 @@
+"""Image data sets by name: shape, files, checksums and origin. Imports neither numpy nor torch.
+
+A subset is a data set of its own: its name says how many images or classes it has, and nothing
+published is compared with it. Checksums are those of the uncompressed files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+ImageSetName = Literal[
+    "mnist",
+    "fashion-mnist",
+    "cifar10",
+    "cifar10-15k",
+    "cifar100",
+    "cifar100-10k",
+    "tiny-imagenet",
+    "tiny-imagenet-20",
+]
+ImageFormat = Literal["idx", "cifar", "folders"]
+"""``idx``: one file of images and one of labels; ``cifar``: records of labels and pixels;
+``folders``: a JPEG file for each image, in folders or an archive of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pixels:
+    """What the images of a data set have in common."""
+
+    size: int
+    """Rows and columns."""
+    mean: tuple[float, ...]
+    """What the code of paper 2 subtracts from each channel, for pixels in [0, 1]."""
+    std: tuple[float, ...]
+    """What it divides by."""
+
+    @property
+    def channels(self) -> int:
+        """1 for grey, 3 for red, green and blue."""
+        return len(self.mean)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """A published archive with all files."""
+
+    url: str
+    """Its address."""
+    sha256: str
+    """Its checksum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSet:
+    """A data set of labelled images of one size."""
+
+    name: ImageSetName
+    """The name."""
+    title: str
+    """Its name in prose."""
+    format: ImageFormat
+    """The layout of its files."""
+    folder: str
+    """The folder below ``QKVARY_DATA`` or the cache."""
+    train: Mapping[str, str]
+    """Training files in their order, each with its sha256; of ``folders`` the archive without its
+    ending, with the sha256 of the first 20 classes (``data.tiny_imagenet.digest_classes``)."""
+    test: Mapping[str, str]
+    """Test files likewise."""
+    pixels: Pixels
+    """Its images."""
+    classes: int
+    """Distinct labels."""
+    train_images: int
+    """Images for training, of which a protocol may hold some out."""
+    test_images: int
+    """Images for the test."""
+    origin: str | Archive | None = None
+    """The folder of the files on the web, or the archive with them; None for a subset."""
+    part_of: ImageSetName | None = None
+    """The complete data set of a subset."""
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """All files with their sha256."""
+        return {**self.train, **self.test}
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of the checksums."""
+        parts = [f"{split} {sha256}" for split, files in self._splits for sha256 in files.values()]
+        if self.format == "folders":
+            parts.append(f"{self.classes} classes")
+        return hashlib.sha256("\n".join(("images", self.format, *parts)).encode()).hexdigest()
+
+    @property
+    def validates_on_test(self) -> bool:
+        """Whether published protocols take the test images for validation."""
+        return self.format != "cifar"
+
+    @property
+    def _splits(self) -> tuple[tuple[str, Mapping[str, str]], ...]:
+        return ("train", self.train), ("test", self.test)
+
+
+_MNIST = ImageSet(
+    name="mnist",
+    title="MNIST",
+    format="idx",
+    folder="mnist",
+    train={
+        "train-images-idx3-ubyte": (
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
+        ),
+        "train-labels-idx1-ubyte": (
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
+        ),
+    },
+    test={
+        "t10k-images-idx3-ubyte": (
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
+        ),
+        "t10k-labels-idx1-ubyte": (
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
+        ),
+    },
+    pixels=Pixels(size=28, mean=(0.1307,), std=(0.3081,)),
+    classes=10,
+    train_images=60_000,
+    test_images=10_000,
+    origin="https://ossci-datasets.s3.amazonaws.com/mnist/",
+)
+_FASHION_MNIST = replace(
+    _MNIST,
+    name="fashion-mnist",
+    title="FashionMNIST",
+    folder="fashion_mnist",
+    train={
+        "train-images-idx3-ubyte": (
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"
+        ),
+        "train-labels-idx1-ubyte": (
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"
+        ),
+    },
+    test={
+        "t10k-images-idx3-ubyte": (
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"
+        ),
+        "t10k-labels-idx1-ubyte": (
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
+        ),
+    },
+    origin="https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+)
+_CIFAR10 = ImageSet(
+    name="cifar10",
+    title="CIFAR-10",
+    format="cifar",
+    folder="cifar-10-batches-bin",
+    train={
+        "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+        "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+        "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+        "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+        "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    },
+    test={"test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"},
+    pixels=Pixels(
+        size=32,
+        mean=(0.49139968, 0.48215841, 0.44653091),
+        std=(0.24703223, 0.24348513, 0.26158784),
+    ),
+    classes=10,
+    train_images=50_000,
+    test_images=10_000,
+    origin=Archive(
+        url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    ),
+)
+_CIFAR100 = replace(
+    _CIFAR10,
+    name="cifar100",
+    title="CIFAR-100",
+    folder="cifar-100-binary",
+    train={"train.bin": "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"},
+    test={"test.bin": "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"},
+    classes=100,
+    origin=Archive(
+        url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+        sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+    ),
+)
+_CIFAR10_15K = replace(
+    _CIFAR10,
+    name="cifar10-15k",
+    title="15,000 images of CIFAR-10",
+    folder="cifar10",
+    train={
+        "data_batch_1.bin": "1ab5a9f05fef79dfa2f7fb22b88bd79f6daab96d8bfb857cc808095752a507bb",
+        "data_batch_2.bin": "4f7c6203a093abb81ae0ef9ab4d4adcb05a36403eb6fca591372ba0c78d0ac53",
+    },
+    test={"test_batch.bin": "5a467f7bf4951ffaa21710136089122801debf6096690c112868e957a632a7a3"},
+    train_images=15_000,
+    test_images=3_000,
+    origin=None,
+    part_of="cifar10",
+)
+_CIFAR100_10K = replace(
+    _CIFAR100,
+    name="cifar100-10k",
+    title="10,000 images of CIFAR-100",
+    folder="cifar100",
+    train={"train.bin": "f7552574deec51a4d2e0561f786a24e4075d5a4e7884840a59ec65bc7f7b5618"},
+    test={"test.bin": "42fb9785d7fe1e7defc74d5035f3fc1d45ecfe4d15d0e49c77425a697d6a1dbe"},
+    train_images=10_000,
+    test_images=2_000,
+    origin=None,
+    part_of="cifar100",
+)
+_TINY_IMAGENET = ImageSet(
+    name="tiny-imagenet",
+    title="Tiny ImageNet",
+    format="folders",
+    folder="tiny-imagenet-200",
+    train={
+        "tiny-imagenet-200": "be15b6fdfd9eca3705560de8b5d6398ef56c9b83d117d37588d19131e90d21e0",
+    },
+    # The labels of the official test are not public: validation images are what is tested.
+    test={},
+    pixels=Pixels(
+        size=64,
+        # Those of ImageNet, our choice: the papers name none.
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+    ),
+    classes=200,
+    train_images=100_000,
+    test_images=10_000,
+    origin=Archive(
+        url="https://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        sha256="6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821",
+    ),
+)
+_TINY_IMAGENET_20 = replace(
+    _TINY_IMAGENET,
+    name="tiny-imagenet-20",
+    title="20 classes of Tiny ImageNet",
+    folder="tiny_imagenet_20",
+    train={
+        "tiny-imagenet-20": "be15b6fdfd9eca3705560de8b5d6398ef56c9b83d117d37588d19131e90d21e0",
+    },
+    classes=20,
+    train_images=10_000,
+    test_images=1_000,
+    origin=None,
+    part_of="tiny-imagenet",
+)
+_SETS = (
+    _MNIST,
+    _FASHION_MNIST,
+    _CIFAR10,
+    _CIFAR10_15K,
+    _CIFAR100,
+    _CIFAR100_10K,
+    _TINY_IMAGENET,
+    _TINY_IMAGENET_20,
+)
+IMAGE_SETS: dict[str, ImageSet] = {images.name: images for images in _SETS}
+"""All image data sets."""

@@ -1,0 +1,266 @@
+"""Reads image data sets: from ``QKVARY_DATA``, the cache or the web, each file by its checksum."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import lzma
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkvary.data.cifar import read_cifar
+from qkvary.data.downloads import DownloadError, fetch, is_offline, keep_in_cache
+from qkvary.data.folders import cache_directory, data_root
+from qkvary.data.idx import read_idx
+from qkvary.data.image_sets import IMAGE_SETS, Archive, ImageSet
+from qkvary.data.tiny_imagenet import find_tiny_imagenet, read_tiny_imagenet
+from qkvary.storage.errors import DamagedError, ResourceError, UsageError
+from qkvary.storage.untrusted_files import read_file
+from qkvary.text.names import listed, suggest
+
+LARGEST_FILE = 2**28
+"""Maximum bytes of a file, compressed or not."""
+DOWNLOAD_SECONDS = 1_800.0
+_SUFFIXES = ("", ".gz", ".xz")
+_GZIP = 31
+"""Window bits with which zlib expects the header of gzip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Images with their labels, in the order of their files."""
+
+    pixels: NDArray[np.uint8]
+    """``[count, channels, size, size]``, read-only."""
+    labels: NDArray[np.int64]
+    """``[count]``, from 0 to ``classes - 1``."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedImages:
+    """The images of a data set."""
+
+    train: Images
+    """Those for training, and for validation where a protocol holds some out."""
+    test: Images
+    """Those of the test."""
+
+
+@functools.lru_cache(maxsize=1)
+def load_images(name: str) -> LoadedImages:
+    """Return the images of a data set; the last one stays in memory.
+
+    Raises:
+        UsageError: if there is no such set, or it is not on this machine and cannot be downloaded.
+        DamagedError: if a file is truncated, of another layout, or not the published one.
+        DownloadError: if a download fails.
+    """
+    if name not in IMAGE_SETS:
+        raise UsageError(f"expected an image data set, got {name!r}; {suggest(name, IMAGE_SETS)}")
+    images = IMAGE_SETS[name]
+    if images.format == "folders":
+        return _load_folders(images)
+    paths = {file: _find(images, file) for file in images.files}
+    missing = [file for file, path in paths.items() if path is None]
+    fetched = _download(images, missing) if missing else {}
+
+    def read(files: Iterable[str]) -> list[tuple[str, bytes]]:
+        return [
+            (file, fetched[file]) if path is None else (str(path), _read_plain(path))
+            for file, path in ((file, paths[file]) for file in files)
+        ]
+
+    return LoadedImages(
+        train=_read_split(images, images.train, read), test=_read_split(images, images.test, read)
+    )
+
+
+def check_images(name: str) -> None:
+    """Check that a data set is here and valid, or download it.
+
+    Images that are files of their own are only looked for: to decode them all takes minutes.
+
+    Raises:
+        UsageError: as :func:`load_images`, and so the other errors.
+    """
+    images = IMAGE_SETS.get(name)
+    if images is not None and images.format == "folders":
+        _place_of_folders(images)
+    else:
+        load_images(name)
+
+
+def _place_of_folders(images: ImageSet) -> Path:
+    """Return the folder or archive of a data set; a downloaded archive is kept in the cache."""
+    (stem,) = images.train
+    bases = [base / images.folder for base in (data_root(), cache_directory()) if base is not None]
+    found = (find_tiny_imagenet(base, stem) for base in bases)
+    place = next((place for place in found if place is not None), None)
+    if place is not None:
+        return place
+    put = f"put {stem}.zip, .tar, .tar.gz or .tar.xz, or its folder, into QKVARY_DATA"
+    return _keep_archive(images, f"{stem}.zip", put)
+
+
+def _load_folders(images: ImageSet) -> LoadedImages:
+    place, (digest,) = _place_of_folders(images), images.train.values()
+    train, test = read_tiny_imagenet(
+        place, classes=images.classes, size=images.pixels.size, digest=digest
+    )
+    found_counts, counts = (
+        (len(train[1]), len(test[1])),
+        (images.train_images, images.test_images),
+    )
+    if found_counts != counts:
+        raise DamagedError(f"expected {counts} images in {place}, got {found_counts}")
+    return LoadedImages(train=_freeze(*train), test=_freeze(*test))
+
+
+def _keep_archive(images: ImageSet, file: str, put: str) -> Path:
+    origin, cache = _origin(images, put), cache_directory()
+    if not isinstance(origin, Archive) or cache is None:
+        raise UsageError(f"{images.name} is not on this machine: {put}")
+    data = _fetch(origin.url, put)
+    if hashlib.sha256(data).hexdigest() != origin.sha256:
+        raise DownloadError(f"{origin.url} has changed: its sha256 differs")
+    path = cache / images.folder / file
+    keep_in_cache(path, data)
+    if not path.is_file():
+        raise ResourceError(f"cannot write {path}: {put}")
+    return path
+
+
+def _find(images: ImageSet, file: str) -> Path | None:
+    bases = [base for base in (data_root(), cache_directory()) if base is not None]
+    paths = (base / images.folder / f"{file}{end}" for base in bases for end in _SUFFIXES)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _read_plain(path: Path) -> bytes:
+    return _decompress(read_file(path, limit=LARGEST_FILE), str(path))
+
+
+def _decompress(data: bytes, where: str) -> bytes:
+    """Return the contents of a file that may be compressed, as its name says."""
+    if not where.endswith(_SUFFIXES[1:]):
+        return data
+    is_gzip = where.endswith(".gz")
+    try:
+        # One byte more than is allowed shows that there is more.
+        if is_gzip:
+            gunzip = zlib.decompressobj(_GZIP)
+            plain, is_whole = gunzip.decompress(data, LARGEST_FILE + 1), gunzip.eof
+        else:
+            unpack = lzma.LZMADecompressor()
+            plain, is_whole = unpack.decompress(data, LARGEST_FILE + 1), unpack.eof
+    except (zlib.error, lzma.LZMAError, EOFError) as error:
+        kind = "gzip" if is_gzip else "xz"
+        raise DamagedError(f"expected {kind} data in {where}, got other data: {error}") from None
+    if len(plain) > LARGEST_FILE:
+        raise DamagedError(f"expected at most {LARGEST_FILE:,} bytes in {where}, got more")
+    if not is_whole:
+        raise DamagedError(f"{where} is incomplete: its compressed data ends early")
+    return plain
+
+
+def _read_split(
+    images: ImageSet,
+    files: Mapping[str, str],
+    read: Callable[[Iterable[str]], list[tuple[str, bytes]]],
+) -> Images:
+    """Read the files of a split; what is wrong with one is said before that its sum is wrong."""
+    contents = read(files)
+    if images.format == "idx":
+        (pixels_at, pixels), (labels_at, labels) = contents
+        parts = [(read_idx(pixels, pixels_at)[:, None], read_idx(labels, labels_at))]
+    else:
+        parts = [read_cifar(data, where, classes=images.classes) for where, data in contents]
+    side = (images.pixels.channels, images.pixels.size, images.pixels.size)
+    where = listed([place for place, _ in contents])
+    for pixels, labels in parts:
+        if pixels.shape[1:] != side or labels.shape != pixels.shape[:1]:
+            raise DamagedError(
+                f"expected images of {side} with one label each in {where}, got "
+                f"{pixels.shape} and {labels.shape}"
+            )
+        if labels.size and int(labels.max()) >= images.classes:
+            raise DamagedError(
+                f"expected labels below {images.classes} in {where}, got {int(labels.max())}"
+            )
+    for (place, data), sha256 in zip(contents, files.values(), strict=True):
+        _check_sum(images, data, sha256, place)
+    return _freeze(
+        np.concatenate([pixels for pixels, _ in parts]),
+        np.concatenate([labels for _, labels in parts]).astype(np.int64),
+    )
+
+
+def _freeze(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Images:
+    pixels.flags.writeable = labels.flags.writeable = False
+    return Images(pixels, labels)
+
+
+def _check_sum(images: ImageSet, data: bytes, sha256: str, where: str) -> None:
+    found = hashlib.sha256(data).hexdigest()
+    if found == sha256:
+        return
+    owners = (other.name for other in IMAGE_SETS.values() if found in other.files.values())
+    owner = next(owners, None)
+    said = "" if owner is None else f", which is that of a file of {owner}"
+    raise DamagedError(
+        f"expected a file of {images.name} with sha256 {sha256[:12]} in {where}, got "
+        f"{found[:12]}{said}: remove or replace it"
+    )
+
+
+def _download(images: ImageSet, missing: list[str]) -> dict[str, bytes]:
+    """Download the missing files, and keep valid ones in the cache."""
+    put = f"put {listed(missing)} (plain, .gz or .xz) into {images.folder} below QKVARY_DATA"
+    origin = _origin(images, put)
+    if isinstance(origin, Archive):
+        found = plain = _unpack(origin, images.folder, _fetch(origin.url, put), missing)
+    else:
+        found = {f"{file}.gz": _fetch(f"{origin}{file}.gz", put) for file in missing}
+        plain = {file: _decompress(found[f"{file}.gz"], f"{origin}{file}.gz") for file in missing}
+    for file, data in plain.items():
+        if hashlib.sha256(data).hexdigest() != images.files[file]:
+            raise DownloadError(f"the sha256 of the downloaded {file} of {images.name} differs")
+    if cache := cache_directory():
+        for file, data in found.items():
+            keep_in_cache(cache / images.folder / file, data)
+    return plain
+
+
+def _origin(images: ImageSet, put: str) -> str | Archive:
+    if images.origin is None:
+        raise UsageError(f"{images.name}, a subset, is not on this machine: {put}")
+    if is_offline():
+        raise UsageError(f"{images.name} is not on this machine and HF_HUB_OFFLINE is set: {put}")
+    return images.origin
+
+
+def _fetch(url: str, put: str) -> bytes:
+    try:
+        return fetch(url, limit=LARGEST_FILE, timeout=DOWNLOAD_SECONDS)
+    except (FileNotFoundError, PermissionError, ValueError, DownloadError) as error:
+        said = error if isinstance(error, DownloadError) else f"cannot download {url}: {error}"
+        raise DownloadError(f"{said}; or {put}") from error
+
+
+def _unpack(origin: Archive, folder: str, archive: bytes, files: list[str]) -> dict[str, bytes]:
+    """Return files of a published archive, in memory: nothing is extracted to the disk."""
+    if hashlib.sha256(archive).hexdigest() != origin.sha256:
+        raise DownloadError(f"{origin.url} has changed: its sha256 differs")
+    found: dict[str, bytes] = {}
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as members:
+        for file in files:
+            member = members.extractfile(f"{folder}/{file}")
+            found[file] = b"" if member is None else member.read(LARGEST_FILE)
+    return found

@@ -1,0 +1,69 @@
+"""Spelled numbers: one to nine thousand nine hundred ninety-nine, as a sequence of words.
+
+The words are those of fastai's ``human_numbers``, which has neither hyphens nor "and" and leaves
+out 8000. Here they are generated.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+END = "."
+"""The word between two numbers."""
+LAST = 9_999
+"""The largest number."""
+LEFT_OUT = 8_000
+"""The number that the published data lacks."""
+_BELOW_TWENTY = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen"
+)
+_FROM_TWENTY = "twenty thirty forty fifty sixty seventy eighty ninety"
+_UNITS, _TENS = _BELOW_TWENTY.split(), _FROM_TWENTY.split()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordSequence:
+    """A sequence of words as numbers."""
+
+    vocabulary: tuple[str, ...]
+    """The distinct words in the order of their first occurrence; a word's number is its index."""
+    codes: NDArray[np.int64]
+    """One number per word."""
+
+
+def spell_number(number: int) -> list[str]:
+    """Return the words of a number from 1 to 9,999.
+
+    Raises:
+        ValueError: if the number is outside of this range.
+    """
+    if not 1 <= number <= LAST:
+        raise ValueError(f"expected a number from 1 to {LAST:,}, got {number}")
+    words: list[str] = []
+    for size, name in ((1000, "thousand"), (100, "hundred")):
+        count, number = divmod(number, size)
+        words += [_UNITS[count], name] if count else []
+    tens, units = divmod(number, 10) if number >= len(_UNITS) else (0, number)
+    words += [_TENS[tens - 2]] if tens else []
+    return words + ([_UNITS[units]] if units else [])
+
+
+@functools.cache
+def load_number_words(*, complete: bool) -> WordSequence:
+    """Return all numbers, with ``END`` between them.
+
+    Args:
+        complete: Whether 8000 occurs: 63,098 words instead of the published 63,095.
+    """
+    words: list[str] = []
+    for number in range(1, LAST + 1):
+        if complete or number != LEFT_OUT:
+            words += [*spell_number(number), END]
+    words.pop()
+    index = {word: code for code, word in enumerate(dict.fromkeys(words))}
+    codes = np.array([index[word] for word in words], dtype=np.int64)
+    codes.flags.writeable = False
+    return WordSequence(vocabulary=tuple(index), codes=codes)

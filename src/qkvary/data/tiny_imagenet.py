@@ -1,0 +1,223 @@
+"""Tiny ImageNet in its official layout, from a folder or an archive; needs Pillow.
+
+An archive is read from its beginning to its end and never unpacked to the disk. A file is decoded
+only if its header says that it is a JPEG of the expected size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import lzma
+import stat
+import tarfile
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkvary.storage.errors import DamagedError
+from qkvary.storage.packages import require
+from qkvary.storage.untrusted_files import read_file
+
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tar.xz")
+LARGEST_MEMBER = 2**22
+"""Maximum bytes of a file of the data set; images have about 2,000."""
+LARGEST_TOTAL = 2**31
+"""Maximum bytes of all files of an archive, unpacked."""
+DIGESTED_CLASSES = 20
+"""The first classes, whose files are verified by their sha256 wherever they come from."""
+_CLASSES, _ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
+
+Labelled = tuple[NDArray[np.uint8], NDArray[np.int64]]
+"""Images, ``[count, 3, size, size]``, and labels, ``[count]``."""
+
+
+def find_tiny_imagenet(folder: Path, stem: str) -> Path | None:
+    """Return the folder or archive of the data set: in ``folder`` or beside it.
+
+    Args:
+        folder: The data set's folder below a data root.
+        stem: The name of the archive without its ending, which is also the folder inside.
+    """
+    roots = (folder, folder / stem, folder.parent / stem)
+    archives = (base / f"{stem}{end}" for base in (folder, folder.parent) for end in ARCHIVES)
+    folders = (root for root in roots if (root / _CLASSES).is_file())
+    return next((path for path in (*folders, *archives) if path.exists()), None)
+
+
+def read_tiny_imagenet(
+    place: Path, *, classes: int, size: int, digest: str
+) -> tuple[Labelled, Labelled]:
+    """Return the training and the validation images; those of the test have no labels.
+
+    A label is the place of its class in ``wnids.txt``. Grey images become three equal channels.
+
+    Args:
+        place: The folder or archive.
+        classes: Classes that it must have.
+        size: Rows and columns that each image must have.
+        digest: The expected :func:`digest_classes` of the first 20 classes.
+
+    Raises:
+        UsageError: if Pillow is not installed.
+        DamagedError: if a file is missing, not a JPEG of that size, or of another data set, or an
+            archive leads outside of itself.
+    """
+    require("PIL")
+    files = dict(_walk_folder(place) if place.is_dir() else _read_archive(place))
+    labels = _read_classes(files, classes, place)
+    train = sorted(name for name in files if name.startswith("train/"))
+    validation = _read_annotations(files, place)
+    found = digest_classes(files, list(labels)[:DIGESTED_CLASSES], validation)
+    if found != digest:
+        raise DamagedError(
+            f"expected the first {DIGESTED_CLASSES} classes of Tiny ImageNet with sha256 "
+            f"{digest[:12]} in {place}, got {found[:12]}: remove or replace it"
+        )
+    by_name = {name: name.split("/")[1] for name in train}
+    return (
+        _decode_all(files, by_name, labels, size, place),
+        _decode_all(files, validation, labels, size, place),
+    )
+
+
+def digest_classes(
+    files: Mapping[str, bytes], classes: Sequence[str], validation: Mapping[str, str]
+) -> str:
+    """Return one sha256 of all images of some classes, by name.
+
+    Args:
+        files: Contents by path.
+        classes: The classes.
+        validation: The class of each validation image.
+    """
+    chosen = set(classes)
+    names = [name for name in files if name.startswith("train/") and name.split("/")[1] in chosen]
+    names += [name for name, wnid in validation.items() if wnid in chosen]
+    lines = (f"{name} {hashlib.sha256(files[name]).hexdigest()}" for name in sorted(names))
+    return hashlib.sha256("\n".join((*classes, *lines)).encode()).hexdigest()
+
+
+def _is_wanted(name: str) -> bool:
+    if name in {_CLASSES, _ANNOTATIONS}:
+        return True
+    parts = name.split("/")
+    is_train = len(parts) == 4 and (parts[0], parts[2]) == ("train", "images")
+    is_image = is_train or (len(parts) == 3 and parts[:2] == ["val", "images"])
+    return is_image and name.endswith(".JPEG")
+
+
+def _walk_folder(root: Path) -> Iterator[tuple[str, bytes]]:
+    for path in root.rglob("*"):
+        name = path.relative_to(root).as_posix()
+        if _is_wanted(name):
+            yield name, read_file(path, limit=LARGEST_MEMBER)
+
+
+def _read_archive(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the wanted files of an archive without the folder that they are in."""
+    total = 0
+    try:
+        for name, size, is_plain, read in _members(path):
+            parts = PurePosixPath(name).parts
+            if not is_plain or name.startswith("/") or ".." in parts or "\\" in name:
+                raise DamagedError(f"expected plain files inside {path}, got {name!r}")
+            total += size
+            inside = "/".join(parts[1:])
+            if total > LARGEST_TOTAL or (_is_wanted(inside) and size > LARGEST_MEMBER):
+                raise DamagedError(
+                    f"expected files of at most {LARGEST_MEMBER:,} bytes and {LARGEST_TOTAL:,} "
+                    f"in all in {path}, got more with {name}"
+                )
+            if _is_wanted(inside):
+                yield inside, read()
+    except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+        raise DamagedError(f"expected a whole archive in {path}, got another: {error}") from None
+
+
+def _members(path: Path) -> Iterator[tuple[str, int, bool, Callable[[], bytes]]]:
+    """Yield name, size and contents of each member, and whether it is a plain file."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                if not info.is_dir():
+                    mode = info.external_attr >> 16
+                    is_plain = not mode or stat.S_IFMT(mode) in {0, stat.S_IFREG}
+                    yield info.filename, info.file_size, is_plain, partial(archive.read, info)
+        return
+    with tarfile.open(path, "r:*") as archive:
+        for member in archive:
+            if not member.isdir():
+                file = archive.extractfile(member) if member.isfile() else None
+                yield member.name, member.size, file is not None, file.read if file else bytes
+
+
+def _read_classes(files: Mapping[str, bytes], count: int, place: Path) -> dict[str, int]:
+    found = _read_text(files, _CLASSES, place).split()
+    if len(found) != count or len(set(found)) != count:
+        raise DamagedError(f"expected {count} classes in wnids.txt of {place}, got {len(found)}")
+    return {wnid: label for label, wnid in enumerate(found)}
+
+
+def _read_annotations(files: Mapping[str, bytes], place: Path) -> dict[str, str]:
+    """Return the class of each validation image, by path."""
+    rows = [line.split("\t") for line in _read_text(files, _ANNOTATIONS, place).splitlines()]
+    found = {f"val/images/{row[0]}": row[1] for row in rows if len(row) > 1}
+    here = {name for name in files if name.startswith("val/images/")}
+    if len(found) != len(rows) or found.keys() != here:
+        raise DamagedError(
+            f"expected one line for each of the {len(here):,} validation images in {_ANNOTATIONS} "
+            f"of {place}, got {len(rows):,} lines"
+        )
+    return found
+
+
+def _read_text(files: Mapping[str, bytes], name: str, place: Path) -> str:
+    if name not in files:
+        raise DamagedError(f"expected {name} in {place}, got none")
+    return files[name].decode("utf-8", errors="replace")
+
+
+def _decode_all(
+    files: Mapping[str, bytes],
+    named: Mapping[str, str],
+    labels: Mapping[str, int],
+    size: int,
+    place: Path,
+) -> Labelled:
+    """Decode images into one array; their classes come from ``named``."""
+    unknown = {wnid for wnid in named.values() if wnid not in labels}
+    if unknown or not named:
+        raise DamagedError(
+            f"expected images of the classes in wnids.txt in {place}, got "
+            f"{len(named):,} images and {len(unknown):,} other classes"
+        )
+    pixels = np.empty((len(named), 3, size, size), dtype=np.uint8)
+    with warnings.catch_warnings():
+        # A header that claims a huge image is refused below.
+        warnings.simplefilter("ignore")
+        for index, name in enumerate(named):
+            pixels[index] = _decode(files[name], size, f"{place}: {name}")
+    return pixels, np.array([labels[wnid] for wnid in named.values()])
+
+
+def _decode(data: bytes, size: int, where: str) -> NDArray[np.uint8]:
+    from PIL import Image  # noqa: PLC0415
+
+    try:
+        # Only the header is read here.
+        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+            if image.size != (size, size):
+                raise DamagedError(
+                    f"expected {size} x {size} pixels in {where}, got {image.width} x "
+                    f"{image.height}"
+                )
+            return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DamagedError(f"expected a whole JPEG in {where}, got another file: {error}") from None

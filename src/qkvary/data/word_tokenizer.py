@@ -1,0 +1,63 @@
+"""A tokenizer of words: learnt from sentences, and read back without loss."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+UNKNOWN, PADDING, BEGIN, END = range(4)
+SPECIALS = ("<unk>", "<pad>", "<bos>", "<eos>")
+"""The first tokens of every vocabulary, in this order."""
+
+# A word or a mark with the space before it, so that joining tokens gives the sentence again; what
+# follows an apostrophe inside a word is a token with it.
+_TOKEN = re.compile(r" ?\w+|'\w+| ?[^\w\s]")
+
+
+def split_words(sentence: str) -> list[str]:
+    """Return the words and marks of a sentence, each with the space before it, the first too."""
+    return _TOKEN.findall(" " + " ".join(sentence.split()))
+
+
+class WordTokenizer:
+    """Words by frequency, most frequent first, behind the special tokens."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        """Number the words.
+
+        Args:
+            words: Distinct words with the space before them, as of :func:`split_words`.
+        """
+        self.words = (*SPECIALS, *words)
+        self._numbers = {word: number for number, word in enumerate(self.words)}
+
+    @classmethod
+    def learn(cls, sentences: Iterable[str], *, min_count: int = 1) -> WordTokenizer:
+        """Return the tokenizer of all words that occur often enough.
+
+        Args:
+            sentences: The text to learn from.
+            min_count: Occurrences from which a word gets a token; rarer ones are unknown.
+        """
+        counts = Counter(word for sentence in sentences for word in split_words(sentence))
+        # Equal counts in alphabetical order, so that the order of the sentences does not matter.
+        order = sorted(counts, key=lambda word: (-counts[word], word))
+        return cls(word for word in order if counts[word] >= min_count)
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens, the special ones included."""
+        return len(self.words)
+
+    def encode(self, sentence: str) -> list[int]:
+        """Return the tokens of a sentence, without its beginning and end."""
+        return [self._numbers.get(word, UNKNOWN) for word in split_words(sentence)]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the sentence of tokens; an unknown one is written, other special ones are not."""
+        shown = (self._show(token) for token in tokens if token not in (PADDING, BEGIN, END))
+        return "".join(shown).strip()
+
+    def _show(self, token: int) -> str:
+        return f" {SPECIALS[UNKNOWN]}" if token == UNKNOWN else self.words[token]

@@ -1,0 +1,368 @@
+"""The encoder-decoder of translation: a decoder that attends to the output of an encoder."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.caches import CacheOptions
+from qkvary.arch.networks import BlockConfig, EncoderDecoderConfig
+from qkvary.nn.attention import Attention
+from qkvary.nn.blocks import Block, make_norm
+from qkvary.nn.cache import DEFAULT_OPTIONS, KVCache, LayerCache
+from qkvary.nn.fused_loss import linear_token_losses
+from qkvary.nn.initialization import initialize
+from qkvary.nn.initializer import Initializer
+from qkvary.nn.layout import AttentionMask, Layout
+from qkvary.nn.linear import linear
+from qkvary.nn.positions import Rotation
+from qkvary.nn.scores import Scores
+from qkvary.nn.smoothed_loss import smoothed_loss_sum
+from qkvary.nn.stack import Stack, add_positions, check_length, make_position_embedding
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The encoder's output, and how a call of the decoder sees it."""
+
+    states: Float[Tensor, "batch source d_model"]
+    """What keys and values of cross attention are made of."""
+    layout: Layout
+    """The decoder's queries over it."""
+
+
+class EncoderDecoderCache(KVCache):
+    """The decoder's cache, and a static one with what cross attention reads of the source.
+
+    Holds the encoder's output too, so that beams and batches reorder all of it together.
+    """
+
+    def __init__(
+        self,
+        config: EncoderDecoderConfig,
+        memory: Float[Tensor, "batch source d_model"],
+        memory_mask: AttentionMask,
+        *,
+        max_tokens: int | None = None,
+        options: CacheOptions = DEFAULT_OPTIONS,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            config: The network.
+            memory: The encoder's output, from ``EncoderDecoder.encode``.
+            memory_mask: True for its real tokens.
+            max_tokens: Refuse to see more than this many tokens of the target.
+            options: How entries of the target are stored.
+
+        Raises:
+            ValueError: as :class:`KVCache`; for a network of ``published-code``, where a step
+                changes tokens before it.
+        """
+        if config.cross_sharing == "published-code":
+            raise ValueError(
+                "expected cross attention that can be decoded step by step, got published-code, "
+                "whose outputs for earlier tokens depend on the length of the target"
+            )
+        super().__init__(config.layers, max_tokens=max_tokens, options=options)
+        self.memory, self.memory_mask = memory, memory_mask
+        self.cross = KVCache(config.cross)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by all layers, those of cross attention included."""
+        return super().nbytes + self.cross.nbytes
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let row i become what row ``rows[i]`` was, its source included."""
+        super().reorder(rows)
+        self.cross.reorder(rows)
+        self.memory, self.memory_mask = self.memory[rows], self.memory_mask[rows]
+
+
+class ReplacedQuery(Attention):
+    """Cross attention that takes the key for its query where source and target are equally long.
+
+    Repeats a mistake of the public code of paper 2, whose layer for a shared query and key cannot
+    tell cross attention from self-attention otherwise: its output then ignores the target.
+    """
+
+    def scores(
+        self,
+        x: Float[Tensor, "batch queries d_model"],
+        layout: Layout,
+        *,
+        memory: Float[Tensor, "batch memory d_model"] | None = None,
+        cache: LayerCache | None = None,
+    ) -> tuple[Scores, Float[Tensor, "batch kv_heads keys head_dim"], Rotation | None]:
+        """Return the scores with their terms, the value, and the rotation of the queries."""
+        scores, value, rotation = super().scores(x, layout, memory=memory, cache=cache)
+        if memory is not None and memory.shape[1] == x.shape[1]:
+            scores = replace(scores, query=scores.key)
+        return scores, value, rotation
+
+
+class DecoderBlock(Block):
+    """``x + f(norm(x))`` for f = self-attention, cross attention, then FFN."""
+
+    def __init__(self, attention: AttentionConfig, cross: Attention, config: BlockConfig) -> None:
+        """Create the sublayers around cross attention."""
+        super().__init__(attention, config)
+        self.cross = cross
+        self.cross_norm = make_norm(attention.d_model, config)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch queries d_model"],
+        *,
+        layout: Layout,
+        cache: LayerCache | None = None,
+        memory: Memory | None = None,
+        cross_cache: LayerCache | None = None,
+    ) -> Float[Tensor, "batch queries d_model"]:
+        """Apply the sublayers.
+
+        Args:
+            x: The tokens of the target.
+            layout: Their positions and masks.
+            cache: Of self-attention.
+            memory: What cross attention reads; without one it is left out.
+            cross_cache: Of cross attention.
+        """
+        x = x + self._drop(self.attention(self.attention_norm(x), layout=layout, cache=cache))
+        if memory is not None:
+            query = self.cross_norm(x)
+            x = x + self._drop(
+                self.cross(query, memory=memory.states, layout=memory.layout, cache=cross_cache)
+            )
+        return x + self._feed_forward(self.feed_forward_norm(x))
+
+
+class DecoderStack(Stack):
+    """Decoder blocks and the final norm."""
+
+    def __init__(self, config: EncoderDecoderConfig) -> None:
+        """Create the blocks."""
+        pairs = zip(config.layers, config.cross, strict=True)
+        is_published = config.cross_sharing == "published-code"
+        blocks: list[Block] = []
+        for own, cross in pairs:
+            sharing = own.variant.sharing
+            replaced = is_published and sharing.query == sharing.key
+            kind = ReplacedQuery if replaced else Attention
+            blocks.append(DecoderBlock(own, kind(cross, seed=None), config.block))
+        super().__init__(config, blocks)
+
+    def decode(
+        self,
+        x: Float[Tensor, "batch queries d_model"],
+        *,
+        layout: Layout,
+        memory: Memory,
+        cache: EncoderDecoderCache | None = None,
+    ) -> Float[Tensor, "batch queries d_model"]:
+        """Apply all blocks."""
+        for index, block in enumerate(self.blocks):
+            x = self._apply_block(
+                block,
+                x,
+                layout=layout,
+                memory=memory,
+                cache=None if cache is None else cache.layers[index],
+                cross_cache=None if cache is None else cache.cross.layers[index],
+            )
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def cross_maps(
+        self, x: Float[Tensor, "batch queries d_model"], *, layout: Layout, memory: Memory
+    ) -> Float[Tensor, "batch layers heads queries source"]:
+        """Return the probabilities of cross attention of every layer."""
+        maps: list[Tensor] = []
+        for block in self.blocks:
+            if isinstance(block, DecoderBlock):
+                mixed = x + block.attention(block.attention_norm(x), layout=layout)
+                query = block.cross_norm(mixed)
+                maps.append(block.cross.weights(query, memory.layout, memory=memory.states))
+            x = self._apply_block(block, x, layout=layout, memory=memory, cache=None)
+        return torch.stack(maps, dim=1)
+
+
+class EncoderDecoder(nn.Module):
+    """Pre-norm encoder and decoder with a final norm each, tables of their own and an untied head.
+
+    ``model(tokens, source=source)`` gives the logits of the target's next tokens; with ``targets``
+    the loss of them. Decoding is over the memory of an :class:`EncoderDecoderCache`, so that it is
+    a ``nn.decoder.Decoder``.
+
+    Source: Vaswani et al. 2017, with norms before sublayers as in the public code of paper 2.
+    """
+
+    def __init__(self, config: EncoderDecoderConfig, *, seed: int = 0) -> None:
+        """Build and initialise.
+
+        Args:
+            config: The network.
+            seed: Of the initial values.
+        """
+        super().__init__()
+        self.config = config
+        d_model = config.d_model
+        self.source_embedding = nn.Parameter(torch.empty(config.source_vocabulary, d_model))
+        self.embedding = nn.Parameter(torch.empty(config.vocabulary, d_model))
+        self.source_positions = make_position_embedding(config, config.positions)
+        self.target_positions = make_position_embedding(config, config.positions)
+        self.encoder = Stack(config.encoder)
+        self.decoder = DecoderStack(config)
+        self.head_weight = nn.Parameter(torch.empty(config.vocabulary, d_model))
+        self.head_bias = nn.Parameter(torch.empty(config.vocabulary)) if config.head_bias else None
+        self._initialize(seed)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        *,
+        source: Int[Tensor, "batch source"] | None = None,
+        targets: Int[Tensor, "batch tokens"] | None = None,
+        smoothing: float = 0.0,
+        cache: KVCache | None = None,
+        attention_mask: AttentionMask | None = None,
+    ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
+        """Return the logits of the next token at every token, or the loss of given ones.
+
+        Args:
+            tokens: As in ``features``.
+            source: As in ``features``.
+            targets: The right next token of each, -100 where it does not count. With them the
+                answer is the sum of the losses in nats.
+            smoothing: Probability that the targets leave to other tokens
+                (:func:`smoothed_loss_sum`).
+            cache: As in ``features``.
+            attention_mask: As in ``features``.
+
+        Raises:
+            ValueError: as ``features``.
+        """
+        features = self.features(tokens, source=source, cache=cache, attention_mask=attention_mask)
+        if targets is None:
+            return self.head(features)
+        return smoothed_loss_sum(
+            features.flatten(0, 1),
+            self.head_weight,
+            self.head_bias,
+            targets.flatten(),
+            smoothing=smoothing,
+            excluded=self.config.padding,
+        )
+
+    def encode(
+        self, source: Int[Tensor, "batch source"]
+    ) -> tuple[Float[Tensor, "batch source d_model"], Bool[Tensor, "batch source"]]:
+        """Return the encoder's output for a source, and the mask of its real tokens.
+
+        Raises:
+            ValueError: if the source is longer than ``max_tokens``.
+        """
+        mask = source != self.config.padding
+        layout = self._layout(source, 0, mask)
+        x = self._embed(source, layout, self.source_embedding, self.source_positions)
+        return self.encoder(x, layout=layout), mask
+
+    def features(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        *,
+        source: Int[Tensor, "batch source"] | None = None,
+        cache: KVCache | None = None,
+        attention_mask: AttentionMask | None = None,
+    ) -> Float[Tensor, "batch tokens d_model"]:
+        """Return the last hidden states of the decoder.
+
+        Args:
+            tokens: Ids of the target's tokens after those in the cache.
+            source: Ids of the source, padding included; not with a cache, which has its memory.
+            cache: An :class:`EncoderDecoderCache`; the new tokens are appended.
+            attention_mask: True for real tokens of the target, over all that the cache has seen and
+                new ones.
+
+        Raises:
+            ValueError: for another cache, both or neither of source and cache, or a sequence longer
+                than ``max_tokens``.
+        """
+        if source is not None and cache is None:
+            return self._decode(tokens, *self.encode(source), attention_mask)
+        if source is None and isinstance(cache, EncoderDecoderCache):
+            return self._decode(tokens, cache.memory, cache.memory_mask, attention_mask, cache)
+        raise ValueError(
+            "expected either a source or an EncoderDecoderCache, got "
+            f"{'a source' if source is not None else 'no source'} and {type(cache).__name__}"
+        )
+
+    def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
+        """Logits from hidden states."""
+        return linear(features, self.head_weight, self.head_bias)
+
+    def token_losses(
+        self, features: Float[Tensor, "tokens d_model"], targets: Int[Tensor, " tokens"]
+    ) -> Float[Tensor, " tokens"]:
+        """Return the cross entropy of each target given its hidden state, in nats."""
+        return linear_token_losses(features, self.head_weight, self.head_bias, targets)
+
+    def cross_maps(
+        self, tokens: Int[Tensor, "batch tokens"], source: Int[Tensor, "batch source"]
+    ) -> Float[Tensor, "batch layers heads tokens source"]:
+        """Return the probabilities of cross attention of every layer, without dropout."""
+        states, mask = self.encode(source)
+        layout = self._layout(tokens, 0, None)
+        x = self._embed(tokens, layout, self.embedding, self.target_positions)
+        memory = Memory(states, layout.over(states, mask))
+        return self.decoder.cross_maps(x, layout=layout, memory=memory)
+
+    def _decode(
+        self,
+        tokens: Tensor,
+        states: Tensor,
+        memory_mask: Tensor,
+        attention_mask: Tensor | None,
+        cache: EncoderDecoderCache | None = None,
+    ) -> Tensor:
+        cached = 0 if cache is None else cache.length
+        layout = self._layout(tokens, cached, attention_mask)
+        memory = Memory(states, layout.over(states, memory_mask))
+        x = self._embed(tokens, layout, self.embedding, self.target_positions)
+        return self.decoder.decode(x, layout=layout, memory=memory, cache=cache)
+
+    def _layout(self, tokens: Tensor, cached: int, mask: Tensor | None) -> Layout:
+        check_length(self.config, cached=cached, new=tokens.shape[1])
+        return Layout(
+            new_tokens=tokens.shape[1],
+            cached_tokens=cached,
+            device=tokens.device,
+            attention_mask=mask,
+        )
+
+    def _embed(
+        self, tokens: Tensor, layout: Layout, embedding: Tensor, positions: Tensor | None
+    ) -> Tensor:
+        x = F.embedding(tokens, embedding)
+        if self.config.scale_embedding:
+            x = x * math.sqrt(self.config.d_model)
+        kind = self.config.positions
+        x = add_positions(x, layout.query_positions, kind=kind, table=positions)
+        return F.dropout(x, self.config.embedding_dropout, self.training)
+
+    def _initialize(self, seed: int) -> None:
+        init, initializer = self.config.init, Initializer(seed, "")
+        initialize(self, init, seed)
+        for name in ("source_embedding", "embedding"):
+            initializer.table(name, getattr(self, name), init)
+        vocabulary, d_model = self.head_weight.shape
+        std = init.weight_std(d_model, vocabulary)
+        initializer.weight("head_weight", self.head_weight, init, std)
+        initializer.bias("head_bias", self.head_bias, init, d_model)
+        for name in ("source_positions", "target_positions"):
+            if getattr(self, name) is not None:
+                initializer.table(name, getattr(self, name), init)

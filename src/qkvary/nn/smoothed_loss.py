@@ -1,0 +1,52 @@
+"""Label smoothing on the fused loss of a head: targets leave some probability to other tokens."""
+
+import math
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from qkvary.nn.fused_loss import IGNORE_INDEX, linear_cross_entropy
+
+
+def smoothed_loss_sum(
+    features: Float[Tensor, "tokens d_model"],
+    weight: Float[Tensor, "vocabulary d_model"],
+    bias: Float[Tensor, " vocabulary"] | None,
+    targets: Int[Tensor, " tokens"],
+    *,
+    smoothing: float,
+    excluded: int,
+) -> Float[Tensor, ""]:
+    """Return the sum over counted tokens of KL(smoothed target || softmax(features W^T + b)).
+
+    The target of a token t is 1 - s on t, 0 on the excluded token and c = s/(V - 2) on every other.
+    With logits z and their sum S,
+
+        KL = (1-s) log(1-s) + s log c + logsumexp(z) - z_t + (s + c) z_t - c (S - z_excluded),
+
+    of which only the cross entropy needs all logits.
+
+    Args:
+        features: Hidden states.
+        weight: The head.
+        bias: Of the head.
+        targets: The right token of each, -100 where it does not count.
+        smoothing: s, below 1.
+        excluded: The token that gets no probability, and is no target: padding.
+
+    Returns:
+        The sum in nats; with a smoothing of 0 the cross entropy.
+    """
+    counted = targets != IGNORE_INDEX
+    features, targets = features[counted], targets[counted]
+    loss = linear_cross_entropy(features, weight, bias, targets)
+    if not smoothing:
+        return loss
+    share = smoothing / (len(weight) - 2)
+    constant = (1 - smoothing) * math.log1p(-smoothing) + smoothing * math.log(share)
+    right = (features * weight[targets]).sum()
+    others = features.sum(0) @ (weight.sum(0) - weight[excluded])
+    if bias is not None:
+        right = right + bias[targets].sum()
+        others = others + len(targets) * (bias.sum() - bias[excluded])
+    return loss + len(targets) * constant + (smoothing + share) * right - share * others

@@ -1,0 +1,98 @@
+"""The vision transformer: image in, logits of its class out."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from qkvary.arch.networks import VisionTransformerConfig
+from qkvary.nn.initialization import initialize
+from qkvary.nn.initializer import Initializer
+from qkvary.nn.layout import Layout
+from qkvary.nn.linear import Linear
+from qkvary.nn.stack import Stack
+
+
+class VisionTransformer(nn.Module):
+    """``head(blocks([class; W patches + b] + positions)[0])``.
+
+    The head is one matrix, or ``Linear - GELU - Linear`` where the configuration says so.
+
+    Source: Dosovitskiy et al. 2021; the public code of paper 2 (Key-Value Transformer), whose
+    patches are flattened in the same order: rows, columns, channels.
+    """
+
+    def __init__(self, config: VisionTransformerConfig, *, seed: int = 0) -> None:
+        """Build and initialise.
+
+        Args:
+            config: The network.
+            seed: Of the initial values.
+        """
+        super().__init__()
+        self.config = config
+        d_model, inner = config.d_model, config.d_head
+        self.patch = Linear(config.patch_width, d_model)
+        self.class_token = nn.Parameter(torch.empty(1, d_model))
+        self.position_embedding = nn.Parameter(torch.empty(config.tokens, d_model))
+        self.stack = Stack(config)
+        self.head_in = None if inner is None else nn.Linear(d_model, inner)
+        self.head_out = nn.Linear(d_model if inner is None else inner, config.classes)
+        self._initialize(seed)
+
+    def forward(
+        self, images: Float[Tensor, "batch channels rows columns"]
+    ) -> Float[Tensor, "batch classes"]:
+        """Return the logits of each image.
+
+        Raises:
+            ValueError: if the images have another size or number of channels.
+        """
+        return self.head(self.features(images))
+
+    def features(
+        self, images: Float[Tensor, "batch channels rows columns"]
+    ) -> Float[Tensor, "batch d_model"]:
+        """Return the last hidden state of the class token."""
+        x = self._embed(images)
+        return self.stack(x, layout=self._layout(x))[:, 0]
+
+    def head(self, features: Float[Tensor, "batch d_model"]) -> Float[Tensor, "batch classes"]:
+        """Logits from the class token's hidden state."""
+        return self.head_out(features if self.head_in is None else F.gelu(self.head_in(features)))
+
+    def attention_maps(
+        self, images: Float[Tensor, "batch channels rows columns"]
+    ) -> Float[Tensor, "batch layers heads tokens tokens"]:
+        """Return the attention probabilities of every layer, without dropout."""
+        x = self._embed(images)
+        return self.stack.attention_maps(x, layout=self._layout(x))
+
+    @staticmethod
+    def _layout(x: Tensor) -> Layout:
+        return Layout(new_tokens=x.shape[1], device=x.device)
+
+    def _embed(self, images: Tensor) -> Tensor:
+        config = self.config
+        expected = (config.channels, config.image_size, config.image_size)
+        if tuple(images.shape[1:]) != expected:
+            raise ValueError(
+                f"expected images of {expected} (channels, rows, columns), got "
+                f"{tuple(images.shape[1:])}"
+            )
+        side, grid = config.patch_size, config.image_size // config.patch_size
+        cut = images.reshape(-1, config.channels, grid, side, grid, side)
+        patches = cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+        first = self.class_token.expand(len(images), 1, -1)
+        x = torch.cat((first, self.patch(patches)), dim=1) + self.position_embedding
+        return F.dropout(x, config.input_dropout, self.training)
+
+    def _initialize(self, seed: int) -> None:
+        init, initializer = self.config.init, Initializer(seed, "")
+        initialize(self, init, seed)
+        initializer.linear("patch", self.patch, init)
+        initializer.table("class_token", self.class_token, init)
+        initializer.table("position_embedding", self.position_embedding, init)
+        if self.head_in is not None:
+            initializer.linear("head_in", self.head_in, init)
+        initializer.linear("head_out", self.head_out, init)

@@ -1,0 +1,120 @@
+"""The study of what paper 1's text names beside its variants: how scores are made and used."""
+
+from dataclasses import replace
+
+from qkvary.studies.protocols import character_network, synthetic_network, synthetic_training
+from qkvary.studies.study import CrossSettingContrast, Setting, Study
+from qkvary.tasks.config import CharacterTaskConfig, SequenceTaskConfig
+from qkvary.training.config import (
+    OptimizerConfig,
+    ScheduleConfig,
+    TemperatureSchedule,
+    TrainingConfig,
+)
+
+LENGTH = 16
+CONTEXT = 32
+ANNEALING = TemperatureSchedule(start=4.0)
+
+SHARINGS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
+SYMMETRIC = ("Q=K-V", "Q=K=V")
+DIAGONALS = ("diag-mean", "diag-norm", "diag-mean-unscaled", "diag-norm-unscaled")
+OTHERS = ("t0.5", "t2.0", "w4", "s4", "w4@s4", "soft")
+BIDIRECTIONAL = "sima"
+
+_ABLATED = (
+    *((f"{sharing}@{option}", sharing) for option in DIAGONALS for sharing in SYMMETRIC),
+    *((f"{sharing}@{option}", sharing) for option in OTHERS for sharing in SHARINGS),
+    *((f"{sharing}@{BIDIRECTIONAL}", sharing) for sharing in SHARINGS),
+)
+"""Each with the same sharing without it."""
+
+
+def _limits(text: str) -> tuple[str, ...]:
+    return (
+        text,
+        (
+            "Networks of two layers after a few hundred steps, at one learning rate for all: what "
+            "helps or hurts at the start, not what is best at its own learning rate or in the end."
+        ),
+    )
+
+
+def _swap() -> Setting:
+    return Setting(
+        name="swap",
+        task=SequenceTaskConfig(
+            name="swap", length=LENGTH, validation_examples=64, test_examples=1_000
+        ),
+        network=synthetic_network(
+            d_model=32, num_layers=2, num_heads=4, length=LENGTH, dropout=0.0, matched=True
+        ),
+        training=synthetic_training(
+            steps=400, batch_size=32, evaluate_every=20, learning_rate=2e-3
+        ),
+        limits=_limits(
+            "Swap needs tokens at distance 8: with a window of 4 two layers reach 6, with a stride "
+            "of 4 one layer reaches it."
+        ),
+    )
+
+
+def _characters() -> Setting:
+    return Setting(
+        name="characters",
+        task=CharacterTaskConfig(
+            context=CONTEXT, evaluation="sampled", evaluation_batches=1, scored_characters=24_000
+        ),
+        network=character_network(
+            context=CONTEXT, d_model=64, num_heads=4, num_layers=2, dropout=0.0
+        ),
+        training=TrainingConfig(
+            optimizer=OptimizerConfig(name="adam", learning_rate=8e-3, gradient_clip=1.0),
+            schedule=ScheduleConfig(name="cosine_warmup", warmup_steps=20),
+            steps=300,
+            batch_size=32,
+            evaluate_every=50,
+        ),
+        table="characters",
+        variants=(*SHARINGS, *(one for one, _ in _ABLATED if BIDIRECTIONAL not in one)),
+        limits=_limits("SimA is not here: its norms over all tokens have no causal form."),
+    )
+
+
+def _anneal(setting: Setting) -> Setting:
+    name = f"{setting.name}, annealed"
+    training = replace(setting.training, temperature=ANNEALING)
+    return replace(setting, name=name, table=name, variants=SHARINGS, training=training, limits=())
+
+
+_PLAIN = (_swap(), _characters())
+
+STUDY = Study(
+    name="ablations-quick",
+    question="What do other diagonals, temperatures, cores and masks do to shared projections?",
+    description=(
+        "What paper 1's text names beside its variants, each with every sharing that admits it: "
+        "the diagonal of K K^T divided by its mean or norm, before the score scale (as its listing "
+        "does) or after it; temperatures of 1/2 and 2, and annealing from 4 to 1 as "
+        "tau(t) = 4^(1 - t/S); a window of 4, a stride of 4 and both; scores without a softmax, as "
+        "SOFT's Gaussian kernel (which ties query and key by itself: published, it is Q=K-V@soft) "
+        "and SimA's l1 norms. The sizes of quickstart: swap of 16 digits in 400 steps, 300 steps "
+        "of characters of tiny Shakespeare, equal hyper-parameters for all."
+    ),
+    settings=(*_PLAIN, *(_anneal(setting) for setting in _PLAIN)),
+    variants=(*SHARINGS, *(one for one, _ in _ABLATED)),
+    seeds=(0, 1, 2, 3, 4),
+    contrasts=(
+        *_ABLATED,
+        *(
+            CrossSettingContrast(
+                variant=sharing,
+                setting=f"{setting.name}, annealed",
+                reference=sharing,
+                reference_setting=setting.name,
+            )
+            for setting in _PLAIN
+            for sharing in SHARINGS
+        ),
+    ),
+)

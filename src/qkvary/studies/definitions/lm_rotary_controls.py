@@ -1,0 +1,89 @@
+"""The controls of ``lm-rotary``: rotated values that are not shared, and learned positions."""
+
+from dataclasses import replace
+
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.studies.small_language_models import (
+    POSITIONS_PER_STEP,
+    describe_scale,
+    novels,
+    small_network,
+    small_rotary,
+    small_training,
+)
+from qkvary.studies.study import CrossSettingContrast, Setting, Study
+
+CONTEXT = 128
+STEPS = 350
+HEADS = 8
+
+SHARED, APART = "Q-K=V@rotary", "QKV@rotary"
+SHARED_LEARNED, APART_LEARNED = "Q-K=V", "QKV"
+
+COUNTER, ROTATED = "all rotates, counter", "all rotates, rotated"
+VALUE_COUNTER, VALUE_ROTATED = "values rotate too, counter", "values rotate too, rotated"
+LEARNED = "learned positions"
+
+_LIMITS = (
+    (
+        f"Small networks after {STEPS * POSITIONS_PER_STEP:,} bytes, with rows of {CONTEXT} that "
+        "all begin at position 0, as in lm-rotary."
+    ),
+    describe_scale(networks=7, seeds=5, presets=("lm-30m", "lm-124m", "lm-350m")),
+)
+
+
+def _setting(name: str, network: LanguageModelConfig, *variants: str) -> Setting:
+    return Setting(
+        name=name,
+        task=novels(context=CONTEXT),
+        network=network,
+        training=small_training(steps=STEPS, context=CONTEXT, learning_rate=2e-3),
+        table=name,
+        variants=variants,
+        limits=_LIMITS,
+    )
+
+
+def _against(variant: str, setting: str, reference: str, other: str) -> CrossSettingContrast:
+    return CrossSettingContrast(
+        variant=variant, setting=setting, reference=reference, reference_setting=other
+    )
+
+
+_PLAIN = small_network(context=CONTEXT, num_heads=HEADS)
+_POSITIONS = (small_rotary(value="counter"), small_rotary(value="rotated"))
+_SHARED = [small_network(context=CONTEXT, num_heads=HEADS, position=one) for one in _POSITIONS]
+_APART = [
+    small_network(context=CONTEXT, num_heads=HEADS, position=replace(one, rotates_value=True))
+    for one in _POSITIONS
+]
+
+STUDY = Study(
+    name="lm-rotary-controls",
+    question="Is it the rotation of the value that lm-rotary measures, or its sharing?",
+    description=(
+        "The networks, rows and training of lm-rotary where all channels rotate. There the value "
+        "is rotated only where it reads the key's projection; here a value of its own is rotated "
+        "too, with the output rotated back (counter) or not (rotated). Beside them learned "
+        "positions, where nothing is rotated and a value that reads the key is the key."
+    ),
+    settings=(
+        _setting(COUNTER, _SHARED[0], APART, SHARED),
+        _setting(ROTATED, _SHARED[1], SHARED),
+        _setting(VALUE_COUNTER, _APART[0], APART),
+        _setting(VALUE_ROTATED, _APART[1], APART),
+        _setting(LEARNED, replace(_PLAIN, positions="learned"), APART_LEARNED, SHARED_LEARNED),
+    ),
+    variants=(APART, SHARED, APART_LEARNED, SHARED_LEARNED),
+    baseline=APART,
+    contrasts=(
+        (SHARED_LEARNED, APART_LEARNED),
+        _against(APART, VALUE_COUNTER, APART, COUNTER),
+        _against(APART, VALUE_ROTATED, APART, COUNTER),
+        _against(SHARED, COUNTER, APART, VALUE_COUNTER),
+        _against(SHARED, ROTATED, APART, VALUE_ROTATED),
+        _against(APART_LEARNED, LEARNED, APART, COUNTER),
+    ),
+    seeds=(0, 1, 2, 3, 4),
+)

@@ -1,0 +1,14 @@
+"""Number generation as in the public code of paper 2: the runs of ``numbers-paper``."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from qkvary.studies.definitions import numbers_paper
+from qkvary.studies.study import Study
+
+PROTOCOLS: Mapping[str, Study] = {
+    protocol: replace(study, name=study.name.replace("paper", "published"))
+    for protocol, study in numbers_paper.PROTOCOLS.items()
+}
+
+STUDY = PROTOCOLS["as-published"]

@@ -1,0 +1,34 @@
+"""A part of the number experiment that says something in minutes."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from qkvary.studies.protocols import NUMBER_VARIANTS, number_grid
+from qkvary.studies.study import Study
+
+STUDY = Study(
+    name="numbers-quick",
+    question="What does sharing cost where a network learns to count in words?",
+    description=(
+        "The two settings of the number experiment of paper 2 in which networks learn: windows of "
+        "16 and 32 words and the higher learning rate, 735 and 360 steps. All numbers, with every "
+        "tenth window for the test. Besides the published variants Q-K=V, which halves the cache."
+    ),
+    settings=number_grid("clean", learning_rates=(1e-3,), contexts=(16, 32)),
+    variants=(*NUMBER_VARIANTS, "Q-K=V"),
+    seeds=(0, 1, 2, 3),
+)
+
+PROTOCOLS: Mapping[str, Study] = {
+    "clean": STUDY,
+    "as-published": replace(
+        STUDY,
+        name="numbers-quick-as-published",
+        description=STUDY.description.replace(
+            "All numbers, with every tenth window for the test.",
+            "As published, 8000 is left out, and the last fifth of the windows is validation and "
+            "test.",
+        ),
+        settings=number_grid("as-published", learning_rates=(1e-3,), contexts=(16, 32)),
+    ),
+}

@@ -1,0 +1,38 @@
+"""Translation of Multi30k as in the code of paper 2, and with its mistakes repaired."""
+
+from qkvary.studies.study import Study
+from qkvary.studies.translation import VARIANTS, translation_grid
+
+STUDY = Study(
+    name="translation-published",
+    question="Do the published BLEU scores come out again, and does the encoding lower them?",
+    description=(
+        "Multi30k in both directions by the code of paper 2: 20 epochs of 580 batches of 50, two "
+        "runs. Its loss is divided by padding too, and its BLEU counts the marks of beginning and "
+        "end. Its layer for a shared query and key also stands in cross attention, with all three "
+        "projections and the 2D encoding, and takes the key for the query wherever padded source "
+        "and target are equally long, so that the output does not see the target. Words are split "
+        "by a rule of our own instead of spaCy's."
+    ),
+    settings=translation_grid("as-published", "published-code"),
+    variants=VARIANTS,
+    seeds=(0, 1),
+    published=("key-value-notebook-translation",),
+    contrasts=(("(Q=K-V)+", "Q=K-V"),),
+)
+
+PROTOCOLS = {
+    "as-published": STUDY,
+    "clean": Study(
+        name="translation-published-clean",
+        question="Does a shared query and key cost BLEU, and the encoding, without the mistakes?",
+        description=(
+            "The grid and training of the code of paper 2, with QKV in cross attention as its text "
+            "says, the loss per word, and sacreBLEU (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp)."
+        ),
+        settings=translation_grid("clean"),
+        variants=VARIANTS,
+        seeds=(0, 1),
+        contrasts=(("(Q=K-V)+", "Q=K-V"),),
+    ),
+}

@@ -1,0 +1,54 @@
+"""Image classification as described in the papers, with the splits of their code and clean ones."""
+
+from qkvary.studies.study import Study
+from qkvary.studies.vision import PUBLISHED_TABLES, VISION_VARIANTS, vision_grid
+from qkvary.tasks.config import ImageSplits
+
+_WHAT = (
+    "MNIST, FashionMNIST (20 epochs), CIFAR-10 (40) and CIFAR-100 (50) by the text of papers 1 "
+    "and 2: patches of 4 and 7 pixels, widths 64, 256, 512, layers 2, 4, heads 2, 4, rates 1e-3, "
+    "1e-4, Adam, scores over the root of a head's width, two runs. Patches of 7 do not divide the "
+    "32 pixels of CIFAR: there patches of 8 are taken instead, those of the code. The text names "
+    "MultiStepLR without its steps: the rate is constant, as it is in the code. Batches, "
+    "augmentation and the rest of the network are the code's. "
+)
+
+
+def _study(name: str, splits: ImageSplits, how: str) -> Study:
+    return Study(
+        name=name,
+        question="Which variants classify images as well as QKV over the papers' configurations?",
+        description=_WHAT + how,
+        settings=vision_grid(
+            splits,
+            patches={
+                "mnist": (4, 7),
+                "fashion-mnist": (4, 7),
+                "cifar10": (4, 8),
+                "cifar100": (4, 8),
+            },
+            optimizer="adam",
+            weight_decay=0.0,
+            scale="head",
+        ),
+        variants=VISION_VARIANTS,
+        seeds=(0, 1),
+        published=PUBLISHED_TABLES,
+    )
+
+
+STUDY = _study(
+    "vision-paper",
+    "clean",
+    "The text does not say what validation is on: 5,000 training images are held out, and the "
+    "best of two validations an epoch is tested.",
+)
+PROTOCOLS = {
+    "clean": STUDY,
+    "as-published": _study(
+        "vision-paper-as-published",
+        "as-published",
+        "Validation as in the code: on the test images for MNIST and FashionMNIST, and for CIFAR "
+        "on images of which nine of ten are trained on.",
+    ),
+}

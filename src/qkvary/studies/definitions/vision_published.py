@@ -1,0 +1,49 @@
+"""Image classification as in the code of paper 2, with its splits and with clean ones."""
+
+from qkvary.studies.study import Study
+from qkvary.studies.vision import PUBLISHED_TABLES, VISION_VARIANTS, vision_grid
+from qkvary.tasks.config import ImageSplits
+
+_WHAT = (
+    "MNIST, FashionMNIST (20 epochs), CIFAR-10 (40) and CIFAR-100 (50) by the code of paper 2: "
+    "AdamW with torch's weight decay of 0.01 and a constant rate (its schedule would begin after "
+    "100 epochs), scores over the root of the width, patches of 7 and 4 pixels for the grey "
+    "images and of 8 for CIFAR; widths 64, 256, 512, layers 2, 4, heads 2, 4, rates 1e-3, 1e-4, "
+    "two runs, tested at the best of two validations an epoch. "
+)
+
+
+def _study(name: str, splits: ImageSplits, how: str) -> Study:
+    return Study(
+        name=name,
+        question="Do the published accuracies of image classification come out again?",
+        description=_WHAT + how,
+        settings=vision_grid(
+            splits,
+            patches={"mnist": (7, 4), "fashion-mnist": (7, 4), "cifar10": (8,), "cifar100": (8,)},
+            optimizer="adamw",
+            weight_decay=0.01,
+            scale="width",
+        ),
+        variants=VISION_VARIANTS,
+        seeds=(0, 1),
+        published=PUBLISHED_TABLES,
+    )
+
+
+STUDY = _study(
+    "vision-published",
+    "as-published",
+    "As published, MNIST and FashionMNIST validate on the test images, so that the best epoch on "
+    "the test is what is printed; CIFAR draws 45,000 training and 5,000 validation images apart "
+    "from each other, so that nine of ten validation images are trained on. The published draws "
+    "have no seed; here all runs have the same.",
+)
+PROTOCOLS = {
+    "as-published": STUDY,
+    "clean": _study(
+        "vision-published-clean",
+        "clean",
+        "Clean: 5,000 training images are held out for validation, and nothing else is changed.",
+    ),
+}

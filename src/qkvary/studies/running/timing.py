@@ -1,0 +1,89 @@
+"""Times a few training steps to estimate how long the runs of a study take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from time import perf_counter
+from typing import cast
+
+import numpy as np
+import torch
+
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.costs.macs import network_macs
+from qkvary.nn.language_model import LanguageModel
+from qkvary.studies.study import Cell
+from qkvary.tasks.catalog import load_task
+from qkvary.training.config import RunConfig
+from qkvary.training.optimizers import make_optimizer
+
+TIMED_STEPS = 5
+TIMED_TOKENS, MOST_TIMED_MACS = 64, 5_000_000_000
+"""Tokens of a row, and MACs of all rows, by which a language model's steps are timed."""
+MOST_TIMED = 6
+"""Number of networks whose steps are timed; those of others are interpolated by their MACs."""
+
+
+def estimate_seconds(cells: Sequence[Cell]) -> float:
+    """Return the seconds that one process needs for the training steps of some runs.
+
+    Evaluations are not counted.
+
+    Raises:
+        QkvaryError: if the data of a task is not there.
+    """
+    macs = [_step_macs(cell.run) for cell in cells]
+    runs = dict(zip(macs, (cell.run for cell in cells), strict=True))
+    sizes = sorted(runs)
+    chosen = np.unique(np.linspace(0, len(sizes) - 1, MOST_TIMED).round().astype(int))
+    timed = [sizes[index] for index in chosen]
+    seconds = np.interp(macs, timed, [time_step(runs[size]) for size in timed])
+    steps = [cell.run.training.steps for cell in cells]
+    return float(np.dot(seconds, steps))
+
+
+def time_step(run: RunConfig) -> float:
+    """Return the median seconds of a training step, after a first step that is not counted."""
+    torch.set_num_threads(run.threads)
+    task = load_task(run.task)
+    network = task.build(run.network, run.seed).to(run.device, getattr(torch, run.dtype)).train()
+    optimizer = make_optimizer(network, run.network, run.training.optimizer)
+    seconds: list[float] = []
+    for step in range(TIMED_STEPS + 1):
+        started = perf_counter()
+        batch = task.batch(step, run.training.batch_size, run.seed)
+        task.loss(network, batch.to(run.device)).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        seconds.append(perf_counter() - started)
+    return median(seconds[1:])
+
+
+def estimate_language_seconds(run: RunConfig) -> float:
+    """Return the seconds that the training steps of a language model take on this processor.
+
+    A small batch of arbitrary tokens is timed, so that no data is read, and scaled by its MACs.
+    """
+    torch.set_num_threads(run.threads)
+    network, training = cast("LanguageModelConfig", run.network), run.training
+    length = min(TIMED_TOKENS, run.sequence_length)
+    macs = network_macs(network, length=length).total
+    rows = max(1, min(training.batch_size, MOST_TIMED_MACS // macs))
+    sample = torch.zeros(rows, length, dtype=torch.long)
+    model = LanguageModel(network).to(getattr(torch, run.dtype)).train()
+    in_half = training.execution.precision == "bf16"
+    seconds: list[float] = []
+    # The first passes allocate memory.
+    for _ in range(3):
+        started = perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=in_half):
+            loss = model(sample, targets=sample)
+        loss.backward()
+        seconds.append(perf_counter() - started)
+    return min(seconds) * training.steps * _step_macs(run) / (rows * macs)
+
+
+def _step_macs(run: RunConfig) -> int:
+    forward = network_macs(run.network, length=run.sequence_length)
+    return forward.total * run.training.batch_size

@@ -1,0 +1,71 @@
+"""Networks and training of the set anomaly experiments. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from qkvary.arch.networks import EncoderConfig
+from qkvary.studies.protocols import synthetic_network
+from qkvary.studies.study import Setting
+from qkvary.tasks.config import AnomalyTaskConfig
+from qkvary.training.config import OptimizerConfig, ScheduleConfig, TestAt, TrainingConfig
+
+PLUS_FEATURES = 50
+"""Channels of the 2D sinusoid of ``+`` in the vision experiments."""
+SETS_PER_STEP = 64
+
+
+def set_network(
+    task: AnomalyTaskConfig, *, d_model: int, num_layers: int, num_heads: int
+) -> EncoderConfig:
+    """Return the encoder of the synthetic experiments over described images, without positions.
+
+    Source: the text of papers 1 and 2; their code for this experiment is not public.
+    """
+    network = synthetic_network(
+        d_model=d_model, num_layers=num_layers, num_heads=num_heads, length=task.set_size
+    )
+    attention = network.layers[0]
+    position = replace(attention.position, plus_features=PLUS_FEATURES)
+    return replace(
+        network,
+        attention=replace(attention, position=position),
+        vocabulary=task.width,
+        classes=1,
+        positions="none",
+        input_dropout=0.1,
+        reads_vectors=True,
+    )
+
+
+def set_training(
+    *, steps: int, evaluate_every: int, learning_rate: float, test_at: TestAt
+) -> TrainingConfig:
+    """Return the training with Adam, a cosine with 100 steps of warm-up and clipping at norm 2."""
+    return TrainingConfig(
+        steps=steps,
+        batch_size=SETS_PER_STEP,
+        optimizer=OptimizerConfig(name="adam", learning_rate=learning_rate, gradient_clip=2.0),
+        schedule=ScheduleConfig(name="cosine_warmup", warmup_steps=100),
+        evaluate_every=evaluate_every,
+        test_at=test_at,
+    )
+
+
+def published_grid(task: AnomalyTaskConfig) -> Sequence[Setting]:
+    """Return the published settings: widths 256, 512, layers 2, 4, heads 2, 4; 20 epochs."""
+    per_epoch = 45_000 // SETS_PER_STEP
+    return tuple(
+        Setting(
+            name=f"anomaly-d{width}-L{layers}-H{heads}",
+            task=task,
+            network=set_network(task, d_model=width, num_layers=layers, num_heads=heads),
+            training=set_training(
+                steps=20 * per_epoch, evaluate_every=per_epoch, learning_rate=5e-4, test_at="best"
+            ),
+        )
+        for width in (256, 512)
+        for layers in (2, 4)
+        for heads in (2, 4)
+    )

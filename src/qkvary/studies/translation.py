@@ -1,0 +1,107 @@
+"""Networks and training of the translation experiments of paper 2. Torch-free."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from qkvary.arch.attention import AttentionConfig, Initialization, PositionConfig
+from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
+from qkvary.studies.study import Setting
+from qkvary.tasks.config import TranslationProtocol, TranslationTaskConfig
+from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+
+Language = Literal["de", "en"]
+
+VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+")
+"""The rows of the translation experiment of paper 2."""
+WORDS: dict[int, dict[Language, int]] = {
+    1: {"de": 19_133, "en": 11_200},
+    3: {"de": 5_629, "en": 4_778},
+}
+"""Tokens of the training split of Multi30k by the occurrences from which a word has one."""
+MAX_TOKENS = 100
+"""Longest translation of the published code."""
+EPOCH = 580
+"""Batches of 50 in the 29,000 training sentences."""
+BATCH = 50
+WARMUP = 4_000
+
+
+def translation_network(
+    source: Language,
+    target: Language,
+    *,
+    d_model: int,
+    num_layers: int,
+    num_heads: int,
+    cross_sharing: CrossSharing = "none",
+    min_count: int = 1,
+) -> EncoderDecoderConfig:
+    """Return the pre-norm encoder-decoder of the translation experiment.
+
+    Source: code of paper 2: interleaved sinusoids, scaled embeddings, dropout 0.1 after the
+    embedding, on attention probabilities, inside the feed-forward network and after each sublayer,
+    ReLU, d_ff = 4 d, m = 10, Xavier-uniform matrices, torch's default biases.
+    """
+    init = Initialization(scheme="xavier-matrices")
+    words = WORDS[min_count]
+    return EncoderDecoderConfig(
+        attention=AttentionConfig(
+            d_model=d_model,
+            num_heads=num_heads,
+            causal=True,
+            dropout=0.1,
+            position=PositionConfig(plus_features=10),
+            init=init,
+        ),
+        block=BlockConfig(d_ff=4 * d_model, activation="relu", dropout=0.1, inner_dropout=0.1),
+        num_layers=num_layers,
+        vocabulary=words[target],
+        source_vocabulary=words[source],
+        max_tokens=MAX_TOKENS,
+        cross_sharing=cross_sharing,
+        embedding_dropout=0.1,
+        init=init,
+    )
+
+
+def translation_training(d_model: int) -> TrainingConfig:
+    """Return 20 epochs of the training of the first Transformer.
+
+    Source: code of paper 2: Adam with betas 0.9 and 0.98, 4,000 steps of warm-up.
+    """
+    return TrainingConfig(
+        steps=20 * EPOCH,
+        batch_size=BATCH,
+        optimizer=OptimizerConfig(
+            name="adam", learning_rate=(d_model * WARMUP) ** -0.5, betas=(0.9, 0.98), eps=1e-9
+        ),
+        schedule=ScheduleConfig(name="inverse_sqrt", warmup_steps=WARMUP),
+        evaluate_every=EPOCH,
+    )
+
+
+def translation_grid(
+    protocol: TranslationProtocol, cross_sharing: CrossSharing = "none"
+) -> tuple[Setting, ...]:
+    """Return the published settings: directions x widths x layers {1, 2} x heads {1, 4}."""
+    directions: tuple[tuple[Language, Language], ...] = (("en", "de"), ("de", "en"))
+    return tuple(
+        Setting(
+            name=f"{source}-{target}-d{width}-L{layers}-H{heads}",
+            task=TranslationTaskConfig(source=source, target=target, protocol=protocol),
+            network=translation_network(
+                source,
+                target,
+                d_model=width,
+                num_layers=layers,
+                num_heads=heads,
+                cross_sharing=cross_sharing,
+            ),
+            training=translation_training(width),
+        )
+        for source, target in directions
+        for width in (64, 128, 256)
+        for layers in (1, 2)
+        for heads in (1, 4)
+    )

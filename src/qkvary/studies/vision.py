@@ -1,0 +1,256 @@
+"""The common parts of studies of image classification. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
+
+from qkvary.arch.attention import AttentionConfig, PositionConfig, ScaleBy, ScaleConfig
+from qkvary.arch.networks import BlockConfig, VisionTransformerConfig
+from qkvary.data.image_sets import IMAGE_SETS, ImageSetName
+from qkvary.studies.study import Setting, Study
+from qkvary.tasks.config import ImageSplits, ImageTaskConfig
+from qkvary.training.config import (
+    OptimizerConfig,
+    OptimizerName,
+    ScheduleConfig,
+    TrainingConfig,
+)
+
+VISION_VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+")
+"""The rows of paper 1's table of vision tasks; paper 2 has the first three."""
+
+EPOCHS: Mapping[ImageSetName, int] = {
+    "mnist": 20,
+    "fashion-mnist": 20,
+    "cifar10": 40,
+    "cifar100": 50,
+}
+"""The complete data sets of both papers, and the epochs for each."""
+
+PUBLISHED_TABLES = ("three-projections-table-3", "key-value-table-3")
+
+_QUICK_LIMIT = (
+    "One network of one size, trained for about a minute at one learning rate for all: it shows "
+    "what sharing costs there, and not at a usual size. Three seeds see large differences only."
+)
+
+
+def vision_network(
+    name: ImageSetName,
+    *,
+    patch_size: int,
+    d_model: int,
+    num_layers: int,
+    num_heads: int,
+    scale: ScaleBy = "width",
+) -> VisionTransformerConfig:
+    """Return the vision transformer of the published code.
+
+    Args:
+        name: The data set.
+        patch_size: Rows and columns of a patch.
+        d_model: Channels.
+        num_layers: Blocks.
+        num_heads: Query heads.
+        scale: Whether scores are divided by the root of the width, as in the code, or of that of a
+            head.
+
+    Source: code of paper 2: pre-norm without a norm behind the last block, input projections
+    without bias, d_ff = d with GELU, no dropout, m = 50, learned class token and positions drawn
+    from N(0, 1), torch's default initialization elsewhere, a head of two layers.
+    """
+    images = IMAGE_SETS[name]
+    return VisionTransformerConfig(
+        attention=AttentionConfig(
+            d_model=d_model,
+            num_heads=num_heads,
+            bias=False,
+            scale=ScaleConfig(by=scale),
+            position=PositionConfig(plus_features=50),
+        ),
+        block=BlockConfig(d_ff=d_model, norm_placement="pre-only"),
+        num_layers=num_layers,
+        image_size=images.pixels.size,
+        patch_size=patch_size,
+        channels=images.pixels.channels,
+        classes=images.classes,
+        d_head=d_model,
+    )
+
+
+def vision_task(name: ImageSetName, splits: ImageSplits) -> ImageTaskConfig:
+    """Return the published task: colour images are flipped and cropped for training."""
+    images = IMAGE_SETS[name]
+    return ImageTaskConfig(name=name, splits=splits, augment=images.pixels.channels == 3)
+
+
+def vision_training(
+    task: ImageTaskConfig, *, epochs: int, optimizer: OptimizerConfig
+) -> TrainingConfig:
+    """Return the published training: a constant rate, two validations an epoch, the best tested.
+
+    The code's MultiStepLR would lower the rate after 100 epochs, which no run has.
+
+    Args:
+        task: The task.
+        epochs: Times that each training image is seen.
+        optimizer: The optimizer.
+
+    Source: code of paper 2: batches of 200 for MNIST and FashionMNIST, of 128 for CIFAR.
+    """
+    batch_size = 200 if task.images.pixels.channels == 1 else 128
+    per_epoch = _trained_images(task) // batch_size
+    return TrainingConfig(
+        steps=epochs * per_epoch,
+        batch_size=batch_size,
+        optimizer=optimizer,
+        evaluate_every=per_epoch // 2,
+        test_at="best",
+    )
+
+
+def vit_base(name: ImageSetName, *, image_size: int) -> VisionTransformerConfig:
+    """Return ViT-B/16, with dropout of 0.1 and torch's default initialization.
+
+    Source: paper 1, section 3.2: width 768, 12 layers, 12 heads, d_ff 3,072. Norm behind the last
+    block, one matrix as head and biases everywhere are those of Dosovitskiy et al. 2021.
+    """
+    images = IMAGE_SETS[name]
+    return VisionTransformerConfig(
+        attention=AttentionConfig(d_model=768, num_heads=12),
+        block=BlockConfig(d_ff=3_072, dropout=0.1),
+        num_layers=12,
+        image_size=image_size,
+        patch_size=16,
+        channels=images.pixels.channels,
+        classes=images.classes,
+        input_dropout=0.1,
+    )
+
+
+def _trained_images(task: ImageTaskConfig) -> int:
+    images = task.images
+    on_test = task.splits == "as-published" and images.validates_on_test
+    return images.train_images - (0 if on_test else task.validation_images)
+
+
+def vision_grid(
+    splits: ImageSplits,
+    *,
+    patches: Mapping[ImageSetName, tuple[int, ...]],
+    optimizer: OptimizerName,
+    weight_decay: float,
+    scale: ScaleBy,
+) -> tuple[Setting, ...]:
+    """Return the published settings: data x patches x widths x layers x heads x rates.
+
+    Args:
+        splits: What validation is on.
+        patches: The patch sizes of each data set.
+        optimizer: Adam or AdamW, both with torch's defaults.
+        weight_decay: Its weight decay.
+        scale: What scores are divided by.
+    """
+    settings: list[Setting] = []
+    for name, epochs in EPOCHS.items():
+        task = vision_task(name, splits)
+        for patch, width, layers, heads, rate in product(
+            patches[name], (64, 256, 512), (2, 4), (2, 4), (1e-3, 1e-4)
+        ):
+            chosen = OptimizerConfig(name=optimizer, learning_rate=rate, weight_decay=weight_decay)
+            settings.append(
+                Setting(
+                    name=f"{name}-p{patch}-d{width}-L{layers}-H{heads}-lr{rate:g}",
+                    task=task,
+                    network=vision_network(
+                        name,
+                        patch_size=patch,
+                        d_model=width,
+                        num_layers=layers,
+                        num_heads=heads,
+                        scale=scale,
+                    ),
+                    training=vision_training(task, epochs=epochs, optimizer=chosen),
+                )
+            )
+    return tuple(settings)
+
+
+def quick_study(
+    study: str,
+    name: ImageSetName,
+    splits: ImageSplits,
+    *,
+    patch_size: int,
+    batch_size: int,
+    steps: int,
+    learning_rate: float,
+    validation_images: int = 5_000,
+) -> Study:
+    """Return a study of one data set that is run in minutes: the published network, small.
+
+    Args:
+        study: The name of the study.
+        name: The data set.
+        splits: What validation is on.
+        patch_size: Rows and columns of a patch.
+        batch_size: Images per step.
+        steps: Steps.
+        learning_rate: Peak learning rate of a cosine with warm-up.
+        validation_images: Images that are held out.
+    """
+    images = IMAGE_SETS[name]
+    task = replace(vision_task(name, splits), validation_images=validation_images)
+    network = vision_network(name, patch_size=patch_size, d_model=64, num_layers=2, num_heads=4)
+    is_complete = images.part_of is None
+    epochs = steps * batch_size / _trained_images(task)
+    beside = (
+        "Published figures beside ours are averages over larger networks that were trained longer "
+        "and tested at their best epoch."
+        if is_complete
+        else f"{images.title} are another data set than the complete one: nothing published is "
+        "compared with them."
+    )
+    held_out = {
+        "clean": f"{validation_images:,} training images are held out for validation.",
+        "as-published": "Validation is as in the published code, on test images or on images that "
+        "are mostly trained on; it chooses nothing here.",
+    }
+    return Study(
+        name=study,
+        question=f"What does sharing cost a small vision transformer on {images.title}?",
+        description=(
+            f"{images.title}: {images.train_images:,} training and {images.test_images:,} test "
+            "images. The network of paper 2's code with patches of "
+            f"{patch_size} pixels, {network.tokens} tokens, width 64, two layers and four heads; "
+            f"{steps:,} steps of {batch_size} images ({epochs:.1f} epochs), AdamW at "
+            f"{learning_rate:g} with a warm-up and a cosine, the last network tested. "
+            f"{held_out[splits]} {beside}"
+        ),
+        settings=(
+            Setting(
+                name=name,
+                task=task,
+                network=network,
+                training=TrainingConfig(
+                    steps=steps,
+                    batch_size=batch_size,
+                    optimizer=OptimizerConfig(
+                        name="adamw",
+                        learning_rate=learning_rate,
+                        weight_decay=0.01,
+                        gradient_clip=1.0,
+                    ),
+                    schedule=ScheduleConfig(name="cosine", warmup_steps=100),
+                    evaluate_every=steps // 10,
+                ),
+                limits=(_QUICK_LIMIT,),
+            ),
+        ),
+        variants=VISION_VARIANTS,
+        seeds=(0, 1, 2),
+        published=PUBLISHED_TABLES if is_complete else (),
+        contrasts=(("(Q=K-V)+", "Q=K-V"), ("(Q=K=V)+", "Q=K=V"), ("Q-K=V", "Q=K-V")),
+    )

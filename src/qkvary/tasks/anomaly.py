@@ -1,0 +1,190 @@
+"""Anomaly: which of ten images shows another class than the other nine?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkvary.arch.networks import EncoderConfig, Network
+from qkvary.data.image_features import load_features
+from qkvary.data.random_numbers import permutation, random_words
+from qkvary.data.tokenizers import Tokenizer
+from qkvary.nn.encoder import Encoder
+from qkvary.tasks.config import AnomalyTaskConfig
+from qkvary.tasks.contract import (
+    ALL_ROWS,
+    SINGLE_PROCESS_CONTEXT,
+    AttentionExample,
+    Batch,
+    EvaluationContext,
+    Split,
+)
+
+VALIDATION_SHARE = 10
+"""Of each class every tenth part of the training images, the last, is for validation."""
+
+
+class AnomalyTask:
+    """Point at the image whose class differs from that of the others.
+
+    Loss: mean cross entropy of a softmax over the images of a set. Metric: accuracy. In an epoch
+    each training image is the anomaly once; the other images are of another class, drawn uniformly,
+    and distinct. Sets of validation and test are drawn once.
+
+    Source: Kayyam et al. 2026, section A.3; Borji 2023 (Key-Value Transformer), section 3.2.
+    """
+
+    metric = "accuracy"
+    higher_is_better = True
+    tokenizer: Tokenizer | None = None
+
+    def __init__(self, config: AnomalyTaskConfig) -> None:
+        """Read the features.
+
+        Args:
+            config: Features and sets.
+
+        Raises:
+            UsageError: if the features are not on this machine.
+            DamagedError: if their file is not the expected one.
+            ValueError: if a class has fewer images than a set takes of it.
+        """
+        self.config = config
+        loaded = load_features(config.features)
+        # Copies, because torch has no read-only tensors.
+        train, test = (torch.tensor(part.features) for part in (loaded.train, loaded.test))
+        held_out = train.shape[1] // VALIDATION_SHARE
+        self.splits = {
+            "train": train[:, :-held_out],
+            "validation": train[:, -held_out:],
+            "test": test,
+        }
+        smallest = min(split.shape[1] for split in self.splits.values())
+        if smallest < config.set_size - 1:
+            raise ValueError(
+                f"expected sets of at most {smallest + 1} images, as many as the smallest split "
+                f"has of a class and one, got {config.set_size}"
+            )
+
+    @property
+    def data_fingerprint(self) -> str:
+        """sha256 of the features and the settings that determine the sets."""
+        return self.config.data_fingerprint
+
+    def build(self, network: Network, seed: int) -> Encoder:
+        """Build the encoder.
+
+        Raises:
+            ValueError: if the network is not an encoder that fits the sets.
+        """
+        width, size = self.config.width, self.config.set_size
+        if (
+            not isinstance(network, EncoderConfig)
+            or not network.reads_vectors
+            or (network.vocabulary, network.classes) != (width, 1)
+            or network.max_tokens < size
+        ):
+            raise ValueError(
+                f"expected an EncoderConfig that reads vectors of {width} numbers, with 1 class "
+                f"and at least {size} max_tokens for task anomaly, got {network}"
+            )
+        return Encoder(network, seed=seed)
+
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
+        """Return the sets of the next anomalies of the epoch's order; drop a last partial batch.
+
+        Raises:
+            ValueError: if a batch is larger than the training split.
+        """
+        classes, images, _ = self.splits["train"].shape
+        per_epoch = classes * images // batch_size
+        if per_epoch < 1:
+            raise ValueError(
+                f"expected batches of at most {classes * images:,} sets, got {batch_size:,}"
+            )
+        epoch, index = divmod(step, per_epoch)
+        order = torch.from_numpy(permutation(classes * images, "order of anomalies", seed, epoch))
+        anomalies = order[index * batch_size : (index + 1) * batch_size]
+        sets, places = self._draw_sets("train", anomalies, rows, "training sets", seed, step)
+        return Batch(self._describe("train", sets), places)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean cross entropy over sets."""
+        return F.cross_entropy(model(batch.inputs)[..., 0], batch.targets)
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        split: Split,
+        _context: EvaluationContext = SINGLE_PROCESS_CONTEXT,
+        /,
+    ) -> dict[str, float]:
+        """Return ``loss`` and ``accuracy`` over the sets of a split, one for each of its images."""
+        device = next(model.parameters()).device
+        total = right = count = 0.0
+        with torch.inference_mode():
+            for batch in self._chunks(split):
+                logits, targets = model(batch.inputs.to(device))[..., 0], batch.targets.to(device)
+                total += F.cross_entropy(logits, targets, reduction="sum").item()
+                right += (logits.argmax(dim=-1) == targets).sum().item()
+                count += len(targets)
+        return {"loss": total / count, "accuracy": right / count}
+
+    def attention_example(self, model: nn.Module) -> AttentionExample | None:
+        """Return the maps of the first validation set; every row asks for the anomaly."""
+        if not isinstance(model, Encoder):
+            raise TypeError(f"expected an Encoder, got {type(model).__name__}")
+        batch = next(self._chunks("validation"))
+        with torch.inference_mode():
+            maps = model.attention_maps(batch.inputs[:1].to(next(model.parameters()).device))[0]
+        anomaly, size = int(batch.targets[0]), self.config.set_size
+        tokens = tuple("anomaly" if index == anomaly else str(index + 1) for index in range(size))
+        return AttentionExample(maps=maps, tokens=tokens, targets=(anomaly,) * size)
+
+    def _chunks(self, split: Split) -> Iterator[Batch]:
+        classes, images, _ = self.splits[split].shape
+        sets, targets = self._draw_sets(
+            split, torch.arange(classes * images), ALL_ROWS, f"{split} sets", self.config.data_seed
+        )
+        size = self.config.evaluation_batch_size
+        for some, places in zip(sets.split(size), targets.split(size), strict=True):
+            yield Batch(self._describe(split, some), places)
+
+    def _describe(self, split: str, sets: Tensor) -> Tensor:
+        return self.splits[split].flatten(0, 1)[sets]
+
+    def _draw_sets(
+        self, split: str, anomalies: Tensor, rows: slice, *purpose: str | int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the images of one set per anomaly, and the place of the anomaly in each.
+
+        Images are numbered through a split, class by class.
+        """
+        (classes, images, _), size = self.splits[split].shape, self.config.set_size
+
+        def draw(shape: tuple[int, ...], what: str) -> Tensor:
+            words = random_words(torch.Size(shape).numel(), f"{purpose[0]}: {what}", *purpose[1:])
+            # Shifted, because torch's words are signed.
+            return torch.from_numpy((words >> 1).astype(np.int64)).reshape(shape)[rows]
+
+        count, anomalies = len(anomalies), anomalies[rows]
+        others = (anomalies // images + 1 + draw((count,), "classes") % (classes - 1)) % classes
+        distinct = draw((count, images), "images").argsort(dim=1)[:, : size - 1]
+        usual = others[:, None] * images + distinct
+        places = draw((count,), "places") % size
+        if self.config.order == "last":
+            places = torch.full_like(places, size - 1)
+        columns = torch.arange(size)
+        # Columns behind the anomaly take the image before them.
+        taken = (columns - (columns > places[:, None]).long()).clamp_(max=size - 2)
+        sets = torch.where(columns == places[:, None], anomalies[:, None], usual.gather(1, taken))
+        return sets, places
+
+
+def load(config: AnomalyTaskConfig) -> AnomalyTask:
+    """Return the task."""
+    return AnomalyTask(config)

@@ -1,0 +1,215 @@
+"""Images: which of the classes does an image show?"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkvary.arch.networks import Network, VisionTransformerConfig
+from qkvary.data.augmentation import Crops, draw_crops
+from qkvary.data.images import Images, load_images
+from qkvary.data.random_numbers import permutation
+from qkvary.data.tokenizers import Tokenizer
+from qkvary.nn.vision_transformer import VisionTransformer
+from qkvary.tasks.config import ImageTaskConfig
+from qkvary.tasks.contract import (
+    ALL_ROWS,
+    SINGLE_PROCESS_CONTEXT,
+    AttentionExample,
+    Batch,
+    EvaluationContext,
+    Split,
+)
+
+
+class ImageTask:
+    """Predict the class of an image.
+
+    Loss: mean cross entropy. Metric: accuracy. Images stay bytes until they are batched; then each
+    channel is normalised as in the published code.
+
+    Source: Borji 2023 (Key-Value Transformer), section 3.2, and its code. The published splits,
+    order and augmentation have no seed; here they are determined by the config and the seed.
+    """
+
+    metric = "accuracy"
+    higher_is_better = True
+    tokenizer: Tokenizer | None = None
+
+    def __init__(self, config: ImageTaskConfig) -> None:
+        """Read the images.
+
+        Args:
+            config: Data set and splits.
+
+        Raises:
+            UsageError: if the data set is not on this machine and cannot be downloaded.
+            DamagedError: if a file is not the published one.
+        """
+        self.config = config
+        loaded, about = load_images(config.name), config.images
+        # Divided by 255 as well: pixels are bytes.
+        self._mean = torch.tensor(about.pixels.mean).mul_(255)[:, None, None]
+        self._scale = torch.tensor(about.pixels.std).mul_(255).reciprocal_()[:, None, None]
+        self._train, self._test = _as_tensors(loaded.train), _as_tensors(loaded.test)
+        self.train_rows, self.validation_rows = split_rows(config)
+        self._epoch: tuple[tuple[int, int], Tensor] | None = None
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Fingerprint of the data set."""
+        return self.config.data_fingerprint
+
+    def build(self, network: Network, seed: int) -> VisionTransformer:
+        """Build the vision transformer.
+
+        Raises:
+            ValueError: if the network is not one that fits the images.
+        """
+        about = self.config.images
+        if (
+            not isinstance(network, VisionTransformerConfig)
+            or (network.channels, network.classes) != (about.pixels.channels, about.classes)
+            or network.image_size != self.config.image_size
+        ):
+            raise ValueError(
+                f"expected a VisionTransformerConfig with image_size {self.config.image_size}, "
+                f"channels {about.pixels.channels} and classes {about.classes} for task "
+                f"{self.config.name}, got {network}"
+            )
+        return VisionTransformer(network, seed=seed)
+
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
+        """Return the next images of the epoch's shuffled order; drop a last partial batch.
+
+        Raises:
+            ValueError: if a batch is larger than the training split.
+        """
+        per_epoch = len(self.train_rows) // batch_size
+        if per_epoch < 1:
+            raise ValueError(
+                f"expected batches of at most {len(self.train_rows):,} images, got {batch_size:,}"
+            )
+        epoch, index = divmod(step, per_epoch)
+        order = self._order(seed, epoch)[index * batch_size : (index + 1) * batch_size][rows]
+        pixels, labels = self._train
+        images = self._normalise(_take(pixels, order))
+        if self.config.augment:
+            crops = draw_crops(batch_size, images.shape[-1], seed=seed, step=step)
+            images = crop_and_flip(images, crops.take(rows), size=self.config.image_size)
+        return Batch(self._resize(images), labels[order])
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean cross entropy."""
+        return F.cross_entropy(model(batch.inputs), batch.targets)
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        split: Split,
+        _context: EvaluationContext = SINGLE_PROCESS_CONTEXT,
+        /,
+    ) -> dict[str, float]:
+        """Return ``loss`` and ``accuracy`` over all images of a split."""
+        device = next(model.parameters()).device
+        (pixels, labels), rows = self._split(split)
+        total = right = 0.0
+        with torch.inference_mode():
+            for some in rows.split(self.config.evaluation_batch_size):
+                logits = model(self._read(_take(pixels, some)).to(device))
+                targets = labels[some].to(device)
+                total += F.cross_entropy(logits, targets, reduction="sum").item()
+                right += (logits.argmax(dim=-1) == targets).sum().item()
+        return {"loss": total / len(rows), "accuracy": right / len(rows)}
+
+    def attention_example(self, model: nn.Module) -> AttentionExample | None:
+        """Return the maps of the first validation image; patches are named by row and column."""
+        if not isinstance(model, VisionTransformer):
+            raise TypeError(f"expected a VisionTransformer, got {type(model).__name__}")
+        (pixels, _), rows = self._split("validation")
+        image = self._read(pixels[rows[:1]]).to(next(model.parameters()).device)
+        with torch.inference_mode():
+            maps = model.attention_maps(image)[0]
+        side = model.config.image_size // model.config.patch_size
+        cells = tuple(f"{row + 1},{column + 1}" for row in range(side) for column in range(side))
+        tokens = ("class", *cells)
+        return AttentionExample(maps=maps, tokens=tokens, targets=(None,) * len(tokens))
+
+    def _split(self, split: Split) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Return images and labels of a file, and which of them a split has."""
+        if split == "validation" and self.validation_rows is not None:
+            return self._train, self.validation_rows
+        return self._test, torch.arange(len(self._test[1]))
+
+    def _read(self, pixels: Tensor) -> Tensor:
+        return self._resize(self._normalise(pixels))
+
+    def _normalise(self, pixels: Tensor) -> Tensor:
+        return pixels.float().sub_(self._mean).mul_(self._scale)
+
+    def _resize(self, images: Tensor) -> Tensor:
+        size = self.config.image_size
+        if images.shape[-1] == size:
+            return images
+        return F.interpolate(images, (size, size), mode="bilinear", antialias=True)
+
+    def _order(self, seed: int, epoch: int) -> Tensor:
+        if self._epoch is None or self._epoch[0] != (seed, epoch):
+            order = permutation(len(self.train_rows), "order of images", seed, epoch)
+            self._epoch = (seed, epoch), self.train_rows[torch.from_numpy(order)]
+        return self._epoch[1]
+
+
+def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
+    """Return the training and validation rows of the training files, both in their order.
+
+    None stands for validation on the test images.
+    """
+    total, held_out = config.images.train_images, config.validation_images
+    if config.splits == "as-published" and config.images.validates_on_test:
+        return torch.arange(total), None
+    train, validation = (
+        torch.from_numpy(permutation(total, "split of images", number)) for number in (0, 1)
+    )
+    if config.splits == "clean":
+        validation = train
+    return train[:-held_out].sort().values, validation[-held_out:].sort().values
+
+
+def _as_tensors(images: Images) -> tuple[Tensor, Tensor]:
+    # A copy, because torch shares memory with numpy and the images are read-only.
+    return torch.tensor(images.pixels), torch.tensor(images.labels)
+
+
+def _take(images: Tensor, rows: Tensor) -> Tensor:
+    # Several times as fast as indexing, which goes through every dimension.
+    return images.flatten(1).index_select(0, rows).view(-1, *images.shape[1:])
+
+
+def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
+    """Resize a crop of each image, bilinearly, and flip some.
+
+    Args:
+        images: ``[batch, channels, rows, columns]``, square.
+        crops: One per image.
+        size: Rows and columns of the result.
+    """
+    last = images.shape[-1] - 1
+    centres = (np.arange(size, dtype=np.float32) + 0.5) / size
+    across = np.where(crops.flipped[:, None], centres[::-1], centres)
+    at = np.stack((across, np.broadcast_to(centres, across.shape)))
+    start = np.stack((crops.left, crops.top)).astype(np.float32)[..., None]
+    length = np.stack((crops.width, crops.height)).astype(np.float32)[..., None]
+    inside = np.clip(at * length - 0.5, 0.0, length - 1.0)
+    # From pixel numbers to the corners -1 and 1.
+    x, y = torch.from_numpy((start + inside) * np.float32(2 / last) - 1)
+    grid = images.new_empty(len(images), size, size, 2)
+    grid[..., 0], grid[..., 1] = x[:, None, :], y[:, :, None]
+    return F.grid_sample(images, grid, mode="bilinear", align_corners=True)
+
+
+def load(config: ImageTaskConfig) -> ImageTask:
+    """Return the task."""
+    return ImageTask(config)

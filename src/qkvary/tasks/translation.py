@@ -1,0 +1,287 @@
+"""Translation: German sentences for English ones, or the other way round."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from qkvary.arch.networks import EncoderDecoderConfig, Network
+from qkvary.data.epochs import epoch_batch
+from qkvary.data.translations import Sentences, load_translations
+from qkvary.data.word_tokenizer import BEGIN, END, PADDING, WordTokenizer
+from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.packages import require
+from qkvary.tasks.bleu import sacrebleu_score, word_bleu
+from qkvary.tasks.config import TranslationTaskConfig
+from qkvary.tasks.contract import (
+    ALL_ROWS,
+    IGNORE_INDEX,
+    SINGLE_PROCESS_CONTEXT,
+    AttentionExample,
+    Batch,
+    EvaluationContext,
+    Generate,
+    Split,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """A split in tokens: sources with both marks, targets with both marks."""
+
+    sources: Sequence[Sequence[int]]
+    targets: Sequence[Sequence[int]]
+
+
+class TranslationTask:
+    """Translate sentences with an encoder-decoder.
+
+    Loss: the divergence of the network from label-smoothed targets, in nats per word of the target
+    and its end; ``as-published`` divides by the padding too, which adds nothing (``loss``), and
+    reports the loss per word beside it (``token_loss``).
+
+    Translations are greedy. ``bleu`` is sacreBLEU of sentences, from 0 to 100, against the
+    references as they are distributed. ``published_bleu`` is that of paper 2's code, from 0 to 1:
+    of words, rare ones alike, with the marks of beginning and end kept in both, which inflates it.
+
+    Words are learnt from the training split alone.
+
+    Source: Borji 2023 (Key-Value Transformer), section 3.6, and its code. Differs from it in the
+    rule that finds words: the code uses those of spaCy.
+    """
+
+    higher_is_better = True
+    tokenizer = None
+
+    def __init__(self, config: TranslationTaskConfig) -> None:
+        """Read the sentences and learn the words.
+
+        Raises:
+            UsageError: if the files or sacreBLEU are missing, or a sentence is too long.
+            DamagedError: if a file is damaged, or the files are others.
+        """
+        require("sacrebleu")
+        self.config = config
+        self.data = load_translations(config.data)
+        if self.data.fingerprint != config.data_sha256:
+            raise DamagedError(
+                f"expected the files of {config.data} with sha256 {config.data_sha256}, got "
+                f"{self.data.fingerprint}"
+            )
+        train = self.data.splits["train"]
+        self.source_words, self.target_words = (
+            WordTokenizer.learn(train[language], min_count=config.min_count)
+            for language in (config.source, config.target)
+        )
+        self._splits = {split: self._encode(some) for split, some in self.data.splits.items()}
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return self.config.metric
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Fingerprint of the files."""
+        return self.data.fingerprint
+
+    def build(self, network: Network, seed: int) -> EncoderDecoder:
+        """Build the encoder-decoder.
+
+        Raises:
+            ValueError: if the network is not an encoder-decoder that fits the words.
+        """
+        sizes = (self.source_words.vocabulary, self.target_words.vocabulary, PADDING)
+        if (
+            not isinstance(network, EncoderDecoderConfig)
+            or (network.source_vocabulary, network.vocabulary, network.padding) != sizes
+            or network.max_tokens < self.config.max_tokens
+        ):
+            raise ValueError(
+                f"expected an EncoderDecoderConfig with a source_vocabulary of {sizes[0]:,}, a "
+                f"vocabulary of {sizes[1]:,}, the padding {PADDING} and at least "
+                f"{self.config.max_tokens} max_tokens for task translation, got {network}"
+            )
+        return EncoderDecoder(network, seed=seed)
+
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
+        """Return the next pairs of the epoch's shuffled order; drop a last partial batch.
+
+        Raises:
+            ValueError: if a batch is larger than the training split.
+        """
+        pairs = self._splits["train"]
+        order = epoch_batch(len(pairs.sources), batch_size, step=step, seed=seed)
+        return self._make_batch(pairs, order.tolist(), rows)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of the protocol."""
+        return self._loss_sum(model, batch) / max(1, batch.counted)
+
+    def evaluate(
+        self, model: nn.Module, split: Split, context: EvaluationContext = SINGLE_PROCESS_CONTEXT, /
+    ) -> dict[str, float]:
+        """Score a split: the losses, ``bleu`` and ``published_bleu``."""
+        pairs = self._splits[split]
+        device = next(model.parameters()).device
+        total, words, means = 0.0, 0, list[float]()
+        with torch.inference_mode():
+            for batch in self._batches(pairs):
+                found = self._loss_sum(model, batch.to(device)).item()
+                total, words = total + found, words + _count_words(batch.targets)
+                means.append(found / batch.counted)
+            answers = self.translate(model, split, context.generate)
+        references = [sentence[1:-1] for sentence in pairs.targets]
+        written = [self.target_words.decode(answer) for answer in answers]
+        scores = {
+            "bleu": sacrebleu_score(written, self.data.splits[split][self.config.target]),
+            "published_bleu": word_bleu(
+                [self._mark(answer) for answer in answers],
+                [(BEGIN, *reference, END) for reference in references],
+            ),
+        }
+        if self.config.protocol == "clean":
+            return {"loss": total / words, **scores}
+        # The published code averages the means of its batches.
+        return {"loss": statistics.fmean(means), "token_loss": total / words, **scores}
+
+    def translate(
+        self, model: nn.Module, split: Split, generate: Generate | None = None
+    ) -> list[tuple[int, ...]]:
+        """Translate the sources of a split greedily.
+
+        Args:
+            model: The network, in evaluation mode.
+            split: The split.
+            generate: Decodes with a cache. Without it, and for ``published-code``, every step
+                reads the whole translation again.
+
+        Returns:
+            The tokens of each translation, without the marks.
+        """
+        # A training wrapper such as DDP only has ``forward``.
+        network = cast("EncoderDecoder", getattr(model, "module", model))
+        device = next(model.parameters()).device
+        most, answers = self.config.max_tokens, list[tuple[int, ...]]()
+        stepwise = network.config.cross_sharing != "published-code"
+        with torch.inference_mode():
+            for batch in self._batches(self._splits[split]):
+                source = cast("Tensor", batch.source).to(device)
+                if generate is None or not stepwise:
+                    answers += _translate_whole(network, source, most)
+                    continue
+                memory, mask = network.encode(source)
+                answers += generate(
+                    network,
+                    [(BEGIN,)] * len(source),
+                    max_new_tokens=most,
+                    stop_tokens=(END,),
+                    new_cache=lambda limit, memory=memory, mask=mask: EncoderDecoderCache(
+                        network.config, memory, mask, max_tokens=limit
+                    ),
+                )
+        return answers
+
+    def attention_example(self, model: nn.Module) -> AttentionExample | None:
+        """Return the maps of cross attention over the first validation source.
+
+        Rows are the words of the reference, columns those of the source.
+        """
+        if not isinstance(model, EncoderDecoder):
+            raise TypeError(f"expected an EncoderDecoder, got {type(model).__name__}")
+        pairs, device = self._splits["validation"], next(model.parameters()).device
+        source = torch.tensor([pairs.sources[0]], device=device)
+        target = torch.tensor([pairs.targets[0][:-1]], device=device)
+        with torch.inference_mode():
+            maps = model.cross_maps(target, source)[0]
+        return AttentionExample(
+            maps=maps,
+            tokens=tuple(self.source_words.words[token].strip() for token in pairs.sources[0]),
+            targets=(None,) * target.shape[1],
+        )
+
+    def _encode(self, sentences: Sentences) -> _Pairs:
+        config = self.config
+        sources, targets = (
+            [[BEGIN, *words.encode(sentence), END] for sentence in side]
+            for words, side in (
+                (self.source_words, sentences[config.source]),
+                (self.target_words, sentences[config.target]),
+            )
+        )
+        # The last token of a target is no input.
+        longest = max(*map(len, sources), *(len(target) - 1 for target in targets))
+        if longest > config.max_tokens:
+            raise UsageError(
+                f"expected sentences of at most {config.max_tokens} tokens in {config.data}, got "
+                f"one of {longest}: raise max_tokens"
+            )
+        return _Pairs(sources, targets)
+
+    def _batches(self, pairs: _Pairs) -> Iterator[Batch]:
+        size = self.config.evaluation_batch_size
+        for start in range(0, len(pairs.sources), size):
+            yield self._make_batch(pairs, range(start, min(start + size, len(pairs.sources))))
+
+    def _make_batch(self, pairs: _Pairs, order: Sequence[int], rows: slice = ALL_ROWS) -> Batch:
+        """Return pairs as tensors, padded to the longest of the whole batch."""
+        source = _pad([pairs.sources[index] for index in order])[rows]
+        target = _pad([pairs.targets[index] for index in order])[rows]
+        targets = target[:, 1:]
+        if self.config.protocol == "clean":
+            # Otherwise padding counts, so that it dilutes the loss.
+            targets = targets.masked_fill(targets == PADDING, IGNORE_INDEX)
+        return Batch(inputs=target[:, :-1], targets=targets, source=source)
+
+    def _loss_sum(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the sum of the losses of all words."""
+        return model(
+            batch.inputs,
+            source=batch.source,
+            targets=batch.targets.masked_fill(batch.targets == PADDING, IGNORE_INDEX),
+            smoothing=self.config.label_smoothing,
+        )
+
+    def _mark(self, answer: Sequence[int]) -> tuple[int, ...]:
+        """Return a translation with the marks that the published code keeps."""
+        is_ended = len(answer) < self.config.max_tokens
+        return (BEGIN, *answer, END) if is_ended else (BEGIN, *answer)
+
+
+def _count_words(targets: Tensor) -> int:
+    return int(((targets != PADDING) & (targets != IGNORE_INDEX)).sum())
+
+
+def _pad(rows: Sequence[Sequence[int]]) -> Tensor:
+    padded = torch.full((len(rows), max(map(len, rows))), PADDING)
+    for index, row in enumerate(rows):
+        padded[index, : len(row)] = torch.tensor(row)
+    return padded
+
+
+def _translate_whole(
+    model: EncoderDecoder, source: Tensor, max_new_tokens: int
+) -> list[tuple[int, ...]]:
+    """Translate a batch greedily without a cache, as the published code does."""
+    tokens = torch.full((len(source), 1), BEGIN, device=source.device)
+    ended = torch.zeros(len(source), dtype=torch.bool, device=source.device)
+    for _ in range(max_new_tokens):
+        features = model.features(tokens, source=source)
+        new = model.head(features[:, -1]).argmax(dim=-1)
+        tokens = torch.cat((tokens, new[:, None]), dim=1)
+        ended |= new == END
+        if ended.all():
+            break
+    rows = cast("list[list[int]]", tokens[:, 1:].tolist())
+    return [tuple(row[: row.index(END)] if END in row else row) for row in rows]
+
+
+def load(config: TranslationTaskConfig) -> TranslationTask:
+    """Return the task."""
+    return TranslationTask(config)

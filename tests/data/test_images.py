@@ -1,0 +1,272 @@
+"""Image data sets: their files in every compression, and every way that a file can be wrong."""
+
+import gzip
+import hashlib
+import io
+import lzma
+import struct
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qkvary.data import images
+from qkvary.data.downloads import DownloadError
+from qkvary.data.image_sets import IMAGE_SETS, Archive
+from qkvary.data.images import load_images
+from qkvary.storage.errors import DamagedError, UsageError
+from tests.data.small_images import (
+    describe_small,
+    draw,
+    pack_idx,
+    small_contents,
+    write_files,
+)
+
+GREY, COLOUR = "mnist", "cifar10-15k"
+IMAGES = "train-images-idx3-ubyte"
+LABELS = "train-labels-idx1-ubyte"
+BATCH = "data_batch_1.bin"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data root with a small set like MNIST and one like CIFAR-10, and an empty cache."""
+    monkeypatch.setenv("QKVARY_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    load_images.cache_clear()
+    for like in (GREY, COLOUR):
+        contents = small_contents(like, train=11, test=5, classes=10)
+        about = describe_small(like, contents, train=11, test=5)
+        monkeypatch.setitem(IMAGE_SETS, like, about)
+        write_files(tmp_path / "data" / about.folder, contents)
+    return tmp_path / "data"
+
+
+def test_what_is_known_of_the_published_sets() -> None:
+    shapes = {
+        about.name: (about.train_images, about.test_images, about.pixels.channels, about.classes)
+        for about in IMAGE_SETS.values()
+    }
+    assert shapes["mnist"] == shapes["fashion-mnist"] == (60_000, 10_000, 1, 10)
+    assert shapes["cifar10"] == (50_000, 10_000, 3, 10)
+    assert shapes["cifar100"] == (50_000, 10_000, 3, 100)
+    assert shapes["cifar10-15k"] == (15_000, 3_000, 3, 10)
+    assert shapes["cifar100-10k"] == (10_000, 2_000, 3, 100)
+    assert len({about.fingerprint for about in IMAGE_SETS.values()}) == len(IMAGE_SETS)
+    assert shapes["tiny-imagenet"] == (100_000, 10_000, 3, 200)
+    assert shapes["tiny-imagenet-20"] == (10_000, 1_000, 3, 20)
+    files = [about.files for about in IMAGE_SETS.values() if about.format != "folders"]
+    sums = [sha256 for one in files for sha256 in one.values()]
+    assert len(set(sums)) == len(sums)
+    assert all(len(sha256) == 64 for sha256 in sums)
+
+
+@pytest.mark.usefixtures("root")
+def test_grey_images_are_those_of_the_files() -> None:
+    loaded = load_images(GREY)
+    assert loaded.train.pixels.dtype == np.uint8
+    np.testing.assert_array_equal(loaded.train.pixels, draw(11, 6, 6, seed=0)[:, None])
+    np.testing.assert_array_equal(loaded.train.labels, draw(11, seed=10, below=10))
+    np.testing.assert_array_equal(loaded.test.pixels, draw(5, 6, 6, seed=1)[:, None])
+    assert load_images(GREY) is loaded
+    with pytest.raises(ValueError, match="read-only"):
+        loaded.train.pixels[0] = 0
+
+
+@pytest.mark.usefixtures("root")
+def test_colour_images_are_those_of_the_files_in_their_order() -> None:
+    loaded = load_images(COLOUR)
+    np.testing.assert_array_equal(loaded.train.pixels, draw(11, 3, 32, 32, seed=0))
+    np.testing.assert_array_equal(loaded.train.labels, draw(11, seed=10, below=10))
+    np.testing.assert_array_equal(loaded.test.labels, draw(5, seed=11, below=10))
+
+
+def test_the_second_label_of_a_hundred_classes_counts() -> None:
+    pixels = draw(2, 3, 32, 32, seed=3)
+    records = b"".join(bytes([7, 90 + n]) + image.tobytes() for n, image in enumerate(pixels))
+    found, labels = images.read_cifar(records, "here", classes=100)
+    np.testing.assert_array_equal(found, pixels)
+    assert labels.tolist() == [90, 91]
+
+
+@pytest.mark.parametrize(("end", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress)])
+def test_compressed_files_are_the_same(
+    root: Path, end: str, pack: Callable[[bytes], bytes]
+) -> None:
+    plain = root / "mnist" / IMAGES
+    Path(f"{plain}{end}").write_bytes(pack(plain.read_bytes()))
+    plain.unlink()
+    np.testing.assert_array_equal(load_images(GREY).train.pixels[:, 0], draw(11, 6, 6, seed=0))
+
+
+def damaged_gzip(data: bytes) -> bytes:
+    packed = bytearray(gzip.compress(data))
+    packed[12] ^= 255
+    return bytes(packed)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (IMAGES, lambda data: data[:-1], "412 bytes in .*/train-images.* by its header, got 411"),
+        (IMAGES, lambda _: b"\x89PNG\r\n", "expected an IDX file in .*, got one that begins 89 50"),
+        (IMAGES, lambda _: b"", "expected an IDX file in .*, got one that begins $"),
+        (IMAGES, lambda data: data[:10], "expected a header of 16 bytes in .*, got 10 bytes"),
+        (IMAGES, lambda data: data[:2] + b"\r" + data[3:], "unsigned bytes .type 8. in .*type 13"),
+        (
+            IMAGES,
+            lambda _: struct.pack(">4B3I", 0, 0, 8, 3, 2**31, 2**31, 2**31),
+            "9,903,520,314,283,042,199,192,993,808 bytes in",
+        ),
+        (IMAGES, lambda _: pack_idx(draw(11, 6, 5, seed=0)), r"images of \(1, 6, 6\) with one"),
+        (LABELS, lambda _: pack_idx(draw(10, seed=0, below=10)), r"got \(11, 1, 6, 6\) and \(10,"),
+        (LABELS, lambda data: data[:-1] + b"\x0a", "expected labels below 10 in .*, got 10"),
+        (LABELS, lambda data: data[:-1] + b"\x09", "sha256 .* in .*labels.*, got"),
+    ],
+)
+def test_a_grey_file_that_is_wrong_is_refused(
+    root: Path, name: str, change: Callable[[bytes], bytes], message: str
+) -> None:
+    path = root / "mnist" / name
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(DamagedError, match=message) as error:
+        load_images(GREY)
+    assert str(path) in str(error.value)
+    assert not (root.parent / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("end", "change", "message"),
+    [
+        ("", lambda data: data[:-1], "records of 3,073 bytes in .*, got 9,218 bytes"),
+        ("", lambda data: b"\x0a" + data[1:], "expected labels below 10 in .*, got 10"),
+        ("", lambda _: b"", "records of 3,073 bytes in .*, got 0 bytes"),
+        (".gz", lambda data: gzip.compress(data)[:-9], "data_batch_1.bin.gz is incomplete"),
+        (".gz", damaged_gzip, "expected gzip data in .*, got other data"),
+        (".xz", lambda data: lzma.compress(data)[:-9], "data_batch_1.bin.xz is incomplete"),
+        (".xz", lambda data: data, "expected xz data in .*, got other data"),
+        (
+            ".gz",
+            lambda _: gzip.compress(bytes(50_001)),
+            "expected at most 50,000 bytes in .*, got more",
+        ),
+        (
+            ".xz",
+            lambda _: lzma.compress(bytes(50_001)),
+            "expected at most 50,000 bytes in .*, got more",
+        ),
+    ],
+)
+def test_a_colour_file_that_is_wrong_is_refused(
+    root: Path,
+    end: str,
+    change: Callable[[bytes], bytes],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(images, "LARGEST_FILE", 50_000)
+    path = root / "cifar10" / BATCH
+    data = change(path.read_bytes())
+    path.unlink()
+    Path(f"{path}{end}").write_bytes(data)
+    with pytest.raises(DamagedError, match=message):
+        load_images(COLOUR)
+
+
+def test_a_subset_in_the_place_of_the_complete_set_is_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete = replace(
+        IMAGE_SETS[COLOUR],
+        name="cifar10",
+        train=dict.fromkeys(IMAGE_SETS[COLOUR].train, "0" * 64),
+    )
+    monkeypatch.setitem(IMAGE_SETS, "cifar10", complete)
+    with pytest.raises(
+        DamagedError, match=r"a file of cifar10 .*, which is that of .* cifar10-15k"
+    ):
+        load_images("cifar10")
+    assert root.exists()
+
+
+def test_a_set_that_is_not_here_is_said_to_be(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "cifar10" / BATCH).unlink()
+    with pytest.raises(
+        UsageError, match=r"a subset, .* put data_batch_1.bin .* into cifar10 below"
+    ):
+        load_images(COLOUR)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (root / "mnist" / LABELS).unlink()
+    with pytest.raises(UsageError, match="mnist is not on this machine and HF_HUB_OFFLINE is set"):
+        load_images(GREY)
+    with pytest.raises(UsageError, match="expected an image data set, got 'mnits'; did you mean"):
+        load_images("mnits")
+
+
+def test_a_missing_file_is_downloaded_and_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, asked = root / "mnist" / LABELS, list[str]()
+    data = path.read_bytes()
+    path.unlink()
+
+    def fetch(url: str, **_: object) -> bytes:
+        asked.append(url)
+        return gzip.compress(data)
+
+    monkeypatch.setattr(images, "fetch", fetch)
+    first = load_images(GREY)
+    load_images.cache_clear()
+    np.testing.assert_array_equal(load_images(GREY).train.labels, first.train.labels)
+    assert asked == [f"{IMAGE_SETS[GREY].origin}{LABELS}.gz"]
+    assert (root.parent / "cache" / "mnist" / f"{LABELS}.gz").is_file()
+
+
+def archive(contents: dict[str, bytes], folder: str) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as members:
+        for name, data in contents.items():
+            about = tarfile.TarInfo(f"{folder}/{name}")
+            about.size = len(data)
+            members.addfile(about, io.BytesIO(data))
+    return made.getvalue()
+
+
+def test_an_archive_is_unpacked_in_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = small_contents(COLOUR, train=11, test=5, classes=10)
+    packed = archive(contents, "cifar10")
+    about = replace(
+        IMAGE_SETS[COLOUR],
+        origin=Archive(url="https://x/y.tar.gz", sha256=hashlib.sha256(packed).hexdigest()),
+    )
+    monkeypatch.setitem(IMAGE_SETS, COLOUR, about)
+    monkeypatch.setattr(images, "fetch", lambda *_, **__: packed)
+    for name in contents:
+        (root / "cifar10" / name).unlink()
+    np.testing.assert_array_equal(load_images(COLOUR).train.labels, draw(11, seed=10, below=10))
+    kept = root.parent / "cache" / "cifar10"
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == contents
+
+
+@pytest.mark.parametrize("is_archive", [False, True])
+def test_a_download_that_is_another_file_is_not_kept(
+    root: Path, monkeypatch: pytest.MonkeyPatch, is_archive: bool
+) -> None:
+    like = COLOUR if is_archive else GREY
+    origin = Archive(url="https://x/", sha256="0" * 64) if is_archive else "https://x/"
+    about = replace(IMAGE_SETS[like], origin=origin)
+    monkeypatch.setitem(IMAGE_SETS, like, about)
+    (root / about.folder / next(iter(about.train))).unlink()
+    monkeypatch.setattr(
+        images,
+        "fetch",
+        lambda *_, **__: gzip.compress(bytes(3_073)),
+    )
+    with pytest.raises(
+        DownloadError, match=r"its sha256 differs|downloaded train-images.* differs"
+    ):
+        load_images(like)
+    assert not (root.parent / "cache").exists()

@@ -1,0 +1,128 @@
+"""Multi30k and corpora like it: found, verified, and refused with the name of the file."""
+
+import gzip
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from qkvary.data import translations
+from qkvary.data.checksums import MULTI30K_FILES, MULTI30K_SHA256
+from qkvary.data.translations import fingerprint, load_translations
+from qkvary.storage.errors import DamagedError, UsageError
+
+STEMS = ("train", "val", "test_2016_flickr")
+
+
+@pytest.fixture(autouse=True)
+def _read_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    load_translations.cache_clear()
+    monkeypatch.delenv("QKVARY_DATA", raising=False)
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def write(folder: Path, **other: bytes) -> Path:
+    """A corpus of three lines a split, with some files of another content."""
+    folder.mkdir(parents=True)
+    for stem in STEMS:
+        for language in ("de", "en"):
+            name = f"{stem}.{language}"
+            text = "".join(f"{name} {number}\n" for number in range(3)).encode()
+            content = other.get(name.replace(".", "_"), gzip.compress(text, mtime=0))
+            (folder / f"{name}.gz").write_bytes(content)
+    return folder
+
+
+def sums_of(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def test_the_fingerprint_of_multi30k_is_that_of_its_files() -> None:
+    assert fingerprint(MULTI30K_FILES) == MULTI30K_SHA256
+    assert set(MULTI30K_FILES) == {f"{stem}.{end}.gz" for stem in STEMS for end in ("de", "en")}
+
+
+def test_a_folder_is_read_line_by_line(tmp_path: Path) -> None:
+    folder = write(tmp_path / "corpus", val_de=gzip.compress("Ä \r\nzwei\n  3".encode()))
+    corpus = load_translations(str(folder))
+    assert corpus.splits["train"]["en"] == ("train.en 0", "train.en 1", "train.en 2")
+    assert corpus.splits["validation"]["de"] == ("Ä", "zwei", "3")
+    assert corpus.fingerprint == fingerprint(sums_of(folder))
+
+
+@pytest.mark.parametrize("place", ["QKVARY_DATA", "QKVARY_CACHE"])
+def test_multi30k_is_found_and_verified(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "data" / "multi30k")
+    monkeypatch.setenv(place, str(folder.parent))
+    with pytest.raises(DamagedError, match=r"expected .*train\.de\.gz with sha256 726e39b2fa9e"):
+        load_translations()
+    monkeypatch.setattr(translations, "MULTI30K_FILES", sums_of(folder))
+    assert load_translations().splits["test"]["de"][2] == "test_2016_flickr.de 2"
+
+
+def test_what_is_missing_is_downloaded_and_verified_before_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "web")
+    asked: list[str] = []
+
+    def fetch(url: str, *, limit: int) -> bytes:
+        asked.append(url)
+        return (folder / url.rpartition("/")[2]).read_bytes()[:limit]
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setattr(translations, "fetch", fetch)
+    with pytest.raises(DamagedError, match=r"expected https://.*/task1/raw/train\.de\.gz with sha"):
+        load_translations()
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.setattr(translations, "MULTI30K_FILES", sums_of(folder))
+    first = load_translations()
+    assert sums_of(tmp_path / "cache" / "multi30k") == sums_of(folder)
+    load_translations.cache_clear()
+    assert load_translations() == first
+    # One that was refused, and all of them once.
+    assert len(asked) == 1 + 6
+
+
+LINES = gzip.compress(b"one\ntwo\nthree\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            gzip.compress(b"one\ntwo\n"),
+            r"as many lines in each .*, got 3 in .*de.gz and 2 in .*en.gz",
+        ),
+        (gzip.compress(b"one\n\nthree"), r"on every line of .*val.en.gz, got none on line 2"),
+        (gzip.compress(b""), r"on every line of .*val.en.gz, got none on line 1"),
+        (gzip.compress(b"one\n\xff\n"), r"expected gzip data of UTF-8 text in .*en.gz, got 'utf-8"),
+        (b"one\ntwo\nthree\n", r"expected gzip data of UTF-8 text in .*val.en.gz, got Error -3"),
+        (LINES[:-9], r"expected a whole gzip file of at most .* in .*val.en.gz"),
+        (b"", r"expected a whole gzip file of at most .* in .*val.en.gz"),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name(content: bytes, message: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "corpus", val_en=content)
+    with pytest.raises(DamagedError, match=message) as found:
+        load_translations(str(folder))
+    assert found.value.exit_code == 3
+
+
+def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translations, "LARGEST_FILE", 1_000)
+    folder = write(tmp_path / "corpus", train_de=gzip.compress(b"a" * 10_000))
+    with pytest.raises(DamagedError, match=r"at most 1,000 bytes of text in .*train\.de\.gz"):
+        load_translations(str(folder))
+
+
+def test_what_is_not_there_is_said_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"multi30k/train\.de\.gz is not on this machine: put it"):
+        load_translations()
+    folder = write(tmp_path / "corpus")
+    (folder / "val.en.gz").unlink()
+    with pytest.raises(UsageError, match=r"val\.en\.gz cannot be read: No such file"):
+        load_translations(str(folder))

@@ -1,0 +1,36 @@
+import dataclasses
+
+import torch
+import torch.nn.functional as F
+
+from qkvary.nn.encoder import Encoder
+from tests.contracts.variant_cases import make_encoder_config, randomize
+
+TOKENS = torch.tensor([[1, 12, 3, 3, 0, 7, 5], [0, 0, 9, 2, 11, 4, 6]])
+
+
+def test_a_one_hot_vector_is_its_token() -> None:
+    config = make_encoder_config("Q-K=V")
+    reader = Encoder(dataclasses.replace(config, reads_vectors=True)).double()
+    encoder = Encoder(config).double()
+    for network in (reader, encoder):
+        randomize(network, seed=3)
+    vectors = F.one_hot(TOKENS, config.vocabulary).double()
+    torch.testing.assert_close(reader(vectors), encoder(TOKENS), rtol=0, atol=1e-12)
+    maps = reader.attention_maps(vectors), encoder.attention_maps(TOKENS)
+    torch.testing.assert_close(*maps, rtol=0, atol=1e-12)
+
+
+def test_dropout_drops_numbers_of_a_vector() -> None:
+    config = dataclasses.replace(
+        make_encoder_config("QKV"), reads_vectors=True, input_dropout=0.5, num_layers=1
+    )
+    network = Encoder(config).train()
+    vectors = torch.ones(1, 7, config.vocabulary)
+    torch.manual_seed(1)
+    kept = F.dropout(vectors, 0.5)
+    torch.manual_seed(1)
+    found = network(vectors)
+    still = Encoder(dataclasses.replace(config, input_dropout=0.0)).train()
+    still.load_state_dict(network.state_dict())
+    torch.testing.assert_close(found, still(kept))

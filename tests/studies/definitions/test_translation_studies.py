@@ -1,0 +1,86 @@
+"""The translation studies have the published sizes, and each protocol what it says."""
+
+from pathlib import Path
+
+import pytest
+
+from qkvary.arch.networks import EncoderDecoderConfig
+from qkvary.data.translations import load_translations
+from qkvary.literature.figures import load_published
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.studies.catalog import load_study
+from qkvary.studies.results.published_comparison import _fits
+from qkvary.studies.running.data_sets import prepare_sets
+from qkvary.studies.study import Study
+from qkvary.tasks.config import TranslationTaskConfig
+from qkvary.training.schedules import learning_rate
+
+PROTOCOLS = {
+    ("translation-published", None): ("as-published", "published-code"),
+    ("translation-published", "clean"): ("clean", "none"),
+    ("translation-paper", None): ("as-published", "none"),
+    ("translation-paper", "clean"): ("clean", "none"),
+    ("translation-quick", None): ("clean", "none"),
+    ("translation-quick", "as-published"): ("as-published", "published-code"),
+}
+
+
+def tasks_of(study: Study) -> list[TranslationTaskConfig]:
+    return [one.task for one in study.settings if isinstance(one.task, TranslationTaskConfig)]
+
+
+@pytest.mark.parametrize(("name", "protocol"), PROTOCOLS)
+def test_a_protocol_is_what_it_says(name: str, protocol: str | None) -> None:
+    study = load_study(name, protocol)
+    networks = [one.network for one in study.settings]
+    assert all(isinstance(network, EncoderDecoderConfig) for network in networks)
+    found = {
+        (task.protocol, network.cross_sharing)  # type: ignore[attr-defined]
+        for task, network in zip(tasks_of(study), networks, strict=True)
+    }
+    assert found == {PROTOCOLS[name, protocol]}
+    assert study.name == name + (f"-{protocol}" if protocol else "")
+
+
+def test_the_grid_is_the_published_one() -> None:
+    study = load_study("translation-published")
+    assert len(study.settings) == 2 * 3 * 2 * 2
+    assert len({cell.run_key for cell in study.cells()}) == 24 * 3 * 2
+    for setting in study.settings:
+        training, width = setting.training, setting.network.d_model
+        assert (training.steps, training.batch_size) == (20 * 580, 50)
+        peak = training.optimizer.learning_rate
+        for step in (1, 4_000, 11_600):
+            rate = learning_rate(training.schedule, peak=peak, step=step - 1, steps=training.steps)
+            expected = width**-0.5 * min(step**-0.5, step * 4_000**-1.5)
+            assert rate == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_repaired_code_and_the_repaired_text_are_the_same_runs() -> None:
+    code, text = (load_study(f"translation-{name}", "clean") for name in ("published", "paper"))
+    assert [one.run_key for one in code.cells()] == [one.run_key for one in text.cells()]
+
+
+def test_every_published_column_has_one_setting() -> None:
+    study = load_study("translation-published")
+    for column in load_published("key-value-notebook-translation").columns:
+        fitting = [one.name for one in study.settings if _fits(one, column)]
+        _, width, heads, *_ = column.key.split("_")
+        assert fitting == [f"en-de-d{width}-L2-H{heads}"]
+        assert column.metric in ("published_bleu", "loss")
+
+
+def test_missing_and_damaged_sentences_end_a_study_before_its_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = load_study("translation-quick").cells()
+    monkeypatch.setenv("QKVARY_DATA", str(tmp_path))
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    load_translations.cache_clear()
+    with pytest.raises(UsageError, match=r"multi30k/train\.de\.gz is not on this machine"):
+        prepare_sets(cells, pytest.fail)
+    (tmp_path / "multi30k").mkdir()
+    (tmp_path / "multi30k" / "train.de.gz").write_bytes(b"words")
+    with pytest.raises(DamagedError, match=r"expected gzip data of UTF-8 text in .*train\.de\.gz"):
+        prepare_sets(cells, pytest.fail)

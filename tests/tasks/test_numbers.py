@@ -1,0 +1,145 @@
+"""The number task: windows, splits, and what solvers score that are known beforehand."""
+
+import re
+from collections.abc import Mapping
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qkvary.data.number_words import END, load_number_words
+from qkvary.studies.protocols import NUMBER_BATCH, NUMBER_FLOORS, NUMBER_STEPS_PER_EPOCH
+from qkvary.tasks.config import NumberProtocol, NumberTaskConfig
+from qkvary.tasks.contract import Split
+from qkvary.tasks.numbers import NumberTask
+
+PROTOCOLS: tuple[NumberProtocol, ...] = get_args(NumberProtocol)
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+
+def make(context: int = 16, protocol: NumberProtocol = "as-published") -> NumberTask:
+    return NumberTask(NumberTaskConfig(context=context, protocol=protocol))
+
+
+def words(protocol: NumberProtocol) -> list[int]:
+    return load_number_words(complete=protocol == "clean").codes.tolist()
+
+
+class Solver(nn.Module):
+    """Answers by frequencies or from a list; records the windows that it read."""
+
+    def __init__(
+        self, frequencies: Tensor | None = None, answers: Mapping[str, list[int]] | None = None
+    ) -> None:
+        super().__init__()
+        self.placed = nn.Parameter(torch.zeros(1))
+        self.frequencies, self.answers = frequencies, answers or {}
+        self.asked: list[list[int]] = []
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        self.asked += tokens.tolist()
+        if self.frequencies is not None:
+            return self.frequencies.log().expand(*tokens.shape, -1)
+        answers = [self.answers[str(row)] for row in tokens.tolist()]
+        return 100.0 * nn.functional.one_hot(torch.tensor(answers), 30)
+
+
+def asked(task: NumberTask, split: Split) -> list[list[int]]:
+    solver = Solver(torch.full((30,), 1 / 30))
+    task.evaluate(solver, split)
+    return solver.asked
+
+
+def train_windows(task: NumberTask) -> list[list[int]]:
+    """All windows of an epoch of batches of one."""
+    found: dict[str, list[int]] = {}
+    for step in range(10_000):
+        (row,) = task.batch(step, 1, 0).inputs.tolist()
+        if str(row) in found:
+            break
+        found[str(row)] = row
+    return list(found.values())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("context", NUMBER_STEPS_PER_EPOCH)
+def test_windows_of_all_splits_are_the_words_once(context: int, protocol: NumberProtocol) -> None:
+    task, every = make(context, protocol), words(protocol)
+    count = (len(every) - 1) // context
+    expected = [every[start : start + context] for start in range(0, count * context, context)]
+    train, validation, test = train_windows(task), *(asked(task, split) for split in SPLITS)
+    end = int(0.8 * count)
+    if protocol == "as-published":
+        assert sorted(train) == sorted(expected[:end])
+        assert validation == test == expected[end:]
+    else:
+        assert sorted(train + validation + test) == sorted(expected)
+        assert (validation, test) == (expected[8::10], expected[9::10])
+    assert len(train) // NUMBER_BATCH == NUMBER_STEPS_PER_EPOCH[context]
+
+
+def test_published_numbers_of_windows() -> None:
+    found = {n: len(train_windows(make(n))) + len(asked(make(n), "test")) for n in (32, 64, 128)}
+    assert found == {32: 1971, 64: 985, 128: 492}
+
+
+def test_targets_are_the_next_words() -> None:
+    every = words("as-published")
+    batch = make(8).batch(5, 11, 0)
+    for row, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
+        assert row[1:] == targets[:-1]
+        starts = (i for i in range(0, len(every), 8) if every[i : i + 8] == row)
+        assert targets[-1] in {every[start + 8] for start in starts}
+
+
+def test_only_the_clean_splits_have_all_thousands() -> None:
+    thousand, vocabulary = 29, load_number_words(complete=True).vocabulary
+    assert vocabulary[thousand] == "thousand"
+    for protocol, few in (("clean", 0), ("as-published", 7)):
+        before = {
+            vocabulary[row[i - 1]]
+            for row in asked(make(16, protocol), "test")  # type: ignore[arg-type]
+            for i in range(1, 16)
+            if row[i] == thousand
+        }
+        assert len(before) == 9 - few, protocol
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_oracle_scores_one(protocol: NumberProtocol, split: Split) -> None:
+    every = words(protocol)
+    answers = {str(every[i : i + 16]): every[i + 1 : i + 17] for i in range(0, len(every) - 16, 16)}
+    scores = make(16, protocol).evaluate(Solver(answers=answers), split)
+    assert scores == {"loss": pytest.approx(0.0, abs=1e-9), "accuracy": 1.0}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_solvers_that_read_nothing_score_what_the_studies_say(protocol: NumberProtocol) -> None:
+    accuracy, loss = map(float, re.findall(r"\d\.\d+", NUMBER_FLOORS[protocol]))
+    constant = {"as-published": "thousand", "clean": END}[protocol]
+    found: list[tuple[float, float]] = []
+    for context in NUMBER_STEPS_PER_EPOCH:
+        task = make(context, protocol)
+        seen = torch.tensor(train_windows(task)).flatten()
+        frequencies = torch.bincount(seen, minlength=30).double() / len(seen)
+        always = nn.functional.one_hot(torch.tensor(task.vocabulary.index(constant)), 30).double()
+        found.append(
+            (
+                task.evaluate(Solver(always + 1e-9), "test")["accuracy"],
+                task.evaluate(Solver(frequencies), "test")["loss"],
+            )
+        )
+    mean = torch.tensor(found).mean(dim=0).tolist()
+    assert [round(value, places) for value, places in zip(mean, (3, 2), strict=True)] == [
+        accuracy,
+        loss,
+    ]
+
+
+def test_a_window_of_which_there_are_too_few_is_refused() -> None:
+    with pytest.raises(ValueError, match="a context of at most 6,309 words"):
+        make(6_310)
+    with pytest.raises(ValueError, match="unknown protocol 'dirty'; choices: as-published, clean"):
+        NumberTaskConfig(context=16, protocol="dirty")  # type: ignore[arg-type]
