@@ -78,11 +78,7 @@ def test_plain_sequences(label: str, causal: bool) -> None:
     assert compare(make_config(label, causal=causal), PLAIN, batch=1) < GATE
 
 
-<<<<<<< HEAD
-@variant_values("label, causal", LABELS, (True, False))
-=======
-@variant_pairs("label, causal", EVERY_LABEL, (True, False))
->>>>>>> main
+@variant_values("label, causal", EVERY_LABEL, (True, False))
 def test_padding_and_documents(label: str, causal: bool) -> None:
     assert compare(make_config(label, causal=causal), MASKED) < GATE
 
