@@ -1,4 +1,4 @@
-"""What every test stands on: one thread, the same random examples in every run, checked shapes."""
+"""What every test stands on: one thread, and the same random examples in every run."""
 
 import contextlib
 import gc
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from jaxtyping import config, install_import_hook
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -110,10 +109,6 @@ def examples(usual: int) -> settings:
     return settings(max_examples=usual * profile.max_examples // USUAL_EXAMPLES)
 
 
-# Lets tests execute the shapes in the annotations of qkvary.nn. Comes before its import.
-install_import_hook("qkvary.nn", "beartype.beartype")
-config.update("jaxtyping_disable", True)
-
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -156,17 +151,6 @@ def started_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     from qkvary.studies.running import worker_process
 
     monkeypatch.setattr(worker_process, "subprocess", subprocess)
-
-
-@pytest.fixture(scope="module")
-def executed_shapes() -> Iterator[None]:
-    """Execute the shapes in annotations, for files of tests that are about them.
-
-    Elsewhere they are left alone: short calls take several times as long with them.
-    """
-    config.update("jaxtyping_disable", False)
-    yield
-    config.update("jaxtyping_disable", True)
 
 
 @pytest.fixture(scope="session")

@@ -5,16 +5,19 @@ or opened elsewhere is seen, also where the error that follows is the right one.
 """
 
 import io
+import itertools
 import json
 import os
 import pickle  # noqa: TID251 - to be refused
 import sys
 import tarfile
+import traceback
+import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -38,7 +41,40 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         _watch["events"].append((event, arguments[0] if arguments else None))
 
 
-sys.addaudithook(_hook)
+def in_a_fork(*options: Sequence[Any]) -> Callable[[Callable[..., None]], Callable[[Path], None]]:
+    """Make a test of all combinations of options, each in a folder, in a fork with the hook.
+
+    A hook cannot be removed, and would be called millions of times by other tests.
+    """
+
+    def decorate(test: Callable[..., None]) -> Callable[[Path], None]:
+        def run(tmp_path: Path) -> None:
+            with warnings.catch_warnings():
+                # Newer versions of Python warn of other threads; here these only wait for orders.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                child = os.fork()
+            if not child:
+                _try_all(test, itertools.product(*options), tmp_path)
+            assert os.waitpid(child, 0)[1] == 0, (tmp_path / "failure").read_text()
+
+        run.__doc__ = test.__doc__
+        return run
+
+    return decorate
+
+
+def _try_all(test: Callable[..., None], cases: Iterable[Sequence[Any]], folder: Path) -> NoReturn:
+    sys.addaudithook(_hook)
+    code = 1
+    try:
+        for number, case in enumerate(cases):
+            (folder / str(number)).mkdir()
+            test(*case, folder / str(number))
+        code = 0
+    except BaseException:  # noqa: BLE001  the test that waits says it
+        (folder / "failure").write_text(f"{case}\n{traceback.format_exc()}")
+    finally:
+        os._exit(code)
 
 
 @contextmanager
@@ -116,8 +152,7 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", KINDS)
+@in_a_fork(KINDS, NAMES)
 def test_a_pickle_is_refused_for_safety(kind: str, name: str, tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     folder = tmp_path / "model"
@@ -130,8 +165,7 @@ def test_a_pickle_is_refused_for_safety(kind: str, name: str, tmp_path: Path) ->
     assert not canary.exists()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+@in_a_fork(KINDS, ["model.safetensors", "config.json", "tokenizer.json"])
 def test_a_pickle_in_our_folder_is_rejected(kind: str, name: str, tmp_path: Path) -> None:
     canary, folder = tmp_path / "canary", tmp_path / "model"
     save_model(folder, make_model(), CHARACTERS)
@@ -142,7 +176,7 @@ def test_a_pickle_in_our_folder_is_rejected(kind: str, name: str, tmp_path: Path
     assert not canary.exists()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@in_a_fork(KINDS)
 def test_a_pickle_among_stories_is_refused(kind: str, tmp_path: Path) -> None:
     """A folder as llama2.c has it, whose weights are something else."""
     canary = tmp_path / "canary"
@@ -203,7 +237,7 @@ def opened_outside(events: list[tuple[str, Any]], folder: Path) -> list[str]:
     return [path for path in paths if isinstance(path, str) and not path.startswith(inside)]
 
 
-@pytest.mark.parametrize("name", ESCAPES)
+@in_a_fork(ESCAPES)
 def test_no_name_in_a_manifest_leads_out_of_its_folder(name: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"secret")
     folder = tmp_path / "model"
@@ -214,7 +248,7 @@ def test_no_name_in_a_manifest_leads_out_of_its_folder(name: str, tmp_path: Path
     assert opened_outside(events, folder) == []
 
 
-@pytest.mark.parametrize("target", ["../secret", "/etc/hostname", "../model/config.json"])
+@in_a_fork(["../secret", "/etc/hostname", "../model/config.json"])
 def test_a_link_out_of_the_folder_is_not_followed(target: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"secret")
     folder = tmp_path / "model"
@@ -226,7 +260,7 @@ def test_a_link_out_of_the_folder_is_not_followed(target: str, tmp_path: Path) -
     assert opened_outside(events, folder) == []
 
 
-@pytest.mark.parametrize("name", ESCAPES)
+@in_a_fork(ESCAPES)
 def test_no_name_in_a_prepared_set_leads_out_of_its_folder(name: str, tmp_path: Path) -> None:
     source = tiny_set().path
     folder = tmp_path / "set"
@@ -239,7 +273,7 @@ def test_no_name_in_a_prepared_set_leads_out_of_its_folder(name: str, tmp_path: 
     assert opened_outside(events, folder) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@in_a_fork(KINDS)
 def test_a_training_state_that_became_a_pickle_is_refused(kind: str, tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     folder = tmp_path / "checkpoints" / "step-000000000003"
@@ -257,6 +291,7 @@ def test_a_training_state_that_became_a_pickle_is_refused(kind: str, tmp_path: P
     assert not canary.exists()
 
 
+@in_a_fork()
 def test_the_watch_sees_what_it_should(tmp_path: Path) -> None:
     data = pickles(tmp_path / "canary")["protocol 4"]
     with watched() as events:

@@ -113,7 +113,7 @@ def test_unusable_models_are_not_written(tmp_path: Path) -> None:
 def test_no_damage_is_silent(tmp_path: Path) -> None:
     save_model(tmp_path / "sound", make_model(), CHARACTERS)
     silent: list[str] = []
-    for seed in range(trials("DAMAGES", 140)):
+    for seed in range(trials("DAMAGES", 80)):
         generator = random.Random(seed)
         shutil.copytree(tmp_path / "sound", tmp_path / "damaged")
         path = generator.choice(sorted((tmp_path / "damaged").iterdir()))

@@ -172,7 +172,7 @@ def silent(tmp_path: Path, count: int, wanted: Callable[[str], bool] = lambda _n
 
 
 def test_no_damage_is_silent(tmp_path: Path) -> None:
-    assert silent(tmp_path, trials("DAMAGES", 200)) == 0
+    assert silent(tmp_path, trials("DAMAGES", 100)) == 0
 
 
 @pytest.mark.slow

@@ -42,7 +42,10 @@ def test_an_export_is_one_json_document(tmp_path: Path, capsys: pytest.CaptureFi
             ["{llama}", "--out", "{out}", "--to", "gpt2"],
             "that GPT-2 can express, got rotary positions; choices: learned, sinusoidal, none; --",
         ),
-        (["{characters}", "--out", "{out}", "--to", "gpt2"], "that GPT-2 can express, got norms"),
+        (
+            ["{characters}", "--out", "{out}", "--to", "gpt2"],
+            "that GPT-2 can express, got the norm placement post-final",
+        ),
         (["{llama}", "--out", "{characters}"], "it is not overwritten"),
         (["{out}", "--out", "{out}"], "expected a checkpoint"),
     ],

@@ -24,6 +24,7 @@ from tests.contracts.variant_cases import (
     random_input,
     randomize,
     variant_pairs,
+    variant_values,
 )
 from tests.pairwise import pairwise
 from tests.reference.attention import attend
@@ -77,7 +78,7 @@ def test_plain_sequences(label: str, causal: bool) -> None:
     assert compare(make_config(label, causal=causal), PLAIN, batch=1) < GATE
 
 
-@variant_pairs("label, causal", EVERY_LABEL, (True, False))
+@variant_values("label, causal", EVERY_LABEL, (True, False))
 def test_padding_and_documents(label: str, causal: bool) -> None:
     assert compare(make_config(label, causal=causal), MASKED) < GATE
 

@@ -29,11 +29,10 @@ ROW_ONLY = {1: 1, 2: 2, 10: 6, 20: 10, 50: 26}
 @pytest.mark.parametrize("features", FEATURES)
 def test_outputs_and_gradients_are_equal(features: int, per_head: bool) -> None:
     position = PositionConfig(plus_features=features, plus_per_head=per_head)
-    for causal in (True, False):
+    padded = {**PLAIN, "attention_mask": padding_mask()}
+    for causal, call in ((True, MASKED), (False, MASKED), (False, padded)):
         config = make_config("(Q=K-V)+", causal=causal, position=position)
-        assert compare(config, PLAIN, batch=1) < GATE
-        assert compare(config, MASKED) < GATE
-        assert compare(config, {**PLAIN, "attention_mask": padding_mask()}) < GATE
+        assert compare(config, call) < GATE
 
 
 @pytest.mark.parametrize("features", FEATURES)

@@ -20,7 +20,7 @@ from tests.data.merged import merges_of
 from tests.storage.damage import trials
 from tests.storage.quick_disk import quick_folder
 
-FILES = trials("NASTY_FILES", 150)
+FILES = trials("NASTY_FILES", 80)
 ALPHABET = "ab zé戦🙂\u0301\u202e\ufeff\0\x07\x1b\x85\u2028\r\n\t<|>'\"\\{}[],:0"
 folder = pytest.fixture(quick_folder)
 

@@ -22,7 +22,7 @@ from tests.data.small_sets import made_up, make_set, plain_tokens
 from tests.storage.damage import DAMAGES, trials
 
 TEXTS, HELD_OUT = made_up(23, seed=11), made_up(5, seed=12)
-DAMAGED = trials("DATA_DAMAGES", 250)
+DAMAGED = trials("DATA_DAMAGES", 120)
 
 
 @pytest.fixture(scope="module")

@@ -122,7 +122,7 @@ def test_a_published_model_is_llama_with_its_tokenizer(tmp_path: Path) -> None:
 
 def test_networks_without_a_stock_architecture_are_rejected(tmp_path: Path) -> None:
     char_gpt.write_stand_in(tmp_path / "model")
-    with pytest.raises(UsageError, match="expected a network that GPT-2 can express, got norms"):
+    with pytest.raises(UsageError, match="expected a network that GPT-2 can express, got the norm"):
         export_folder(load_checkpoint(tmp_path / "model"), tmp_path / "out", to="gpt2")
     assert not (tmp_path / "out").exists()
 

@@ -230,7 +230,7 @@ def named_and_open(store: Store, path: Path, expected: tuple[Any, ...]) -> bool:
 
 def test_no_damage_is_silent(store: Store, tmp_path: Path) -> None:
     """S6: named, and the run is open again; the wrong answer is never given."""
-    assert silent_damages(store, tmp_path / "spare", trials("DAMAGES", 200)) == []
+    assert silent_damages(store, tmp_path / "spare", trials("DAMAGES", 100)) == []
 
 
 def test_without_digests_damage_would_be_silent(
