@@ -38,7 +38,8 @@ EXTRAS = {
     ),
     "train,hf": ("export tiny-k --out exported",),
     "train,eval": ("evaluate --help",),
-    # Its data is not there; that it can be scored is seen first.
+    # Their data is not there; the packages are imported where it is read and scored.
+    "train,images": ("studies",),
     "train,translation": ("studies",),
 }
 """The commands that each extra is for."""

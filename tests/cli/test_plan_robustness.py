@@ -184,16 +184,16 @@ def test_what_is_published_is_answered(name: str) -> None:
     assert try_one(PUBLISHED[name], name) == ""
 
 
-def test_a_hundred_strange_configurations() -> None:
-    answered, refused = try_many(120)
-    assert answered > 24
-    assert refused > 24
+def test_many_strange_configurations() -> None:
+    answered, refused = try_many(60)
+    assert answered > 12
+    assert refused > 12
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ten_thousand_strange_configurations() -> None:
-    answered, refused = try_many(10_000, start=120)
+    answered, refused = try_many(10_000, start=60)
     assert answered > 1_000
     assert refused > 1_000
 
@@ -219,7 +219,7 @@ def assert_the_most_layers_are_answered(name: str) -> None:
     assert len(count_kinds(read_model(config, name).layers)) < 10
 
 
-@pytest.mark.parametrize("name", ["deepseek-v4-flash", "gemma-4-31b", "t5-small"])
+@pytest.mark.parametrize("name", ["deepseek-v4-flash", "t5-small"])
 def test_the_most_layers_are_no_more_work(name: str) -> None:
     """Ten thousand layers in a family's own pattern: counted by kind, not one by one."""
     assert_the_most_layers_are_answered(name)

@@ -189,11 +189,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, li
         ),
         network=network,
         training=TrainingConfig(
-            steps=250,
-            batch_size=16,
-            optimizer=OptimizerConfig(name="adam", learning_rate=6e-3, gradient_clip=1.0),
+            steps=150,
+            batch_size=8,
+            optimizer=OptimizerConfig(name="adam", learning_rate=1e-2, gradient_clip=1.0),
             schedule=ScheduleConfig(name="cosine_warmup", warmup_steps=20),
-            evaluate_every=250,
+            evaluate_every=150,
         ),
         seed=3,
     )
@@ -201,7 +201,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, li
     outcome = train(run, task, Path(tmp_path_factory.mktemp("trained")))
     assert isinstance(outcome.network, LanguageModel)
     assert isinstance(outcome.metrics["test_loss"], float)
-    assert outcome.metrics["test_loss"] < 2.3
+    assert outcome.metrics["test_loss"] < 2.6
     assert task.tokenizer is not None
     return outcome.network, load_shakespeare().split(0.9)[1].tolist()
 

@@ -1,5 +1,6 @@
 """The llama2.c format by another hand: a writer, the forward pass in float64, a naive tokenizer."""
 
+import functools
 import itertools
 import json
 import struct
@@ -190,11 +191,16 @@ TEXTS = ("the rain in the arena", "an answer, at last!", "I hear  the sea: 5 €
 
 def write_stand_in(folder: Path) -> None:
     """A small model with random weights, its tokenizer, and what this file says that it does."""
+    folder.mkdir(parents=True)
+    for name, data in make_stand_in().items():
+        (folder / name).write_bytes(data)
+
+
+@functools.cache
+def make_stand_in() -> dict[str, bytes]:
+    """The files of the stand-in; plain loops take a while."""
     weights = make_weights(SIZES)
     pieces, scores = make_pieces(SIZES["vocab_size"])
-    folder.mkdir(parents=True)
-    (folder / "model.bin").write_bytes(pack(SIZES, weights))
-    (folder / f"tok{SIZES['vocab_size']}.bin").write_bytes(pack_tokenizer(pieces, scores))
     ids = [1]
     while len(ids) < 31:
         ids.append(int(logits(SIZES, weights, ids)[-1].argmax()))
@@ -215,4 +221,8 @@ def write_stand_in(folder: Path) -> None:
     data = [bytes((t - 3,)) if 3 <= t < 259 else pieces[t] if t > 2 else b"" for t in ids[1:]]
     data[0] = data[0].removeprefix(b" ")
     reference["greedy"]["text"] = b"".join(data).decode("utf-8", "replace")
-    (folder / "reference.json").write_text(json.dumps(reference), "utf-8")
+    return {
+        "model.bin": pack(SIZES, weights),
+        f"tok{SIZES['vocab_size']}.bin": pack_tokenizer(pieces, scores),
+        "reference.json": json.dumps(reference).encode(),
+    }

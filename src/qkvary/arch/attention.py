@@ -3,6 +3,7 @@
 Does not know the blocks around the layer (``arch.networks``).
 """
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import Literal
@@ -312,6 +313,7 @@ class AttentionConfig:
         return baseline_std**2 * self.d_model / (query * key)
 
 
+@functools.cache
 def _residual_rms(form: str, deviation: float) -> float:
     """Root mean square of 1 + f(z) with the two terms independent and z ~ N(0, deviation^2)."""
     if form == "residual":

@@ -1,6 +1,5 @@
 """Describe the images of CIFAR-100 by ResNet-34, once, for the study anomaly-paper."""
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,7 @@ from rich.text import Text
 from qkvary.cli._output import console
 from qkvary.data.feature_sets import FEATURE_SETS
 from qkvary.data.image_features import encode_features, features_path, load_features
-from qkvary.storage.durable import atomic_write_file
+from qkvary.storage.durable import atomic_write_file, remove_dir
 from qkvary.storage.packages import require
 
 Weights = Annotated[
@@ -41,7 +40,7 @@ def command(*, weights: Weights) -> None:
         on_progress=lambda done, total: screen.print(Text(f"{done:,} of {total:,} images")),
     )
     atomic_write_file(path, encode_features(features))
-    shutil.rmtree(parts)
+    remove_dir(parts)
     found = load_features(about.name)
     count = found.train.count + found.test.count
     console().print(Text(f"{count:,} images in {path}"), soft_wrap=True)

@@ -211,8 +211,9 @@ def _changed(path: Path) -> DamagedError:
 def _check_inside(directory: Path, name: str) -> None:
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise UnsafeError(f"expected file names in {directory / MANIFEST_NAME}, got {name!r}")
-    if (directory / name).resolve().parent != directory.resolve():
-        raise UnsafeError(f"{directory / name} links to a file outside its folder; it is not read")
+    path = directory / name
+    if path.is_symlink() and path.resolve().parent != directory.resolve():
+        raise UnsafeError(f"{path} links to a file outside its folder; it is not read")
 
 
 def describe(

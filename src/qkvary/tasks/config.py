@@ -6,10 +6,10 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from qkvary.arch.canonical import NAMES_NOTHING, stored
+from qkvary.arch.canonical import ADDED_LATER, NAMES_NOTHING, stored
 from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
-from qkvary.tasks.image_config import ImageTaskConfig
+from qkvary.data.image_sets import IMAGE_SETS, ImageSet, ImageSetName
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
 """The five synthetic tasks."""
@@ -23,6 +23,10 @@ Protocol = Literal["packed", "padded-paper"]
 NumberProtocol = Literal["as-published", "clean"]
 """Spelled numbers without 8000, the last windows scored as validation and as test; or all numbers,
 with windows of all sizes of numbers in three disjoint splits."""
+
+ImageSplits = Literal["clean", "as-published"]
+"""``clean`` holds validation images out; ``as-published`` validates on the test images, or on
+images that are mostly trained on too."""
 
 TranslationProtocol = Literal["as-published", "clean"]
 """Loss and BLEU of paper 2's code, which padding dilutes and marks inflate; or per token, and
@@ -54,9 +58,41 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256("\n".join(str(part) for part in parts).encode()).hexdigest()
 
 
+class _Accuracy:
+    """A task whose headline metric is accuracy."""
+
+    __slots__ = ()
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is better."""
+        return True
+
+
+class _Loss:
+    """A task whose headline metric is the loss."""
+
+    __slots__ = ()
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "loss"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is better."""
+        return False
+
+
 @stored("SequenceTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceTaskConfig:
+class SequenceTaskConfig(_Accuracy):
     """A synthetic task: predict a fixed rearrangement of a random sequence.
 
     Source: Borji 2023, section 3.1, and its public code.
@@ -99,16 +135,6 @@ class SequenceTaskConfig:
         return self.length
 
     @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        return True
-
-    @property
     def data_fingerprint(self) -> str:
         """sha256 of the settings that determine the sequences, without the task."""
         return _digest(
@@ -125,7 +151,7 @@ class SequenceTaskConfig:
 
 @stored("CharacterTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CharacterTaskConfig:
+class CharacterTaskConfig(_Loss):
     """Predict the next character of a text.
 
     Source: Borji 2023, section 3.5 (tiny Shakespeare).
@@ -173,16 +199,6 @@ class CharacterTaskConfig:
         return self.context
 
     @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return "loss"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        return False
-
-    @property
     def data_fingerprint(self) -> str:
         """sha256 of the text and its split."""
         return _digest("characters", self.text_sha256, self.train_fraction)
@@ -190,7 +206,7 @@ class CharacterTaskConfig:
 
 @stored("LanguageTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageTaskConfig:
+class LanguageTaskConfig(_Loss):
     """Predict the next token of a prepared set of documents.
 
     Source: the language models of papers 1 and 3.
@@ -239,16 +255,6 @@ class LanguageTaskConfig:
         return self.context
 
     @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return "loss"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        return False
-
-    @property
     def data_fingerprint(self) -> str:
         """Fingerprint of the data set."""
         return self.data_sha256
@@ -256,7 +262,7 @@ class LanguageTaskConfig:
 
 @stored("NumberTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumberTaskConfig:
+class NumberTaskConfig(_Loss):
     """Predict the next word of the spelled numbers from 1 to 9,999.
 
     Source: Borji 2023, section 3.3 (number generation), and its code.
@@ -283,19 +289,69 @@ class NumberTaskConfig:
         return self.context
 
     @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return "loss"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        return False
-
-    @property
     def data_fingerprint(self) -> str:
         """sha256 of the settings that determine the windows."""
         return _digest("numbers", NUMBER_DATA_VERSION, self.protocol, self.context)
+
+
+@stored("ImageTaskConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageTaskConfig(_Accuracy):
+    """Predict the class of an image.
+
+    Source: Borji 2023, section 3.2, and its public code; Kayyam et al. 2026, section 3.2.
+    """
+
+    name: ImageSetName
+    """The data set."""
+    splits: ImageSplits = "clean"
+    """``clean`` holds ``validation_images`` out of the training images. ``as-published`` does what
+    the code of paper 2 does: MNIST and FashionMNIST validate on the test images, and CIFAR draws
+    training and validation images apart from each other, so that nine of ten validation images are
+    trained on. Tiny ImageNet, of which there is no code, is validated on what is tested."""
+    validation_images: int = 5_000
+    """Validation images; where validation is on the test images, all of those instead."""
+    augment: bool = False
+    """Whether to flip and crop training images at random."""
+    resize_to: int | None = field(default=None, metadata=ADDED_LATER)
+    """Rows and columns to which images are resized when they are batched; None for their own."""
+    evaluation_batch_size: int = 500
+    """Images per forward pass of an evaluation."""
+
+    def __post_init__(self) -> None:
+        if self.name not in IMAGE_SETS:
+            raise ValueError(
+                f"unknown image data set {self.name!r}; choices: {', '.join(IMAGE_SETS)}"
+            )
+        if self.splits not in get_args(ImageSplits):
+            choices = ", ".join(get_args(ImageSplits))
+            raise ValueError(f"unknown splits {self.splits!r}; choices: {choices}")
+        _positive(
+            f"task {self.name}",
+            validation_images=self.validation_images,
+            evaluation_batch_size=self.evaluation_batch_size,
+            resize_to=self.image_size,
+        )
+        if self.validation_images >= self.images.train_images:
+            raise ValueError(
+                f"task {self.name}: expected fewer validation_images than the "
+                f"{self.images.train_images:,} images, got {self.validation_images:,}"
+            )
+
+    @property
+    def images(self) -> ImageSet:
+        """The data set."""
+        return IMAGE_SETS[self.name]
+
+    @property
+    def image_size(self) -> int:
+        """Rows and columns of an image when the network reads it."""
+        return self.images.pixels.size if self.resize_to is None else self.resize_to
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Fingerprint of the data set."""
+        return self.images.fingerprint
 
 
 @stored("TranslationTaskConfig")
@@ -371,7 +427,7 @@ class TranslationTaskConfig:
 
 @stored("AnomalyTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnomalyTaskConfig:
+class AnomalyTaskConfig(_Accuracy):
     """Find the one image of a set that shows another class than the others.
 
     Source: Borji 2023, section 3.2; Kayyam et al. 2026, section A.3.
@@ -411,16 +467,6 @@ class AnomalyTaskConfig:
     def sequence_length(self) -> int:
         """Images in a set, for the costs."""
         return self.set_size
-
-    @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        return True
 
     @property
     def data_fingerprint(self) -> str:

@@ -73,6 +73,20 @@ def test_costs_are_named_by_what_is_shared_and_ordered_by_their_size() -> None:
     assert summary.headline_table == "reverse"
 
 
+def test_of_many_variants_without_a_cost_the_surest_are_named() -> None:
+    labels = ("QKV", *(f"QKV@t{number}.0" for number in range(2, 9)))
+    summary = study_of(dict.fromkeys(labels, 2.2), variants=labels)
+    rows = [summary.table("reverse").row(label).difference for label in labels[1:]]
+    bounds = [row.high for row in rows if row is not None and row.high is not None]
+    assert len(bounds) == 7
+    (said,) = summary.headline
+    amounts = [float(one) for one in re.findall(r"at most ([\d.]+)", said)]
+    assert len(amounts) == 6
+    assert amounts == sorted(amounts)
+    assert re.search(r" or 2 others \(at most [\d.]+\)\.$", said)
+    assert max(bounds) <= amounts[-1] < 1.1 * max(bounds)
+
+
 def test_at_most_is_the_end_of_the_interval_rounded_up() -> None:
     summary = study_of({"QKV": 2.2, "MQA": 2.201}, variants=("QKV", "MQA"))
     difference = summary.table("reverse").row("MQA").difference

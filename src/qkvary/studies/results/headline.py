@@ -24,6 +24,8 @@ from qkvary.studies.results.verdicts import decimals_of
 from qkvary.text.names import count, listed
 from qkvary.text.numbers import fixed
 
+MOST_NAMED = 6
+"""Variants without a visible cost that a sentence names, the surest first."""
 MOST_OTHER_TABLES = 2
 """The maximum of other tables with a sentence of their own."""
 MOST_CONTRASTS = 3
@@ -104,7 +106,11 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
     undecided = _select(groups, "not distinguished")
     undecided.sort(key=lambda group: _most(group[1], higher))
     bounds = [(name, _most(rows, higher)) for name, rows in undecided]
-    free = [f"{name} (at most {_round_up(most)})" for name, most in bounds if most < whole]
+    known = [(name, most) for name, most in bounds if most < whole]
+    if len(known) > MOST_NAMED:
+        rest = known[MOST_NAMED - 1 :]
+        known = [*known[: MOST_NAMED - 1], (f"{len(rest)} others", rest[-1][1])]
+    free = [f"{name} (at most {_round_up(most)})" for name, most in known]
     if free:
         free[0] = f"{free[0][:-1]}{unit})"
     parts = [f"no cost shows for {listed(free, 'or')}"] if free else []
