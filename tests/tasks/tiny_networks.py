@@ -24,13 +24,13 @@ from qkvary.data.translations import load_translations
 from qkvary.tasks.config import (
     AnomalyTaskConfig,
     CharacterTaskConfig,
+    ImageTaskConfig,
     LanguageTaskConfig,
     NumberTaskConfig,
     SequenceTaskConfig,
     TaskConfig,
     TranslationTaskConfig,
 )
-from qkvary.tasks.image_config import ImageTaskConfig
 from tests.data.small_images import describe_small, small_contents, write_files
 
 VOCABULARIES = {"characters": 65, "language": 29, "numbers": 30, "translation": 11}

@@ -10,7 +10,7 @@ from qkvary.arch.attention import AttentionConfig, PositionConfig, ScaleBy, Scal
 from qkvary.arch.networks import BlockConfig, VisionTransformerConfig
 from qkvary.data.image_sets import IMAGE_SETS, ImageSetName
 from qkvary.studies.study import Setting, Study
-from qkvary.tasks.image_config import ImageSplits, ImageTaskConfig
+from qkvary.tasks.config import ImageSplits, ImageTaskConfig
 from qkvary.training.config import (
     OptimizerConfig,
     OptimizerName,

@@ -4,9 +4,8 @@ import importlib
 import pkgutil
 
 import qkvary.tasks
-from qkvary.tasks.config import TaskConfig
+from qkvary.tasks.config import ImageTaskConfig, TaskConfig
 from qkvary.tasks.contract import Task
-from qkvary.tasks.image_config import ImageTaskConfig
 from qkvary.text.names import suggest
 
 

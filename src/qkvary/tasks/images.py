@@ -15,6 +15,7 @@ from qkvary.data.images import Images, load_images
 from qkvary.data.random_numbers import permutation
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.vision_transformer import VisionTransformer
+from qkvary.tasks.config import ImageTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
     SINGLE_PROCESS_CONTEXT,
@@ -23,7 +24,6 @@ from qkvary.tasks.contract import (
     EvaluationContext,
     Split,
 )
-from qkvary.tasks.image_config import ImageTaskConfig
 
 
 class ImageTask:

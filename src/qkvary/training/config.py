@@ -13,8 +13,7 @@ from qkvary.arch.networks import Network, VisionTransformerConfig
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import Variant
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.tasks.config import TaskConfig
-from qkvary.tasks.image_config import ImageTaskConfig
+from qkvary.tasks.config import ImageTaskConfig, TaskConfig
 
 NUMERICS_VERSION = 2
 """Incremented by hand when a change of the code changes the numbers of a run."""

@@ -10,7 +10,7 @@ from qkvary.cli.main import main
 from qkvary.literature.figures import load_published
 from qkvary.studies.catalog import load_study
 from qkvary.studies.study import Setting
-from qkvary.tasks.image_config import ImageTaskConfig
+from qkvary.tasks.config import ImageTaskConfig
 
 COMPLETE = {"mnist", "fashion-mnist", "cifar10", "cifar100"}
 QUICK = ("mnist-quick", "fashion-quick", "cifar10-quick")

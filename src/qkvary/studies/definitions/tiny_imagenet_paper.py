@@ -2,7 +2,7 @@
 
 from qkvary.studies.study import Setting, Study
 from qkvary.studies.vision import PUBLISHED_TABLES, vision_floor, vit_base
-from qkvary.tasks.image_config import ImageSplits, ImageTaskConfig
+from qkvary.tasks.config import ImageSplits, ImageTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 
 _BATCH_SIZE, _EPOCHS, _IMAGES = 128, 50, 100_000

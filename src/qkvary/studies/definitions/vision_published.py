@@ -2,7 +2,7 @@
 
 from qkvary.studies.study import Study
 from qkvary.studies.vision import PUBLISHED_TABLES, VISION_VARIANTS, vision_grid
-from qkvary.tasks.image_config import ImageSplits
+from qkvary.tasks.config import ImageSplits
 
 _WHAT = (
     "MNIST, FashionMNIST (20 epochs), CIFAR-10 (40) and CIFAR-100 (50) by the code of paper 2: "

@@ -12,8 +12,7 @@ from qkvary.data.prepared_sets import ensure_prepared, find_prepared
 from qkvary.data.translations import load_translations
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Cell
-from qkvary.tasks.config import LanguageTaskConfig, TranslationTaskConfig
-from qkvary.tasks.image_config import ImageTaskConfig
+from qkvary.tasks.config import ImageTaskConfig, LanguageTaskConfig, TranslationTaskConfig
 
 
 def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
