@@ -51,7 +51,7 @@ ADDED_LATER: dict[str, Any] = {
 """By kind and stored name the default of each field that was added later, which stays."""
 FROZEN = Path(__file__).parent / "frozen"
 RECORDS = Path(__file__).resolve().parents[2] / "studies"
-KEPT_STUDIES = ("lm-dilution", "lm-rotary", "lm-small", "mnist-quick")
+KEPT_STUDIES = ("lm-dilution", "lm-rotary", "lm-small", "mnist-quick", "numbers-paper")
 BasisRun = load_script("mlp-basis-transfer", "basis_page").BasisRun
 STORED = (RunConfig, Study, ExecutionSettings, DecodeRecord, MemoryJob, MemoryReading, BasisRun)
 ENDS = {
@@ -145,7 +145,7 @@ def test_runs_that_were_made_have_their_keys() -> None:
                 place = (row["setting"], row["variant"], row["seed"], row["learning_rate"])
                 assert keys[place] == row["run_key"], place
                 rows += 1
-    assert rows == 255 + 18
+    assert rows == 255 + 18 + 120
 
 
 @pytest.mark.usefixtures("started_workers")
