@@ -51,7 +51,16 @@ ADDED_LATER: dict[str, Any] = {
 """By kind and stored name the default of each field that was added later, which stays."""
 FROZEN = Path(__file__).parent / "frozen"
 RECORDS = Path(__file__).resolve().parents[2] / "studies"
-KEPT_STUDIES = ("fashion-quick", "lm-dilution", "lm-rotary", "lm-small", "mnist-quick")
+KEPT_STUDIES = (
+    "ablations-quick",
+    "fashion-quick",
+    "lm-dilution",
+    "lm-rotary",
+    "lm-small",
+    "mnist-quick",
+    "numbers-paper",
+    "translation-quick",
+)
 BasisRun = load_script("mlp-basis-transfer", "basis_page").BasisRun
 STORED = (RunConfig, Study, ExecutionSettings, DecodeRecord, MemoryJob, MemoryReading, BasisRun)
 ENDS = {
@@ -145,7 +154,7 @@ def test_runs_that_were_made_have_their_keys() -> None:
                 place = (row["setting"], row["variant"], row["seed"], row["learning_rate"])
                 assert keys[place] == row["run_key"], place
                 rows += 1
-    assert rows == 255 + 36
+    assert rows == 255 + 36 + 120 + 420 + 4
 
 
 @pytest.mark.usefixtures("started_workers")

@@ -4,12 +4,18 @@ import re
 from collections.abc import Mapping
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from qkvary.data.number_words import END, load_number_words
-from qkvary.studies.protocols import NUMBER_BATCH, NUMBER_FLOORS, NUMBER_STEPS_PER_EPOCH
+from qkvary.studies.protocols import (
+    NUMBER_BATCH,
+    NUMBER_CEILING,
+    NUMBER_FLOORS,
+    NUMBER_STEPS_PER_EPOCH,
+)
 from qkvary.tasks.config import NumberProtocol, NumberTaskConfig
 from qkvary.tasks.contract import Split
 from qkvary.tasks.numbers import NumberTask
@@ -136,6 +142,27 @@ def test_solvers_that_read_nothing_score_what_the_studies_say(protocol: NumberPr
         accuracy,
         loss,
     ]
+
+
+def test_a_solver_that_knows_all_numbers_scores_what_the_studies_say() -> None:
+    """The mean over all windows of the most frequent next word, and of minus its log frequency."""
+    figures = [float(text) for text in re.findall(r"0\.\d+", NUMBER_CEILING)]
+    every = np.array(words("clean"))
+    starts = np.arange(len(every) - 128)
+    known, nats, read = 0.0, 0.0, np.zeros(len(starts), dtype=np.int64)
+    found: list[tuple[float, float]] = []
+    for length in range(128):
+        # Windows with the same words so far have the same number.
+        read = np.unique(30 * read + every[starts + length], return_inverse=True)[1]
+        nexts, counts = np.unique(30 * read + every[starts + length + 1], return_counts=True)
+        likeliest = np.zeros(read.max() + 1)
+        np.maximum.at(likeliest, nexts // 30, counts)
+        known += likeliest.sum() / len(starts)
+        nats -= (counts * np.log(counts / np.bincount(read)[nexts // 30])).sum() / len(starts)
+        if length + 1 in NUMBER_STEPS_PER_EPOCH:
+            found.append((round(known / (length + 1), 2), round(nats / (length + 1), 2)))
+    assert [accuracy for accuracy, _ in found] == figures[:4]
+    assert [loss for _, loss in found] == figures[4:]
 
 
 def test_a_window_of_which_there_are_too_few_is_refused() -> None:
