@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from qkvary.arch.named_networks import find_network
 from qkvary.cli.main import main
 from qkvary.inference.benchmark import measurements
 from qkvary.inference.benchmark.records import DecodeQuestion, DecodeRecord, from_json, to_json
@@ -142,6 +143,14 @@ def test_a_checkpoint_brings_its_sizes(tmp_path: Path, asked: Asked) -> None:
     assert question.networks[0].max_tokens == longest
 
 
+def test_a_network_may_be_named(asked: Asked) -> None:
+    typed = shlex.split("10M --variant QKV Q-MQA --context 64")
+    assert main(["bench", "decode", *typed, "--json"]) == 0
+    (question,) = asked
+    assert question.checkpoint is None
+    assert question.networks == (find_network("lm-10m", "QKV"), find_network("lm-10m", "Q-MQA"))
+
+
 def test_a_checkpoint_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     llama2c.write_stand_in(tmp_path / "model")
     typed = ["bench", "decode", str(tmp_path / "model"), "--rounds=2", "--no-memory", "--json"]
@@ -178,10 +187,11 @@ def test_transformers_that_is_missing_is_told_in_one_line(
         (["--rounds", "0"], "expected rounds of at least 1, got 0"),
         (["--variant", "Q=Q"], "Q=Q"),
         (["--d-model", "10", "--num-heads", "3"], "expected d_model divisible by num_heads"),
+        (["lm-10m", "--d-model", "8"], "expected the name of a network without sizes, got both"),
         (["--out", "one.pdf"], "expected --out with a folder, or a file that ends in"),
         (["no-such-model"], "expected a checkpoint, got no-such-model"),
         (["--read", "no-such.json"], "no-such.json: No such file or directory"),
-        (["model", "--read", "one.json"], "expected --read without a checkpoint or variants"),
+        (["model", "--read", "one.json"], "expected --read without a model or variants"),
         (["--device", "tpu"], "expected a device such as cpu, cuda, cuda:1 or mps, got 'tpu'"),
     ],
 )

@@ -1,14 +1,17 @@
-"""A study that is interrupted ends cleanly and goes on from there."""
+"""A study that is interrupted ends cleanly, its page too, and goes on from there."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from qkvary.cli.main import main
+from qkvary.studies.running.runner import RunSummary
 from tests.contracts.test_commands import STUDY_FILE
 from tests.forked import ForkedPython
 
@@ -17,6 +20,27 @@ PROGRAM = "from qkvary.cli.main import run; run()"
 LONG = STUDY_FILE.replace("steps=6", "steps=1_000_000").replace(
     "evaluate_every=3", "evaluate_every=500"
 )
+
+
+def test_the_page_of_a_stopped_study_no_longer_reloads_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "runs" / "reports" / "tiny-b-study-b" / "report.html"
+    reloads = 'http-equiv="refresh"'
+
+    def stop(*_: object, publish: Callable[[], None], **__: object) -> RunSummary:
+        publish()
+        assert reloads in page.read_text("utf-8")
+        counts = {"planned": 4, "done": 0, "failed": 0, "diverged": 0, "missing": 4, "executed": 0}
+        return RunSummary(**counts, seconds=1.0, exit_code=130)
+
+    (tmp_path / "mine.py").write_text(STUDY_FILE, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("qkvary.cli.study.run_study", stop)
+    assert main(["study", "mine.py"]) == 130
+    assert reloads not in page.read_text("utf-8")
+    said = capsys.readouterr().err.replace("\n", "")
+    assert said.count("results so far, refreshed as they come") == 1
 
 
 def wait_for(path: Path, pattern: str) -> None:

@@ -3,6 +3,7 @@ import re
 
 import pytest
 
+from qkvary.arch.named_networks import find_network
 from qkvary.studies.study import CrossSettingContrast, Study
 from tests.studies.toy_study import toy_study
 
@@ -27,6 +28,13 @@ def test_cells_are_settings_by_variants_by_seeds() -> None:
     assert cells[1].run.network == STUDY.settings[0].network.with_variant(
         cells[1].run.network.layers[0].variant
     )
+
+
+def test_a_network_may_be_given_by_its_name() -> None:
+    setting = dataclasses.replace(STUDY.settings[0], network="lm-10m")  # type: ignore[arg-type]
+    assert setting.network == find_network("10M")
+    with pytest.raises(ValueError, match="expected a network, got 'lm-9m'"):
+        dataclasses.replace(setting, network="lm-9m")  # type: ignore[arg-type]
 
 
 def test_labels_become_canonical() -> None:

@@ -3,16 +3,18 @@
 import dataclasses
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
+from qkvary.arch.named_networks import NETWORKS, canonical_name, find_network
+from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.cli._options import (
     Device,
@@ -35,6 +37,9 @@ from qkvary.inference.benchmark.records import (
 from qkvary.reports.decode import decode_report
 from qkvary.storage.errors import UsageError
 from qkvary.text.units import parse_count
+
+if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
 
 DEFAULT_VARIANTS = ("QKV", "Q-K=V", "MQA", "Q-MQA")
 DEFAULT_CONTEXT, DEFAULT_TOKENS, DEFAULT_MEMORY_CONTEXT = 256, 240, 2**15
@@ -142,12 +147,20 @@ Variants = Annotated[
         completer=complete_variant,
     ),
 ]
-Checkpoint = Annotated[
-    Path | None,
+
+
+def complete_model(context: "CompletionContext") -> Iterator[str]:
+    """Yield the names of networks and checkpoints, and matching paths, for the shell."""
+    yield from NETWORKS
+    yield from complete_checkpoint(context)
+
+
+Model = Annotated[
+    str | None,
     Parameter(
-        help="A checkpoint instead of random networks, by name or path: tiny-k, our own, a "
-        "llama2.c .bin, a character model.",
-        completer=complete_checkpoint,
+        help="A network with random weights by name (lm-10m, 300M), or a checkpoint by name or "
+        "path: tiny-k, our own, a llama2.c .bin, a character model.",
+        completer=complete_model,
     ),
 ]
 Target = Annotated[
@@ -164,7 +177,7 @@ Stored = Annotated[
 
 
 def command(
-    checkpoint: Checkpoint = None,
+    model: Model = None,
     /,
     *,
     variant: Variants = (),
@@ -186,11 +199,11 @@ def command(
 
         check_target(out)
     if read is not None:
-        if checkpoint is not None or variant:
-            raise UsageError("expected --read without a checkpoint or variants, got both")
+        if model is not None or variant:
+            raise UsageError("expected --read without a model or variants, got both")
         record = from_json(read.read_bytes(), where=str(read))
     else:
-        question = _make_question(checkpoint, variant, cases, network, measuring)
+        question = _make_question(model, variant, cases, network, measuring)
         screen = None if json_output else console(sys.stderr)
         from qkvary.inference.benchmark.measurements import measure
 
@@ -205,7 +218,7 @@ def command(
 
 
 def _make_question(
-    checkpoint: Path | None,
+    model: str | None,
     labels: Sequence[str],
     cases: Cases,
     network: Network,
@@ -218,19 +231,13 @@ def _make_question(
     """
     dtypes = _choose(cases.dtype, get_args(Dtype), "--dtype")
     longest: int | None = None
+    named = None if model is None or Path(model).exists() else canonical_name(model)
+    checkpoint = model if named is None else None
     if checkpoint is None:
-        # One layer until there is memory for all.
-        sizes = Sizes(
-            d_model=network.d_model,
-            num_layers=1,
-            num_heads=network.num_heads,
-            vocabulary=network.vocabulary,
-        )
-        networks = tuple(make_network(label, sizes) for label in labels or DEFAULT_VARIANTS)
-        networks = tuple(dict.fromkeys(networks))
+        networks = tuple(dict.fromkeys(_make_networks(named, labels, network)))
         dtypes = dtypes or ("float32",)
     else:
-        if labels or network != dataclasses.replace(DEFAULT_NETWORK, seed=network.seed):
+        if labels or _has_sizes(network):
             raise UsageError("expected a checkpoint without --variant and sizes, got both")
         loaded = load_checkpoint(checkpoint).network
         networks, longest = (loaded.config,), loaded.config.max_tokens
@@ -248,7 +255,7 @@ def _make_question(
         memory_context = min(memory_context, longest)
     question = DecodeQuestion(
         networks=networks,
-        checkpoint=None if checkpoint is None else str(checkpoint),
+        checkpoint=checkpoint,
         contexts=contexts,
         batches=_count(cases.batch, "--batch"),
         dtypes=dtypes,
@@ -265,14 +272,42 @@ def _make_question(
             seed=network.seed,
         ),
     )
-    num_layers = network.num_layers if checkpoint is None else None
-    check_memory(question, num_layers=num_layers)
-    if num_layers is None:
+    if checkpoint is not None:
+        check_memory(question)
         return question
+    num_layers = network.num_layers if named is None else NETWORKS[named].num_layers
+    check_memory(question, num_layers=num_layers)
     return dataclasses.replace(
         question,
         networks=tuple(dataclasses.replace(one, num_layers=num_layers) for one in networks),
     )
+
+
+def _make_networks(
+    named: str | None, labels: Sequence[str], network: Network
+) -> Iterator[LanguageModelConfig]:
+    """Yield the networks of the variants, with one layer until there is memory for all.
+
+    Raises:
+        UsageError: for sizes of a network that has a name.
+    """
+    if named is not None and _has_sizes(network):
+        raise UsageError("expected the name of a network without sizes, got both")
+    sizes = Sizes(
+        d_model=network.d_model,
+        num_layers=1,
+        num_heads=network.num_heads,
+        vocabulary=network.vocabulary,
+    )
+    for label in labels or DEFAULT_VARIANTS:
+        if named is None:
+            yield make_network(label, sizes)
+        else:
+            yield dataclasses.replace(find_network(named, label), num_layers=1)
+
+
+def _has_sizes(network: Network) -> bool:
+    return network != dataclasses.replace(DEFAULT_NETWORK, seed=network.seed)
 
 
 def _check_length(contexts: Sequence[int], longest: int | None) -> None:

@@ -4,6 +4,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -89,20 +90,25 @@ def command(
 
     announced = False
 
+    def write_page(refresh_seconds: int) -> None:
+        results = gather_results(chosen, store, part.written)
+        made = study_report(results.summary, results.attention)
+        make_directory(folder)
+        atomic_write_file(page, render_page(made, refresh_seconds=refresh_seconds).encode())
+
     def publish() -> None:
         nonlocal announced
-        results = gather_results(chosen, store, part.written)
-        made = render_page(
-            study_report(results.summary, results.attention), refresh_seconds=REFRESH_SECONDS
-        )
-        make_directory(folder)
-        atomic_write_file(page, made.encode())
+        write_page(REFRESH_SECONDS)
         if not announced:
             announced = True
             screen.print(Text(f"results so far, refreshed as they come: {page}"), soft_wrap=True)
 
     runs = run_study(chosen, store, options, console=screen, publish=publish)
     ended_early = bool(runs.message or (runs.exit_code and runs.missing))
+    if ended_early and announced:
+        # What ended the study may keep the page from being written too.
+        with suppress(QkvaryError, OSError):
+            write_page(0)
     if ended_early:
         _explain(runs)
     if ended_early and not json_output:

@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.labels import format_label, parse_variant
+from qkvary.arch.named_networks import find_network
 from qkvary.arch.networks import LanguageModelConfig, Network
 from qkvary.arch.variants import Variant
 from qkvary.costs.equal_parameters import match_parameters
@@ -31,7 +32,8 @@ class Setting:
     task: TaskConfig
     """The task."""
     network: Network
-    """The network; its variant is replaced by each variant of the study."""
+    """The network, or the name of one such as ``lm-10m``; its variant is replaced by each variant
+    of the study."""
     training: TrainingConfig
     """The training configuration."""
     keep_networks: bool = False
@@ -53,6 +55,9 @@ class Setting:
     """A sentence below every table with the setting's results, such as what chance scores."""
 
     def __post_init__(self) -> None:
+        network: object = self.network
+        if isinstance(network, str):
+            object.__setattr__(self, "network", find_network(network))
         if self.keep_networks and not isinstance(self.network, LanguageModelConfig):
             raise ValueError(
                 f"setting {self.name!r}: expected a language model with keep_networks, got "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+FIRST_SECONDS = 10.0
+"""The minimum of seconds before the first call."""
 INTERVAL_SECONDS = 30.0
 """The minimum of seconds between two calls."""
 SHARE = 0.05
@@ -17,7 +19,7 @@ class Publisher:
     def __init__(self, function: Callable[[], None] | None = None) -> None:
         self._function = function
         self._new = False
-        self._next = time.monotonic() + INTERVAL_SECONDS
+        self._next = time.monotonic() + FIRST_SECONDS
 
     def add(self) -> None:
         """Note that there is a new result."""
