@@ -1,40 +1,21 @@
 """``qkvary data features`` with a small ResNet of random weights and a few images."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
-from transformers import ResNetConfig, ResNetModel
+from transformers import ResNetModel
 
 from qkvary.checkpoints.huggingface import image_features as descriptions
 from qkvary.cli.main import main
 from qkvary.data import image_features
-from qkvary.data.feature_sets import FEATURE_SETS
-from qkvary.data.images import Images, LoadedImages
-
-CLASSES = 3
+from tests.cli.small_resnet import write_resnet
 
 
 @pytest.fixture
 def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    about = dataclasses.replace(
-        FEATURE_SETS["cifar100-resnet34"], classes=CLASSES, train_images=2, test_images=1, width=12
-    )
-    monkeypatch.setitem(image_features.FEATURE_SETS, about.name, about)
-    pixels = np.random.default_rng(1).integers(0, 256, (9, 3, 32, 32)).astype(np.uint8)
-    train = Images(pixels[:6], np.array([2, 0, 1, 1, 0, 2]))
-    loaded = LoadedImages(train=train, test=Images(pixels[6:], np.array([1, 2, 0])))
-    monkeypatch.setattr(descriptions, "load_images", {"cifar100": loaded}.__getitem__)
-    monkeypatch.setattr(descriptions, "IMAGES_PER_PART", 4)
-    monkeypatch.setattr(descriptions, "IMAGE_SIZE", 40)
-    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
-    torch.manual_seed(3)
-    config = ResNetConfig(embedding_size=4, hidden_sizes=[4, 12], depths=[1, 1], layer_type="basic")
-    ResNetModel(config).save_pretrained(tmp_path / "resnet")
-    return tmp_path / "resnet"
+    return write_resnet(tmp_path, monkeypatch)
 
 
 def test_images_are_described_once(

@@ -11,6 +11,7 @@ import pytest
 from cyclopts import App
 
 from qkvary.cli.main import FOLDER, command_names, main, summarise
+from tests.cli.small_resnet import write_resnet
 from tests.reference import llama2c
 
 STUDY_FILE = '''"""A study so small that a test can run it."""
@@ -49,6 +50,7 @@ CALLS: dict[str, list[str]] = {
     "bench quantized": ["{model}", "--text", "{text}", "--context", "9", "--tokens", "20"],
     "completion": ["bash"],
     "cost": ["gpt2", "--context", "1k", "--batch", "4"],
+    "data features": ["--weights", "{resnet}"],
     "data prepare": ["{text}", "--tokenizer", "bytes", "--out", "{pages}/prepared"],
     "data show": ["{prepared}"],
     "doctor": ["--out", "{runs}"],
@@ -101,7 +103,7 @@ def leave_out_pictures(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """A small study that has been run, and where it is."""
     folder = tmp_path_factory.mktemp("commands")
     study = folder / "tiny.py"
@@ -118,7 +120,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     prepare = ["data", "prepare", found["text"], "--tokenizer", "bytes", "--out"]
     assert main([*prepare, found["prepared"]]) == 0
     found["run"] = next(Path(found["runs"]).glob("*/*/record.json")).parent.name
-    return found
+    with pytest.MonkeyPatch.context() as patch:
+        found["resnet"] = str(write_resnet(folder, patch))
+        yield found
 
 
 def typed(name: str, places: dict[str, str]) -> list[str]:

@@ -157,7 +157,8 @@ def test_reordered_rows_go_on_as_those_they_were(options: CacheOptions) -> None:
         found = model(following, cache=cache)
         model(tokens[rows], cache=straight)
         expected = model(following, cache=straight)
-    assert torch.equal(found, expected)
+    # Not to the bit: how a product adds up depends on where its rows lie in memory.
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     assert (cache.length, cache.nbytes) == (7, straight.nbytes)
 
 

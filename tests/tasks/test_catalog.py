@@ -16,7 +16,7 @@ class Other:
     ("name", "hint"),
     [
         ("revers", "did you mean reverse\\?"),
-        ("zzz", "choices: characters, copy, language, numbers, reverse, sort, sub, swap"),
+        ("zzz", "choices: anomaly, characters, copy, images, language, "),
         ("config", "unknown task 'config'"),
     ],
 )

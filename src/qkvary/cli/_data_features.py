@@ -7,7 +7,8 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.text import Text
 
-from qkvary.cli._output import console
+from qkvary.cli._options import Json
+from qkvary.cli._output import console, print_json, printable
 from qkvary.data.feature_sets import FEATURE_SETS
 from qkvary.data.image_features import encode_features, features_path, load_features
 from qkvary.storage.durable import atomic_write_file, remove_dir
@@ -23,7 +24,7 @@ Weights = Annotated[
 ]
 
 
-def command(*, weights: Weights) -> None:
+def command(*, weights: Weights, json_output: Json = False) -> None:
     """Describe the images of CIFAR-100 by ResNet-34, once, for the study anomaly-paper.
 
     The same command resumes where it stopped.
@@ -43,4 +44,7 @@ def command(*, weights: Weights) -> None:
     remove_dir(parts)
     found = load_features(about.name)
     count = found.train.count + found.test.count
-    console().print(Text(f"{count:,} images in {path}"), soft_wrap=True)
+    if json_output:
+        print_json({"images": count, "path": str(path)})
+        return
+    console().print(Text(printable(f"{count:,} images in {path}")), soft_wrap=True)
