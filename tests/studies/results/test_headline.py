@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from qkvary.studies.results.analysis import summarise
-from qkvary.studies.results.headline import write_headline
-from qkvary.studies.results.summary import Summary
+from qkvary.studies.results.headline import describe_repeats, write_headline
+from qkvary.studies.results.summary import PublishedCell, PublishedComparison, Summary
 from qkvary.studies.study import Cell, Setting
 from tests.studies.made_up import make_record, make_setting, make_study
 
@@ -85,6 +85,22 @@ def test_of_many_variants_without_a_cost_the_surest_are_named() -> None:
     assert amounts == sorted(amounts)
     assert re.search(r" or 2 others \(at most [\d.]+\)\.$", said)
     assert max(bounds) <= amounts[-1] < 1.1 * max(bounds)
+
+
+def test_of_many_variants_with_a_cost_the_smallest_are_named() -> None:
+    labels = ("QKV", *(f"QKV@t{number}.0" for number in range(2, 9)))
+    levels = {label: 2.2 + 0.1 * index for index, label in enumerate(labels)}
+    (costs,) = study_of(levels, variants=labels).headline
+    named = " ".join(re.findall(r"@t\d", costs))
+    assert named == "@t2 @t3 @t4 @t5 @t6"
+    assert costs.endswith("and 2 others up to 0.70.")
+
+
+def test_several_changes_at_once_are_named_where_they_gain() -> None:
+    levels = {"QKV": 2.2, "Q=K-V": 2.3, "(Q=K-V)+": 2.1, "(Q=K=V)+": 2.4}
+    costs, gains = study_of(levels, variants=tuple(levels)).headline
+    assert costs == "Q=K costs 0.10 nats."
+    assert gains == "Q=K with the position term + gains 0.10 nats."
 
 
 def test_at_most_is_the_end_of_the_interval_rounded_up() -> None:
@@ -178,6 +194,29 @@ def test_other_contrasts_are_compared_directly() -> None:
     planned = (("Q-K=V", "MQA"),)
     summary = study_of(levels, costs=sizes, variants=tuple(levels), contrasts=planned)
     assert summary.headline[-1] == "Compared directly: Q-K=V is better than MQA by 0.10 nats."
+
+
+def test_published_figures_are_counted_that_a_repeat_would_give() -> None:
+    cells = [
+        PublishedCell(
+            **dict.fromkeys(("variant", "column", "note"), ""),
+            **dict.fromkeys(("published_std", "ours", "ours_std", "deviation", "recomputed")),
+            published=published,
+            recomputes="no",
+            repeat_low=low,
+            repeat_high=1.1,
+        )
+        for published, low in ((1.0, 0.9), (1.2, 0.9), (0.95, 0.9), (1.0, None), (None, 0.9))
+    ]
+    comparison = PublishedComparison(
+        **dict.fromkeys(("name", "title", "source", "unit", "note"), ""),
+        cells=tuple(cells),
+        not_compared=(),
+    )
+    assert describe_repeats([comparison]) == (
+        "Of 3 published figures, 2 lie where 95 of 100 repeats of these runs would.",
+    )
+    assert describe_repeats([]) == ()
 
 
 def test_without_pairs_there_is_no_short_answer() -> None:

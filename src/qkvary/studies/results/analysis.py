@@ -16,7 +16,7 @@ from qkvary.studies.results.answers import write_answers, write_caveats
 from qkvary.studies.results.comparisons import Level
 from qkvary.studies.results.contrasts import build_contrasts, contrast_family
 from qkvary.studies.results.frontier import build_frontiers
-from qkvary.studies.results.headline import write_headline
+from qkvary.studies.results.headline import describe_repeats, write_headline
 from qkvary.studies.results.learning_curves import Event, build_curves
 from qkvary.studies.results.observations import (
     Observation,
@@ -83,6 +83,9 @@ def summarise(
     environments = _environments(observations)
     runs = tuple(observation.row for observation in observations)
     made = {run.run_key: run for run in runs}.values()
+    published = tuple(
+        compare_published(load_published(name), study, tables, runs) for name in study.published
+    )
     return Summary(
         study=study.name,
         question=study.question,
@@ -91,7 +94,7 @@ def summarise(
         variants=inputs.variants,
         seeds=study.seeds,
         counts=counts,
-        headline=headline.sentences,
+        headline=(*describe_repeats(published), *headline.sentences),
         headline_table=headline.table,
         answers=write_answers(tables, baseline),
         commands=_write_commands(study, options),
@@ -107,9 +110,7 @@ def summarise(
         frontiers=_frontiers(inputs, specs, tables, level),
         curves=build_curves(observations, curves or {}),
         learning_rates=learning_rates,
-        published=tuple(
-            compare_published(load_published(name), study, tables, runs) for name in study.published
-        ),
+        published=published,
         runs=runs,
         environments=environments,
         training_seconds=sum(run.training_seconds or 0.0 for run in made),

@@ -16,6 +16,7 @@ from qkvary.arch.labels import parse_variant
 from qkvary.studies.results.summary import (
     Contrast,
     Difference,
+    PublishedComparison,
     ResultTable,
     VariantRow,
     Verdict,
@@ -25,7 +26,7 @@ from qkvary.text.names import count, listed
 from qkvary.text.numbers import fixed
 
 MOST_NAMED = 6
-"""Variants without a visible cost that a sentence names, the surest first."""
+"""Variants that a sentence names, those without a visible cost with the surest first."""
 MOST_OTHER_TABLES = 2
 """The maximum of other tables with a sentence of their own."""
 MOST_CONTRASTS = 3
@@ -77,6 +78,15 @@ def write_headline(
         more = count(len(others) - MOST_OTHER_TABLES, "more table")
         sentences.append(f"Differences in {more}: see all comparisons.")
     return Headline(table=first.name, sentences=tuple(sentences))
+
+
+def describe_repeats(published: Sequence[PublishedComparison]) -> tuple[str, ...]:
+    """State how many published figures lie where a repeat of these runs would."""
+    judged = [cell.repeats for one in published for cell in one.cells if cell.repeats is not None]
+    if not judged:
+        return ()
+    figures = count(len(judged), "published figure")
+    return (f"Of {figures}, {sum(judged)} lie where 95 of 100 repeats of these runs would.",)
 
 
 def _the(table: ResultTable) -> str:
@@ -137,6 +147,9 @@ def _list_costs(table: ResultTable, baseline: str) -> list[str]:
         groups = _select(_group(table, baseline), verdict)
         groups.sort(key=lambda group: max(abs(gap.mean or 0.0) for _, gap in group[1]))
         texts = [f"{name} {_sizes(rows)}" for name, rows in groups]
+        if len(texts) > MOST_NAMED:
+            rest = len(texts) - MOST_NAMED + 1
+            texts[MOST_NAMED - 1 :] = [f"{rest} others up to {_sizes(groups[-1][1])}"]
         if texts:
             texts[0] = f"{groups[0][0]} {verb} {_sizes(groups[0][1])}{unit}"
             found.append(listed(texts))
@@ -149,7 +162,7 @@ _Rows = Sequence[tuple[VariantRow, Difference]]
 def _group(table: ResultTable, baseline: str) -> list[tuple[str, _Rows]]:
     """Group the variants that change the same and have one verdict; others stay single.
 
-    Variants with several changes at once are left out if there are others.
+    Variants with several changes at once are left out if there are others, except for gains.
     """
     rows = _compared(table)
     words: dict[str, list[tuple[VariantRow, Difference]]] = {}
@@ -161,7 +174,8 @@ def _group(table: ResultTable, baseline: str) -> list[tuple[str, _Rows]]:
             groups.append((name, members))
         else:
             groups += [(row.variant, [(row, gap)]) for row, gap in members]
-    return [group for group in groups if " with " not in group[0]] or groups
+    gains = {name for name, _ in _select(groups, "better")}
+    return [group for group in groups if " with " not in group[0] or group[0] in gains] or groups
 
 
 def _words(label: str, baseline: str) -> str:
