@@ -1,5 +1,6 @@
 """Status, show and report over a folder of runs that hold everything that can become of a run."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from qkvary.studies.running.recording import run_identity
 from qkvary.studies.running.runner import RunSummary
 from qkvary.studies.running.store import JOURNAL_NAME, LOCK_NAME, RECORD_NAME, Store
 from qkvary.studies.study import Cell, Study
+from qkvary.tasks.config import TranslationTaskConfig
 from tests.studies.made_up import make_record, make_study
 
 HOSTILE = "it \x1b[31mbroke\x1b[0m [red]badly[/red]"
@@ -220,3 +222,21 @@ def test_a_plan_makes_nothing(
     assert (document["runs"], document["open"], document["seeds"]) == (6, 6, [1, 2])
     assert document["estimated_seconds"] > 0
     assert not folder.exists()
+
+
+def test_a_plan_downloads_nothing_and_says_what_is_missing(
+    study: Study,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path))
+    monkeypatch.delenv("QKVARY_DATA", raising=False)
+    setting = dataclasses.replace(
+        study.settings[0], task=TranslationTaskConfig(source="en", target="de")
+    )
+    other = dataclasses.replace(study, settings=(setting,))
+    monkeypatch.setattr("qkvary.studies.catalog.load_study", lambda *_: other)
+    assert main(["study", "made-up", "--out", str(tmp_path / "none"), "--dry-run"]) == 0
+    assert "no estimate of the time: " in capsys.readouterr().out

@@ -175,6 +175,8 @@ def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, str]:
 
     if not cells:
         return 0.0, ""
+    # A plan downloads nothing.
+    os.environ["HF_HUB_OFFLINE"] = "1"
     try:
         return estimate_seconds(cells) / min(workers, len(cells)), ""
     except (QkvaryError, OSError) as error:
