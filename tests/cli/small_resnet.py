@@ -28,6 +28,7 @@ def write_resnet(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     patch.setattr(descriptions, "load_images", {"cifar100": loaded}.__getitem__)
     patch.setattr(descriptions, "IMAGES_PER_PART", 4)
     patch.setattr(descriptions, "IMAGE_SIZE", 40)
+    patch.setattr(descriptions, "DEPTHS", (1, 1))
     patch.setenv("QKVARY_CACHE", str(folder / "cache"))
     torch.manual_seed(3)
     config = ResNetConfig(embedding_size=4, hidden_sizes=[4, 12], depths=[1, 1], layer_type="basic")

@@ -45,6 +45,11 @@ def test_images_are_described_once(
     image_features.load_features.cache_clear()
 
 
-def test_other_folders_are_refused(weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_networks_are_refused(
+    weights: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main(["data", "features", "--weights", str(weights.parent)]) == 2
     assert "expected a folder of ResNet-34 with config.json and" in capsys.readouterr().err
+    monkeypatch.setattr(descriptions, "DEPTHS", (3, 4, 6, 3))
+    assert main(["data", "features", "--weights", str(weights)]) == 2
+    assert "expected a ResNet-34, basic with depths (3, 4, 6, 3), got" in capsys.readouterr().err

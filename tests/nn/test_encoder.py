@@ -34,3 +34,9 @@ def test_dropout_drops_numbers_of_a_vector() -> None:
     still = Encoder(dataclasses.replace(config, input_dropout=0.0)).train()
     still.load_state_dict(network.state_dict())
     torch.testing.assert_close(found, still(kept))
+
+
+def test_vectors_are_read_in_the_precision_of_the_network() -> None:
+    config = dataclasses.replace(make_encoder_config("QKV"), reads_vectors=True)
+    vectors = torch.ones(1, 7, config.vocabulary)
+    assert Encoder(config).double()(vectors).dtype == torch.float64

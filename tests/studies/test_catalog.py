@@ -31,6 +31,7 @@ def test_underscores_and_capitals_do_not_matter() -> None:
     ("name", "says"),
     [
         ("quickstrat", "did you mean quickstart?"),
+        ("lm-rotary-control", "did you mean lm-rotary-controls?"),
         ("zzzz", "choices: ablations-quick, "),
         ("", "choices"),
     ],

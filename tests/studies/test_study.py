@@ -111,9 +111,13 @@ def test_a_part_keeps_the_baseline_and_what_it_is_compared_with() -> None:
     )
     part = study.select(tasks=(), settings=(), variants=("q,k=v",))
     assert part.variants == ("QKV", "Q-K=V")
-    assert [part.variants_of(setting) for setting in part.settings] == [part.variants, ("QKV",)]
-    assert part.contrasts == study.contrasts[1:]
+    # The second setting has none of the variants that are asked for.
+    assert part.settings == (first,)
+    assert part.contrasts == study.contrasts[1:2]
     assert part.description == "Nothing is learned. This is the part of variant Q-K=V."
+    both = study.select(tasks=(), settings=(), variants=("Q=K=V",))
+    assert [both.variants_of(setting) for setting in both.settings] == [("QKV", "Q=K=V")] * 2
+    assert both.contrasts == study.contrasts[2:]
     one = study.select(tasks=("copy",), settings=(first.name,), variants=())
     assert (one.settings, one.variants) == ((first,), study.variants)
     assert one.contrasts == study.contrasts[:2]

@@ -10,7 +10,7 @@ from rich.text import Text
 from qkvary.cli._options import Json
 from qkvary.cli._output import console, print_json, printable
 from qkvary.data.feature_sets import FEATURE_SETS
-from qkvary.data.image_features import encode_features, features_path, load_features
+from qkvary.data.image_features import decode_features, encode_features, features_path
 from qkvary.storage.durable import atomic_write_file, remove_dir
 from qkvary.storage.packages import require
 
@@ -40,9 +40,10 @@ def command(*, weights: Weights, json_output: Json = False) -> None:
         parts,
         on_progress=lambda done, total: screen.print(Text(f"{done:,} of {total:,} images")),
     )
-    atomic_write_file(path, encode_features(features))
+    data = encode_features(features)
+    found = decode_features(about, data, path)
+    atomic_write_file(path, data)
     remove_dir(parts)
-    found = load_features(about.name)
     count = found.train.count + found.test.count
     if json_output:
         print_json({"images": count, "path": str(path)})

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from qkvary.costs.parameters import network_parameters
 from qkvary.text.numbers import real, whole
@@ -32,7 +33,7 @@ def estimate_seconds(run: RunConfig) -> float | None:
     # Other commands need no torch.
     from qkvary.studies.running.timing import estimate_language_seconds
 
-    return estimate_language_seconds(run)
+    return estimate_language_seconds(replace(run, seed=0))
 
 
 def describe_effort(

@@ -179,7 +179,7 @@ def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, str]:
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
         return estimate_seconds(cells) / min(workers, len(cells)), ""
-    except (QkvaryError, OSError) as error:
+    except (QkvaryError, OSError, RuntimeError) as error:
         return None, str(error)
 
 

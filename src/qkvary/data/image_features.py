@@ -96,7 +96,7 @@ def load_features(name: str) -> ImageFeatures:
     found = hashlib.sha256(data).hexdigest()
     if about.name == "cifar100-50" and found != CIFAR100_FEATURES_SHA256:
         raise DamagedError(f"{path.name} of the package is damaged; reinstall qkvary")
-    return _decode(about, data, path)
+    return decode_features(about, data, path)
 
 
 def features_path(about: FeatureSet) -> Path:
@@ -123,7 +123,12 @@ def _find(about: FeatureSet) -> Path:
     )
 
 
-def _decode(about: FeatureSet, data: bytes, path: Path) -> ImageFeatures:
+def decode_features(about: FeatureSet, data: bytes, path: Path) -> ImageFeatures:
+    """Return the features in a file's bytes.
+
+    Raises:
+        DamagedError: if it is no such file, or its features are not finite or of other sizes.
+    """
     try:
         tensors = load(data)
     except (SafetensorError, ValueError) as error:

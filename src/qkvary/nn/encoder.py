@@ -90,7 +90,8 @@ class Encoder(nn.Module):
     def _embed(self, tokens: Tensor, layout: Layout) -> Tensor:
         dropout = self.config.input_dropout
         if self.config.reads_vectors:
-            columns = F.dropout(tokens, dropout, self.training) @ self.embedding
+            vectors = tokens.to(self.embedding.dtype)
+            columns = F.dropout(vectors, dropout, self.training) @ self.embedding
         else:
             columns = F.embedding(tokens, self.embedding)
         if dropout > 0 and not self.config.reads_vectors:

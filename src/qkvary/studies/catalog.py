@@ -46,7 +46,9 @@ def load_study(name: str, protocol: str | None = None) -> Study:
         return _take_study(_import_definition(known), name, protocol)
     for base in names:
         if protocol is None and spell(name).startswith(f"{base}-"):
-            return _take_study(_import_definition(base), base, spell(name)[len(base) + 1 :])
+            module, rest = _import_definition(base), spell(name)[len(base) + 1 :]
+            if rest in getattr(module, "PROTOCOLS", {}):
+                return _take_study(module, base, rest)
     raise UsageError(
         f"expected a study or the path of its Python file, got {name!r}; "
         f"{suggest(name, study_names())}"

@@ -263,7 +263,7 @@ class Study:
             for setting in self.settings
             if setting.task.name in (tasks or known["task"])
             and setting.name in (settings or known["setting"])
-            and kept_labels.intersection(self.variants_of(setting))
+            and set(labels or known["variant"]).intersection(self.variants_of(setting))
         ]
         asked = " and ".join(f"{kind} {listed(some)}" for kind, some in given.items() if some)
         if not kept:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from qkvary.storage.errors import UsageError
 IMAGE_SIZE = 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of the images that the network was trained on, for pixels in [0, 1]."""
+DEPTHS = (3, 4, 6, 3)
+"""Blocks of the stages of ResNet-34."""
+WEIGHTS = "model.safetensors"
 IMAGES_PER_PART = 500
 """Images of which the descriptions are stored at once."""
 
@@ -35,13 +39,15 @@ def describe_cifar100(
 
     Args:
         weights: A folder of ResNet-34 with ``config.json`` and ``model.safetensors``.
-        parts: The folder of finished parts.
+        parts: The folder of finished parts, which are kept apart by the weights.
         on_progress: Called after each part.
 
     Raises:
         UsageError: if the folder has no ResNet.
     """
     network = _load_network(weights)
+    digest = hashlib.sha256((weights / WEIGHTS).read_bytes()).hexdigest()
+    parts = parts / digest[:16]
     loaded = load_images("cifar100")
     make_directory(parts)
     total = len(loaded.train.labels) + len(loaded.test.labels)
@@ -75,6 +81,12 @@ def _load_network(weights: Path) -> ResNetModel:
             f"expected a folder of ResNet-34 with config.json and model.safetensors, got "
             f"{weights}: {reason}"
         ) from error
+    depths = tuple(network.config.depths)
+    if (network.config.layer_type, depths) != ("basic", DEPTHS):
+        raise UsageError(
+            f"expected a ResNet-34, basic with depths {DEPTHS}, got {weights}: "
+            f"{network.config.layer_type} with {depths}"
+        )
     return network.eval()
 
 

@@ -149,7 +149,9 @@ def _list_costs(table: ResultTable, baseline: str) -> list[str]:
         texts = [f"{name} {_sizes(rows)}" for name, rows in groups]
         if len(texts) > MOST_NAMED:
             rest = len(texts) - MOST_NAMED + 1
-            texts[MOST_NAMED - 1 :] = [f"{rest} others up to {_sizes(groups[-1][1])}"]
+            texts[MOST_NAMED - 1 :] = [
+                f"{rest} others up to {_size(max(groups[-1][1], key=_change)[1])}"
+            ]
         if texts:
             texts[0] = f"{groups[0][0]} {verb} {_sizes(groups[0][1])}{unit}"
             found.append(listed(texts))
@@ -208,6 +210,10 @@ def _sizes(rows: _Rows) -> str:
     """State the size of a difference, or the range of several, with the digits that it supports."""
     texts = sorted({_size(gap) for _, gap in rows}, key=float)
     return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
+
+
+def _change(row: tuple[VariantRow, Difference]) -> float:
+    return abs(row[1].mean or 0.0)
 
 
 def _size(gap: Difference) -> str:

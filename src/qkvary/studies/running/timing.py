@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from statistics import median
 from time import perf_counter
@@ -53,13 +54,17 @@ def time_step(run: RunConfig) -> float:
     for step in range(TIMED_STEPS + 1):
         started = perf_counter()
         batch = task.batch(step, run.training.batch_size, run.seed)
-        task.loss(network, batch.to(run.device)).backward()
+        loss = task.loss(network, batch.to(run.device))
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        # Waits for the device.
+        loss.item()
         seconds.append(perf_counter() - started)
     return median(seconds[1:])
 
 
+@functools.lru_cache(maxsize=64)
 def estimate_language_seconds(run: RunConfig) -> float:
     """Return the seconds that the training steps of a language model take on this processor.
 
