@@ -81,7 +81,7 @@ def _load_network(weights: Path) -> ResNetModel:
             f"expected a folder of ResNet-34 with config.json and model.safetensors, got "
             f"{weights}: {reason}"
         ) from error
-    depths = tuple(network.config.depths)
+    depths = tuple(network.config.depths or ())
     if (network.config.layer_type, depths) != ("basic", DEPTHS):
         raise UsageError(
             f"expected a ResNet-34, basic with depths {DEPTHS}, got {weights}: "
