@@ -51,7 +51,7 @@ def check_gap(*, context: int, batch: int, chunk: int) -> None:
     formula = batch * (context - 1) * 4 * 256 * 4
     answers: dict[CacheLayout, int] = {}
     # Other memory of a process only raises its peak, as it seldom does.
-    for _ in range(3):
+    for _ in range(8):
         for layout, tensors in (("split", 2), ("rotated", 1)):
             reading = read_layout(layout, context=context, batch=batch, chunk=chunk)
             assert reading.cache_bytes == tensors * formula
