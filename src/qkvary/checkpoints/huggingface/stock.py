@@ -21,7 +21,6 @@ from qkvary.arch.sharing import IDENTITY, Role, Source
 from qkvary.costs.cache import cache_bytes_per_token
 from qkvary.costs.parameters import network_parameters
 from qkvary.nn.attention import Attention
-from qkvary.nn.blocks import NORM_EPSILON
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.positions import sinusoid
 from qkvary.nn.projections import Projection
@@ -39,6 +38,8 @@ _TERMS = {
     "plus": "the bias of + on every key position",
     "diagonal": "a normalised diagonal of scores",
     "unscaled-diagonal": "a normalised diagonal of scores",
+    "kv_norm": "a norm of the tensor that key and value share",
+    "latent": "keys and values that are made of one latent",
 }
 
 
@@ -202,7 +203,7 @@ def _make_gpt2(network: LanguageModel, kv_heads: int) -> tuple[PreTrainedConfig,
         n_head=layer.num_heads,
         n_inner=block.d_ff,
         activation_function=block.activation,
-        layer_norm_epsilon=NORM_EPSILON,
+        layer_norm_epsilon=block.norm_eps,
         resid_pdrop=block.dropout,
         embd_pdrop=config.embedding_dropout,
         attn_pdrop=layer.dropout,
@@ -247,7 +248,7 @@ def _make_llama(network: LanguageModel, kv_heads: int) -> tuple[PreTrainedConfig
         num_key_value_heads=kv_heads,
         head_dim=layer.size_per_head,
         max_position_embeddings=config.max_tokens,
-        rms_norm_eps=NORM_EPSILON,
+        rms_norm_eps=block.norm_eps,
         rope_parameters={"rope_type": "default", "rope_theta": layer.position.rotary_base},
         attention_bias=biased,
         attention_dropout=layer.dropout,
