@@ -1,7 +1,5 @@
 """Anomaly: which of ten images shows another class than the other nine?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

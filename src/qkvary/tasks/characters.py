@@ -1,7 +1,5 @@
 """Characters: predict the next character of tiny Shakespeare."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Configurations of tasks, with the fingerprints of their data. Torch-free."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, field
 from typing import Literal, get_args

@@ -1,7 +1,5 @@
 """The common part of the five synthetic tasks: random digits in, one digit per position out."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 

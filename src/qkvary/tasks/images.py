@@ -1,7 +1,5 @@
 """Images: which of the classes does an image show?"""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

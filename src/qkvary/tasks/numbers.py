@@ -1,7 +1,5 @@
 """Numbers: predict the next word of the spelled numbers from 1 to 9,999."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Configurations of training and of runs: plain values, validated on construction. Torch-free."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import math
@@ -215,7 +213,7 @@ class ExecutionSettings:
     device: str
     """Device, as torch names it."""
 
-    def differences(self, other: ExecutionSettings) -> dict[str, list[JsonValue]]:
+    def differences(self, other: "ExecutionSettings") -> dict[str, list[JsonValue]]:
         """Return the values of ``self`` and ``other`` for each setting in which they differ."""
         ours, theirs = (
             {"device": one.device, **dataclasses.asdict(one.config)} for one in (self, other)

@@ -1,7 +1,5 @@
 """The interface between the training loop and the processes that train one network together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
