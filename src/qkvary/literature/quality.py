@@ -5,8 +5,6 @@ Only language models: the perplexities of "Do Transformers Need Three Projection
 imports torch.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Mapping

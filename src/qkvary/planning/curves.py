@@ -4,8 +4,6 @@ Cache against context, users against memory, and the papers' quality against cac
 torch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Networks and training of the papers, by their text or code. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from qkvary.arch.attention import AttentionConfig, Initialization, PositionConfig, ScaleConfig

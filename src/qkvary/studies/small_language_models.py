@@ -1,7 +1,5 @@
 """The common parts of studies of small language models. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from qkvary.arch.attention import AttentionConfig, Initialization, PositionConfig, ValueRope

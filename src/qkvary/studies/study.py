@@ -1,7 +1,5 @@
 """The definition of a study: settings x variants x seeds, and the runs they define. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self

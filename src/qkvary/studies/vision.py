@@ -1,7 +1,5 @@
 """The common parts of studies of image classification. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product

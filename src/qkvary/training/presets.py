@@ -3,8 +3,6 @@
 A preset consists of network, training, protocol, corpus and tokenizer. Torch-free.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -89,7 +87,7 @@ class Preset:
         """Weight decay, the variant's factor included."""
         return self.training.optimizer.decay_of(self.network.layers[0].variant)
 
-    def with_variant(self, label: Variant | str) -> Preset:
+    def with_variant(self, label: Variant | str) -> "Preset":
         """Return the preset with another variant, whose scale and weight decay apply.
 
         Args:
@@ -110,7 +108,7 @@ class Preset:
             )
         return replace(self, network=self.network.with_variant(variant))
 
-    def with_vocabulary(self, tokens: int) -> Preset:
+    def with_vocabulary(self, tokens: int) -> "Preset":
         """Return the preset for another tokenizer.
 
         Args:

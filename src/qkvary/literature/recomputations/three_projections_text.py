@@ -1,7 +1,5 @@
 """The statements with figures in "Do Transformers Need Three Projections?"."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

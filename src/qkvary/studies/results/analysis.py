@@ -5,8 +5,6 @@ their rows), ``comparisons`` (differences), ``contrasts``, ``frontier``, ``learn
 ``published_comparison``, ``headline`` and ``answers``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from qkvary.arch.labels import format_label, parse_variant

@@ -5,8 +5,6 @@ tasks with the same metric. Settings that name a table of their own appear in th
 average.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The progress display of a study: live on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from typing import Protocol

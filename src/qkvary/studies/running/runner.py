@@ -4,8 +4,6 @@ The workers claim runs from the store by themselves, so a second runner on the s
 machine or another, shares the work.
 """
 
-from __future__ import annotations
-
 import os
 import selectors
 import signal

@@ -1,7 +1,5 @@
 """The signals that end a training or a study in order. Torch-free."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

@@ -7,8 +7,6 @@ Torch-free.
     RUNS/trainings/<name>-<first digits of its sha256>.json
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
