@@ -60,8 +60,6 @@ class Model:
     """The encoder of a model that has both."""
     max_tokens: int | None = None
     """The longest context it was made for, where something limits it."""
-    shared_layers: bool = False
-    """Whether all blocks of ``layers`` are one set of weights."""
     notes: tuple[str, ...] = ()
     """Caveats for readers of the figures, such as parts that are not counted."""
 
@@ -147,8 +145,7 @@ def as_model(network: Network, name: str = "network") -> Model:
     if type(network) not in DESCRIPTIONS:
         known = ", ".join(kind.__name__ for kind in DESCRIPTIONS)
         raise ValueError(f"expected a network out of {known}, got {type(network).__name__}")
-    model = DESCRIPTIONS[type(network)](network)
-    return dataclasses.replace(model, name=name, shared_layers=network.shared_blocks)
+    return dataclasses.replace(DESCRIPTIONS[type(network)](network), name=name)
 
 
 def block_layers(network: Network) -> tuple[Layer, ...]:
@@ -168,7 +165,11 @@ def block_layers(network: Network) -> tuple[Layer, ...]:
         )
         for config in network.layers
     }
-    return tuple(kinds[id(config)] for config in network.layers)
+    layers = tuple(kinds[id(config)] for config in network.layers)
+    if not network.shared_blocks:
+        return layers
+    again = dataclasses.replace(layers[0], has_own_weights=False)
+    return (layers[0], *[again] * (len(layers) - 1))
 
 
 def block_norms(network: Network) -> tuple[Norm, ...]:
