@@ -93,7 +93,7 @@ def generate(
             out of its range.
         DamagedError: if the checkpoint is damaged.
     """
-    loaded, _ = _open(model)
+    loaded, _ = open_checkpoint(model)
     if loaded.tokenizer is None:
         raise ValueError("expected a checkpoint with a tokenizer, got one without")
     several = [prompt] if isinstance(prompt, str) else list(prompt)
@@ -148,7 +148,7 @@ def evaluate(
         ValueError: if there is no such checkpoint or text, or the network cannot read such windows.
         DamagedError: if the checkpoint or the set is damaged.
     """
-    loaded, name = _open(model)
+    loaded, name = open_checkpoint(model)
     paths = [data] if isinstance(data, str | Path) else data
     reading = TextReading(
         data=tuple(Path(path).expanduser() for path in paths),
@@ -172,7 +172,7 @@ def evaluate(
     return Result(measured, evaluation_report(document))
 
 
-def _open(model: Checkpoint) -> tuple[LoadedModel, str]:
+def open_checkpoint(model: Checkpoint) -> tuple[LoadedModel, str]:
     """Return a loaded model, and what it is called."""
     if isinstance(model, str | Path):
         return load(model), str(model)

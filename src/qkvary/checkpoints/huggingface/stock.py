@@ -130,8 +130,17 @@ def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
             yield f"the core {variant.core}; choices: softmax"
     if len({(layer.num_heads, layer.size_per_head) for layer in config.layers}) > 1:
         yield "layers with heads of different number or width"
+    yield from _outside_obstacles(config)
+
+
+def _outside_obstacles(config: LanguageModelConfig) -> Iterator[str]:
+    """Yield the features outside attention that no stock architecture supports."""
     if config.block.norm_placement != "pre":
         yield f"the norm placement {config.block.norm_placement}; choices: pre"
+    if config.block.skips != "both":
+        yield f"skips around {config.block.skips}; choices: both"
+    if config.shared_blocks:
+        yield "blocks that share their weights"
     if config.scale_embedding:
         yield "scaled embeddings"
     if config.head_bias:

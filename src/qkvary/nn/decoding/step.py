@@ -114,6 +114,8 @@ def supports(model: LanguageModel, cache: KVCache) -> bool:
         and not _is_watched(model)
         and not model.config.scale_embedding
         and model.config.block.norm_placement != "stream"
+        and model.config.block.norm != "none"
+        and model.config.block.skips == "both"
         and weight.device.type == "cpu"
         and weight.dtype in DTYPES
         and all(part.dtype == weight.dtype and part.is_contiguous() for part in parameters)
@@ -187,7 +189,7 @@ class NativeStep:
         self._kept: list[Tensor] = []
         self._turns: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
         self._max_tokens = max(1, *(layer.max_tokens or 0 for layer in cache.layers))
-        pairs = zip(model.stack.blocks, cache.layers, strict=True)
+        pairs = zip(model.stack.layers, cache.layers, strict=True)
         self._layers = (_Layer * len(cache.layers))(*(self._layer(*pair) for pair in pairs))
         final = model.stack.final_norm
         head = model.embedding if model.head_weight is None else model.head_weight
