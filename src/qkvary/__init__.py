@@ -10,6 +10,7 @@ from sys import modules
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from qkvary.api.analyses import analyze
     from qkvary.api.costs import cost
     from qkvary.api.models import load
     from qkvary.api.plans import plan
@@ -27,6 +28,7 @@ __all__ = [
     "LanguageModel",
     "Setting",
     "Study",
+    "analyze",
     "cost",
     "evaluate",
     "generate",
@@ -42,6 +44,7 @@ _MODULES = {
     "LanguageModel": "nn.language_model",
     "Setting": "studies.study",
     "Study": "studies.study",
+    "analyze": "api.analyses",
     "cost": "api.costs",
     "evaluate": "api.texts",
     "generate": "api.texts",
