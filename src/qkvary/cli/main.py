@@ -32,7 +32,7 @@ GROUPS = {
     "Plan": ("cost", "plan"),
     "Train": ("train", "data"),
     "Decode": ("generate", "evaluate", "export", "bench"),
-    "Rewrite": ("convert",),
+    "Explain": ("analyze", "convert"),
     "Study": ("studies", "study", "status", "report", "show", "pack", "unpack"),
     "Set up": ("doctor", "completion"),
 }
