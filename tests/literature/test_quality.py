@@ -180,13 +180,8 @@ def test_two_equal_perplexities_decide_by_print_only() -> None:
     assert beyond["MQA"]
 
 
-def test_equal_costs_are_named() -> None:
-    by_cache = {one.variant: one.equal_cost for one in frontier_positions("300M", "cache")}
-    assert by_cache["QKV"] == ("Q=K-V",)
-    assert by_cache["Q-K=V"] == ("Q=K=V",)
-    assert by_cache["MQA"] == ()
+def test_costs_are_those_of_the_networks() -> None:
     by_parameters = {one.variant: one for one in frontier_positions("300M", "parameters")}
-    assert by_parameters["Q-K=V"].equal_cost == ("Q=K-V",)
     assert by_parameters["QKV"].cost == 305_534_976
     assert frontier_positions("300M", "cache")[0].cost == 20 * 16 * 64 * 2 * 2
     with pytest.raises(ValueError, match="expected a cost out of cache, parameters, got 'macs'"):

@@ -117,8 +117,6 @@ class FrontierPosition:
     """The printed perplexity."""
     dominated_by: tuple[Dominator, ...]
     """The dominating variants, best perplexity first."""
-    equal_cost: tuple[str, ...]
-    """Other variants trained at exactly the same cost."""
 
     @property
     def status(self) -> Status:
@@ -216,9 +214,6 @@ def frontier_positions(size: Size = "300M", by: CostKind = "cache") -> tuple[Fro
             cost=costs[label],
             perplexity=figure.value or math.nan,
             dominated_by=_dominators(label, figures, costs),
-            equal_cost=tuple(
-                other for other in figures if other != label and costs[other] == costs[label]
-            ),
         )
         for label, figure in figures.items()
     )

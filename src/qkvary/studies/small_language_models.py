@@ -8,6 +8,7 @@ from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.costs.devices import find_device
 from qkvary.costs.training import plan_training
 from qkvary.data.checksums import ENGLISH_NOVELS_SHA256, TINY_STORIES_SHA256
+from qkvary.studies.study import Setting
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from qkvary.training.presets import find_preset
@@ -17,6 +18,7 @@ BYTES = 257
 PIECES = 4_096
 """Vocabulary of GPT-2's first tokens: with all of them the head would dominate a step."""
 POSITIONS_PER_STEP = 1_024
+ROTARY_STEPS = 350
 DEVICE = "h100-80gb"
 UTILIZATION = 0.4
 
@@ -106,6 +108,22 @@ def novels(*, context: int) -> LanguageTaskConfig:
         context=context,
         validation_tokens=16_384,
         test_tokens=65_536,
+    )
+
+
+def rotary_setting(
+    name: str, network: LanguageModelConfig, variants: tuple[str, ...], limits: tuple[str, ...]
+) -> Setting:
+    """Return a setting with a table of its own: 350 steps (``ROTARY_STEPS``) on rows of novels."""
+    context = network.max_tokens
+    return Setting(
+        name=name,
+        task=novels(context=context),
+        network=network,
+        training=small_training(steps=ROTARY_STEPS, context=context, learning_rate=2e-3),
+        table=name,
+        variants=variants,
+        limits=limits,
     )
 
 

@@ -25,7 +25,6 @@ from qkvary.studies.running.live import (
     LiveDisplay,
     PlainDisplay,
     ProgressView,
-    SilentDisplay,
     WorkerLine,
 )
 from qkvary.studies.running.messages import STOPPING, Job, WorkerMessage
@@ -141,7 +140,7 @@ def run_cells(
 
 def _display(console: Console, view: ProgressView, quiet: bool) -> Display:
     if quiet:
-        return SilentDisplay()
+        return Display()
     kind = LiveDisplay if console.is_terminal else PlainDisplay
     return kind(console, view)
 
@@ -166,7 +165,7 @@ class _Runner:
         # Several cells may share one run.
         self.cells = tuple({cell.run_key: cell for cell in cells}.values())
         self.view = ProgressView(name="", total=len(self.cells))
-        self.display: Display = SilentDisplay()
+        self.display = Display()
         self.estimate = TimeEstimate()
         self.workers: list[WorkerProcess] = []
         self.selector = selectors.DefaultSelector()
