@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from qkvary.arch.labels import format_label
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
-from qkvary.nn.positions import Rotation
+from qkvary.nn.positions import Rotation, make_rotation
 from qkvary.nn.scores import Scores
 
 
@@ -94,6 +95,11 @@ def check_layers(network: LanguageModel) -> None:
                 "expected scores that are products of query and key, got a normalised diagonal "
                 f"in layer {number}"
             )
+        if variant.decoupled is not None or variant.latent is not None or variant.kv_norm:
+            raise ValueError(
+                "expected keys and values that are projections of the layer input, got "
+                f"{format_label(variant)} in layer {number}"
+            )
         if variant.query_form == "residual-gelu":
             raise ValueError(
                 f"expected queries that are linear in the layer input, got {variant.query_form} "
@@ -117,14 +123,15 @@ class _View:
         """Attend, as ``Attention.forward`` does without a cache."""
         del cache
         attention = self.attention
-        scores, value, self.rotation = attention.scores(x, layout)
+        scores, value, restore = attention.scores(x, layout)
+        self.rotation = make_rotation(attention.config, layout.query_positions, x.dtype)
         self.input, self.scores = x.detach(), scores
         self.key_shift = torch.zeros_like(scores.key, requires_grad=True)
         self.value_shift = torch.zeros_like(value, requires_grad=True)
         scores = replace(scores, key=scores.key + self.key_shift)
         mixed = attention.core(scores, value + self.value_shift, training=False)
-        if self.rotation is not None:
-            mixed = self.rotation.restore_output(mixed)
+        if restore is not None:
+            mixed = restore(mixed)
         return attention.o_proj(mixed.transpose(1, 2).flatten(2))
 
     def describe(self, key_gradient: Tensor, value_gradient: Tensor) -> LayerReading:
