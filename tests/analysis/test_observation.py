@@ -66,8 +66,10 @@ def test_the_network_is_as_before_even_after_an_error() -> None:
         ("Q=K-V@soft", "expected layers with a softmax, got the core soft in layer 1"),
         (
             "Q=K-V@diag-mean",
-            "expected scores that are products of query and key, got a normalised diagonal in "
-            "layer 1",
+            (
+                "expected scores that are products of query and key, got a normalised diagonal in "
+                "layer 1"
+            ),
         ),
         (
             "Q[residual-gelu]-K-V",
