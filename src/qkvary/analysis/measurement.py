@@ -108,16 +108,17 @@ def analyze_windows(
     Raises:
         UsageError: if there are too few tokens, or some that the network does not have.
     """
-    layers = [
-        LayerStatistics(block.attention, number, seed)
-        for number, block in enumerate(network.stack.blocks, start=1)
-    ]
+    layers: list[LayerStatistics] = []
     generator = torch.Generator().manual_seed(seed)
     tokens = targets = count = 0
     loss, maps = 0.0, np.zeros((0, 0, 0, 0))
     for count, window in enumerate(windows, start=1):
         _check_tokens(network, window)
         reading = read_window(network, window.to(device_of(network)), generator)
+        layers = layers or [
+            LayerStatistics(layer.attention, number, seed)
+            for number, layer in enumerate(reading.layers, start=1)
+        ]
         weights = [one.add(layer) for one, layer in zip(layers, reading.layers, strict=True)]
         maps = _keep_maps(weights) if count == 1 else maps
         tokens, targets = tokens + len(window), targets + reading.targets
