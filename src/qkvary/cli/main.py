@@ -33,7 +33,7 @@ GROUPS = {
     "Train": ("train", "data"),
     "Decode": ("generate", "evaluate", "export", "bench"),
     "Explain": ("analyze",),
-    "Study": ("studies", "study", "status", "report", "show"),
+    "Study": ("studies", "study", "status", "report", "show", "pack", "unpack"),
     "Set up": ("doctor", "completion"),
 }
 """The commands in the order of the help, by the user's goal."""
