@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import (
+    Activation,
     BlockConfig,
     EncoderConfig,
     LanguageModelConfig,
@@ -84,14 +85,12 @@ def test_language_model(label: str) -> None:
 
 @pairwise(
     "norm, placement, activation",
-    itertools.product(
-        ["layernorm", "rmsnorm"], get_args(NormPlacement), ["relu", "gelu", "swiglu"]
-    ),
+    itertools.product(["layernorm", "rmsnorm"], get_args(NormPlacement), get_args(Activation)),
 )
 def test_every_kind_of_block(
     norm: Literal["layernorm", "rmsnorm"],
     placement: NormPlacement,
-    activation: Literal["relu", "gelu", "swiglu"],
+    activation: Activation,
 ) -> None:
     block = BlockConfig(
         d_ff=11,

@@ -114,6 +114,7 @@ def supports(model: LanguageModel, cache: KVCache) -> bool:
         and not _is_watched(model)
         and not model.config.scale_embedding
         and model.config.block.norm_placement != "stream"
+        and model.config.block.activation in ACTIVATIONS
         and weight.device.type == "cpu"
         and weight.dtype in DTYPES
         and all(part.dtype == weight.dtype and part.is_contiguous() for part in parameters)
