@@ -57,7 +57,7 @@ def feed_forward(config: BlockConfig, weights: Weights, token: Tensor) -> Tensor
     elif config.activation == "relu":
         inner = inner * (inner > 0)
     else:
-        inner = gelu(inner)
+        inner = gelu(inner) if config.activation == "gelu" else _gelu_by_tanh(inner)
     return project(weights, "down", inner)
 
 
@@ -150,3 +150,8 @@ def _feed_all(config: EncoderConfig | LanguageModelConfig, weights: Weights, x: 
 
 def _below(weights: Weights, prefix: str) -> dict[str, Tensor]:
     return {name[len(prefix) :]: w for name, w in weights.items() if name.startswith(prefix)}
+
+
+def _gelu_by_tanh(z: Tensor) -> Tensor:
+    """GPT-2's approximation (Hendrycks and Gimpel 2016, section 2)."""
+    return 0.5 * z * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (z + 0.044715 * z**3)))

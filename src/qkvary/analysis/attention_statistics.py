@@ -3,14 +3,14 @@
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from qkvary.analysis.observation import LayerReading
 from qkvary.analysis.results import AttentionReading
 from qkvary.nn.attention import Attention
 
-_ASYMMETRIES = 3
+_ASYMMETRIES = 4
 
 
 class AttentionStatistics:
@@ -34,19 +34,16 @@ class AttentionStatistics:
         self.queries += weights.shape[-1]
         distances = _distances(weights)
         self.sums += torch.stack(_describe(weights, distances)).cpu()
-        visible = self._find_visible(reading, weights)
+        hidden = self._find_hidden(reading, weights)
+        visible = hidden == 0
         uniform = visible / visible.sum(dim=-1, keepdim=True)
         self.uniform_sums += torch.stack(_describe(uniform[None], distances))[:, 0].cpu()
         scores = reading.scores.multiply()
         bias = reading.scores.cooled_pair_bias()
         scores = scores[0] if bias is None else (scores + bias)[0]
-        self.parts += torch.stack(
-            [
-                split_symmetry(scores),
-                split_symmetry(scores.softmax(dim=-1)),
-                split_symmetry(weights),
-            ]
-        ).cpu()
+        symmetric = (scores + scores.mT) / 2 + hidden
+        matrices = (scores, scores.softmax(dim=-1), weights, symmetric.softmax(dim=-1))
+        self.parts += torch.stack([split_symmetry(one) for one in matrices]).cpu()
         return weights
 
     def result(self) -> tuple[AttentionReading, ...]:
@@ -57,7 +54,9 @@ class AttentionStatistics:
         ).tolist()
         found: list[AttentionReading] = []
         for head in range(len(entropies)):
-            scores, unmasked, masked = (_divide(*part[:, head].tolist()) for part in self.parts)
+            scores, unmasked, masked, by_mask = (
+                _divide(*part[:, head].tolist()) for part in self.parts
+            )
             found.append(
                 AttentionReading(
                     head=head + 1,
@@ -70,18 +69,18 @@ class AttentionStatistics:
                     score_asymmetry=scores,
                     unmasked_asymmetry=unmasked,
                     asymmetry=masked,
+                    mask_asymmetry=by_mask,
                 )
             )
         return tuple(found)
 
-    def _find_visible(self, reading: LayerReading, weights: Tensor) -> Bool[Tensor, "rows keys"]:
+    def _find_hidden(self, reading: LayerReading, weights: Tensor) -> Float[Tensor, "rows keys"]:
+        """Return zero for visible pairs, and next to minus infinity for others."""
         variant = self.attention.config.variant
         penalty = reading.scores.layout.penalty(
             causal=True, window=variant.window, stride=variant.stride, dtype=weights.dtype
         )
-        if penalty is None:
-            return torch.ones_like(weights[0], dtype=torch.bool)
-        return penalty[0, 0] == 0
+        return torch.zeros_like(weights[0]) if penalty is None else penalty[0, 0]
 
 
 def split_symmetry(matrix: Float[Tensor, "heads rows rows"]) -> Float[Tensor, "2 heads"]:

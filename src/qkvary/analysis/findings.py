@@ -138,22 +138,17 @@ def _say_room(layers: Sequence[LayerAnalysis]) -> str:
     fits = "fit into one tensor" if directions <= size else "do not fit into one tensor"
     return (
         f"The key and the value of a head {fits}: {percent(ENERGY, 0)} of what scores and outputs "
-        f"read of both lies in {real(directions)} directions, and one tensor has {size:g}."
+        f"read of both lies in about {directions:.0f} directions, and one tensor has {size:g}."
     )
 
 
 def _say_asymmetry(analysis: NetworkAnalysis) -> str:
     heads = [head for layer in analysis.layers for head in layer.attention]
-    scores, unmasked, masked = (
-        fmean(values)
-        for values in zip(
-            *((head.score_asymmetry, head.unmasked_asymmetry, head.asymmetry) for head in heads),
-            strict=True,
-        )
-    )
+    found = fmean(head.asymmetry for head in heads)
+    mask = fmean(head.mask_asymmetry for head in heads)
     return (
-        f"Scores have an asymmetry of {fixed(scores, 2)}, their softmax {fixed(unmasked, 2)} and "
-        f"the masked attention {fixed(masked, 2)} (0: symmetric, 1: as much of either part)."
+        f"Attention has an asymmetry of {fixed(found, 2)} (0: symmetric); with symmetric scores "
+        f"the causal mask alone would give {fixed(mask, 2)}."
     )
 
 

@@ -1,6 +1,6 @@
 """The analysis of a network on a text: one pass, in memory that does not grow with the text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,27 +79,51 @@ def analyze_network(
     if loaded.tokenizer is None:
         raise UsageError("expected a checkpoint with a tokenizer, got one without")
     context = _choose_context(network, settings)
-    blocks = list(network.stack.blocks)
-    layers = [
-        LayerStatistics(block.attention, number, settings.seed)
-        for number, block in enumerate(blocks, start=1)
-    ]
     documents = read_documents(settings.text)
     windows = read_windows(documents, loaded.tokenizer, tokens=settings.tokens, context=context)
-    generator = torch.Generator().manual_seed(settings.seed)
+
+    def report(done: int) -> None:
+        on_progress(done, settings.tokens)
+
+    return analyze_windows(network, windows, context=context, seed=settings.seed, on_window=report)
+
+
+def analyze_windows(
+    network: LanguageModel,
+    windows: Iterable[Tensor],
+    *,
+    context: int,
+    seed: int = 0,
+    on_window: Callable[[int], None] = lambda _tokens: None,
+) -> NetworkAnalysis:
+    """Analyze the attention layers of a network on windows of tokens.
+
+    Args:
+        network: The network, in evaluation mode.
+        windows: Tokens, [tokens] each.
+        context: The maximum tokens of a window.
+        seed: Of everything sampled.
+        on_window: Called after each window with the number of tokens read.
+
+    Raises:
+        UsageError: if there are too few tokens, or some that the network does not have.
+    """
+    layers: list[LayerStatistics] = []
+    generator = torch.Generator().manual_seed(seed)
     tokens = targets = count = 0
     loss, maps = 0.0, np.zeros((0, 0, 0, 0))
     for count, window in enumerate(windows, start=1):
         _check_tokens(network, window)
         reading = read_window(network, window.to(device_of(network)), generator)
+        layers = layers or [
+            LayerStatistics(layer.attention, number, seed)
+            for number, layer in enumerate(reading.layers, start=1)
+        ]
         weights = [one.add(layer) for one, layer in zip(layers, reading.layers, strict=True)]
         maps = _keep_maps(weights) if count == 1 else maps
-        tokens, targets, loss = (
-            tokens + len(window),
-            targets + reading.targets,
-            loss + reading.loss,
-        )
-        on_progress(tokens, settings.tokens)
+        tokens, targets = tokens + len(window), targets + reading.targets
+        loss += reading.loss
+        on_window(tokens)
     fewest = TOKENS_PER_CHANNEL * max(layer.size_per_head for layer in network.config.layers)
     if tokens < fewest:
         raise UsageError(
@@ -114,7 +138,7 @@ def analyze_network(
         loss=loss / targets,
         d_model=network.config.d_model,
         vocabulary=network.config.vocabulary,
-        seed=settings.seed,
+        seed=seed,
         maps=maps,
     )
 

@@ -3,9 +3,10 @@
 One forward and one backward pass. Knows how to look at a layer; does not know what is made of it.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -25,6 +26,8 @@ from qkvary.nn.scores import Scores
 class LayerReading(NamedTuple):
     """One layer on one window."""
 
+    attention: Attention
+    """The layer."""
     input: Float[Tensor, "tokens d_model"]
     """The input of the layer."""
     scores: Scores
@@ -41,7 +44,7 @@ class WindowReading(NamedTuple):
     """All layers on one window."""
 
     layers: list[LayerReading]
-    """The layers, the first first."""
+    """The layers in the order in which they ran."""
     loss: float
     """The sum of the losses of the text's own next tokens, in nats."""
     targets: int
@@ -62,18 +65,17 @@ def read_window(
         tokens: The window, at least two tokens.
         generator: Draws the tokens of the sampled loss, on the CPU.
     """
-    layers = [block.attention for block in network.stack.blocks]
-    with torch.enable_grad(), _observe(layers) as views:
+    with torch.enable_grad(), _observe(network) as calls:
         logits = network.head(network.features(tokens[None]))[0].float()
         with torch.no_grad():
             loss = F.cross_entropy(logits[:-1], tokens[1:], reduction="sum")
             drawn = torch.multinomial(logits.softmax(dim=-1).cpu(), 1, generator=generator)
         sampled = F.cross_entropy(logits, drawn[:, 0].to(logits.device), reduction="sum")
-        shifts = [shift for view in views for shift in (view.key_shift, view.value_shift)]
+        shifts = [shift for call in calls for shift in (call.key_shift, call.value_shift)]
         gradients = torch.autograd.grad(sampled, shifts)
     readings = [
-        view.describe(key, value)
-        for view, key, value in zip(views, gradients[::2], gradients[1::2], strict=True)
+        call.describe(key, value)
+        for call, key, value in zip(calls, gradients[::2], gradients[1::2], strict=True)
     ]
     return WindowReading(layers=readings, loss=float(loss), targets=len(tokens) - 1)
 
@@ -107,52 +109,33 @@ def check_layers(network: LanguageModel) -> None:
             )
 
 
-class _View:
-    """The forward pass of one layer, with a zero added to its keys and values."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One run of a layer with a zero added to its keys and values."""
 
-    def __init__(self, attention: Attention) -> None:
-        self.attention = attention
-        self.rotation: Rotation | None = None
-        # Set by the forward pass.
-        self.input = self.key_shift = self.value_shift = torch.empty(0)
-        self.scores: Scores | None = None
-
-    def forward(
-        self, x: Tensor, *, layout: Layout, cache: LayerCache | None = None
-    ) -> Float[Tensor, "batch queries d_model"]:
-        """Attend, as ``Attention.forward`` does without a cache."""
-        del cache
-        attention = self.attention
-        scores, value, restore = attention.scores(x, layout)
-        self.rotation = make_rotation(attention.config, layout.query_positions, x.dtype)
-        self.input, self.scores = x.detach(), scores
-        self.key_shift = torch.zeros_like(scores.key, requires_grad=True)
-        self.value_shift = torch.zeros_like(value, requires_grad=True)
-        scores = replace(scores, key=scores.key + self.key_shift)
-        mixed = attention.core(scores, value + self.value_shift, training=False)
-        if restore is not None:
-            mixed = restore(mixed)
-        return attention.o_proj(mixed.transpose(1, 2).flatten(2))
+    attention: Attention
+    input: Tensor
+    scores: Scores
+    rotation: Rotation | None
+    key_shift: Tensor
+    value_shift: Tensor
 
     def describe(self, key_gradient: Tensor, value_gradient: Tensor) -> LayerReading:
         """Return the reading, derivatives turned back to before the rotation."""
         scores, rotation = self.scores, self.rotation
-        assert scores is not None, "the layer was not run"  # noqa: S101 - for the type checker
         if rotation is not None:
             key_gradient = rotation.rotate(key_gradient, inverse=True)
             if rotation.value_rope != "none":
                 value_gradient = rotation.rotate(value_gradient, inverse=True)
-        scores = replace(
-            scores,
-            query=scores.query.detach(),
-            key=scores.key.detach(),
-            gain=None if scores.gain is None else scores.gain.detach(),
-            key_bias=None if scores.key_bias is None else scores.key_bias.detach(),
-            pair_bias=None if scores.pair_bias is None else scores.pair_bias.detach(),
-        )
+        detached = {
+            name: value.detach()
+            for name in ("query", "key", "gain", "key_bias", "pair_bias")
+            if isinstance(value := getattr(scores, name), Tensor)
+        }
         return LayerReading(
+            attention=self.attention,
             input=self.input[0],
-            scores=scores,
+            scores=replace(scores, **detached),
             rotation=rotation,
             key_gradient=key_gradient[0],
             value_gradient=value_gradient[0],
@@ -160,13 +143,41 @@ class _View:
 
 
 @contextmanager
-def _observe(layers: Sequence[Attention]) -> Generator[list[_View]]:
-    """Let views run the layers for a while."""
-    views = [_View(layer) for layer in layers]
+def _observe(network: LanguageModel) -> Generator[list[_Call]]:
+    """Record the runs of all layers for a while. A layer may run several times."""
+    layers = [block.attention for block in network.stack.blocks]
+    calls: list[_Call] = []
     try:
-        for layer, view in zip(layers, views, strict=True):
-            layer.forward = view.forward  # pyright: ignore[reportAttributeAccessIssue]
-        yield views
+        for layer in layers:
+            layer.forward = partial(_attend, layer, calls)  # pyright: ignore[reportAttributeAccessIssue]
+        yield calls
     finally:
         for layer in layers:
             del layer.forward
+
+
+def _attend(
+    attention: Attention,
+    calls: list[_Call],
+    x: Float[Tensor, "batch queries d_model"],
+    *,
+    layout: Layout,
+    cache: LayerCache | None = None,
+) -> Float[Tensor, "batch queries d_model"]:
+    """Attend as ``Attention.forward`` does without a cache, and record it."""
+    del cache
+    scores, value, restore = attention.scores(x, layout)
+    call = _Call(
+        attention=attention,
+        input=x.detach(),
+        scores=scores,
+        rotation=make_rotation(attention.config, layout.query_positions, x.dtype),
+        key_shift=torch.zeros_like(scores.key, requires_grad=True),
+        value_shift=torch.zeros_like(value, requires_grad=True),
+    )
+    calls.append(call)
+    shifted = replace(scores, key=scores.key + call.key_shift)
+    mixed = attention.core(shifted, value + call.value_shift, training=False)
+    if restore is not None:
+        mixed = restore(mixed)
+    return attention.o_proj(mixed.transpose(1, 2).flatten(2))

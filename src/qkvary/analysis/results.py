@@ -136,6 +136,9 @@ class AttentionReading:
     """The same of the softmax of all scores, without the causal mask."""
     asymmetry: float
     """The same of the attention weights, with the mask."""
+    mask_asymmetry: float
+    """The same of the attention weights of (S + S^T) / 2: what the mask, and the sums of rows,
+    supply to symmetric scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.choices import check_choices
 from qkvary.arch.variants import QKV, Variant
 
-Activation = Literal["relu", "gelu", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu"]
 Norm = Literal["layernorm", "rmsnorm", "none"]
 NormPlacement = Literal["pre", "pre-only", "post", "post-final", "stream"]
 Skips = Literal["both", "attention", "feed-forward", "none"]
@@ -29,7 +29,8 @@ class BlockConfig:
     d_ff: int
     """Inner width of the feed-forward network."""
     activation: Activation = "gelu"
-    """Its nonlinearity; ``swiglu`` has a third matrix and no biases."""
+    """Its nonlinearity; ``gelu-tanh`` is GPT-2's approximation of GELU, and ``swiglu`` has a third
+    matrix and no biases."""
     norm: Norm = "layernorm"
     """Kind of normalisation, or none anywhere in the stack."""
     norm_placement: NormPlacement = "pre"

@@ -1,5 +1,6 @@
 """The charts of an analysis as inline SVG: likeness and forecast by layer, and joint spectra."""
 
+import math
 from collections.abc import Sequence
 
 from markupsafe import Markup
@@ -16,6 +17,7 @@ TOP, BOTTOM = 34.0, 40.0
 MOST_PANELS = 12
 _PANEL_WIDTH, _PANEL_HEIGHT = 212.0, 148.0
 _PANEL = (40.0, 24.0, _PANEL_WIDTH - 8, _PANEL_HEIGHT - 20)
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _FLOOR = 1e-6
 """The smallest energy that a spectrum shows."""
 _LEAST = 1e-6
@@ -27,15 +29,15 @@ def layers_chart(layers: Sequence[LayerAnalysis]) -> svg.Drawing:
     """Draw two columns, a row for each layer: the explained share, and the forecast."""
     row = max(13.0, min(26.0, 360.0 / len(layers)))
     bottom = TOP + len(layers) * row
-    alike = svg.Scale(low=0.0, high=1.0, start=58.0, end=236.0)
+    alike = svg.Scale(low=0.0, high=1.0, start=58.0, end=226.0)
     forecasts = [max(layer.forecast, _LEAST) for layer in layers]
     low, high = svg.padded(forecasts, 0.08, True)
-    cost = svg.Scale(low=low, high=high, start=262.0, end=WIDTH - 12, logarithmic=True)
+    cost = svg.Scale(low=low, high=high, start=272.0, end=WIDTH - 16, logarithmic=True)
     parts = [
         svg.text(58, 14, "value explained by the key", "panel-title"),
-        svg.text(262, 14, "forecast, nats per token", "panel-title"),
+        svg.text(272, 14, "forecast, nats per token", "panel-title"),
         svg.x_axis(alike, bottom, _write_percent, 4, top=TOP),
-        svg.x_axis(cost, bottom, numbers.tick, 3, top=TOP),
+        svg.x_axis(cost, bottom, _write_nats, 3, top=TOP),
     ]
     for index, layer in enumerate(layers):
         y = TOP + (index + 0.5) * row
@@ -108,7 +110,17 @@ def _draw_spectrum(head: KeyValueReading, across: svg.Scale, up: svg.Scale) -> M
 
 
 def _power(value: float) -> str:
-    return {1.0: "1", 1e-2: "10⁻²", 1e-4: "10⁻⁴", 1e-6: "10⁻⁶"}[value]
+    """Write a power of ten."""
+    exponent = round(math.log10(value))
+    return "1" if not exponent else f"10{str(exponent).translate(_SUPERSCRIPTS)}"
+
+
+def _write_nats(value: float) -> str:
+    first = f"{value:.0e}"[0]
+    if value >= 1e-3:
+        return numbers.tick(value)
+    power = _power(10.0 ** math.floor(math.log10(value) + 1e-9))
+    return power if first == "1" else f"{first}·{power}"
 
 
 def _write_percent(share: float) -> str:

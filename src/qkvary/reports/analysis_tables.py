@@ -17,6 +17,7 @@ from qkvary.reports.tables import Cell, Column, Raw, Table, dataset, plain
 from qkvary.text.numbers import MISSING, fixed, percent, real, whole
 
 _LETTERS = {"query": "W_Q", "key": "W_K", "value": "W_V", "query-key": "W_Q W_K^T"}
+_ASYMMETRIES = ("score_asymmetry", "unmasked_asymmetry", "asymmetry", "mask_asymmetry")
 _MATRICES: tuple[MatrixName, ...] = ("query", "key", "value", "query-key")
 
 
@@ -163,18 +164,13 @@ def attention_table(layers: Sequence[LayerAnalysis]) -> Table:
         def mean(name: str, heads: Sequence[AttentionReading] = heads) -> float:
             return fmean(getattr(head, name) for head in heads)
 
-        mask = mean("asymmetry") - mean("unmasked_asymmetry")
         rows.append(
             (
                 plain(layer.number),
                 _beside(mean("entropy"), mean("uniform_entropy"), 2),
                 _beside(mean("distance"), mean("uniform_distance"), 1),
                 _beside(mean("diagonal"), mean("uniform_diagonal"), 3),
-                *(
-                    plain(mean(name), fixed(mean(name), 2))
-                    for name in ("score_asymmetry", "unmasked_asymmetry", "asymmetry")
-                ),
-                plain(mask, fixed(mask, 2, sign=True)),
+                *(plain(mean(name), fixed(mean(name), 2)) for name in _ASYMMETRIES),
             )
         )
     return Table(
@@ -188,14 +184,15 @@ def attention_table(layers: Sequence[LayerAnalysis]) -> Table:
             Column(key="score_asymmetry", title="asymmetry", below="scores"),
             Column(key="unmasked_asymmetry", title="asymmetry", below="softmax, no mask"),
             Column(key="asymmetry", title="asymmetry", below="attention"),
-            Column(key="asymmetry_of_mask", title="by the mask"),
+            Column(key="mask_asymmetry", title="asymmetry", below="by the mask"),
         ),
         rows=tuple(rows),
         notes=(
             (
                 "Means over heads. Uniform: equal weights on all visible keys. Asymmetry: "
                 "|A - A^T| / |A + A^T|, 0 where a matrix is symmetric and near 1 where its entries "
-                "above and below the diagonal have nothing in common."
+                "above and below the diagonal have nothing in common. By the mask: that of the "
+                "attention if the scores were (S + S^T) / 2."
             ),
         ),
     )
@@ -286,8 +283,13 @@ def _cosine(value: float | None, deviation: float) -> Cell:
 
 
 def _rank(ranks: Sequence[RankReading], kind: str) -> Cell:
-    found = fmean(getattr(rank.found, kind) for rank in ranks)
-    chance = fmean(getattr(rank.chance, kind) for rank in ranks)
+    found, chance = (
+        values[0] if len(values) == 1 else fmean(values)
+        for values in (
+            [getattr(rank.found, kind) for rank in ranks],
+            [getattr(rank.chance, kind) for rank in ranks],
+        )
+    )
     return Cell(raw=found, text=_size(found), below=(f"random {_size(chance)}",))
 
 
@@ -298,7 +300,7 @@ def _beside(value: float, uniform: float, decimals: int) -> Cell:
 
 
 def _size(value: float) -> str:
-    return fixed(value, 1) if value < 100 else whole(round(value))
+    return whole(round(value)) if isinstance(value, int) or value >= 100 else fixed(value, 1)
 
 
 def _nats(value: float) -> str:

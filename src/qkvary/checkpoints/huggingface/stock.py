@@ -31,6 +31,8 @@ Weights = dict[str, Tensor]
 StockArchitecture = Literal["gpt2", "llama"]
 """A stock architecture."""
 _TITLES: dict[StockArchitecture, str] = {"gpt2": "GPT-2", "llama": "Llama"}
+_ACTIVATIONS = {"gelu-tanh": "gelu_new"}
+"""Names that differ in transformers."""
 _KNOWN_TERMS = ("rotary", "temperature")
 """Score terms that a stock architecture has, or that weights can express."""
 _TERMS = {
@@ -153,7 +155,7 @@ def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
     if block.norm != "layernorm":
         yield f"{block.norm}; choices: layernorm"
     if block.activation == "swiglu":
-        yield "swiglu; choices: gelu, relu"
+        yield "swiglu; choices: gelu, gelu-tanh, relu"
     if layer.num_heads * layer.size_per_head != layer.d_model:
         yield (
             f"{layer.num_heads} heads of {layer.size_per_head} channels, which are not the "
@@ -210,7 +212,7 @@ def _make_gpt2(network: LanguageModel, kv_heads: int) -> tuple[PreTrainedConfig,
         n_layer=config.num_layers,
         n_head=layer.num_heads,
         n_inner=block.d_ff,
-        activation_function=block.activation,
+        activation_function=_ACTIVATIONS.get(block.activation, block.activation),
         layer_norm_epsilon=block.norm_eps,
         resid_pdrop=block.dropout,
         embd_pdrop=config.embedding_dropout,

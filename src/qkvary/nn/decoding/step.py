@@ -116,6 +116,7 @@ def supports(model: LanguageModel, cache: KVCache) -> bool:
         and model.config.block.norm_placement != "stream"
         and model.config.block.norm != "none"
         and model.config.block.skips == "both"
+        and model.config.block.activation in ACTIVATIONS
         and weight.device.type == "cpu"
         and weight.dtype in DTYPES
         and all(part.dtype == weight.dtype and part.is_contiguous() for part in parameters)
