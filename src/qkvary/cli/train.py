@@ -94,9 +94,7 @@ Variants = Annotated[
         completer=complete_variant,
     ),
 ]
-DryRun = Annotated[
-    bool, Parameter(name="--dry-run", negative=(), help="Print the planned runs, and end.")
-]
+DryRun = Annotated[bool, Parameter(negative=(), help="Print the planned runs, and end.")]
 
 
 ENDED_BADLY = (1, 5)
