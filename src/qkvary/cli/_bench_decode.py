@@ -1,7 +1,6 @@
 """Measure decoding: memory and speed per variant, beside transformers and without a cache."""
 
 import dataclasses
-import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
@@ -24,7 +23,7 @@ from qkvary.cli._options import (
     convert_count,
     convert_threads,
 )
-from qkvary.cli._output import console, printable, show
+from qkvary.cli._output import command_line, console, printable, show
 from qkvary.costs.formats import Dtype, parse_options
 from qkvary.inference.benchmark.networks import Sizes, check_memory, make_network
 from qkvary.inference.benchmark.records import (
@@ -46,7 +45,6 @@ DEFAULT_CONTEXT, DEFAULT_TOKENS, DEFAULT_MEMORY_CONTEXT = 256, 240, 2**15
 SHORTEST_PROMPT = 16
 MEMORY_CHUNK = 128
 """Prompt tokens per forward pass when memory is measured."""
-PROGRAM = "qkvary bench decode"
 
 
 @Parameter(name="*")
@@ -189,7 +187,11 @@ def command(
         screen = None if json_output else console(sys.stderr)
         from qkvary.inference.benchmark.measurements import measure
 
-        record = measure(question, command=_command_line(), log=lambda text: _log(screen, text))
+        record = measure(
+            question,
+            command=command_line("bench decode", "qkvary bench decode"),
+            log=lambda text: _log(screen, text),
+        )
     report = decode_report(record)
     files: tuple[Path, ...] = ()
     if out is not None:
@@ -343,12 +345,6 @@ def _read_storage(text: str) -> CacheOptions:
     if name == "preallocated":
         return CacheOptions(storage="preallocated")
     return parse_options(name)
-
-
-def _command_line() -> str:
-    """Return the command line, or the program if this process was started differently."""
-    words = sys.argv[1:]
-    return shlex.join(["qkvary", *words]) if words[:2] == PROGRAM.split()[1:] else PROGRAM
 
 
 def _log(screen: Console | None, text: str) -> None:

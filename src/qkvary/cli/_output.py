@@ -5,6 +5,7 @@ Works without a terminal, in a narrow one, and in an ASCII locale.
 
 import math
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -72,6 +73,12 @@ def show(
     if len(files) > MOST_FILES:
         others = count(len(files) - MOST_FILES, "more file")
         screen.print(Text(printable(f"and {others} in {files[0].parent}")), soft_wrap=True)
+
+
+def command_line(command: str, otherwise: str) -> str:
+    """Return the command line of this process, or a text if another command started it."""
+    words, own = sys.argv[1:], command.split()
+    return shlex.join(["qkvary", *words]) if words[: len(own)] == own else otherwise
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:

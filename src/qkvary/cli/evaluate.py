@@ -20,6 +20,7 @@ from qkvary.cli._options import (
     convert_count,
 )
 from qkvary.cli._output import console, show, to_json
+from qkvary.inference.evaluation.answers import FIVE
 from qkvary.inference.evaluation.reading import Split, TextReading
 from qkvary.storage.durable import check_file, make_directory, write_output
 from qkvary.storage.errors import UsageError
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from qkvary.data.tokenizers import Tokenizer
     from qkvary.inference.evaluation.answers import Accuracy, TaskScore
     from qkvary.inference.evaluation.contamination import TrainingText
-
-FIVE = ("arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande")
-"""The tasks of ``--tasks five``."""
 
 
 def _count(text: str) -> Any:
