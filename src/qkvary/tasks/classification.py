@@ -1,4 +1,4 @@
-"""What tasks share whose loss is the cross entropy of one answer out of several."""
+"""The common part of tasks whose loss is the cross entropy of one answer out of several."""
 
 from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar, cast

@@ -67,12 +67,18 @@ class _Accuracy:
     higher_is_better: ClassVar[bool] = True
 
 
-class _Loss:
-    """A task whose headline metric is the loss."""
+class _NextToken:
+    """A task that predicts the next token of a window, whose headline metric is the loss."""
 
     __slots__ = ()
     metric: ClassVar[str] = "loss"
     higher_is_better: ClassVar[bool] = False
+    context: int
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs."""
+        return self.context
 
 
 @stored("SequenceTaskConfig")
@@ -128,7 +134,7 @@ class SequenceTaskConfig(_Accuracy):
 
 @stored("CharacterTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CharacterTaskConfig(_Loss):
+class CharacterTaskConfig(_NextToken):
     """Predict the next character of a text.
 
     Source: Borji 2023, section 3.5 (tiny Shakespeare).
@@ -164,11 +170,6 @@ class CharacterTaskConfig(_Loss):
             )
 
     @property
-    def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
-        return self.context
-
-    @property
     def data_fingerprint(self) -> str:
         """sha256 of the text and its split."""
         return _digest("characters", self.text_sha256, self.train_fraction)
@@ -176,7 +177,7 @@ class CharacterTaskConfig(_Loss):
 
 @stored("LanguageTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageTaskConfig(_Loss):
+class LanguageTaskConfig(_NextToken):
     """Predict the next token of a prepared set of documents.
 
     Source: the language models of papers 1 and 3.
@@ -212,11 +213,6 @@ class LanguageTaskConfig(_Loss):
             )
 
     @property
-    def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
-        return self.context
-
-    @property
     def data_fingerprint(self) -> str:
         """Fingerprint of the data set."""
         return self.data_sha256
@@ -224,7 +220,7 @@ class LanguageTaskConfig(_Loss):
 
 @stored("NumberTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumberTaskConfig(_Loss):
+class NumberTaskConfig(_NextToken):
     """Predict the next word of the spelled numbers from 1 to 9,999.
 
     Source: Borji 2023, section 3.3 (number generation), and its code.
@@ -242,11 +238,6 @@ class NumberTaskConfig(_Loss):
     def __post_init__(self) -> None:
         check_choices(self)
         _check_sizes(self, "context")
-
-    @property
-    def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
-        return self.context
 
     @property
     def data_fingerprint(self) -> str:

@@ -9,8 +9,7 @@ import selectors
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
@@ -30,7 +29,7 @@ from qkvary.studies.running.live import (
 from qkvary.studies.running.messages import STOPPING, Job, WorkerMessage
 from qkvary.studies.running.publishing import Publisher
 from qkvary.studies.running.recording import make_record, run_identity
-from qkvary.studies.running.signals import ending_signals, leave_terminal
+from qkvary.studies.running.signals import handle_endings, leave_terminal
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.worker_process import WorkerProcess, describe_end
 from qkvary.studies.study import Cell, Study
@@ -132,7 +131,7 @@ def run_cells(
     if publish:
         runner.publisher = Publisher(publish)
     try:
-        with _signals(runner.handle_signal):
+        with handle_endings(runner.handle_signal):
             return runner.run()
     finally:
         runner.display.close()
@@ -143,18 +142,6 @@ def _display(console: Console, view: ProgressView, quiet: bool) -> Display:
         return Display()
     kind = LiveDisplay if console.is_terminal else PlainDisplay
     return kind(console, view)
-
-
-@contextmanager
-def _signals(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
-    before = {number: signal.getsignal(number) for number in ending_signals()}
-    for number in before:
-        signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
 
 
 class _Runner:
