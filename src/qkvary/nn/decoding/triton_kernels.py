@@ -63,6 +63,15 @@ class Turning(NamedTuple):
     """Pairs of turned channels, which are the last ones."""
 
 
+class Bias(NamedTuple):
+    """Added to scaled scores, for powers of two, [batch, kv_heads, rows, tokens] in a row."""
+
+    numbers: Tensor
+    """float32."""
+    keys: int
+    """Of a row; some may come after the last that is seen."""
+
+
 class Valid(NamedTuple):
     """Which keys are seen at all, [batch, tokens]."""
 
@@ -151,6 +160,7 @@ def attend_run(
     value,
     valid,
     turning,
+    bias,
     parts,
     sizes,
     scale,
@@ -170,6 +180,7 @@ def attend_run(
         value: What is mixed; ``None`` where that is the key.
         valid: Which keys are seen at all; ``None`` if all are.
         turning: How keys are turned before they are compared; ``None`` if they are not.
+        bias: What is added to the scaled scores; ``None`` for none.
         parts: The mixtures, [batch, kv_heads, rows, runs, value dim] in a row.
         sizes: Logarithms, to base two, of the sums of their weights.
         scale: Factor of the scores, for powers of two.
@@ -206,8 +217,13 @@ def attend_run(
         else:
             far = turning.far + first // TILE * (2 * key.width)
             scores = compare_turned(asked, across, keys, near, far, key.width, PRODUCTS)
-        is_seen = see(valid, batch, first + tl.arange(0, TILE), tokens, last)
-        scores = tl.where(is_seen, scores * scale, -float("inf"))
+        token = first + tl.arange(0, TILE)
+        is_seen = see(valid, batch, token, tokens, last)
+        scores = scores * scale
+        if bias is not None:
+            place = bias.numbers + row[:, None] * bias.keys + token[None, :]
+            scores += tl.load(place, mask=is_row[:, None] & (token < tokens)[None, :], other=0)
+        scores = tl.where(is_seen, scores, -float("inf"))
         highest = tl.maximum(most, tl.max(scores, 1))
         weights = tl.exp2(scores - highest[:, None])
         kept = tl.exp2(most - highest)
