@@ -152,6 +152,24 @@ def see(valid, batch, token, tokens, last):
     return is_there[None, :] & (token[None, :] <= last[:, None])
 
 
+@triton.jit
+@no_type_check
+def add_bias(scores, bias, row, is_row, token, tokens):
+    """Scores with what is added to them, where there is something."""
+    if bias is not None:
+        place = bias.numbers + row[:, None] * bias.keys + token[None, :]
+        scores += tl.load(place, mask=is_row[:, None] & (token < tokens)[None, :], other=0)
+    return scores
+
+
+@triton.jit
+@no_type_check
+def read_near(near, TILE: tl.constexpr, width: tl.constexpr):
+    """Cosines and sines of the positions within a tile."""
+    place = near + tl.arange(0, TILE)[:, None] * (2 * width) + tl.arange(0, width)[None, :]
+    return tl.load(place), tl.load(place + width)
+
+
 @triton.jit(do_not_specialize=["start", "tokens"])
 @no_type_check
 def attend_run(
@@ -201,12 +219,9 @@ def attend_run(
     half: tl.constexpr = 0 if turning is None else turning.half
     asked, across = read_queries(query, row, is_row, key.dim, key.width, half)
     if turning is not None:
-        near = turning.near + tl.arange(0, TILE)[:, None] * (2 * key.width)
-        near += tl.arange(0, key.width)[None, :]
-        near = (tl.load(near), tl.load(near + key.width))
+        near = read_near(turning.near, TILE, key.width)
     mixture: tl.constexpr = key if value is None else value
-    most = tl.full((ROWS,), LOWEST, tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
+    most, total = tl.full((ROWS,), LOWEST, tl.float32), tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, mixture.width), tl.float32)
     length = tl.cdiv(tokens, TILE * runs) * TILE
     begin = run.to(tl.int64) * length
@@ -218,12 +233,8 @@ def attend_run(
             far = turning.far + first // TILE * (2 * key.width)
             scores = compare_turned(asked, across, keys, near, far, key.width, PRODUCTS)
         token = first + tl.arange(0, TILE)
-        is_seen = see(valid, batch, token, tokens, last)
-        scores = scores * scale
-        if bias is not None:
-            place = bias.numbers + row[:, None] * bias.keys + token[None, :]
-            scores += tl.load(place, mask=is_row[:, None] & (token < tokens)[None, :], other=0)
-        scores = tl.where(is_seen, scores, -float("inf"))
+        scores = add_bias(scores * scale, bias, row, is_row, token, tokens)
+        scores = tl.where(see(valid, batch, token, tokens, last), scores, -float("inf"))
         highest = tl.maximum(most, tl.max(scores, 1))
         weights = tl.exp2(scores - highest[:, None])
         kept = tl.exp2(most - highest)
@@ -231,7 +242,7 @@ def attend_run(
         values = keys
         if value is not None:
             values = read_tile(value, batch, group, first, tokens, TILE).to(PRODUCTS)
-        mixed = mixed * kept[:, None]
+        mixed *= kept[:, None]
         mixed = tl.dot(weights.to(PRODUCTS), values, mixed, input_precision="ieee")
         most = highest
     # A row that sees some key gives its highest score the weight 1.
