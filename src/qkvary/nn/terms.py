@@ -69,10 +69,9 @@ class KeyValueNorm(ScoreTerm):
         self, shared: Float[Tensor, "batch heads tokens channels"]
     ) -> Float[Tensor, "batch heads tokens channels"]:
         """Divide each token by its root mean square, and multiply by the gain."""
-        wide = shared.to(torch.promote_types(shared.dtype, torch.float32))
-        squares = wide.square().mean(dim=(1, 3), keepdim=True)
-        gain = self.weight.view(shared.shape[1], 1, -1)
-        return (wide * torch.rsqrt(squares + KV_NORM_EPS) * gain).to(shared.dtype)
+        joined = shared.transpose(1, 2).flatten(2)
+        gain = self.weight.to(joined.dtype)
+        return split_heads(F.rms_norm(joined, gain.shape, gain, KV_NORM_EPS), shared.shape[1])
 
 
 class Latent(ScoreTerm):
