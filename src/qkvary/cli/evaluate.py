@@ -16,6 +16,7 @@ from qkvary.cli._options import (
     Device,
     Json,
     NetworkDtype,
+    NetworkWeights,
     convert_count,
 )
 from qkvary.cli._output import show, show_progress, to_json
@@ -132,6 +133,7 @@ class Running:
 
     device: Device = "cpu"
     dtype: NetworkDtype = None
+    weights: NetworkWeights = None
     batch_size: Annotated[
         int, Parameter(help="Windows or requests per batch; changes rounding only.")
     ] = 8
@@ -176,7 +178,7 @@ def command(
     loaded = load_checkpoint(checkpoint)
     if names or tokenizer is not None or not is_prepared(reading.data[0]):
         loaded, _ = require_tokenizer(loaded, checkpoint, tokenizer)
-    loaded = loaded.to(running.device, running.dtype)
+    loaded = loaded.to(running.device, running.dtype, running.weights)
     document: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": running.batch_size}
     document["identity"] = identify(loaded.network, loaded.tokenizer)
     if text is not None:
