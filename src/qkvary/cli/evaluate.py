@@ -3,8 +3,7 @@
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -17,9 +16,10 @@ from qkvary.cli._options import (
     Device,
     Json,
     NetworkDtype,
+    NetworkWeights,
     convert_count,
 )
-from qkvary.cli._output import console, show, to_json
+from qkvary.cli._output import show, show_progress, to_json
 from qkvary.inference.evaluation.answers import FIVE
 from qkvary.inference.evaluation.reading import Split, TextReading
 from qkvary.storage.durable import check_file, make_directory, write_output
@@ -132,6 +132,7 @@ class Running:
 
     device: Device = "cpu"
     dtype: NetworkDtype = None
+    weights: NetworkWeights = None
     batch_size: Annotated[
         int, Parameter(help="Windows or requests per batch; changes rounding only.")
     ] = 8
@@ -176,12 +177,12 @@ def command(
     loaded = load_checkpoint(checkpoint)
     if names or tokenizer is not None or not is_prepared(reading.data[0]):
         loaded, _ = require_tokenizer(loaded, checkpoint, tokenizer)
-    loaded = loaded.to(running.device, running.dtype)
+    loaded = loaded.to(running.device, running.dtype, running.weights)
     document: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": running.batch_size}
     document["identity"] = identify(loaded.network, loaded.tokenizer)
     if text is not None:
         measured = measure_text(
-            loaded, text, batch_size=running.batch_size, show_progress=_show_progress
+            loaded, text, batch_size=running.batch_size, show_progress=show_progress
         )
         document |= text_data(measured)
     if names:
@@ -296,18 +297,7 @@ def _with_progress(against: "TrainingText") -> Callable[[Sequence[str]], Sequenc
     """Return a search for questions in a text that shows its progress."""
 
     def find(questions: Sequence[str]) -> Sequence[bool]:
-        with _show_progress("reading training text", "tokens") as on_progress:
+        with show_progress("reading training text", "tokens") as on_progress:
             return against.find(questions, on_progress=on_progress)
 
     return find
-
-
-@contextmanager
-def _show_progress(what: str, unit: str = "windows") -> Generator[Callable[[int, int], None]]:
-    """Show progress in a terminal."""
-    screen = console(sys.stderr)
-    if not screen.is_terminal:
-        yield lambda _done, _total: None
-        return
-    with screen.status(what) as status:
-        yield lambda done, total: status.update(f"{what}: {done:,} of {total:,} {unit}")

@@ -16,6 +16,7 @@ from qkvary.cli._options import (
     Device,
     Json,
     NetworkDtype,
+    NetworkWeights,
     convert_count,
 )
 from qkvary.cli._output import console, print_json, printable
@@ -108,6 +109,7 @@ class Running:
 
     device: Device = "cpu"
     dtype: NetworkDtype = None
+    weights: NetworkWeights = None
     deterministic_batch: Annotated[
         bool,
         Parameter(help="Compute each prompt separately, so that no bit depends on the others."),
@@ -179,7 +181,7 @@ def command(
         raise UsageError("expected --deterministic-batch without --beams, got both")
     sampling = choosing.sampling()
     loaded, own = require_tokenizer(load_checkpoint(checkpoint), checkpoint, tokenizer)
-    loaded = loaded.to(running.device, running.dtype)
+    loaded = loaded.to(running.device, running.dtype, running.weights)
     texts = prompts or ("",)
     requests = make_requests(
         own,

@@ -163,8 +163,8 @@ def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
     inside = np.clip(at * length - 0.5, 0.0, length - 1.0)
     # From pixel numbers to the corners -1 and 1.
     x, y = torch.from_numpy((start + inside) * np.float32(2 / last) - 1)
-    grid = images.new_empty(len(images), size, size, 2)
-    grid[..., 0], grid[..., 1] = x[:, None, :], y[:, :, None]
+    # Complex numbers, because they are written in one pass; two strided ones take three times that.
+    grid = torch.view_as_real(torch.complex(x[:, None, :], y[:, :, None]))
     return F.grid_sample(images, grid, mode="bilinear", align_corners=True)
 
 
