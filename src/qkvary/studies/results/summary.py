@@ -8,8 +8,6 @@ with a non-finite result counts as diverged. Never imports torch.
 from dataclasses import dataclass
 from typing import Literal
 
-from qkvary.studies.running.records import Counts
-
 Verdict = Literal["better", "worse", "not distinguished", "no interval"]
 TableKind = Literal["setting", "task", "average"]
 PairUnit = Literal["seed", "setting"]
@@ -17,6 +15,25 @@ RunState = Literal["done", "failed", "diverged", "missing"]
 CostAxis = Literal["cache_bytes_per_token", "parameters", "macs_per_token", "training_seconds"]
 FrontierStatus = Literal["frontier", "dominated", "dominated by the means only"]
 Recomputes = Literal["yes", "no", "rounding", "other convention", "not checkable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Numbers of planned runs by state; the four states add up to ``planned``."""
+
+    planned: int
+    done: int
+    failed: int
+    """Runs that ended with an error, which tells nothing about the variant."""
+    diverged: int
+    """Runs with a non-finite loss or result, which is a property of the variant."""
+    missing: int
+    """Runs without a record: not started, running, or stopped."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned run ended with a finite result."""
+        return self.done == self.planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

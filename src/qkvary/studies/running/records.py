@@ -60,25 +60,6 @@ class Record:
         return self.metrics.get(self.metric)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """Numbers of planned runs by state; the four states add up to ``planned``."""
-
-    planned: int
-    done: int
-    failed: int
-    """Runs that ended with an error, which tells nothing about the variant."""
-    diverged: int
-    """Runs with a non-finite loss or result, which is a property of the variant."""
-    missing: int
-    """Runs without a record: not started, running, or stopped."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether every planned run ended with a finite result."""
-        return self.done == self.planned
-
-
 def to_json(record: Record) -> bytes:
     """Return the bytes of ``record.json``, deterministically."""
     fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}

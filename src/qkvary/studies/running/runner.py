@@ -29,7 +29,6 @@ from qkvary.studies.running.live import (
 from qkvary.studies.running.messages import STOPPING, Job, WorkerMessage
 from qkvary.studies.running.publishing import Publisher
 from qkvary.studies.running.recording import make_record, run_identity
-from qkvary.studies.running.records import Counts
 from qkvary.studies.running.signals import handle_endings, leave_terminal
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.worker_process import WorkerProcess, describe_end
@@ -65,9 +64,19 @@ class RunnerOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary(Counts):
+class RunSummary:
     """The outcome of running a study."""
 
+    planned: int
+    """Runs of the study."""
+    done: int
+    """Runs that completed."""
+    failed: int
+    """Runs that ended with an error."""
+    diverged: int
+    """Runs whose loss or gradient was not finite."""
+    missing: int
+    """Runs without a record."""
     executed: int
     """Runs that ended in the workers of this runner."""
     seconds: float
