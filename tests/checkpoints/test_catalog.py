@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from qkvary.checkpoints.catalog import format_names, load_checkpoint, load_format
+from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
-from qkvary.checkpoints.models import save_model
+from qkvary.checkpoints.models import LoadedModel, save_model
 from qkvary.storage.errors import DamagedError, UsageError
 from tests.checkpoints.test_models import CHARACTERS, make_model
 from tests.reference import char_gpt, llama2c
@@ -16,7 +17,9 @@ def test_every_format_is_recognised_as_itself_only(tmp_path: Path) -> None:
     llama2c.write_stand_in(tmp_path / "llama2c")
     char_gpt.write_stand_in(tmp_path / "char_gpt")
     QKVForCausalLM.wrap(make_model()).save_pretrained(tmp_path / "transformers_folder")
-    assert set(format_names()) == {"llama2c", "char_gpt", "transformers_folder"}
+    (tmp_path / "gguf").mkdir()
+    export_gguf(LoadedModel(make_model(), None), tmp_path / "gguf" / "model.gguf")
+    assert set(format_names()) == {"llama2c", "char_gpt", "gguf", "transformers_folder"}
     for name in format_names():
         found = [n for n in format_names() if load_format(n).recognises(tmp_path / name)]
         assert found == [name]

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import Literal, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.sharing import IDENTITY, Role, Source
+from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.positions import sinusoid
@@ -25,9 +26,6 @@ from qkvary.nn.projections import Projection
 Weights = dict[str, Tensor]
 Rule = Callable[[LanguageModelConfig], Iterator[str]]
 """Yields features of a network that cannot be expressed."""
-StockArchitecture = Literal["gpt2", "llama"]
-"""A stock architecture."""
-TITLES: Mapping[StockArchitecture, str] = {"gpt2": "GPT-2", "llama": "Llama"}
 _KNOWN_TERMS = ("rotary", "temperature")
 """Score terms that a stock architecture has, or that weights can express."""
 _TERMS = {

@@ -14,7 +14,7 @@ from qkvary.arch.attention import PositionConfig, ScaleConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig, Positions
 from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
-from qkvary.checkpoints.stock_networks import StockArchitecture
+from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.nn.language_model import LanguageModel
 from qkvary.training.presets import PRESETS, find_preset
 from tests.checkpoints.huggingface.causal_models import decode_greedily, make_network, prompt

@@ -18,7 +18,7 @@ from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
 from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
 from qkvary.checkpoints.models import LoadedModel
-from qkvary.checkpoints.stock_networks import StockArchitecture
+from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.durable import atomic_write_dir, make_directory

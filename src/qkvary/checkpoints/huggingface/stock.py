@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints import stock_networks
+from qkvary.checkpoints.stock_names import TITLES, StockArchitecture
 from qkvary.checkpoints.stock_networks import (
-    TITLES,
-    StockArchitecture,
     Weights,
     count_kv_heads,
     has_bias,
