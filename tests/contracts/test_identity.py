@@ -39,6 +39,7 @@ from tests.studies_scripts.loading import load_script
 
 ADDED_LATER: dict[str, Any] = {
     "BlockConfig.feed_forward_dropout": None,
+    "BlockConfig.norm_eps": 1e-5,
     "EncoderConfig.reads_vectors": False,
     "ImageTaskConfig.resize_to": None,
     "Initialization.embedding_std": None,

@@ -9,7 +9,8 @@ from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from tests.reference.attention import Weights, attend, gelu, project, rows_of
 from tests.reference.positions import sinusoid
 
-EPSILON = 1e-5
+HEAD_EPSILON = 1e-5
+"""Of the norm in the head of an encoder."""
 
 
 def encoder_logits(
@@ -38,12 +39,12 @@ def language_model_logits(
     return torch.stack(logits) + bias
 
 
-def normalise(kind: str, weights: Weights, name: str, token: Tensor) -> Tensor:
+def normalise(kind: str, weights: Weights, name: str, token: Tensor, epsilon: float) -> Tensor:
     """LayerNorm or RMSNorm of one token."""
     size = len(token)
     centred = token if kind == "rmsnorm" else token - token.sum() / size
     variance = (centred * centred).sum() / size
-    result = centred / torch.sqrt(variance + EPSILON) * weights[f"{name}.weight"]
+    result = centred / torch.sqrt(variance + epsilon) * weights[f"{name}.weight"]
     return result + weights[f"{name}.bias"] if f"{name}.bias" in weights else result
 
 
@@ -122,15 +123,18 @@ def _blocks(
 
 
 def _encoder_head(weights: Weights, token: Tensor) -> Tensor:
-    hidden = normalise("layernorm", weights, "head_norm", project(weights, "head_in", token))
+    token = project(weights, "head_in", token)
+    hidden = normalise("layernorm", weights, "head_norm", token, HEAD_EPSILON)
     return project(weights, "head_out", hidden * (hidden > 0))
 
 
 def _norm_all(
     config: EncoderConfig | LanguageModelConfig, weights: Weights, name: str, x: Tensor
 ) -> Tensor:
-    kind = config.block.norm
-    return torch.stack([torch.stack([normalise(kind, weights, name, t) for t in row]) for row in x])
+    kind, eps = config.block.norm, config.block.norm_eps
+    return torch.stack(
+        [torch.stack([normalise(kind, weights, name, t, eps) for t in row]) for row in x]
+    )
 
 
 def _feed_all(config: EncoderConfig | LanguageModelConfig, weights: Weights, x: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ class BlockConfig:
     activation: Activation = "gelu"
     """Its nonlinearity; ``swiglu`` has a third matrix and no biases."""
     norm: Norm = "layernorm"
-    """Kind of normalisation (epsilon 1e-5)."""
+    """Kind of normalisation."""
     norm_placement: NormPlacement = "pre"
     """``pre``: before each sublayer, and one behind the last block, which ``pre-only`` omits.
     ``post``: after each residual sum; ``post-final`` has one more behind the last block.
@@ -43,9 +43,13 @@ class BlockConfig:
     """Dropout on the output of the feed-forward network, where it is not that of both sublayers."""
     inner_dropout: float = 0.0
     """Dropout inside the feed-forward network, before its nonlinearity."""
+    norm_eps: float = field(default=1e-5, metadata=ADDED_LATER)
+    """Epsilon of the normalisations around the sublayers and behind the last block."""
 
     def __post_init__(self) -> None:
         check_choices(self)
+        if not 0 < self.norm_eps < 1:
+            raise ValueError(f"expected norm_eps above 0 and below 1, got {self.norm_eps}")
         if self.d_ff < 1:
             raise ValueError(f"expected a positive d_ff, got {self.d_ff}")
         for name in ("dropout", "inner_dropout", "feed_forward_dropout"):

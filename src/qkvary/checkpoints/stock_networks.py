@@ -32,6 +32,8 @@ _TERMS = {
     "plus": "the bias of + on every key position",
     "diagonal": "a normalised diagonal of scores",
     "unscaled-diagonal": "a normalised diagonal of scores",
+    "kv_norm": "a norm of the tensor that key and value share",
+    "latent": "keys and values that are made of one latent",
 }
 
 

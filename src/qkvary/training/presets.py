@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from qkvary.arch.labels import as_variant, format_label
-from qkvary.arch.named_networks import NETWORKS, canonical_name, keep_positions
+from qkvary.arch.named_networks import NETWORKS, PORTABLE_SIZES, canonical_name
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.variants import Variant
 from qkvary.storage.errors import UsageError
@@ -100,7 +100,7 @@ class Preset:
             ValueError: if the variant is unknown or invalid for this network.
         """
         own = self.network.layers[0].variant
-        variant = keep_positions(as_variant(label), own)
+        variant = as_variant(label).keep_positions(own)
         if variant == own:
             return self
         if self.base:
@@ -357,6 +357,11 @@ _MODERN_REMARK = (
     "is rotated back (value_rope counter)"
 )
 
+_PORTABLE_REMARK = (
+    "key and value are one normalised tensor, and one rotated key of 16 channels serves all heads: "
+    "latent attention, which engines compute"
+)
+
 
 def _modern(
     name: str,
@@ -446,7 +451,21 @@ def _modern_sizes() -> tuple[Preset, ...]:
     )
 
 
+def _portable(preset: Preset) -> Preset:
+    """Return the preset of the same size in the portable form."""
+    name = f"{preset.name}-portable"
+    remarks = (_PORTABLE_REMARK, *preset.remarks[1:])
+    return replace(preset, name=name, network=NETWORKS[name], remarks=remarks)
+
+
+def _portable_sizes() -> tuple[Preset, ...]:
+    return tuple(_portable(one) for one in _modern_sizes() if one.name in PORTABLE_SIZES)
+
+
 PRESETS: Mapping[str, Preset] = MappingProxyType(
-    {preset.name: preset for preset in (*_paper_1(), *_paper_3(), *_modern_sizes())}
+    {
+        preset.name: preset
+        for preset in (*_paper_1(), *_paper_3(), *_modern_sizes(), *_portable_sizes())
+    }
 )
 """Every preset by name."""

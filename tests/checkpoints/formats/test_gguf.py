@@ -53,7 +53,7 @@ def test_a_folder_of_several_is_not_guessed_at(tmp_path: Path) -> None:
         ({"llama.attention.head_count_kv": 3}, DamagedError, "does not describe a network"),
         ({"llama.expert_count": 8}, UsageError, "has expert_count, which this program does not"),
         ({"llama.rope.scaling.type": "yarn"}, UsageError, "has rope.scaling.type, which this"),
-        ({"llama.attention.layer_norm_rms_epsilon": 1e-3}, UsageError, "epsilon 0.001"),
+        ({"llama.attention.layer_norm_rms_epsilon": 2.0}, DamagedError, "above 0 and below 1"),
         ({"llama.rope.dimension_count": 2}, UsageError, "has rope.dimension_count 2, expected 4"),
         ({"tokenizer.ggml.model": "bert"}, UsageError, "a tokenizer of the kind 'bert'; choices"),
         ({"tokenizer.ggml.token_type": [1, 2]}, DamagedError, "has 13 tokens and 2 types"),

@@ -22,7 +22,6 @@ from qkvary.checkpoints.stock_networks import (
     rotates,
     stock_weights,
 )
-from qkvary.nn.blocks import NORM_EPSILON
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
@@ -151,7 +150,7 @@ def _choose_type(name: str, shape: tuple[int, ...], kind: TensorType) -> TensorT
 
 
 def _gpt2_sizes(config: LanguageModelConfig) -> dict[str, Any]:
-    return {**_common_sizes(config), "attention.layer_norm_epsilon": NORM_EPSILON}
+    return {**_common_sizes(config), "attention.layer_norm_epsilon": config.block.norm_eps}
 
 
 def _llama_sizes(config: LanguageModelConfig) -> dict[str, Any]:
@@ -161,7 +160,7 @@ def _llama_sizes(config: LanguageModelConfig) -> dict[str, Any]:
         "attention.head_count_kv": count_kv_heads(config),
         "attention.key_length": layer.size_per_head,
         "attention.value_length": layer.size_per_head,
-        "attention.layer_norm_rms_epsilon": NORM_EPSILON,
+        "attention.layer_norm_rms_epsilon": config.block.norm_eps,
         "rope.dimension_count": layer.size_per_head,
         "rope.freq_base": float(layer.position.rotary_base),
     }

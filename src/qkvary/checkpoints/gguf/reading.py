@@ -19,7 +19,6 @@ from qkvary.arch.variants import Variant
 from qkvary.checkpoints.gguf.files import GELU, GgufFile
 from qkvary.checkpoints.gguf.rotation import count_rotated, pair_order
 from qkvary.checkpoints.stock_names import StockArchitecture, list_tensors
-from qkvary.nn.blocks import NORM_EPSILON
 from qkvary.storage.errors import DamagedError, UsageError
 
 LARGEST_SIZE = 2**24
@@ -90,11 +89,10 @@ class _Sizes:
         if found != expected:
             raise UsageError(f"{self.where} has {what} {found}, expected {expected}")
 
-    def require_epsilon(self, name: str) -> None:
-        """Refuse norms of another epsilon."""
-        found = self.number(name, NORM_EPSILON)
-        if abs(found - NORM_EPSILON) > 1e-6 * NORM_EPSILON:
-            raise UsageError(f"{self.where} has {name} {found}, expected {NORM_EPSILON}")
+    def epsilon(self, name: str) -> float:
+        """Return the epsilon of the norms as it was written, where 32 bits stand for it."""
+        found = self.number(name, 1e-5)
+        return next((one for one in (1e-5, 1e-6) if abs(found - one) < 1e-6 * one), found)
 
     @property
     def layers(self) -> int:
@@ -120,7 +118,6 @@ def _make_llama(sizes: _Sizes) -> LanguageModelConfig:
     for name in ("expert_count", "rope.scaling.type", "attention.sliding_window"):
         if sizes.has(name) and sizes.file.metadata[f"llama.{name}"] not in (0, "none"):
             raise UsageError(f"{sizes.where} has {name}, which this program does not compute")
-    sizes.require_epsilon("attention.layer_norm_rms_epsilon")
     d_model, heads = sizes.get("embedding_length"), sizes.get("attention.head_count")
     head_dim = sizes.get("attention.key_length", d_model // heads)
     sizes.require("value_length", sizes.get("attention.value_length", head_dim), head_dim)
@@ -143,7 +140,11 @@ def _make_llama(sizes: _Sizes) -> LanguageModelConfig:
     return LanguageModelConfig(
         attention=attention,
         block=BlockConfig(
-            d_ff=sizes.get("feed_forward_length"), activation="swiglu", norm="rmsnorm", bias=False
+            d_ff=sizes.get("feed_forward_length"),
+            activation="swiglu",
+            norm="rmsnorm",
+            bias=False,
+            norm_eps=sizes.epsilon("attention.layer_norm_rms_epsilon"),
         ),
         num_layers=sizes.layers,
         vocabulary=sizes.vocabulary,
@@ -172,7 +173,6 @@ def _read_rotation(sizes: _Sizes, head_dim: int) -> PositionConfig:
 
 
 def _make_gpt2(sizes: _Sizes) -> LanguageModelConfig:
-    sizes.require_epsilon("attention.layer_norm_epsilon")
     if sizes.file.metadata.get(GELU) != "erf":
         raise UsageError(
             f"{sizes.where} was trained with GELU by its tanh form, which this program does not "
@@ -183,7 +183,10 @@ def _make_gpt2(sizes: _Sizes) -> LanguageModelConfig:
         attention=AttentionConfig(
             d_model=sizes.get("embedding_length"), num_heads=heads, causal=True
         ),
-        block=BlockConfig(d_ff=sizes.get("feed_forward_length")),
+        block=BlockConfig(
+            d_ff=sizes.get("feed_forward_length"),
+            norm_eps=sizes.epsilon("attention.layer_norm_epsilon"),
+        ),
         num_layers=sizes.layers,
         vocabulary=sizes.vocabulary,
         max_tokens=sizes.shape("position_embd.weight")[0],

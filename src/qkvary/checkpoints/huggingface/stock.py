@@ -21,7 +21,6 @@ from qkvary.checkpoints.stock_networks import (
 )
 from qkvary.costs.cache import cache_bytes_per_token
 from qkvary.costs.parameters import network_parameters
-from qkvary.nn.blocks import NORM_EPSILON
 from qkvary.nn.language_model import LanguageModel
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def _configure_gpt2(config: LanguageModelConfig) -> PreTrainedConfig:
         n_head=layer.num_heads,
         n_inner=block.d_ff,
         activation_function=block.activation,
-        layer_norm_epsilon=NORM_EPSILON,
+        layer_norm_epsilon=block.norm_eps,
         resid_pdrop=block.dropout,
         embd_pdrop=config.embedding_dropout,
         attn_pdrop=layer.dropout,
@@ -124,7 +123,7 @@ def _configure_llama(config: LanguageModelConfig) -> PreTrainedConfig:
         num_key_value_heads=count_kv_heads(config),
         head_dim=layer.size_per_head,
         max_position_embeddings=config.max_tokens,
-        rms_norm_eps=NORM_EPSILON,
+        rms_norm_eps=block.norm_eps,
         rope_parameters={"rope_type": "default", "rope_theta": layer.position.rotary_base},
         attention_bias=has_bias(config),
         attention_dropout=layer.dropout,
