@@ -7,8 +7,10 @@ import pytest
 from qkvary.checkpoints.catalog import format_names, load_checkpoint, load_format
 from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
+from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.models import LoadedModel, save_model
 from qkvary.storage.errors import DamagedError, UsageError
+from tests.checkpoints.gguf.test_networks import build_portable
 from tests.checkpoints.test_models import CHARACTERS, make_model
 from tests.reference import char_gpt, llama2c
 
@@ -19,7 +21,10 @@ def test_every_format_is_recognised_as_itself_only(tmp_path: Path) -> None:
     QKVForCausalLM.wrap(make_model()).save_pretrained(tmp_path / "transformers_folder")
     (tmp_path / "gguf").mkdir()
     export_gguf(LoadedModel(make_model(), None), tmp_path / "gguf" / "model.gguf")
-    assert set(format_names()) == {"llama2c", "char_gpt", "gguf", "transformers_folder"}
+    latent = LoadedModel(build_portable("Q-K=V@decoupled-4@kv-norm"), None)
+    export_folder(latent, tmp_path / "deepseek_folder", to="deepseek")
+    known = {"llama2c", "char_gpt", "deepseek_folder", "gguf", "transformers_folder"}
+    assert set(format_names()) == known
     for name in format_names():
         found = [n for n in format_names() if load_format(n).recognises(tmp_path / name)]
         assert found == [name]

@@ -50,7 +50,7 @@ class File:
 
 def logits(file: File, tokens: list[int]) -> Array:
     """The logits behind every token."""
-    return {"llama": _llama, "gpt2": _gpt2}[file.architecture](file, tokens)
+    return {"llama": _llama, "gpt2": _gpt2, "deepseek2": _deepseek}[file.architecture](file, tokens)
 
 
 def _gpt2(file: File, tokens: list[int]) -> Array:
@@ -101,6 +101,39 @@ def _llama(file: File, tokens: list[int]) -> Array:
         x = x + _gated(rms(x, w[f"{at}.ffn_norm.weight"], epsilon), w, at)
     head = w.get("output.weight", w["token_embd.weight"])
     return rms(x, w["output_norm.weight"], epsilon) @ head.T
+
+
+def _deepseek(file: File, tokens: list[int]) -> Array:
+    """Latent attention with absorbed matrices: one key for all heads, and the value inside it."""
+    w, heads = file.tensors, file.size("attention.head_count")
+    epsilon, base = file.size("attention.layer_norm_rms_epsilon"), file.size("rope.freq_base")
+    rope, width = file.size("rope.dimension_count"), file.size("attention.kv_lora_rank")
+    length = file.size("attention.key_length_mla")
+    assert file.size("attention.q_lora_rank") == file.size("expert_count") == 0
+    assert file.size("attention.head_count_kv") == 1
+    assert file.size("attention.key_length") == width + rope
+    assert file.size("attention.value_length") == width
+    assert file.size("leading_dense_block_count") == file.size("block_count")
+    positions = np.arange(len(tokens))
+    x = w["token_embd.weight"][tokens]
+    for layer in range(file.size("block_count")):
+        at = f"blk.{layer}"
+        read = rms(x, w[f"{at}.attn_norm.weight"], epsilon)
+        queries = np.split(read @ w[f"{at}.attn_q.weight"].T, heads, axis=-1)
+        both = read @ w[f"{at}.attn_kv_a_mqa.weight"].T
+        latent = rms(both[:, :width], w[f"{at}.attn_kv_a_norm.weight"], epsilon)
+        key = np.hstack([latent, turn(both[:, width:], positions, rope, base, None)])
+        mixed: list[Array] = []
+        for head, query in enumerate(queries):
+            content, turned = np.split(query, [length - rope], axis=-1)
+            content = content @ w[f"{at}.attn_k_b.weight"][head].T
+            absorbed = np.hstack([content, turn(turned, positions, rope, base, None)])
+            odds = softmax(absorbed @ key.T / math.sqrt(length))
+            mixed.append(odds @ latent @ w[f"{at}.attn_v_b.weight"][head].T)
+        x = x + np.concatenate(mixed, axis=-1) @ w[f"{at}.attn_output.weight"].T
+        x = x + _gated(rms(x, w[f"{at}.ffn_norm.weight"], epsilon), w, at)
+    head_weight = w.get("output.weight", w["token_embd.weight"])
+    return rms(x, w["output_norm.weight"], epsilon) @ head_weight.T
 
 
 def _gated(x: Array, w: dict[str, Array], at: str) -> Array:

@@ -1,4 +1,4 @@
-"""Our language models by the weights of stock architectures: GPT-2 and Llama.
+"""Our language models by the weights of stock architectures: GPT-2, Llama, DeepSeek V3.
 
 Shared weights are copied, because a stock architecture has three projections. Identity roles become
 unit matrices, low-rank products and maps are multiplied out, scales are folded into the query.
@@ -10,23 +10,34 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.sharing import IDENTITY, Role, Source
+from qkvary.arch.sharing import Role
+from qkvary.checkpoints.latent_networks import find_latent_obstacles, make_latent_weights
 from qkvary.checkpoints.stock_names import StockArchitecture
+from qkvary.checkpoints.stock_roles import (
+    LinearMap,
+    copy_heads,
+    join_heads,
+    make_source,
+    shape_query,
+)
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.positions import sinusoid
-from qkvary.nn.projections import Projection
 
 Weights = dict[str, Tensor]
 Rule = Callable[[LanguageModelConfig], Iterator[str]]
 """Yields features of a network that cannot be expressed."""
-_KNOWN_TERMS = ("rotary", "temperature")
+_KNOWN_TERMS: Mapping[StockArchitecture, tuple[str, ...]] = {
+    "gpt2": ("rotary", "temperature"),
+    "llama": ("rotary", "temperature"),
+    "deepseek": ("decoupled", "kv_norm", "latent", "temperature"),
+}
 """Score terms that a stock architecture has, or that weights can express."""
 _TERMS = {
     "plus": "the bias of + on every key position",
@@ -35,13 +46,6 @@ _TERMS = {
     "kv_norm": "a norm of the tensor that key and value share",
     "latent": "keys and values that are made of one latent",
 }
-
-
-class _Linear(NamedTuple):
-    """``x W^T + b`` in float64, with rows split into heads: [heads, head_dim, ...]."""
-
-    weight: Tensor
-    bias: Tensor
 
 
 def find_obstacle(config: LanguageModelConfig, to: StockArchitecture, *more: Rule) -> str | None:
@@ -53,7 +57,8 @@ def find_obstacle(config: LanguageModelConfig, to: StockArchitecture, *more: Rul
         *more: What the program that runs it does not support either.
     """
     rules = (_obstacles, *more, _RULES[to])
-    return next(chain.from_iterable(rule(config) for rule in rules), None)
+    found = chain.from_iterable(rule(config) for rule in rules)
+    return next(chain(_unknown_terms(config, to), found), None)
 
 
 def stock_weights(network: LanguageModel, to: StockArchitecture) -> Weights:
@@ -70,18 +75,31 @@ def stock_weights(network: LanguageModel, to: StockArchitecture) -> Weights:
     }
 
 
+def choose_architecture(config: LanguageModelConfig) -> StockArchitecture:
+    """Return the architecture whose positions are those of the network."""
+    if any(layer.variant.decoupled is not None for layer in config.layers):
+        return "deepseek"
+    return "llama" if rotates(config) else "gpt2"
+
+
 def rotates(config: LanguageModelConfig) -> bool:
     """Return whether any layer has rotary positions."""
     return any(layer.variant.positions == "rotary" for layer in config.layers)
+
+
+def _unknown_terms(config: LanguageModelConfig, to: StockArchitecture) -> Iterator[str]:
+    known = _KNOWN_TERMS[to]
+    choices = "decoupled" if to == "deepseek" else "none, rotary"
+    for layer in config.layers:
+        for term in layer.variant.terms:
+            if term.name not in known:
+                yield _TERMS.get(term.name, f"{term.name} positions; choices: {choices}")
 
 
 def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
     """Yield the features that no stock architecture supports."""
     for layer in config.layers:
         variant = layer.variant
-        for term in variant.terms:
-            if term.name not in _KNOWN_TERMS:
-                yield _TERMS.get(term.name, f"{term.name} positions; choices: none, rotary")
         if variant.query_form == "residual-gelu":
             yield "a nonlinear query; choices: plain, residual, map"
         if variant.window is not None and variant.window < config.max_tokens:
@@ -155,7 +173,7 @@ def _make_gpt2(network: LanguageModel) -> Weights:
     }
     for index, part in enumerate(network.stack.blocks):
         at = f"transformer.h.{index}"
-        roles = [_join(one) for one in _make_roles(part.attention, heads)]
+        roles = [join_heads(one) for one in _make_roles(part.attention, heads)]
         feed = part.feed_forward
         # GPT-2 multiplies from the right: its matrices are transposed, and all have a bias.
         weights |= {
@@ -186,8 +204,8 @@ def _make_llama(network: LanguageModel) -> Weights:
     for index, part in enumerate(network.stack.blocks):
         at, feed = f"model.layers.{index}", part.feed_forward
         out = part.attention.o_proj
-        roles = [_join(role) for role in _make_roles(part.attention, kv_heads)]
-        for name, one in zip("qkvo", [*roles, _Linear(out.weight, _bias_of(out))], strict=True):
+        roles = [join_heads(role) for role in _make_roles(part.attention, kv_heads)]
+        for name, one in zip("qkvo", [*roles, LinearMap(out.weight, _bias_of(out))], strict=True):
             weights[f"{at}.self_attn.{name}_proj.weight"] = one.weight
             if biased:
                 weights[f"{at}.self_attn.{name}_proj.bias"] = one.bias
@@ -201,7 +219,7 @@ def _make_llama(network: LanguageModel) -> Weights:
     return weights
 
 
-def _make_roles(attention: Attention, kv_heads: int) -> list[_Linear]:
+def _make_roles(attention: Attention, kv_heads: int) -> list[LinearMap]:
     """Return query, key and value as linear maps of the layer input, with separate weights.
 
     The stock architecture scales scores by 1/sqrt(head_dim); the rest of the layer's scale is
@@ -210,57 +228,12 @@ def _make_roles(attention: Attention, kv_heads: int) -> list[_Linear]:
     config = attention.config
     roles: tuple[Role, ...] = ("query", "key", "value")
     query, key, value = (
-        _make_source(attention, config.variant.sharing.roles[role]) for role in roles
+        make_source(attention, config.variant.sharing.roles[role]) for role in roles
     )
-    query = _shape_query(attention, query)
+    query = shape_query(attention, query)
     rest = config.content_scale * math.sqrt(config.size_per_head)
-    query = _Linear(query.weight * rest, query.bias * rest)
-    return [query, *(_copy_heads(one, kv_heads) for one in (key, value))]
-
-
-def _make_source(attention: Attention, source: Source) -> _Linear:
-    """Return a source as a linear map, split into heads."""
-    config = attention.config
-    if source == IDENTITY:
-        weight = torch.eye(config.d_model, dtype=torch.float64)
-        bias = torch.zeros(config.d_model, dtype=torch.float64)
-    else:
-        parts = {"q": attention.q_proj, "k": attention.k_proj, "v": attention.v_proj}
-        projection = cast("Projection", parts[source])
-        weight = projection.weight.detach().cpu().double()
-        if projection.down is not None:
-            weight = weight @ projection.down.detach().cpu().double()
-        bias = torch.zeros(len(weight), dtype=torch.float64)
-        if projection.bias is not None:
-            bias = projection.bias.detach().cpu().double()
-    cut = (config.heads(source), config.size_per_head)
-    return _Linear(weight.unflatten(0, cut), bias.unflatten(0, cut))
-
-
-def _shape_query(attention: Attention, source: _Linear) -> _Linear:
-    """Apply the query's own map to its source."""
-    config = attention.config
-    if attention.query_map is not None:
-        maps = attention.query_map.detach().cpu().double()
-        own = _copy_heads(source, config.num_heads)
-        weight = maps.mT @ own.weight
-        return _Linear(weight, (maps.mT @ own.bias[..., None]).squeeze(-1))
-    if config.variant.query_form == "residual":
-        cut = (config.num_heads, config.size_per_head)
-        unit = torch.eye(config.d_model, dtype=torch.float64).unflatten(0, cut)
-        return _Linear(source.weight + unit, source.bias)
-    return source
-
-
-def _copy_heads(one: _Linear, heads: int) -> _Linear:
-    times = heads // len(one.weight)
-    return _Linear(
-        one.weight.repeat_interleave(times, dim=0), one.bias.repeat_interleave(times, dim=0)
-    )
-
-
-def _join(one: _Linear) -> _Linear:
-    return _Linear(one.weight.flatten(0, 1), one.bias.flatten())
+    query = LinearMap(query.weight * rest, query.bias * rest)
+    return [query, *(copy_heads(one, kv_heads) for one in (key, value))]
 
 
 def _tabulate_positions(network: LanguageModel) -> Tensor:
@@ -294,8 +267,10 @@ def _norm(norm: nn.Module | None, name: str) -> Weights:
 _RULES: Mapping[StockArchitecture, Rule] = {
     "gpt2": _obstacles_to_gpt2,
     "llama": _obstacles_to_llama,
+    "deepseek": find_latent_obstacles,
 }
 _MAKERS: Mapping[StockArchitecture, Callable[[LanguageModel], Weights]] = {
     "gpt2": _make_gpt2,
     "llama": _make_llama,
+    "deepseek": make_latent_weights,
 }

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 Out = Annotated[Path, Parameter(name="--out", help="Folder to write; with --to gguf, a file.")]
 To = Annotated[
-    Literal["transformers", "gpt2", "llama", "gguf"],
+    Literal["transformers", "gpt2", "llama", "deepseek", "gguf"],
     Parameter(
         name="--to",
-        help="transformers keeps the sharing; gpt2 and llama (rotary networks) store "
-        "copies, for any engine; gguf is a file for llama.cpp.",
+        help="transformers keeps the sharing; gpt2, llama and deepseek store "
+        "what engines know; gguf is a file for llama.cpp.",
     ),
 ]
 Weights = Annotated[

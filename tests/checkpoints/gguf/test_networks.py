@@ -55,6 +55,32 @@ def rotary_config(label: str, *, fraction: float, **fields: Any) -> LanguageMode
     )
 
 
+PORTABLE = (
+    "Q-K=V@decoupled-4@kv-norm",
+    "Q-GQA-2@decoupled-4@kv-norm",
+    "Q-MQA@decoupled-2@kv-norm",
+    "I-K=V@decoupled-4@kv-norm",
+    "Q=K=V@decoupled-4@kv-norm",
+    "Q-K=V@t0.5@decoupled-4@kv-norm",
+    "Q-GQA-2@decoupled-4@latent-7@kv-norm",
+    "Q-K=V@decoupled-4@latent-9@kv-norm",
+)
+
+
+def portable_config(label: str, **fields: Any) -> LanguageModelConfig:
+    """Keys and values of one normalised tensor, and embeddings as small as after training."""
+    config = rotary_config("QKV", fraction=1.0, **fields)
+    block = dataclasses.replace(config.block, norm_eps=1e-6)
+    return dataclasses.replace(config, block=block).with_variant(parse_variant(label))
+
+
+def build_portable(label: str, **fields: Any) -> LanguageModel:
+    network = build(portable_config(label, **fields))
+    with torch.no_grad():
+        network.embedding.normal_(std=0.02, generator=torch.Generator().manual_seed(7))
+    return network
+
+
 def build(config: LanguageModelConfig) -> LanguageModel:
     """Weights that 32 bits hold exactly."""
     network = LanguageModel(config)
@@ -101,6 +127,35 @@ def test_gpt2_gives_equal_logits_where_gelu_is_exact(
     file = llama_cpp.File(write(network, tmp_path))
     assert file.architecture == "gpt2"
     assert distance_of(llama_cpp.logits(file, TOKENS), logits_of(network)) < NARROW
+
+
+@pytest.mark.parametrize("label", PORTABLE)
+def test_deepseek2_gives_equal_logits(label: str, tmp_path: Path) -> None:
+    network = build_portable(label, tied_head="MQA" not in label)
+    file = llama_cpp.File(write(network, tmp_path))
+    assert file.architecture == "deepseek2"
+    assert distance_of(llama_cpp.logits(file, TOKENS), logits_of(network)) < NARROW
+
+
+@pytest.mark.parametrize("label", [one for one in PORTABLE if "@t" not in one and one[0] == "Q"])
+def test_a_written_latent_network_is_read(label: str, tmp_path: Path) -> None:
+    network = build_portable(label, tied_head=False)
+    found = load_checkpoint(write(network, tmp_path)).network
+    if "=K=" in label:
+        # Its query becomes a projection of its own.
+        assert distance_of(logits_of(found).numpy(), logits_of(network)) < NARROW
+        return
+    assert found.config.layers[0].variant == network.config.layers[0].variant
+    assert found.state_dict().keys() == network.state_dict().keys()
+    for name, value in network.state_dict().items():
+        assert torch.equal(found.state_dict()[name], value)
+
+
+def test_selectors_are_stored_in_half_precision(tmp_path: Path) -> None:
+    network = build_portable("Q-GQA-2@decoupled-4@kv-norm")
+    file = llama_cpp.File(write(network, tmp_path, "q8_0"))
+    assert {file.types[f"blk.0.attn_{kind}_b.weight"] for kind in "kv"} == {"F16"}
+    assert set(np.unique(file.tensors["blk.1.attn_v_b.weight"])) == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("label", ["QKV", "GQA-2"])
@@ -159,6 +214,19 @@ def test_what_llama_cpp_cannot_compute_is_refused(
     assert message in str(caught.value)
     assert "llama.cpp" in str(caught.value)
     assert not (tmp_path / "a.gguf").exists()
+
+
+def test_a_tensor_without_its_norm_is_refused(tmp_path: Path) -> None:
+    network = build(portable_config("Q-K=V@decoupled-4"))
+    reason = r"not one normalised tensor; train the form Q-K=V@decoupled-16@kv-norm, such as"
+    with pytest.raises(UsageError, match=reason):
+        write(network, tmp_path)
+
+
+def test_norms_of_two_epsilons_are_refused(tmp_path: Path) -> None:
+    config = rotary_config("QKV", fraction=1.0).with_variant(parse_variant(PORTABLE[0]))
+    with pytest.raises(UsageError, match=r"norms with the epsilon 1e-05; choices: norm_eps 1e-06"):
+        write(build(config), tmp_path)
 
 
 def test_relu_is_refused(tmp_path: Path) -> None:

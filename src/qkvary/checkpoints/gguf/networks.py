@@ -12,14 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor as TorchTensor
 
+from qkvary.arch.attention import KV_NORM_EPS
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.gguf.files import GELU, TYPES, Tensor, TensorType
 from qkvary.checkpoints.gguf.rotation import STILL, pair_order, rotary_divisors
-from qkvary.checkpoints.stock_names import TITLES, Row, StockArchitecture, list_tensors
+from qkvary.checkpoints.latent_networks import latent_width
+from qkvary.checkpoints.stock_names import GGUF_NAMES, TITLES, Row, StockArchitecture, list_tensors
 from qkvary.checkpoints.stock_networks import (
+    choose_architecture,
     count_kv_heads,
     find_obstacle,
-    rotates,
     stock_weights,
 )
 from qkvary.nn.language_model import LanguageModel
@@ -39,7 +41,8 @@ _FILE_TYPES: Mapping[TensorType, int] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 
 class GgufNetwork(NamedTuple):
     """A network for llama.cpp."""
 
-    architecture: StockArchitecture
+    architecture: str
+    """llama.cpp's name of it."""
     metadata: dict[str, Any]
     """Sizes by key."""
     tensors: dict[str, Tensor]
@@ -58,7 +61,7 @@ def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
         UsageError: if llama.cpp cannot compute it, with the reason; or if a weight is too large.
     """
     config = network.config
-    to: StockArchitecture = "llama" if rotates(config) else "gpt2"
+    to = choose_architecture(config)
     obstacle = find_obstacle(config, to, _OBSTACLES[to])
     if obstacle is not None:
         raise UsageError(
@@ -69,17 +72,17 @@ def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
         del weights["lm_head.weight"]
     tensors = dict(_convert(config, to, weights, kind))
     metadata = {
-        "general.architecture": to,
+        "general.architecture": GGUF_NAMES[to],
         "general.file_type": _FILE_TYPES[kind],
         "general.quantization_version": 2,
         **({GELU: "erf"} if to == "gpt2" else {}),
-        **{f"{to}.{name}": value for name, value in _SIZES[to](config).items()},
+        **{f"{GGUF_NAMES[to]}.{name}": value for name, value in _SIZES[to](config).items()},
     }
-    return GgufNetwork(to, metadata, tensors, tuple(_find_notes(to, tensors, kind)))
+    return GgufNetwork(GGUF_NAMES[to], metadata, tensors, tuple(_find_notes(to, tensors, kind)))
 
 
 def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
-    if not rotates(config) and config.block.activation == "relu":
+    if config.block.activation == "relu":
         yield "relu; choices: gelu"
 
 
@@ -87,14 +90,20 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
     for layer in config.layers:
         if layer.value_rope != "none":
             yield (
-                f"values that are rotated keys ({layer.value_rope}), which its cache does not "
-                "rotate back; choices: QKV, GQA-g, MQA, or value_rope none"
+                f"values that are rotated keys ({layer.value_rope}), which it does not rotate "
+                "back; train a form that it has: Q-K=V@decoupled-16@kv-norm (such as qkvary train "
+                "lm-10m-portable), GQA-g or MQA"
             )
     size = config.layers[0].size_per_head
     if size % 2:
         yield f"heads of {size} channels; choices: an even number"
     if len({layer.position.rotary_dim(layer.size_per_head) for layer in config.layers}) > 1:
         yield "layers that rotate different numbers of channels"
+
+
+def _obstacles_to_deepseek(config: LanguageModelConfig) -> Iterator[str]:
+    if config.block.norm_eps != KV_NORM_EPS:
+        yield f"norms with the epsilon {config.block.norm_eps}; choices: norm_eps {KV_NORM_EPS}"
 
 
 def _convert(
@@ -115,18 +124,31 @@ def _convert(
             yield "rope_freqs.weight", Tensor(np.array(divisors, dtype=np.float32), "f32")
     for row in list_tensors(to, config.num_layers):
         if row.theirs in weights and _is_used(config, row.gguf):
-            values = _reorder(config, row, weights[row.theirs]).float().numpy()
-            stored = _choose_type(row.gguf, values.shape, kind)
-            if stored == "f16" and float(np.abs(values).max()) > LARGEST_HALF:
-                raise UsageError(
-                    f"{row.theirs} has weights above {LARGEST_HALF:,}, too large for f16"
-                )
-            yield row.gguf, Tensor(values, stored)
+            for name, values in _split(config, row, weights[row.theirs].float()):
+                stored = _choose_type(name, values.shape, kind)
+                if stored == "f16" and float(values.abs().max()) > LARGEST_HALF:
+                    raise UsageError(
+                        f"{row.theirs} has weights above {LARGEST_HALF:,}, the end of f16"
+                    )
+                yield name, Tensor(values.contiguous().numpy(), stored)
+
+
+def _split(
+    config: LanguageModelConfig, row: Row, values: TorchTensor
+) -> Iterator[tuple[str, TorchTensor]]:
+    """Yield a tensor, or the two that llama.cpp has for it: those of key and value of a latent."""
+    if not row.gguf.endswith("attn_kv_b.weight"):
+        yield row.gguf, _reorder(config, row, values)
+        return
+    layer = config.layers[0]
+    key, value = values.unflatten(0, (layer.num_heads, 2, -1)).unbind(dim=1)
+    yield row.gguf.replace("attn_kv_b", "attn_k_b"), key.mT
+    yield row.gguf.replace("attn_kv_b", "attn_v_b"), value
 
 
 def _is_used(config: LanguageModelConfig, name: str) -> bool:
     """Return whether a tensor is more than the zeros that transformers needs."""
-    if not name.endswith(".bias") or "attn_" not in name or rotates(config) is False:
+    if not name.endswith(".bias") or "attn_" not in name or choose_architecture(config) != "llama":
         return True
     is_output = "attn_output" in name
     return any(layer.out_bias if is_output else layer.bias for layer in config.layers)
@@ -146,6 +168,9 @@ def _reorder(config: LanguageModelConfig, row: Row, values: TorchTensor) -> Torc
 def _choose_type(name: str, shape: tuple[int, ...], kind: TensorType) -> TensorType:
     if len(shape) < 2 or name in FLOATS:
         return "f32"
+    # Zeros and ones, or products of small heads, where blocks of 32 would cost precision.
+    if len(shape) > 2 and kind != "f32":
+        return "f16"
     return "f16" if shape[-1] % TYPES[kind].block else kind
 
 
@@ -163,6 +188,32 @@ def _llama_sizes(config: LanguageModelConfig) -> dict[str, Any]:
         "attention.layer_norm_rms_epsilon": config.block.norm_eps,
         "rope.dimension_count": layer.size_per_head,
         "rope.freq_base": float(layer.position.rotary_base),
+    }
+
+
+def _deepseek_sizes(config: LanguageModelConfig) -> dict[str, Any]:
+    layer = config.layers[0]
+    width, size, rope = latent_width(layer), layer.size_per_head, layer.variant.decoupled or 0
+    return {
+        **_common_sizes(config),
+        # The cache holds one key of all channels; its first ones are the value.
+        "attention.head_count_kv": 1,
+        "attention.key_length": width + rope,
+        "attention.value_length": width,
+        "attention.key_length_mla": size + rope,
+        "attention.value_length_mla": size,
+        "attention.kv_lora_rank": width,
+        # The query has one matrix.
+        "attention.q_lora_rank": 0,
+        "attention.layer_norm_rms_epsilon": config.block.norm_eps,
+        "rope.dimension_count": rope,
+        "rope.freq_base": float(layer.position.rotary_base),
+        "leading_dense_block_count": config.num_layers,
+        "expert_count": 0,
+        "expert_used_count": 0,
+        "expert_shared_count": 1,
+        "expert_feed_forward_length": config.block.d_ff,
+        "expert_weights_scale": 1.0,
     }
 
 
@@ -190,8 +241,10 @@ def _find_notes(
 _OBSTACLES: Mapping[StockArchitecture, Callable[[LanguageModelConfig], Iterator[str]]] = {
     "gpt2": _obstacles_to_gpt2,
     "llama": _obstacles_to_llama,
+    "deepseek": _obstacles_to_deepseek,
 }
 _SIZES: Mapping[StockArchitecture, Callable[[LanguageModelConfig], dict[str, Any]]] = {
     "gpt2": _gpt2_sizes,
     "llama": _llama_sizes,
+    "deepseek": _deepseek_sizes,
 }

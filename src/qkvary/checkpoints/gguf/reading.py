@@ -7,7 +7,6 @@ with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor as TorchTensor
@@ -18,20 +17,14 @@ from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
 from qkvary.checkpoints.gguf.files import GELU, GgufFile
 from qkvary.checkpoints.gguf.rotation import count_rotated, pair_order
-from qkvary.checkpoints.stock_names import StockArchitecture, list_tensors
+from qkvary.checkpoints.latent_reading import LatentSizes, ReadNetwork, read_latent_network
+from qkvary.checkpoints.stock_names import GGUF_NAMES, StockArchitecture, list_tensors
 from qkvary.storage.errors import DamagedError, UsageError
 
 LARGEST_SIZE = 2**24
 
 
-class GgufContents(NamedTuple):
-    """A network in a file."""
-
-    config: LanguageModelConfig
-    weights: dict[str, TorchTensor]
-
-
-def read_network(file: GgufFile, where: str) -> GgufContents:
+def read_network(file: GgufFile, where: str) -> ReadNetwork:
     """Return the configuration and the weights of a file.
 
     Args:
@@ -43,19 +36,23 @@ def read_network(file: GgufFile, where: str) -> GgufContents:
         DamagedError: for sizes that are missing, implausible, or not those of the tensors.
     """
     named = file.metadata.get("general.architecture")
-    if named not in tuple(_MAKERS):
+    known: dict[object, StockArchitecture] = {name: one for one, name in GGUF_NAMES.items()}
+    if not isinstance(named, str) or named not in known:
         raise UsageError(
-            f"{where} is a network of the architecture {named!r:.40}; choices: {', '.join(_MAKERS)}"
+            f"{where} is a network of the architecture {named!r:.40}; choices: "
+            f"{', '.join(GGUF_NAMES.values())}"
         )
-    architecture = named
-    sizes = _Sizes(file, architecture, where)
+    architecture = known[named]
+    sizes = _Sizes(file, named, where)
     try:
+        if architecture == "deepseek":
+            return read_latent_network(_read_latent_sizes(sizes), _join_latent(sizes), where)
         config = _MAKERS[architecture](sizes)
     except UsageError:
         raise
     except ValueError as error:
         raise DamagedError(f"{where} does not describe a network: {error}") from None
-    return GgufContents(config, _read_weights(file, architecture, config, where))
+    return ReadNetwork(config, _read_weights(file, architecture, config, where))
 
 
 class _Sizes:
@@ -112,6 +109,10 @@ class _Sizes:
         if name not in self.file.tensors:
             raise DamagedError(f"{self.where} has no {name}")
         return self.file.tensors[name].values.shape
+
+    def dimensions(self, name: str) -> int:
+        """Return the number of dimensions of a tensor."""
+        return len(self.shape(name))
 
 
 def _make_llama(sizes: _Sizes) -> LanguageModelConfig:
@@ -193,6 +194,45 @@ def _make_gpt2(sizes: _Sizes) -> LanguageModelConfig:
         positions="learned",
         tied_head="output.weight" not in sizes.file.tensors,
     )
+
+
+def _read_latent_sizes(sizes: _Sizes) -> LatentSizes:
+    layers = sizes.layers
+    rank = sizes.file.metadata.get("deepseek2.attention.q_lora_rank", 0)
+    if rank != 0:
+        raise UsageError(f"{sizes.where} has a q_lora_rank {rank!r:.40}, expected 0")
+    sizes.require("dense layers", sizes.get("leading_dense_block_count", layers), layers)
+    rope = sizes.get("rope.dimension_count")
+    return LatentSizes(
+        d_model=sizes.get("embedding_length"),
+        d_ff=sizes.get("feed_forward_length"),
+        layers=layers,
+        heads=sizes.get("attention.head_count"),
+        head_dim=sizes.get("attention.value_length_mla"),
+        rope=rope,
+        width=sizes.get("attention.kv_lora_rank"),
+        max_tokens=sizes.get("context_length"),
+        rotary_base=sizes.number("rope.freq_base", 10_000.0),
+        norm_eps=sizes.epsilon("attention.layer_norm_rms_epsilon"),
+    )
+
+
+def _join_latent(sizes: _Sizes) -> dict[str, TorchTensor]:
+    """Return the weights by the names of transformers, with one tensor for key and value."""
+    tensors = {name: torch.tensor(one.values) for name, one in sizes.file.tensors.items()}
+    for layer in range(sizes.layers):
+        key, value = (f"blk.{layer}.attn_{kind}_b.weight" for kind in "kv")
+        if {sizes.dimensions(key), sizes.dimensions(value)} != {3}:
+            raise DamagedError(f"{sizes.where} has {key} that is not one matrix a head")
+        if tensors[key].mT.shape != tensors[value].shape:
+            raise DamagedError(f"{sizes.where} has {key} and {value} of different heads")
+        both = torch.cat((tensors.pop(key).mT, tensors.pop(value)), dim=1)
+        tensors[f"blk.{layer}.attn_kv_b.weight"] = both.flatten(0, 1)
+    names = {row.gguf: row.theirs for row in list_tensors("deepseek", sizes.layers)}
+    unknown = min(tensors.keys() - names.keys(), default=None)
+    if unknown is not None:
+        raise UsageError(f"{sizes.where} has {unknown[:80]}, which this program does not compute")
+    return {names[name]: tensor for name, tensor in tensors.items()}
 
 
 _MAKERS: Mapping[StockArchitecture, Callable[[_Sizes], LanguageModelConfig]] = {

@@ -127,7 +127,8 @@ def _convert_characters(tokenizer: CharacterTokenizer) -> Vocabulary:
             "characters or bytes"
         )
     tokens = [_escape(letter.encode()) for letter in tokenizer.alphabet]
-    return _make("rwkv", tokens, types, None)
+    note = "characters out of the alphabet are token -1, which it refuses to read"
+    return _make("rwkv", tokens, types, None, [note])
 
 
 def _convert_letters(

@@ -1,4 +1,4 @@
-"""Our language models as stock architectures of transformers, GPT-2 or Llama, for any engine.
+"""Our language models as GPT-2, Llama or DeepSeek V3 of transformers, for any engine.
 
 Shared weights are copied, because a stock architecture has three projections. The function is the
 same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` says how much.
@@ -6,14 +6,16 @@ same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints import stock_networks
+from qkvary.checkpoints.latent_networks import latent_width
 from qkvary.checkpoints.stock_names import TITLES, StockArchitecture
 from qkvary.checkpoints.stock_networks import (
     Weights,
+    choose_architecture,
     count_kv_heads,
     has_bias,
     rotates,
@@ -49,7 +51,7 @@ class StockExport(NamedTuple):
 
 
 def export_stock(network: LanguageModel, to: StockArchitecture | None = None) -> StockExport:
-    """Express a network as GPT-2, or as Llama if it has rotary positions.
+    """Express a network as GPT-2, Llama if it rotates, DeepSeek V3 if its positions are decoupled.
 
     Args:
         network: A language model.
@@ -59,14 +61,15 @@ def export_stock(network: LanguageModel, to: StockArchitecture | None = None) ->
         ValueError: if the architecture cannot express it, with the first reason.
     """
     config = network.config
-    chosen: StockArchitecture = to or ("llama" if rotates(config) else "gpt2")
+    chosen = to or choose_architecture(config)
     obstacle = find_obstacle(config, chosen)
     if obstacle is not None:
         raise ValueError(f"expected a network that {TITLES[chosen]} can express, got {obstacle}")
     weights = stock_weights(network, chosen)
-    make = _configure_llama if chosen == "llama" else _configure_gpt2
     return StockExport(
-        config=make(config), weights=weights, notes=tuple(_find_losses(config, chosen, weights))
+        config=_CONFIGURERS[chosen](config),
+        weights=weights,
+        notes=tuple(_find_losses(config, chosen, weights)),
     )
 
 
@@ -133,6 +136,43 @@ def _configure_llama(config: LanguageModelConfig) -> PreTrainedConfig:
     )
 
 
+def _configure_deepseek(config: LanguageModelConfig) -> PreTrainedConfig:
+    from transformers import DeepseekV3Config  # noqa: PLC0415
+
+    block, layer = config.block, config.layers[0]
+    return DeepseekV3Config(
+        vocab_size=config.vocabulary,
+        hidden_size=config.d_model,
+        intermediate_size=block.d_ff,
+        moe_intermediate_size=block.d_ff,
+        num_hidden_layers=config.num_layers,
+        # Every layer is dense, and no other one follows.
+        first_k_dense_replace=config.num_layers,
+        num_mtp_layers=0,
+        num_attention_heads=layer.num_heads,
+        num_key_value_heads=layer.num_heads,
+        kv_lora_rank=latent_width(layer),
+        q_lora_rank=None,
+        qk_rope_head_dim=layer.variant.decoupled or 0,
+        qk_nope_head_dim=layer.size_per_head,
+        v_head_dim=layer.size_per_head,
+        max_position_embeddings=config.max_tokens,
+        rms_norm_eps=block.norm_eps,
+        rope_parameters={"rope_type": "default", "rope_theta": layer.position.rotary_base},
+        attention_dropout=layer.dropout,
+        tie_word_embeddings=config.tied_head,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+
+
+_CONFIGURERS: Mapping[StockArchitecture, Callable[[LanguageModelConfig], PreTrainedConfig]] = {
+    "gpt2": _configure_gpt2,
+    "llama": _configure_llama,
+    "deepseek": _configure_deepseek,
+}
+
+
 def _find_losses(
     config: LanguageModelConfig, to: StockArchitecture, weights: Weights
 ) -> Iterator[str]:
@@ -141,7 +181,8 @@ def _find_losses(
     kv_heads = count_kv_heads(config) if to == "llama" else layer.num_heads
     stock = 2 * kv_heads * layer.size_per_head * config.num_layers
     own = (cache_bytes_per_token(config, "float32") or 0) // 4
-    if stock > own:
+    # The cache of latent attention holds what ours does.
+    if to != "deepseek" and stock > own:
         yield (
             f"its cache holds {stock:,} numbers per token, keys and values of {kv_heads} heads per "
             f"layer, where {own:,} are needed"
@@ -150,8 +191,9 @@ def _find_losses(
     stored = sum(value.numel() for value in weights.values()) - tied
     needed = network_parameters(config).total
     if stored > needed:
-        yield f"it has {stored:,} parameters where {needed:,} are needed, because it copies weights"
-    block, is_llama = config.block, to == "llama"
+        why = "matrices that pick heads" if to == "deepseek" else "copies of weights"
+        yield f"it has {stored:,} parameters where {needed:,} are needed: it stores {why}"
+    block, is_llama = config.block, to != "gpt2"
     unknown = block.inner_dropout or (is_llama and (block.dropout or config.embedding_dropout))
     if unknown or len({one.dropout for one in config.layers}) > 1:
         yield "in training its dropout is weaker or applied elsewhere"
