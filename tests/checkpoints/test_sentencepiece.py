@@ -1,11 +1,14 @@
 """The flag for spaces in a SentencePiece model is found; invalid files are rejected."""
 
+import struct
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.checkpoints.sentencepiece import joins_spaces
-from qkvary.storage.errors import DamagedError
+from qkvary.checkpoints.sentencepiece import joins_spaces, read_pieces
+from qkvary.storage.errors import DamagedError, UsageError
 
 
 def field(number: int, kind: int, body: bytes) -> bytes:
@@ -41,6 +44,52 @@ def test_the_flag_is_found_or_the_default_holds(normalizer: bytes, expected: boo
 def test_invalid_messages_are_rejected(data: bytes) -> None:
     with pytest.raises(DamagedError, match="m is not a SentencePiece model"):
         joins_spaces(data, "m")
+
+
+def pack_model(pieces: Sequence[bytes], scores: Sequence[float], *more: bytes) -> bytes:
+    """A model file of BPE; a later field of a message overrides an earlier one."""
+    names = [b"<unk>", b"<s>", b"</s>", *pieces[3:]]
+    packed = [
+        field(1, 2, name.replace(b" ", "▁".encode())) + field(2, 5, struct.pack("<f", score))
+        for name, score in zip(names, scores, strict=True)
+    ]
+    parts = [field(1, 2, one) for one in packed]
+    return b"".join([*parts, field(2, 2, field(3, 0, b"\2")), *more])
+
+
+def model(*more: bytes) -> bytes:
+    """A model of the 256 bytes and three letters."""
+    names = [b"", b"", b"", *(b"<0x%02X>" % byte for byte in range(256)), b" ", b"a", b" a"]
+    return pack_model(names, [-float(score) for score in range(len(names))], *more)
+
+
+def test_the_pieces_of_a_model_are_its_tokens() -> None:
+    tokenizer = read_pieces(model(field(3, 2, field(4, 0, b"\0"))), "m")
+    assert tokenizer.encode("a  a\n") == [1, 261, 259, 261, 3 + 10]
+    assert read_pieces(model(), "m").encode("a  a") == [1, 261, 261]
+    assert tokenizer.scores[261] == -261.0
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (model(field(2, 2, field(3, 0, b"\1"))), "a model that is not BPE"),
+        (model(field(3, 2, field(2, 2, b"map"))), "a map of characters"),
+        (model(field(3, 2, field(3, 0, b"\0"))), "no space before a text"),
+        (model(field(1, 2, field(1, 2, b"x") + field(3, 0, b"\4"))), "user-defined pieces"),
+        (PIECE + model(), "other first pieces than <unk>, <s>, </s>"),
+    ],
+)
+def test_other_models_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(UsageError, match=f"m has {message}"):
+        read_pieces(data, "m")
+
+
+@given(data=st.binary(max_size=60))
+def test_any_bytes_are_pieces_or_refused(data: bytes) -> None:
+    with pytest.raises((DamagedError, UsageError)) as caught:
+        read_pieces(data, "m")
+    assert len(str(caught.value).splitlines()) == 1
 
 
 @given(data=st.binary(max_size=60))

@@ -55,8 +55,8 @@ Out = Annotated[Path, Parameter(name="--out", help="Folder of runs and reports."
 Checkpoint = Annotated[
     Path,
     Parameter(
-        help="A name (tiny, tiny-k), or a folder or file: our own, a llama2.c .bin, a character "
-        "model.",
+        help="A name (tiny, tiny-k), or a folder or file: our own, a .gguf, a llama2.c .bin, "
+        "a character model.",
         completer=complete_checkpoint,
     ),
 ]
@@ -64,7 +64,7 @@ CheckpointTokenizer = Annotated[
     str | None,
     Parameter(
         name="--tokenizer",
-        help="For a checkpoint without one: gpt2, bytes, a tokenizer.json, or a tok512.bin.",
+        help="For a checkpoint without one: gpt2, bytes, a tokenizer.json, tok512.bin or .model.",
     ),
 ]
 Device = Annotated[str, Parameter(name="--device", help="Device: cpu, cuda, cuda:1, mps.")]

@@ -20,12 +20,12 @@ from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
 from qkvary.checkpoints.models import LoadedModel, build_model
-from qkvary.checkpoints.sentencepiece import joins_spaces
+from qkvary.checkpoints.sentencepiece import joins_spaces, read_pieces
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
-FORMAT = "llama2.c (a .bin file, with its tokenizer tok*.bin in the same folder)"
+FORMAT = "llama2.c (a .bin file, with its tokenizer tok*.bin or .model in the same folder)"
 ROTARY_BASE = 10_000.0
 LARGEST_SIZE = 2**24
 LONGEST_PIECE = 1024
@@ -142,7 +142,8 @@ def read_header(data: bytes, where: str) -> Header:
 
 def tokenizer_files(vocabulary: int) -> tuple[str, ...]:
     """Return the names of a tokenizer for so many tokens, beside the weights."""
-    return f"tok{vocabulary}.bin", "tokenizer.bin"
+    names = (f"tok{vocabulary}", "tokenizer")
+    return tuple(f"{name}.{kind}" for kind in ("bin", "model") for name in names)
 
 
 def read_tokenizer(
@@ -198,6 +199,8 @@ def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
         path = file.parent / name
         if path.exists() and path != file:
             data = read_file(path, limit=MAX_SIDE_FILE_BYTES)
+            if path.suffix == ".model":
+                return read_pieces(data, str(path))
             joins = _joins_spaces(path.with_suffix(".model"))
             return read_tokenizer(data, vocabulary, str(path), one_space=joins)
     return None
