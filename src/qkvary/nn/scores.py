@@ -3,7 +3,7 @@
 Knows query, key and what is added to their products. Does not know what is done with scores.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -56,6 +56,19 @@ class Scores:
         if self.key_bias is not None:
             scores = scores + self.key_bias.mT.unsqueeze(-2)
         return scores / self.temperature
+
+    def take_rope(self) -> "tuple[Scores, Float[Tensor, 'batch heads queries keys'] | None]":
+        """Return the scores without decoupled positions, and the products of these.
+
+        Apart, the key can be the value, and the rotary key is not copied for each KV head. They are
+        summed up in single precision at least.
+        """
+        if self.query_rope is None or self.key_rope is None:
+            return self, None
+        wide = torch.promote_types(self.query.dtype, torch.float32)
+        query = self.query_rope.to(wide) * (self.scale / self.temperature)
+        products = content_scores(query, self.key_rope.to(wide))
+        return replace(self, query_rope=None, key_rope=None), products
 
     def _join(self) -> tuple[Tensor, Tensor]:
         """Return query and key with the channels of decoupled positions behind their own."""

@@ -69,10 +69,9 @@ class KeyValueNorm(ScoreTerm):
         self, shared: Float[Tensor, "batch heads tokens channels"]
     ) -> Float[Tensor, "batch heads tokens channels"]:
         """Divide each token by its root mean square, and multiply by the gain."""
-        wide = shared.to(torch.promote_types(shared.dtype, torch.float32))
-        squares = wide.square().mean(dim=(1, 3), keepdim=True)
-        gain = self.weight.view(shared.shape[1], 1, -1)
-        return (wide * torch.rsqrt(squares + KV_NORM_EPS) * gain).to(shared.dtype)
+        joined = shared.transpose(1, 2).flatten(2)
+        gain = self.weight.to(joined.dtype)
+        return split_heads(F.rms_norm(joined, gain.shape, gain, KV_NORM_EPS), shared.shape[1])
 
 
 class Latent(ScoreTerm):
@@ -114,20 +113,16 @@ class Latent(ScoreTerm):
         self, query: Float[Tensor, "batch heads queries head_dim"]
     ) -> Float[Tensor, "batch heads queries rank"]:
         """Return queries whose products with the latent are those with the keys: ``q B_k^T``."""
-        return self._multiply(query, self.key.weight.unflatten(0, (self.config.num_kv_heads, -1)))
+        return _multiply_groups(query, self._split(self.key))
 
     def restore(
         self, mixed: Float[Tensor, "batch heads queries rank"]
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Return the mixed values of mixed latents: ``m B_v``."""
-        return self._multiply(
-            mixed, self.value.weight.unflatten(0, (self.config.num_kv_heads, -1)).mT
-        )
+        return _multiply_groups(mixed, self._split(self.value).mT)
 
-    @staticmethod
-    def _multiply(heads: Tensor, matrices: Tensor) -> Tensor:
-        groups = matrices.shape[0]
-        return (heads.unflatten(1, (groups, -1)) @ matrices[:, None]).flatten(1, 2)
+    def _split(self, part: Projection) -> Float[Tensor, "kv_heads head_dim rank"]:
+        return part.weight.unflatten(0, (self.config.num_kv_heads, -1))
 
 
 class Decoupled(ScoreTerm):
@@ -344,6 +339,14 @@ def normalise_diagonal(
     own = torch.eye(keys, dtype=torch.bool, device=scores.device)[keys - queries :]
     ratio = ratio if factor == 1.0 else ratio * factor
     return torch.where(own, ratio[..., None, :].to(scores.dtype), scores)
+
+
+def _multiply_groups(
+    heads: Float[Tensor, "batch heads queries inner"],
+    matrices: Float[Tensor, "kv_heads inner outer"],
+) -> Float[Tensor, "batch heads queries outer"]:
+    """Multiply the heads of each group with the matrix of the group."""
+    return (heads.unflatten(1, (matrices.shape[0], -1)) @ matrices[:, None]).flatten(1, 2)
 
 
 def _find_members(

@@ -85,6 +85,7 @@ class Call(ctypes.Structure):
         ("table_stride", _int64),
         ("threads", _int64),
         ("narrow", _int64),
+        ("bias", _pointer),
         ("scale", ctypes.c_double),
     )
 
@@ -177,6 +178,10 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
     if valid is not None and valid.stride(-1) != 1:
         valid = valid.contiguous()
         kept.append(valid)
+    bias = problem.bias
+    if bias is not None:
+        bias = (bias.to(torch.float32) * LOG2_E).contiguous()
+        kept.append(bias)
     turned: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
     if problem.rotation is not None:
         tables, turned = _turned(problem.rotation, tokens)
@@ -199,6 +204,7 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
         *turned,
         torch.get_num_threads(),
         query.dtype == torch.bfloat16,
+        0 if bias is None else bias.data_ptr(),
         problem.scale * LOG2_E,
     ), kept
 

@@ -146,6 +146,8 @@ def _supports_layer(cache: LayerCache) -> bool:
         return False
     if config.position.rotates_value:
         return False
+    if variant.decoupled is not None or variant.kv_norm or variant.latent is not None:
+        return False
     if variant.positions == "none":
         return options.layout in ("sources", "rotated", "split")
     if options.layout == "sources":
