@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.utils import logging
 
 from qkvary.checkpoints.catalog import format_names, load_checkpoint, load_format
 from qkvary.checkpoints.gguf.export import export_gguf
@@ -23,8 +25,11 @@ def test_every_format_is_recognised_as_itself_only(tmp_path: Path) -> None:
     export_gguf(LoadedModel(make_model(), None), tmp_path / "gguf" / "model.gguf")
     latent = LoadedModel(build_portable("Q-K=V@decoupled-4@kv-norm"), None)
     export_folder(latent, tmp_path / "deepseek_folder", to="deepseek")
-    known = {"llama2c", "char_gpt", "deepseek_folder", "gguf", "transformers_folder"}
-    assert set(format_names()) == known
+    logging.disable_progress_bar()
+    stock = GPT2Config(vocab_size=7, n_positions=5, n_embd=4, n_layer=1, n_head=2)
+    GPT2LMHeadModel(stock).save_pretrained(tmp_path / "stock_folder")
+    known = {"llama2c", "char_gpt", "deepseek_folder", "gguf", "stock_folder"}
+    assert set(format_names()) == known | {"transformers_folder"}
     for name in format_names():
         found = [n for n in format_names() if load_format(n).recognises(tmp_path / name)]
         assert found == [name]

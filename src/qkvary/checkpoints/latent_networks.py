@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.stock_roles import copy_heads, make_source, shape_query
+from qkvary.arch.sharing import Source
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.role_maps import make_role_maps
 from qkvary.nn.terms import KeyValueNorm
 
 Weights = dict[str, Tensor]
@@ -63,8 +64,8 @@ def make_latent_weights(network: LanguageModel) -> Weights:
     for index, part in enumerate(network.stack.blocks):
         at, feed = f"model.layers.{index}", part.feed_forward
         attention = part.attention
-        shared = make_source(attention, attention.config.variant.sharing.key).weight.flatten(0, 1)
-        rope = _interleave(make_source(attention, "k_rope").weight).flatten(0, 1)
+        shared = make_role_maps(attention).key.weight.flatten(0, 1)
+        rope = _interleave(_rope(attention, "k_rope")).flatten(0, 1)
         up = _up_projections(attention)
         norm = next(term for term in attention.terms if isinstance(term, KeyValueNorm))
         weights |= {
@@ -92,11 +93,16 @@ def _make_query(attention: Attention) -> Tensor:
     The architecture scales by the square root of both; the rest of the scale is folded in.
     """
     config = attention.config
-    source = make_source(attention, config.variant.sharing.query)
-    content = copy_heads(shape_query(attention, source), config.num_heads).weight
-    rope = _interleave(make_source(attention, "q_rope").weight)
+    content = make_role_maps(attention).query.copy_heads(config.num_heads).weight
+    rope = _interleave(_rope(attention, "q_rope"))
     rest = config.content_scale * config.compared_channels**0.5
     return (torch.cat((content, rope), dim=1) * rest).flatten(0, 1)
+
+
+def _rope(attention: Attention, source: Source) -> Tensor:
+    """Return the rows of decoupled positions by head."""
+    weight = attention.projections[source].weight.detach().cpu().double()
+    return weight.unflatten(0, (attention.config.heads(source), -1))
 
 
 def _interleave(heads: Tensor) -> Tensor:

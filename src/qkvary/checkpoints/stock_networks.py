@@ -10,25 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.sharing import Role
 from qkvary.checkpoints.latent_networks import find_latent_obstacles, make_latent_weights
 from qkvary.checkpoints.stock_names import StockArchitecture
-from qkvary.checkpoints.stock_roles import (
-    LinearMap,
-    copy_heads,
-    join_heads,
-    make_source,
-    shape_query,
-)
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.positions import sinusoid
+from qkvary.nn.role_maps import LinearMap, make_role_maps
 
 Weights = dict[str, Tensor]
 Rule = Callable[[LanguageModelConfig], Iterator[str]]
@@ -46,6 +39,13 @@ _TERMS = {
     "kv_norm": "a norm of the tensor that key and value share",
     "latent": "keys and values that are made of one latent",
 }
+
+
+class _Linear(NamedTuple):
+    """``x W^T + b`` in float64."""
+
+    weight: Tensor
+    bias: Tensor
 
 
 def find_obstacle(config: LanguageModelConfig, to: StockArchitecture, *more: Rule) -> str | None:
@@ -110,8 +110,17 @@ def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
             yield f"the core {variant.core}; choices: softmax"
     if len({(layer.num_heads, layer.size_per_head) for layer in config.layers}) > 1:
         yield "layers with heads of different number or width"
+    yield from _outside_obstacles(config)
+
+
+def _outside_obstacles(config: LanguageModelConfig) -> Iterator[str]:
+    """Yield the features outside attention that no stock architecture supports."""
     if config.block.norm_placement != "pre":
         yield f"the norm placement {config.block.norm_placement}; choices: pre"
+    if config.block.skips != "both":
+        yield f"skips around {config.block.skips}; choices: both"
+    if config.shared_blocks:
+        yield "blocks that share their weights"
     if config.scale_embedding:
         yield "scaled embeddings"
     if config.head_bias:
@@ -125,7 +134,7 @@ def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
     if block.norm != "layernorm":
         yield f"{block.norm}; choices: layernorm"
     if block.activation == "swiglu":
-        yield "swiglu; choices: gelu, relu"
+        yield "swiglu; choices: gelu, gelu-tanh, relu"
     if layer.num_heads * layer.size_per_head != layer.d_model:
         yield (
             f"{layer.num_heads} heads of {layer.size_per_head} channels, which are not the "
@@ -173,7 +182,7 @@ def _make_gpt2(network: LanguageModel) -> Weights:
     }
     for index, part in enumerate(network.stack.blocks):
         at = f"transformer.h.{index}"
-        roles = [join_heads(one) for one in _make_roles(part.attention, heads)]
+        roles = [_join(one) for one in _make_roles(part.attention, heads)]
         feed = part.feed_forward
         # GPT-2 multiplies from the right: its matrices are transposed, and all have a bias.
         weights |= {
@@ -204,8 +213,8 @@ def _make_llama(network: LanguageModel) -> Weights:
     for index, part in enumerate(network.stack.blocks):
         at, feed = f"model.layers.{index}", part.feed_forward
         out = part.attention.o_proj
-        roles = [join_heads(role) for role in _make_roles(part.attention, kv_heads)]
-        for name, one in zip("qkvo", [*roles, LinearMap(out.weight, _bias_of(out))], strict=True):
+        roles = [_join(role) for role in _make_roles(part.attention, kv_heads)]
+        for name, one in zip("qkvo", [*roles, _Linear(out.weight, _bias_of(out))], strict=True):
             weights[f"{at}.self_attn.{name}_proj.weight"] = one.weight
             if biased:
                 weights[f"{at}.self_attn.{name}_proj.bias"] = one.bias
@@ -226,14 +235,14 @@ def _make_roles(attention: Attention, kv_heads: int) -> list[LinearMap]:
     folded into the query.
     """
     config = attention.config
-    roles: tuple[Role, ...] = ("query", "key", "value")
-    query, key, value = (
-        make_source(attention, config.variant.sharing.roles[role]) for role in roles
-    )
-    query = shape_query(attention, query)
+    query, key, value = make_role_maps(attention)
     rest = config.content_scale * math.sqrt(config.size_per_head)
     query = LinearMap(query.weight * rest, query.bias * rest)
-    return [query, *(copy_heads(one, kv_heads) for one in (key, value))]
+    return [query, *(one.copy_heads(kv_heads) for one in (key, value))]
+
+
+def _join(one: LinearMap) -> _Linear:
+    return _Linear(one.weight.flatten(0, 1), one.bias.flatten())
 
 
 def _tabulate_positions(network: LanguageModel) -> Tensor:

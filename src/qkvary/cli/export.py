@@ -16,11 +16,10 @@ from qkvary.storage.packages import require
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
 
-Out = Annotated[Path, Parameter(name="--out", help="Folder to write; with --to gguf, a file.")]
+Out = Annotated[Path, Parameter(help="Folder to write; with --to gguf, a file.")]
 To = Annotated[
     Literal["transformers", "gpt2", "llama", "deepseek", "gguf"],
     Parameter(
-        name="--to",
         help="transformers keeps the sharing; gpt2, llama and deepseek store "
         "what engines know; gguf is a file for llama.cpp.",
     ),

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.formats.llama2c import load, read_header, read_tokenizer, recognises
 from qkvary.checkpoints.models import LoadedModel
-from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
 from tests.checkpoints.published_models import (
     KINDS,
@@ -26,7 +25,6 @@ from tests.checkpoints.published_models import (
     read_reference,
     stories,
 )
-from tests.checkpoints.test_sentencepiece import pack_model
 from tests.conftest import examples
 from tests.reference import llama2c
 from tests.storage.damage import DAMAGES
@@ -131,24 +129,6 @@ def test_the_original_tokenizer_model_decides_about_spaces(tmp_path: Path) -> No
     tokenizer = load(tmp_path / "model").tokenizer
     assert tokenizer is not None
     assert tokenizer.encode(" a  b  ") == tokenizer.encode("a b")
-
-
-def test_the_original_model_gives_the_tokens_of_the_bin(
-    kind: str, folder: Path, loaded: LoadedModel, tmp_path: Path
-) -> None:
-    for path in folder.glob("*"):
-        if not path.name.startswith("tok"):
-            shutil.copy(path, tmp_path)
-    name = f"tok{loaded.network.config.vocabulary}.model"
-    data = pack_model(PIECES, SCORES) if kind == "stand-in" else (folder / name).read_bytes()
-    (tmp_path / name).write_bytes(data)
-    found, expected = load(tmp_path).tokenizer, loaded.tokenizer
-    assert isinstance(found, PieceTokenizer)
-    assert isinstance(expected, PieceTokenizer)
-    # The first three are written in several ways, and occur in no text.
-    assert found.pieces[3:] == expected.pieces[3:]
-    assert found.scores[3:] == expected.scores[3:]
-    assert found.joins_spaces == (kind == "stand-in" or expected.joins_spaces)
 
 
 def header(**changes: int) -> bytes:

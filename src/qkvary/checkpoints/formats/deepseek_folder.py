@@ -7,7 +7,12 @@ it has experts or a query of low rank.
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.checkpoints.formats.transformers_folder import CONFIG, WEIGHTS, read_member, read_own
+from qkvary.checkpoints.formats.transformers_folder import (
+    CONFIG,
+    WEIGHTS,
+    read_own_tokenizer,
+    read_part,
+)
 from qkvary.checkpoints.latent_reading import LatentSizes, read_latent_network
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
 from qkvary.data.model_configs import parse_config
@@ -55,10 +60,10 @@ def load(path: Path) -> LoadedModel:
     folder = path.parent if path.name == WEIGHTS else path
     where = str(folder / CONFIG)
     try:
-        fields = parse_config(read_member(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES), where)
+        fields = parse_config(read_part(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES), where)
     except ValueError as error:
         raise DamagedError(f"{where} cannot be used: {error}") from None
-    weights = parse_weights(read_member(folder, WEIGHTS), str(folder / WEIGHTS))
+    weights = parse_weights(read_part(folder, WEIGHTS), str(folder / WEIGHTS))
     sizes = _read_sizes(fields, where, most_layers=len(weights))
     try:
         config, named = read_latent_network(sizes, weights, where)
@@ -66,7 +71,7 @@ def load(path: Path) -> LoadedModel:
         raise
     except ValueError as error:
         raise DamagedError(f"{where} does not describe a network: {error}") from None
-    return build_model(config, named, read_own(folder), str(folder / WEIGHTS))
+    return build_model(config, named, read_own_tokenizer(folder), str(folder / WEIGHTS))
 
 
 def tokenizer_files(_vocabulary: int) -> tuple[str, ...]:

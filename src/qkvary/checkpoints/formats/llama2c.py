@@ -25,7 +25,7 @@ from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
-FORMAT = "llama2.c (a .bin file, with its tokenizer tok*.bin or .model in the same folder)"
+FORMAT = "llama2.c (a .bin file, with its tokenizer tok*.bin in the same folder)"
 ROTARY_BASE = 10_000.0
 LARGEST_SIZE = 2**24
 LONGEST_PIECE = 1024
@@ -142,8 +142,7 @@ def read_header(data: bytes, where: str) -> Header:
 
 def tokenizer_files(vocabulary: int) -> tuple[str, ...]:
     """Return the names of a tokenizer for so many tokens, beside the weights."""
-    names = (f"tok{vocabulary}", "tokenizer")
-    return tuple(f"{name}.{kind}" for kind in ("bin", "model") for name in names)
+    return f"tok{vocabulary}.bin", "tokenizer.bin"
 
 
 def read_tokenizer(
@@ -199,10 +198,11 @@ def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
         path = file.parent / name
         if path.exists() and path != file:
             data = read_file(path, limit=MAX_SIDE_FILE_BYTES)
-            if path.suffix == ".model":
-                return read_pieces(data, str(path))
             joins = _joins_spaces(path.with_suffix(".model"))
             return read_tokenizer(data, vocabulary, str(path), one_space=joins)
+    for path in (file.parent / name for name in (f"tok{vocabulary}.model", "tokenizer.model")):
+        if path.exists():
+            return read_pieces(read_file(path, limit=MAX_SIDE_FILE_BYTES), str(path))
     return None
 
 

@@ -24,7 +24,7 @@ Q8_BLOCK = 32
 """Numbers that share one scale in q8_0."""
 
 GELU = "qkvary.gelu"
-"""The key of the form of GELU that a network was trained with, ``erf``; llama.cpp ignores it."""
+"""The key of a network with the exact form of GELU, ``erf``; llama.cpp ignores it."""
 
 TensorType = Literal["f32", "f16", "bf16", "q8_0"]
 Metadata = Mapping[str, Any]

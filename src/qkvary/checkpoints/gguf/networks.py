@@ -27,10 +27,16 @@ from qkvary.checkpoints.stock_networks import (
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
-GELU_NOTE = (
-    "llama.cpp computes GELU by its tanh form and a table of half precision: its activations "
-    "differ from this network's by up to 0.0005 and 0.05 %"
-)
+GELU_NOTES = {
+    "gelu": (
+        "llama.cpp computes GELU by its tanh form and a table of half precision: its activations "
+        "differ from this network's by up to 0.0005 and 0.05 %"
+    ),
+    "gelu-tanh": (
+        "llama.cpp computes GELU by a table of half precision: its activations differ from this "
+        "network's by up to 0.05 %"
+    ),
+}
 LARGEST_HALF = 65_504
 FLOATS = ("position_embd.weight", "rope_freqs.weight")
 """Matrices that every file stores in f32, as norms and biases."""
@@ -75,15 +81,17 @@ def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
         "general.architecture": GGUF_NAMES[to],
         "general.file_type": _FILE_TYPES[kind],
         "general.quantization_version": 2,
-        **({GELU: "erf"} if to == "gpt2" else {}),
+        **({GELU: "erf"} if config.block.activation == "gelu" else {}),
         **{f"{GGUF_NAMES[to]}.{name}": value for name, value in _SIZES[to](config).items()},
     }
-    return GgufNetwork(GGUF_NAMES[to], metadata, tensors, tuple(_find_notes(to, tensors, kind)))
+    return GgufNetwork(
+        GGUF_NAMES[to], metadata, tensors, tuple(_find_notes(config, to, tensors, kind))
+    )
 
 
 def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
     if config.block.activation == "relu":
-        yield "relu; choices: gelu"
+        yield "relu; choices: gelu-tanh, gelu"
 
 
 def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
@@ -229,10 +237,13 @@ def _common_sizes(config: LanguageModelConfig) -> dict[str, Any]:
 
 
 def _find_notes(
-    to: StockArchitecture, tensors: Mapping[str, Tensor], kind: TensorType
+    config: LanguageModelConfig,
+    to: StockArchitecture,
+    tensors: Mapping[str, Tensor],
+    kind: TensorType,
 ) -> Iterator[str]:
     if to == "gpt2":
-        yield GELU_NOTE
+        yield GELU_NOTES[config.block.activation]
     wider = sum(one.type not in ("f32", kind) for one in tensors.values())
     if wider:
         yield f"{wider} tensors are stored in f16: their rows are not whole blocks of {kind}"

@@ -174,11 +174,7 @@ def _read_rotation(sizes: _Sizes, head_dim: int) -> PositionConfig:
 
 
 def _make_gpt2(sizes: _Sizes) -> LanguageModelConfig:
-    if sizes.file.metadata.get(GELU) != "erf":
-        raise UsageError(
-            f"{sizes.where} was trained with GELU by its tanh form, which this program does not "
-            f"compute (files of its own say {GELU} = erf)"
-        )
+    exact = sizes.file.metadata.get(GELU) == "erf"
     heads = sizes.get("attention.head_count")
     return LanguageModelConfig(
         attention=AttentionConfig(
@@ -186,6 +182,7 @@ def _make_gpt2(sizes: _Sizes) -> LanguageModelConfig:
         ),
         block=BlockConfig(
             d_ff=sizes.get("feed_forward_length"),
+            activation="gelu" if exact else "gelu-tanh",
             norm_eps=sizes.epsilon("attention.layer_norm_epsilon"),
         ),
         num_layers=sizes.layers,

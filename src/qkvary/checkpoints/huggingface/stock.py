@@ -28,6 +28,9 @@ from qkvary.nn.language_model import LanguageModel
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+_ACTIVATIONS = {"gelu-tanh": "gelu_new"}
+"""Names that differ in transformers."""
+
 
 class StockExport(NamedTuple):
     """A network expressed as a stock architecture."""
@@ -102,7 +105,7 @@ def _configure_gpt2(config: LanguageModelConfig) -> PreTrainedConfig:
         n_layer=config.num_layers,
         n_head=layer.num_heads,
         n_inner=block.d_ff,
-        activation_function=block.activation,
+        activation_function=_ACTIVATIONS.get(block.activation, block.activation),
         layer_norm_epsilon=block.norm_eps,
         resid_pdrop=block.dropout,
         embd_pdrop=config.embedding_dropout,

@@ -25,6 +25,7 @@ SOURCES = tuple(
     for name in (
         "step.cpp",
         "attention.cpp",
+        "matrix.h",
         "products.h",
         "tiles.h",
         "stored.h",
@@ -86,6 +87,7 @@ class Call(ctypes.Structure):
         ("threads", _int64),
         ("narrow", _int64),
         ("bias", _pointer),
+        ("rounded", _int64),
         ("scale", ctypes.c_double),
     )
 
@@ -205,6 +207,7 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
         torch.get_num_threads(),
         query.dtype == torch.bfloat16,
         0 if bias is None else bias.data_ptr(),
+        query.dtype == torch.bfloat16,
         problem.scale * LOG2_E,
     ), kept
 
