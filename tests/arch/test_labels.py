@@ -164,6 +164,32 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
         ("QKV@diag-mean", "expected query and key to be one tensor for diagonal normalisation"),
         ("QKV@t0", "expected a positive temperature, got 0.0"),
         ("Q-K[r0]-V", "expected a rank of at least 1"),
+        ("Q-K=V@decoupled-3", "expected an even number of decoupled rotary channels of at least 2"),
+        ("Q-K=V@decoupled-0", "expected an even number of decoupled rotary channels of at least 2"),
+        (
+            "Q-K=V@rotary@decoupled-4",
+            "expected keys that are rotated in one way, got rotary and decoupled; choices: rotary",
+        ),
+        ("Q-K=V@decoupled-4@soft", "expected no decoupled with the core soft"),
+        ("QKV@kv-norm", "expected a learned tensor that key and value share for kv-norm, which "),
+        ("Q-I-I@kv-norm", "expected a learned tensor that key and value share for kv-norm, which "),
+        ("Q-K=V@kv-norm@kv-norm", "expected one kv_norm option, got two in "),
+        ("Q-K=V@latent-0", "expected a latent of at least 1 channel, got 0"),
+        ("QKV@latent-4", "expected a latent that key and value read alone, through one full "),
+        ("Q=K=V@latent-4", "expected a latent that key and value read alone, through one full "),
+        (
+            "Q-K[r3]=V@latent-4",
+            "expected a latent that key and value read alone, through one full ",
+        ),
+        (
+            "Q-K=V@rotary@latent-4",
+            "expected positions that leave keys as they are made of a latent",
+        ),
+        (
+            "Q=K=V@diag-mean@kv-norm",
+            "expected query and key to be one tensor for diagonal normalisation (the diagonal of ",
+        ),
+        ("Q=K-V@diag-mean@decoupled-2", "expected query and key to be one tensor for diagonal "),
     ],
 )
 def test_refusals_say_what_was_expected_and_given(text: str, message: str) -> None:

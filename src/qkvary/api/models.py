@@ -42,9 +42,9 @@ def load(
 
     Args:
         checkpoint: The name of a checkpoint, or the path of its folder or file: our own, a llama2.c
-            ``.bin``, a character model, or a folder for transformers.
-        tokenizer: For a checkpoint without one: ``gpt2``, ``bytes``, a ``tokenizer.json``, or a
-            ``tok512.bin``.
+            ``.bin``, a ``.gguf``, a character model, or a folder for transformers.
+        tokenizer: For a checkpoint without one: ``gpt2``, ``bytes``, a ``tokenizer.json``, a
+            ``tok512.bin``, or a ``.model`` of SentencePiece.
         device: The device of the network.
         dtype: The number format of the network; as stored by default.
 

@@ -53,14 +53,16 @@ Out = Annotated[Path, Parameter(help="Folder of runs and reports.")]
 Checkpoint = Annotated[
     Path,
     Parameter(
-        help="A name (tiny, tiny-k), or a folder or file: our own, a llama2.c .bin, a character "
-        "model.",
+        help="A name (tiny, tiny-k), or a folder or file: our own, a .gguf, a llama2.c .bin, "
+        "a character model.",
         completer=complete_checkpoint,
     ),
 ]
 CheckpointTokenizer = Annotated[
     str | None,
-    Parameter(help="For a checkpoint without one: gpt2, bytes, a tokenizer.json, or a tok512.bin."),
+    Parameter(
+        help="For a checkpoint without one: gpt2, bytes, a tokenizer.json, tok512.bin or .model."
+    ),
 ]
 Device = Annotated[str, Parameter(help="Device: cpu, cuda, cuda:1, mps.")]
 NetworkDtype = Annotated[

@@ -113,20 +113,16 @@ class Latent(ScoreTerm):
         self, query: Float[Tensor, "batch heads queries head_dim"]
     ) -> Float[Tensor, "batch heads queries rank"]:
         """Return queries whose products with the latent are those with the keys: ``q B_k^T``."""
-        return self._multiply(query, self.key.weight.unflatten(0, (self.config.num_kv_heads, -1)))
+        return _multiply_groups(query, self._split(self.key))
 
     def restore(
         self, mixed: Float[Tensor, "batch heads queries rank"]
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Return the mixed values of mixed latents: ``m B_v``."""
-        return self._multiply(
-            mixed, self.value.weight.unflatten(0, (self.config.num_kv_heads, -1)).mT
-        )
+        return _multiply_groups(mixed, self._split(self.value).mT)
 
-    @staticmethod
-    def _multiply(heads: Tensor, matrices: Tensor) -> Tensor:
-        groups = matrices.shape[0]
-        return (heads.unflatten(1, (groups, -1)) @ matrices[:, None]).flatten(1, 2)
+    def _split(self, part: Projection) -> Float[Tensor, "kv_heads head_dim rank"]:
+        return part.weight.unflatten(0, (self.config.num_kv_heads, -1))
 
 
 class Decoupled(ScoreTerm):
@@ -343,6 +339,14 @@ def normalise_diagonal(
     own = torch.eye(keys, dtype=torch.bool, device=scores.device)[keys - queries :]
     ratio = ratio if factor == 1.0 else ratio * factor
     return torch.where(own, ratio[..., None, :].to(scores.dtype), scores)
+
+
+def _multiply_groups(
+    heads: Float[Tensor, "batch heads queries inner"],
+    matrices: Float[Tensor, "kv_heads inner outer"],
+) -> Float[Tensor, "batch heads queries outer"]:
+    """Multiply the heads of each group with the matrix of the group."""
+    return (heads.unflatten(1, (matrices.shape[0], -1)) @ matrices[:, None]).flatten(1, 2)
 
 
 def _find_members(
