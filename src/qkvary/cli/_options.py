@@ -72,6 +72,10 @@ NetworkDtype = Annotated[
     Literal["float64", "float32", "bfloat16", "float16"] | None,
     Parameter(name="--dtype", help="Number format; as stored if not given."),
 ]
+NetworkWeights = Annotated[
+    Literal["int8"] | None,
+    Parameter(name="--weights", help="Codes of 8 bits for its matrices; numbers if not given."),
+]
 StudyName = Annotated[
     str,
     Parameter(

@@ -17,6 +17,7 @@ from qkvary.cli._options import (
     Device,
     Json,
     NetworkDtype,
+    NetworkWeights,
     convert_count,
 )
 from qkvary.cli._output import console, show, to_json
@@ -157,6 +158,7 @@ class Running:
 
     device: Device = "cpu"
     dtype: NetworkDtype = None
+    weights: NetworkWeights = None
     batch_size: Annotated[
         int,
         Parameter(
@@ -204,7 +206,7 @@ def command(
     loaded = load_checkpoint(checkpoint)
     if names or tokenizer is not None or not is_prepared(reading.data[0]):
         loaded, _ = require_tokenizer(loaded, checkpoint, tokenizer)
-    loaded = loaded.to(running.device, running.dtype)
+    loaded = loaded.to(running.device, running.dtype, running.weights)
     document: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": running.batch_size}
     document["identity"] = identify(loaded.network, loaded.tokenizer)
     if text is not None:

@@ -16,6 +16,7 @@ from qkvary.cli._options import (
     Device,
     Json,
     NetworkDtype,
+    NetworkWeights,
     convert_count,
 )
 from qkvary.cli._output import console, print_json, printable
@@ -124,6 +125,7 @@ class Running:
 
     device: Device = "cpu"
     dtype: NetworkDtype = None
+    weights: NetworkWeights = None
     deterministic_batch: Annotated[
         bool,
         Parameter(
@@ -202,7 +204,7 @@ def command(
         raise UsageError("expected --deterministic-batch without --beams, got both")
     sampling = choosing.sampling()
     loaded, own = require_tokenizer(load_checkpoint(checkpoint), checkpoint, tokenizer)
-    loaded = loaded.to(running.device, running.dtype)
+    loaded = loaded.to(running.device, running.dtype, running.weights)
     texts = prompts or ("",)
     requests = make_requests(
         own,

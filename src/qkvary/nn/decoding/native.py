@@ -25,6 +25,7 @@ SOURCES = tuple(
     for name in (
         "step.cpp",
         "attention.cpp",
+        "matrix.h",
         "products.h",
         "tiles.h",
         "stored.h",
@@ -85,6 +86,7 @@ class Call(ctypes.Structure):
         ("table_stride", _int64),
         ("threads", _int64),
         ("narrow", _int64),
+        ("rounded", _int64),
         ("bias", _pointer),
         ("scale", ctypes.c_double),
     )
@@ -203,6 +205,7 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
         problem.start,
         *turned,
         torch.get_num_threads(),
+        query.dtype == torch.bfloat16,
         query.dtype == torch.bfloat16,
         0 if bias is None else bias.data_ptr(),
         problem.scale * LOG2_E,

@@ -37,6 +37,7 @@ struct Call {
   int64_t table_stride;
   int64_t threads;
   int64_t narrow;  // Whether query and output are bfloat16; they are floats otherwise.
+  int64_t rounded; // Whether the query's numbers are those of bfloat16.
   const float *bias;  // [batch, groups, rows, tokens], added to scaled scores; null for none.
   double scale;       // Of scores that are powers of two.
 };
@@ -82,13 +83,13 @@ struct Sizes {
     paired = call.storage == BFLOAT16 && call.half == 0 && call.key.dim % (2 * W) == 0 &&
              call.value.dim % (2 * W) == 0;
 #if defined(QKVARY_TILES)
-    tiled = paired && call.narrow && call.rows > 1 && tiles::granted();
+    tiled = paired && call.rounded && call.rows > 1 && tiles::granted();
     if (tiled) tile = tiles::TOKENS;
 #else
     tiled = false;
 #endif
 #if defined(QKVARY_PAIRS)
-    dotted = paired && call.narrow && !tiled;
+    dotted = paired && call.rounded && !tiled;
 #else
     dotted = false;
 #endif
@@ -572,7 +573,7 @@ struct Plan {
         rows((sizes.row_blocks - 1) * sizes.block + sizes.rows_of(given, sizes.row_blocks - 1)),
         tasks(given.batch * given.groups * blocks), query_size(rows * sizes.key_width),
         partial_size(round_up(rows * (sizes.value_width + 2))), ranges(threads()), parts(tasks),
-        tries_(trial().chosen() < 0 && sizes.whole && bytes() >= Trial::WORTH),
+        tries_(trial(STORED).chosen() < 0 && sizes.whole && bytes() >= Trial::WORTH),
         next_(new std::atomic<int64_t>[ranges]) {
     static thread_local Kept kept;
     const int64_t heads = call.batch * call.groups;
@@ -608,7 +609,7 @@ struct Plan {
       for (int64_t i; (i = next_[range].fetch_add(1)) < end;) {
         const int64_t head = i / blocks, first = i % blocks * sizes.span;
         const Task task{call, sizes, scratch, head / call.groups, head % call.groups};
-        const int way = tries_ ? Trial::turn(i) : std::max(0, trial().chosen());
+        const int way = tries_ ? Trial::turn(i) : std::max(0, trial(STORED).chosen());
         const auto start = tries_ ? Clock::now() : Clock::time_point();
         const int64_t read =
             run_block<S>(task, queries + head * query_size, first,
@@ -628,7 +629,7 @@ struct Plan {
 
   void finish() const {
     if (tries_ && read_[0] && read_[1])
-      trial().count(1.0 * spent_[0] / read_[0], 1.0 * spent_[1] / read_[1]);
+      trial(STORED).count(1.0 * spent_[0] / read_[0], 1.0 * spent_[1] / read_[1]);
     for (int64_t head = 0; head < call.batch * call.groups; ++head) {
       const int64_t first = head * call.rows * call.value.dim;
       const Partial *own = parts.data() + head * blocks;
@@ -665,9 +666,9 @@ extern "C" {
 int64_t qkvary_call_size() { return sizeof(Call); }
 
 // Which of the reaches is taken, or -1 while both are still tried; and to decide that, for tests.
-int64_t qkvary_reach() { return trial().chosen(); }
+int64_t qkvary_reach() { return trial(STORED).chosen(); }
 
-void qkvary_pin_reach(int64_t way) { trial().pin(way); }
+void qkvary_pin_reach(int64_t way) { trial(STORED).pin(way), trial(WEIGHTS).pin(way); }
 
 int64_t qkvary_decode(const Call *call) {
   try {
