@@ -184,6 +184,7 @@ BLOCKS = (
     BlockConfig(d_ff=11, norm="rmsnorm", norm_placement="post", activation="relu"),
     BlockConfig(d_ff=11, norm_placement="post-final", activation="relu"),
     BlockConfig(d_ff=11, bias=False, activation="swiglu"),
+    BlockConfig(d_ff=11, norm="none", skips="attention"),
 )
 
 
@@ -207,6 +208,18 @@ def test_every_kind_of_block_position_and_head(block: BlockConfig) -> None:
     costs = network_costs(encoder, length=TOKENS.shape[1])
     assert_parts_equal(Encoder(encoder), costs.parameters)
     assert count_macs(Encoder(encoder)) == costs.macs_per_sequence
+
+
+def test_blocks_that_share_their_weights() -> None:
+    config = dataclasses.replace(
+        make_language_model_config("Q-GQA-2"), num_layers=5, shared_blocks=True
+    )
+    network, costs = LanguageModel(config), network_costs(config, length=TOKENS.shape[1])
+    assert_parts_equal(network, costs.parameters)
+    assert count_macs(network) == costs.macs_per_sequence
+    cache = KVCache(config.layers)
+    network(TOKENS, cache=cache)
+    assert cache.nbytes == costs.cache_bytes_per_sequence
 
 
 def test_an_encoder_that_reads_vectors() -> None:

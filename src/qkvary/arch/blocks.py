@@ -354,6 +354,8 @@ class Layer:
     """Further learned numbers."""
     products: int = 0
     """Multiply-accumulates of a token with matrices that are computed instead of learned."""
+    has_own_weights: bool = True
+    """False for a layer that has the weights of the one before."""
 
 
 def attention_width(attention: AttentionLayer) -> int:

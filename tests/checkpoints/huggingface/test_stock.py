@@ -150,7 +150,7 @@ def test_gpt2_gives_equal_logits_or_a_reason(label: str) -> None:
 
 
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "sinusoidal-halves"])
-@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu-tanh", "relu"])
 @pytest.mark.parametrize("plain", [True, False])
 def test_gpt2_gives_equal_logits_for_every_block(
     positions: Positions, activation: Activation, plain: bool
@@ -271,7 +271,10 @@ GPT2_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "scaled": ({"scale_embedding": True}, "scaled embeddings"),
     "head bias": ({"head_bias": True}, "a bias on the logits"),
     "norm": ({"block": BlockConfig(d_ff=11, norm="rmsnorm")}, "rmsnorm; choices: layernorm"),
-    "gated": ({"block": BlockConfig(d_ff=11, activation="swiglu")}, "swiglu; choices: gelu, relu"),
+    "gated": (
+        {"block": BlockConfig(d_ff=11, activation="swiglu")},
+        "swiglu; choices: gelu, gelu-tanh, relu",
+    ),
     "wide": (
         {"attention": make_config("QKV", causal=True, head_dim=7)},
         "4 heads of 7 channels, which are not the 20 of the network",

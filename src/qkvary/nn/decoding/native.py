@@ -86,8 +86,8 @@ class Call(ctypes.Structure):
         ("table_stride", _int64),
         ("threads", _int64),
         ("narrow", _int64),
-        ("rounded", _int64),
         ("bias", _pointer),
+        ("rounded", _int64),
         ("scale", ctypes.c_double),
     )
 
@@ -206,8 +206,8 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
         *turned,
         torch.get_num_threads(),
         query.dtype == torch.bfloat16,
-        query.dtype == torch.bfloat16,
         0 if bias is None else bias.data_ptr(),
+        query.dtype == torch.bfloat16,
         problem.scale * LOG2_E,
     ), kept
 

@@ -37,8 +37,8 @@ struct Call {
   int64_t table_stride;
   int64_t threads;
   int64_t narrow;  // Whether query and output are bfloat16; they are floats otherwise.
-  int64_t rounded; // Whether the query's numbers are those of bfloat16.
   const float *bias;  // [batch, groups, rows, tokens], added to scaled scores; null for none.
+  int64_t rounded;    // Whether the query's numbers are those of bfloat16.
   double scale;       // Of scores that are powers of two.
 };
 
