@@ -32,7 +32,7 @@ def test_likeness_is_said_beside_that_of_random_weights(explained: float, verdic
 
 
 def test_the_cost_is_that_of_one_layer_and_of_all() -> None:
-    analysis = make_analysis()
+    analysis = with_heads(make_analysis(), score_change=0.4)
     layers = tuple(
         change_heads(layer, forecast=forecast)
         for layer, forecast in zip(analysis.layers, (0.01, 0.00001, 0.03), strict=True)
@@ -41,16 +41,37 @@ def test_the_cost_is_that_of_one_layer_and_of_all() -> None:
     # Two KV heads each.
     assert find_answers(analysis)[1] == (
         "One tensor for key and value is forecast to raise the loss of 1.250 by less than 0.0001 "
-        "(layer 2) to 0.060 (layer 3) nats per token, without training, if one layer is tied; in "
-        "all of them by 0.080 if the layers add up."
+        "(layer 2 alone) to 0.060 (layer 3 alone) nats per token, without training; in all 3 "
+        "layers together by 0.080."
     )
-    far = dataclasses.replace(analysis, layers=(change_heads(layers[0], forecast=0.3), *layers[1:]))
-    assert "in all of them by more than a second-order forecast can say" in find_answers(far)[1]
     alone = dataclasses.replace(analysis, layers=layers[:1])
     assert find_answers(alone)[1] == (
-        "One tensor for key and value is forecast to raise the loss of 1.250 by 0.020 nats per "
-        "token, without training."
+        "One tensor for key and value is forecast to raise the loss of 1.250 by 0.020 (layer 1) "
+        "nats per token, without training."
     )
+
+
+def test_a_forecast_is_not_given_where_it_does_not_hold() -> None:
+    analysis = with_heads(make_analysis(), score_change=0.4, forecast=0.01)
+    layers = (change_heads(analysis.layers[0], score_change=3.14), *analysis.layers[1:])
+    mixed = dataclasses.replace(analysis, layers=layers, loss=1.25)
+    assert find_answers(mixed)[1:3] == (
+        (
+            "One tensor for key and value is forecast to raise the loss of 1.250 by 0.020 (layer 2 "
+            "alone) to 0.020 (layer 2 alone) nats per token, without training."
+        ),
+        (
+            "What tying costs in layer 1 cannot be forecast: one tensor would move scores by up to "
+            "3.1 (root mean square), and the loss can rise by much more than the 0.020 nats per "
+            "token of the second order."
+        ),
+    )
+    nothing = with_heads(mixed, forecast=0.3)
+    assert find_answers(nothing)[1].startswith("What tying costs in every layer cannot be forecast")
+    assert "than the 1.8 nats per token" in find_answers(nothing)[1]
+    many = tuple(dataclasses.replace(layers[0], number=place) for place in range(2, 9))
+    found = find_answers(dataclasses.replace(mixed, layers=(layers[1], *many)))
+    assert found[2].startswith("What tying costs in 7 layers cannot")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +86,7 @@ def test_room_is_counted_in_directions(
 ) -> None:
     analysis = with_heads(make_analysis(), spectrum=spectrum)
     assert count_directions(analysis.layers[0]) == directions
-    sentence = find_answers(analysis)[2]
+    sentence = find_answers(analysis)[-1]
     assert sentence.startswith(f"The key and the value of a head {fits}")
     assert sentence.endswith(f"lies in about {directions} directions, and one tensor has 2.")
 
@@ -85,17 +106,12 @@ def test_a_network_with_one_tensor_has_nothing_to_tie() -> None:
     assert answers[-1] == "In 2 more layers key and value are one tensor already."
 
 
-def test_caveats_name_the_layers_they_are_about() -> None:
+def test_caveats_follow_from_positions_and_tokens() -> None:
     analysis = make_analysis("QKV")
-    calm = with_heads(analysis, score_change=0.9)
-    assert not any("moves scores" in caveat for caveat in find_caveats(calm))
-    assert not any(is_uncertain(layer) for layer in with_heads(calm, forecast=0.1).layers)
+    calm = with_heads(analysis, score_change=0.9, forecast=0.1)
+    assert not is_uncertain(calm.layers[0])
     assert is_uncertain(change_heads(calm.layers[0], forecast=0.6))
-    layers = (change_heads(calm.layers[0], score_change=1.1), *calm.layers[1:])
-    moved = dataclasses.replace(calm, layers=layers)
-    assert is_uncertain(moved.layers[0])
-    found = [caveat for caveat in find_caveats(moved) if "moves scores" in caveat]
-    assert found[0].startswith("In layer 1 one tensor moves scores by more than 1 (root mean")
+    assert is_uncertain(change_heads(calm.layers[0], score_change=1.1))
     assert not any("rotated" in caveat for caveat in find_caveats(analysis))
     assert any("rotated" in caveat for caveat in find_caveats(make_analysis()))
     few = dataclasses.replace(analysis, tokens=159)
