@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qkvary.api.analyses import analyze
+    from qkvary.api.conversions import convert
     from qkvary.api.costs import cost
     from qkvary.api.models import load
     from qkvary.api.plans import plan
@@ -29,6 +30,7 @@ __all__ = [
     "Setting",
     "Study",
     "analyze",
+    "convert",
     "cost",
     "evaluate",
     "generate",
@@ -45,6 +47,7 @@ _MODULES = {
     "Setting": "studies.study",
     "Study": "studies.study",
     "analyze": "api.analyses",
+    "convert": "api.conversions",
     "cost": "api.costs",
     "evaluate": "api.texts",
     "generate": "api.texts",

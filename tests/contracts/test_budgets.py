@@ -22,7 +22,8 @@ RECORD_MODULES = {
     "src/qkvary/studies/running/records.py",
 }
 CATALOGS = {
-    f"src/qkvary/{room}/catalog.py" for room in ("tasks", "checkpoints", "studies", "reports")
+    f"src/qkvary/{room}/catalog.py"
+    for room in ("tasks", "checkpoints", "studies", "reports", "conversions")
 }
 """They find files by name."""
 ROOT_NAMES = ROOT / "src/qkvary/__init__.py"

@@ -14,11 +14,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from qkvary.arch.labels import format_label
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
-from qkvary.nn.positions import Rotation
+from qkvary.nn.positions import Rotation, make_rotation
 from qkvary.nn.scores import Scores
 
 
@@ -96,6 +97,11 @@ def check_layers(network: LanguageModel) -> None:
                 "expected scores that are products of query and key, got a normalised diagonal "
                 f"in layer {number}"
             )
+        if variant.decoupled is not None or variant.latent is not None or variant.kv_norm:
+            raise ValueError(
+                "expected keys and values that are projections of the layer input, got "
+                f"{format_label(variant)} in layer {number}"
+            )
         if variant.query_form == "residual-gelu":
             raise ValueError(
                 f"expected queries that are linear in the layer input, got {variant.query_form} "
@@ -160,18 +166,18 @@ def _attend(
 ) -> Float[Tensor, "batch queries d_model"]:
     """Attend as ``Attention.forward`` does without a cache, and record it."""
     del cache
-    scores, value, rotation = attention.scores(x, layout)
+    scores, value, restore = attention.scores(x, layout)
     call = _Call(
         attention=attention,
         input=x.detach(),
         scores=scores,
-        rotation=rotation,
+        rotation=make_rotation(attention.config, layout.query_positions, x.dtype),
         key_shift=torch.zeros_like(scores.key, requires_grad=True),
         value_shift=torch.zeros_like(value, requires_grad=True),
     )
     calls.append(call)
     shifted = replace(scores, key=scores.key + call.key_shift)
     mixed = attention.core(shifted, value + call.value_shift, training=False)
-    if rotation is not None:
-        mixed = rotation.restore_output(mixed)
+    if restore is not None:
+        mixed = restore(mixed)
     return attention.o_proj(mixed.transpose(1, 2).flatten(2))

@@ -5,6 +5,7 @@ Works without a terminal, in a narrow one, and in an ASCII locale.
 
 import math
 import os
+import shlex
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -84,6 +85,12 @@ def show_progress(what: str, unit: str = "windows") -> Generator[Callable[[int, 
         return
     with screen.status(what) as status:
         yield lambda done, total: status.update(f"{what}: {done:,} of {total:,} {unit}")
+
+
+def command_line(command: str, otherwise: str) -> str:
+    """Return the command line of this process, or a text if another command started it."""
+    words, own = sys.argv[1:], command.split()
+    return shlex.join(["qkvary", *words]) if words[: len(own)] == own else otherwise
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:

@@ -20,7 +20,6 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.cache import cache_bytes_per_token
 from qkvary.costs.parameters import network_parameters
 from qkvary.nn.attention import Attention
-from qkvary.nn.blocks import NORM_EPSILON
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.positions import sinusoid
 from qkvary.nn.role_maps import LinearMap, make_role_maps
@@ -40,6 +39,8 @@ _TERMS = {
     "plus": "the bias of + on every key position",
     "diagonal": "a normalised diagonal of scores",
     "unscaled-diagonal": "a normalised diagonal of scores",
+    "kv_norm": "a norm of the tensor that key and value share",
+    "latent": "keys and values that are made of one latent",
 }
 
 
@@ -130,8 +131,17 @@ def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
             yield f"the core {variant.core}; choices: softmax"
     if len({(layer.num_heads, layer.size_per_head) for layer in config.layers}) > 1:
         yield "layers with heads of different number or width"
+    yield from _outside_obstacles(config)
+
+
+def _outside_obstacles(config: LanguageModelConfig) -> Iterator[str]:
+    """Yield the features outside attention that no stock architecture supports."""
     if config.block.norm_placement != "pre":
         yield f"the norm placement {config.block.norm_placement}; choices: pre"
+    if config.block.skips != "both":
+        yield f"skips around {config.block.skips}; choices: both"
+    if config.shared_blocks:
+        yield "blocks that share their weights"
     if config.scale_embedding:
         yield "scaled embeddings"
     if config.head_bias:
@@ -203,7 +213,7 @@ def _make_gpt2(network: LanguageModel, kv_heads: int) -> tuple[PreTrainedConfig,
         n_head=layer.num_heads,
         n_inner=block.d_ff,
         activation_function=_ACTIVATIONS.get(block.activation, block.activation),
-        layer_norm_epsilon=NORM_EPSILON,
+        layer_norm_epsilon=block.norm_eps,
         resid_pdrop=block.dropout,
         embd_pdrop=config.embedding_dropout,
         attn_pdrop=layer.dropout,
@@ -248,7 +258,7 @@ def _make_llama(network: LanguageModel, kv_heads: int) -> tuple[PreTrainedConfig
         num_key_value_heads=kv_heads,
         head_dim=layer.size_per_head,
         max_position_embeddings=config.max_tokens,
-        rms_norm_eps=NORM_EPSILON,
+        rms_norm_eps=block.norm_eps,
         rope_parameters={"rope_type": "default", "rope_theta": layer.position.rotary_base},
         attention_bias=biased,
         attention_dropout=layer.dropout,
