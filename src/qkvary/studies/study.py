@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 from qkvary.arch.canonical import ADDED_LATER, stored
-from qkvary.arch.labels import format_label, parse_variant
+from qkvary.arch.labels import canonical_label, format_label, parse_label
 from qkvary.arch.named_networks import find_network
 from qkvary.arch.networks import LanguageModelConfig, Network
-from qkvary.arch.variants import Variant
+from qkvary.arch.variants import AnyVariant
 from qkvary.costs.equal_parameters import match_parameters
 from qkvary.tasks.config import TaskConfig
 from qkvary.text.names import listed, suggest
@@ -78,7 +78,7 @@ class Setting:
                 "got none"
             )
 
-    def network_of(self, variant: Variant, baseline: Variant) -> Network:
+    def network_of(self, variant: AnyVariant, baseline: AnyVariant) -> Network:
         """Return the network of a variant.
 
         Raises:
@@ -136,7 +136,7 @@ class Cell:
 def _limit_variants(setting: Setting, labels: Collection[str]) -> Setting:
     if setting.variants is None:
         return setting
-    given = (label for label in setting.variants if format_label(parse_variant(label)) in labels)
+    given = (label for label in setting.variants if canonical_label(label) in labels)
     return replace(setting, variants=tuple(given))
 
 
@@ -149,7 +149,7 @@ def _remains(
     crossed = isinstance(contrast, CrossSettingContrast)
     pair = (contrast.variant, contrast.reference) if crossed else contrast
     places = (contrast.setting, contrast.reference_setting) if crossed else ()
-    return all(format_label(parse_variant(label)) in labels for label in pair) and all(
+    return all(canonical_label(label) in labels for label in pair) and all(
         place in settings for place in places
     )
 
@@ -199,11 +199,11 @@ class Study:
             raise ValueError("expected a name for the study, got an empty one")
         _unique(self.name, "settings", tuple(setting.name for setting in self.settings))
         _unique(self.name, "seeds", self.seeds)
-        labels = tuple(format_label(parse_variant(label)) for label in self.variants)
+        labels = tuple(canonical_label(label) for label in self.variants)
         _unique(self.name, "variants", labels)
         if self.learning_rates is not None:
             _unique(self.name, "learning_rates", self.learning_rates)
-        if format_label(parse_variant(self.baseline)) not in labels:
+        if canonical_label(self.baseline) not in labels:
             raise ValueError(
                 f"study {self.name!r}: expected a baseline among its variants, got "
                 f"{self.baseline!r}; choices: {', '.join(labels)}"
@@ -245,9 +245,9 @@ class Study:
         known = {
             "task": dict.fromkeys(setting.task.name for setting in self.settings),
             "setting": dict.fromkeys(setting.name for setting in self.settings),
-            "variant": dict.fromkeys(format_label(parse_variant(one)) for one in self.variants),
+            "variant": dict.fromkeys(canonical_label(one) for one in self.variants),
         }
-        labels = [format_label(parse_variant(label)) for label in variants]
+        labels = [canonical_label(label) for label in variants]
         given: dict[str, Sequence[str]] = {"task": tasks, "setting": settings, "variant": labels}
         for kind, names in given.items():
             for name in names:
@@ -256,7 +256,7 @@ class Study:
                         f"study {self.name!r}: expected a {kind} of the study, got {name!r}; "
                         f"{suggest(name, known[kind])}"
                     )
-        baseline = format_label(parse_variant(self.baseline))
+        baseline = canonical_label(self.baseline)
         kept_labels = {*labels, baseline} if labels else set(known["variant"])
         kept = [
             _limit_variants(setting, kept_labels)
@@ -279,10 +279,10 @@ class Study:
 
     def variants_of(self, setting: Setting) -> tuple[str, ...]:
         """Return the canonical labels of a setting's variants, in the study's order."""
-        labels = tuple(format_label(parse_variant(label)) for label in self.variants)
+        labels = tuple(canonical_label(label) for label in self.variants)
         if setting.variants is None:
             return labels
-        limited = {format_label(parse_variant(label)) for label in setting.variants}
+        limited = {canonical_label(label) for label in setting.variants}
         return tuple(label for label in labels if label in limited)
 
     def _check_settings(self, labels: tuple[str, ...]) -> None:
@@ -291,7 +291,7 @@ class Study:
             where = f"study {self.name!r}, setting {setting.name!r}"
             given = () if setting.variants is None else setting.variants
             for label in given:
-                if format_label(parse_variant(label)) not in labels:
+                if canonical_label(label) not in labels:
                     raise ValueError(
                         f"{where}: expected variants of the study, got {label!r}; choices: "
                         + ", ".join(labels)
@@ -320,7 +320,7 @@ class Study:
                         f"{name!r}; choices: {', '.join(settings)}"
                     )
                 variants = self.variants_of(settings[name])
-                if format_label(parse_variant(label)) not in variants:
+                if canonical_label(label) not in variants:
                     raise ValueError(
                         f"study {self.name!r}: expected a variant of the setting {name!r} in a "
                         f"contrast, got {label!r}; choices: {', '.join(variants)}"
@@ -338,7 +338,7 @@ class Study:
     def _check_contrasts(self, labels: tuple[str, ...]) -> None:
         if not self.pairs:
             return
-        pairs = [tuple(format_label(parse_variant(label)) for label in pair) for pair in self.pairs]
+        pairs = [tuple(canonical_label(label) for label in pair) for pair in self.pairs]
         _unique(self.name, "contrasts", tuple(" against ".join(pair) for pair in pairs))
         for pair in pairs:
             if len(pair) != 2:
@@ -375,9 +375,9 @@ class Study:
 
     def _row(self, setting: Setting, seed: int) -> Iterator[Cell]:
         rates = self.learning_rates or (setting.training.optimizer.learning_rate,)
-        baseline = parse_variant(self.baseline)
+        baseline = parse_label(self.baseline)
         for label in self.variants_of(setting):
-            variant = parse_variant(label)
+            variant = parse_label(label)
             try:
                 network = setting.network_of(variant, baseline)
             except ValueError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from qkvary.arch.labels import format_label, parse_variant
+from qkvary.arch.labels import canonical_label
 from qkvary.literature.figures import load_published
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.results.answers import write_answers, write_caveats
@@ -77,7 +77,7 @@ def summarise(
     specs = specify_tables(study, observations)
     tables = build_tables(inputs, specs, level)
     contrasts = build_contrasts(inputs, specs, tables, level)
-    baseline = format_label(parse_variant(study.baseline))
+    baseline = canonical_label(study.baseline)
     counts = count(observations)
     headline = write_headline(tables, contrasts, baseline)
     environments = _environments(observations)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from qkvary.arch.labels import format_label, parse_variant
+from qkvary.arch.labels import canonical_label
 from qkvary.studies.results.comparisons import Pairing, Values, pair_up
 from qkvary.studies.results.observations import Observation
 from qkvary.studies.results.statistics import restricted_steps
@@ -154,17 +154,17 @@ def collect_inputs(study: Study, observations: Sequence[Observation]) -> TableIn
         if run.row.selected:
             selected.setdefault((run.row.variant, run.row.setting), []).append(run)
     return TableInputs(
-        variants=tuple(format_label(parse_variant(label)) for label in study.variants),
-        baseline=format_label(parse_variant(study.baseline)),
+        variants=tuple(canonical_label(label) for label in study.variants),
+        baseline=canonical_label(study.baseline),
         contrasts=tuple(
-            (format_label(parse_variant(variant)), format_label(parse_variant(reference)))
+            (canonical_label(variant), canonical_label(reference))
             for variant, reference in study.pairs
         ),
         cross_setting_contrasts=tuple(
             replace(
                 one,
-                variant=format_label(parse_variant(one.variant)),
-                reference=format_label(parse_variant(one.reference)),
+                variant=canonical_label(one.variant),
+                reference=canonical_label(one.reference),
             )
             for one in study.cross_setting_contrasts
         ),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from qkvary.arch.canonical import from_dict, to_dict
-from qkvary.arch.labels import format_label, parse_variant
+from qkvary.arch.labels import canonical_label
 from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import now
@@ -149,7 +149,7 @@ def _join(first: Training, second: Training) -> Training | None:
     one, other = first.study, second.study
     if one.name != other.name:
         return None
-    labels = (format_label(parse_variant(label)) for label in (*one.variants, *other.variants))
+    labels = (canonical_label(label) for label in (*one.variants, *other.variants))
     study = replace(
         one,
         variants=tuple(dict.fromkeys(labels)),
