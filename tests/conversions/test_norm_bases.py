@@ -90,6 +90,6 @@ def test_the_function_is_nearer_to_linear_in_more_dimensions(kind: NormKind) -> 
 
 def test_no_network_leads_into_the_basis_exactly() -> None:
     basis = find_norm_basis("rmsnorm", draw(8, 8))
-    found = measure_transfer(basis, d_ff=32, steps=60, batch=128)
+    found = measure_transfer(basis, d_ff=32, steps=150, batch=128)
     # Better than any linear map, and far from rounding.
-    assert 1e-3 < found.network < found.linear
+    assert 0.1 < found.network < 0.9 * found.linear
