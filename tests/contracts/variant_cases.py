@@ -25,7 +25,7 @@ from tests.pairwise import pairwise
 
 D_MODEL, HEADS, HEAD_DIM = 20, 4, 5
 BATCH, TOKENS = 3, 7
-WINDOW, STRIDE, REACH, PLUS_FEATURES = 3, 2, 2, 10
+WINDOW, STRIDE, REACH, PLUS_FEATURES, KEY_POSITIONS = 3, 2, 2, 10, 5
 
 GATE = 1e-12
 """Of the deviation of what is compared; rounding is about 1e-14, mistakes are above 1e-6."""
@@ -50,6 +50,7 @@ COMBINED = (
     "Q=K=V@relative@soft",
     "I-K=V@rotary@soft",
     "Q[map]=K=V/2@sima",
+    "Q-K=V/2@rotary@key-bias@w3@t2.0",
 )
 """Products that nobody wrote down: each option meets several others."""
 
@@ -57,6 +58,7 @@ COMBINED = (
 TERM_LABELS = {
     term.name: {
         "plus": "(Q=K=V)+",
+        "key_bias": "Q=K=V@key-bias",
         "diagonal": f"Q=K=V@diag-{term.values[0] if term.values else ''}",
         "temperature": "Q=K=V@t0.5",
     }.get(term.field, f"Q=K=V@{term.name}")
@@ -140,7 +142,10 @@ def make_config(
 ) -> AttentionConfig:
     """The attention layer of a case."""
     position = PositionConfig(
-        plus_features=PLUS_FEATURES, relative_distance=REACH, value_rope=value_rope
+        plus_features=PLUS_FEATURES,
+        relative_distance=REACH,
+        value_rope=value_rope,
+        key_positions=KEY_POSITIONS,
     )
     given: dict[str, object] = {"position": position, "kernel": "explicit", **fields}
     variant = parse_variant(label)

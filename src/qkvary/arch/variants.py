@@ -145,6 +145,8 @@ class Variant(ScoreTerms):
                 f"expected a stride of at least 2 tokens, got {self.stride}; without a stride "
                 "every distance is seen"
             )
+        if self.plus and self.key_bias:
+            raise ValueError("expected + or key-bias, got both, which are one function")
         if not self.temperature > 0 or self.temperature == float("inf"):
             raise ValueError(f"expected a positive temperature, got {self.temperature}")
         if self.diagonal != "none" and (not self.sharing.is_symmetric or self.query_form == "map"):

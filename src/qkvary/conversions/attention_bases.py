@@ -22,6 +22,8 @@ from qkvary.storage.errors import UsageError
 Basis = Float[Tensor, "d_model d_model"] | None
 """A matrix by which row vectors are multiplied; ``None`` for the identity."""
 
+_BETWEEN = ("kv_norm", "latent")
+"""Terms that change what a projection gives before it is a key or a value."""
 _NEW = "new"
 """The name of the projection that undoes the basis for roles that read the layer input."""
 
@@ -76,6 +78,20 @@ def make_plain(layer: LayerDraft) -> LayerDraft:
         if name in weights:
             weights[name] = weights[name] * factor
     return LayerDraft(plain, weights, layer.name)
+
+
+def check_terms(layer: LayerDraft) -> None:
+    """Refuse terms between the projections of key and value and these: heads have no gauge then.
+
+    Raises:
+        UsageError: with the name of the term.
+    """
+    for term in layer.config.variant.terms:
+        if term.name in _BETWEEN:
+            raise UsageError(
+                f"expected keys and values that are projections in {layer.name}, got "
+                f"{format_label(layer.config.variant)}: {term.describe(layer.config.variant)}"
+            )
 
 
 def find_basis(layer: LayerDraft, role: Role) -> Float[Tensor, "d_model d_model"]:
@@ -194,7 +210,7 @@ def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
     sharing, weights = layer.config.variant.sharing, dict(layer.weights)
     for source in layer.config.variant.projections:
         readers = sharing.readers(source)
-        if "value" in readers:
+        if "value" in readers or not readers:
             continue
         share_of = factor if len(readers) == 1 else math.sqrt(factor)
         for name in ("weight", "bias"):

@@ -16,6 +16,7 @@ from qkvary.arch.sharing import IDENTITY, Role, Sharing, Source, share
 from qkvary.conversions.attention_bases import (
     LayerDraft,
     check_bias,
+    check_terms,
     make_plain,
     release_bias,
     scale_scores,
@@ -36,6 +37,7 @@ def merge_query(layer: LayerDraft) -> tuple[LayerDraft, tuple[Conditioning, ...]
     layer = make_plain(layer)
     config, sharing = layer.config, layer.config.variant.sharing
     _check_head(layer, "query")
+    check_terms(layer)
     if config.variant.positions == "rotary":
         raise UsageError(
             f"expected no rotary positions in {layer.name}, which stand between query and key"

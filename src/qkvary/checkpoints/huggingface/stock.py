@@ -37,6 +37,7 @@ _KNOWN_TERMS = ("rotary", "temperature")
 """Score terms that a stock architecture has, or that weights can express."""
 _TERMS = {
     "plus": "the bias of + on every key position",
+    "key_bias": "a bias on every key position",
     "diagonal": "a normalised diagonal of scores",
     "unscaled-diagonal": "a normalised diagonal of scores",
 }
