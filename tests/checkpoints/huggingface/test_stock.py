@@ -35,6 +35,7 @@ FAILURES = {
     "core": "the core soft; choices: softmax",
     "diagonal": "a normalised diagonal of scores",
     "plus": "the bias of + on every key position",
+    "key_bias": "a bias on every key position",
     "positions": "positions; choices: none, rotary",
     "query": "a nonlinear query; choices: plain, residual, map",
     "window": "a window of 3 tokens",
@@ -117,6 +118,7 @@ def failure_of(label: str) -> str | None:
     found = {
         "diagonal": variant.diagonal != "none",
         "plus": variant.plus,
+        "key_bias": variant.key_bias,
         "positions": variant.positions not in {"none", "rotary"},
         "query": variant.query_form == "residual-gelu",
         "window": variant.window is not None,
