@@ -39,10 +39,10 @@ class LayerDraft:
     name: str
     """Its name in messages."""
 
-    def linear(self, source: Source) -> list[str]:
-        """Return the names of the weights of a projection that read the layer input."""
-        inner, full = f"{source}_proj.down", f"{source}_proj.weight"
-        return [inner if inner in self.weights else full]
+    def reading(self, source: Source) -> str:
+        """Return the name of the matrix of a projection that reads the layer input."""
+        inner = f"{source}_proj.down"
+        return inner if inner in self.weights else f"{source}_proj.weight"
 
 
 def undo(basis: Basis, matrix: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ def find_basis(layer: LayerDraft, role: Role) -> Float[Tensor, "d_model d_model"
     matrix = layer.weights[f"{source}_proj.weight"]
     if config.variant.query_form == "map" and source == sharing.query:
         raise UsageError(f"expected a {role} without a map per head in {layer.name}, got {label}")
-    if layer.linear(source)[0].endswith("down") or matrix.shape[0] != matrix.shape[1]:
+    if layer.reading(source).endswith("down") or matrix.shape[0] != matrix.shape[1]:
         raise UsageError(
             f"expected a square {role} matrix of full rank in {layer.name}, got {label} with "
             f"{matrix.shape[1]} channels in and {matrix.shape[0]} out"
@@ -154,8 +154,8 @@ def _move_sources(
     config, weights, sharing = layer.config, layer.weights, layer.config.variant.sharing
     own = None if identity is None else _own_correction(layer, identity)
     for source in config.variant.projections:
-        for name in layer.linear(source):
-            weights[name] = undo(read, weights[name])
+        name = layer.reading(source)
+        weights[name] = undo(read, weights[name])
     names: dict[Role, str] = {
         role: _NEW if source == IDENTITY else (IDENTITY if source == identity else source)
         for role, source in sharing.roles.items()
