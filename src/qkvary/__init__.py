@@ -10,6 +10,7 @@ from sys import modules
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from qkvary.api.analyses import analyze
     from qkvary.api.conversions import convert
     from qkvary.api.costs import cost
     from qkvary.api.models import load
@@ -28,6 +29,7 @@ __all__ = [
     "LanguageModel",
     "Setting",
     "Study",
+    "analyze",
     "convert",
     "cost",
     "evaluate",
@@ -44,6 +46,7 @@ _MODULES = {
     "LanguageModel": "nn.language_model",
     "Setting": "studies.study",
     "Study": "studies.study",
+    "analyze": "api.analyses",
     "convert": "api.conversions",
     "cost": "api.costs",
     "evaluate": "api.texts",

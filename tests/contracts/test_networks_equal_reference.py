@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import (
+    Activation,
     BlockConfig,
     EncoderConfig,
     LanguageModelConfig,
@@ -89,14 +90,14 @@ def test_language_model(label: str) -> None:
     itertools.product(
         ["layernorm", "rmsnorm"],
         get_args(NormPlacement),
-        ["relu", "gelu", "swiglu"],
+        get_args(Activation),
         get_args(Skips),
     ),
 )
 def test_every_kind_of_block(
     norm: Literal["layernorm", "rmsnorm"],
     placement: NormPlacement,
-    activation: Literal["relu", "gelu", "swiglu"],
+    activation: Activation,
     skips: Skips,
 ) -> None:
     block = BlockConfig(

@@ -9,7 +9,8 @@ from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from tests.reference.attention import Weights, attend, gelu, project, rows_of
 from tests.reference.positions import sinusoid
 
-EPSILON = 1e-5
+HEAD_EPSILON = 1e-5
+"""Of the norm in the head of an encoder."""
 
 
 def encoder_logits(
@@ -38,12 +39,12 @@ def language_model_logits(
     return torch.stack(logits) + bias
 
 
-def normalise(kind: str, weights: Weights, name: str, token: Tensor) -> Tensor:
+def normalise(kind: str, weights: Weights, name: str, token: Tensor, epsilon: float) -> Tensor:
     """LayerNorm or RMSNorm of one token."""
     size = len(token)
     centred = token if kind == "rmsnorm" else token - token.sum() / size
     variance = (centred * centred).sum() / size
-    result = centred / torch.sqrt(variance + EPSILON) * weights[f"{name}.weight"]
+    result = centred / torch.sqrt(variance + epsilon) * weights[f"{name}.weight"]
     return result + weights[f"{name}.bias"] if f"{name}.bias" in weights else result
 
 
@@ -56,7 +57,7 @@ def feed_forward(config: BlockConfig, weights: Weights, token: Tensor) -> Tensor
     elif config.activation == "relu":
         inner = inner * (inner > 0)
     else:
-        inner = gelu(inner)
+        inner = gelu(inner) if config.activation == "gelu" else _gelu_by_tanh(inner)
     return project(weights, "down", inner)
 
 
@@ -125,17 +126,20 @@ def _blocks(
 
 
 def _encoder_head(weights: Weights, token: Tensor) -> Tensor:
-    hidden = normalise("layernorm", weights, "head_norm", project(weights, "head_in", token))
+    token = project(weights, "head_in", token)
+    hidden = normalise("layernorm", weights, "head_norm", token, HEAD_EPSILON)
     return project(weights, "head_out", hidden * (hidden > 0))
 
 
 def _norm_all(
     config: EncoderConfig | LanguageModelConfig, weights: Weights, name: str, x: Tensor
 ) -> Tensor:
-    kind = config.block.norm
+    kind, eps = config.block.norm, config.block.norm_eps
     if kind == "none":
         return x
-    return torch.stack([torch.stack([normalise(kind, weights, name, t) for t in row]) for row in x])
+    return torch.stack(
+        [torch.stack([normalise(kind, weights, name, t, eps) for t in row]) for row in x]
+    )
 
 
 def _feed_all(config: EncoderConfig | LanguageModelConfig, weights: Weights, x: Tensor) -> Tensor:
@@ -146,3 +150,8 @@ def _feed_all(config: EncoderConfig | LanguageModelConfig, weights: Weights, x: 
 
 def _below(weights: Weights, prefix: str) -> dict[str, Tensor]:
     return {name[len(prefix) :]: w for name, w in weights.items() if name.startswith(prefix)}
+
+
+def _gelu_by_tanh(z: Tensor) -> Tensor:
+    """GPT-2's approximation (Hendrycks and Gimpel 2016, section 2)."""
+    return 0.5 * z * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (z + 0.044715 * z**3)))

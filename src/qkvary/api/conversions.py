@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from qkvary.api.checkpoints import Checkpoint, open_checkpoint
 from qkvary.api.results import Result
-from qkvary.api.texts import Checkpoint, open_checkpoint
 from qkvary.checkpoints.models import save_model
 from qkvary.conversions.draft import RewriteOptions
 from qkvary.conversions.rewriting import Rewriting, run_rewrite

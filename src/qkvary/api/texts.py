@@ -6,20 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import overload
 
-from qkvary.api.models import load, read_count
+from qkvary.api.checkpoints import Checkpoint, open_checkpoint
+from qkvary.api.models import read_count
 from qkvary.api.results import Result
-from qkvary.checkpoints.models import LoadedModel
-from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.decoding import complete
 from qkvary.inference.evaluation.identity import identify
 from qkvary.inference.evaluation.reading import Split, TextReading
 from qkvary.inference.evaluation.text_measurement import TextMeasurement, measure_text
 from qkvary.inference.prompts import choose_sampling, make_requests
-from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.evaluation import evaluation_report, text_data
-
-Checkpoint = str | Path | LoadedModel | tuple[LanguageModel, Tokenizer | None]
-"""A checkpoint by its name or path, or what ``qk.load`` returned."""
 
 
 @overload
@@ -170,15 +165,3 @@ def evaluate(
         **text_data(measured),
     }
     return Result(measured, evaluation_report(document))
-
-
-def open_checkpoint(model: Checkpoint) -> tuple[LoadedModel, str]:
-    """Return a loaded model, and what it is called."""
-    if isinstance(model, str | Path):
-        return load(model), str(model)
-    if isinstance(model, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return LoadedModel(*model), "the given network"
-    raise ValueError(
-        "expected the name or path of a checkpoint, or a network with its tokenizer as qk.load "
-        f"returns them, got {type(model).__name__}"
-    )

@@ -51,9 +51,8 @@ class ProjectedAttention:
         """
         own = self.config.variant
         given = dataclasses.replace(
-            variant,
+            variant.keep_positions(own),
             window=own.window if variant.window is None else variant.window,
-            positions=own.positions if variant.positions == "none" else variant.positions,
         )
         if self.reads_layer is not None and given.sharing.query in given.cached:
             raise ValueError(

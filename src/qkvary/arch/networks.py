@@ -13,7 +13,7 @@ from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.choices import check_choices
 from qkvary.arch.variants import QKV, AnyVariant, Variant, join_layers
 
-Activation = Literal["relu", "gelu", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu"]
 Norm = Literal["layernorm", "rmsnorm", "none"]
 NormPlacement = Literal["pre", "pre-only", "post", "post-final", "stream"]
 Skips = Literal["both", "attention", "feed-forward", "none"]
@@ -29,9 +29,10 @@ class BlockConfig:
     d_ff: int
     """Inner width of the feed-forward network."""
     activation: Activation = "gelu"
-    """Its nonlinearity; ``swiglu`` has a third matrix and no biases."""
+    """Its nonlinearity; ``gelu-tanh`` is GPT-2's approximation of GELU, and ``swiglu`` has a third
+    matrix and no biases."""
     norm: Norm = "layernorm"
-    """Kind of normalisation (epsilon 1e-5), or none anywhere in the stack."""
+    """Kind of normalisation, or none anywhere in the stack."""
     norm_placement: NormPlacement = "pre"
     """``pre``: before each sublayer, and one behind the last block, which ``pre-only`` omits.
     ``post``: after each residual sum; ``post-final`` has one more behind the last block.
@@ -44,6 +45,8 @@ class BlockConfig:
     """Dropout on the output of the feed-forward network, where it is not that of both sublayers."""
     inner_dropout: float = 0.0
     """Dropout inside the feed-forward network, before its nonlinearity."""
+    norm_eps: float = field(default=1e-5, metadata=ADDED_LATER)
+    """Epsilon of the normalisations around the sublayers and behind the last block."""
     skips: Skips = field(default="both", metadata=ADDED_LATER)
     """The sublayers whose input is added to their output."""
 
@@ -53,6 +56,8 @@ class BlockConfig:
             raise ValueError(
                 f"expected the norm placement pre without norms, got {self.norm_placement}"
             )
+        if not 0 < self.norm_eps < 1:
+            raise ValueError(f"expected norm_eps above 0 and below 1, got {self.norm_eps}")
         if self.d_ff < 1:
             raise ValueError(f"expected a positive d_ff, got {self.d_ff}")
         for name in ("dropout", "inner_dropout", "feed_forward_dropout"):

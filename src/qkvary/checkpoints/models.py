@@ -20,6 +20,7 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.parameters import network_parameters
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
 from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.quantized_weights import quantize_weights
 from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.durable import atomic_write_dir, make_directory
 from qkvary.storage.errors import DamagedError, UsageError
@@ -44,16 +45,19 @@ class LoadedModel(NamedTuple):
     tokenizer: Tokenizer | None
     """The tokenizer, if the checkpoint has one."""
 
-    def to(self, device: str, dtype: str | None) -> "LoadedModel":
+    def to(self, device: str, dtype: str | None, weights: str | None = None) -> "LoadedModel":
         """Move the network to a device and a dtype, in place.
 
         Args:
             device: A torch device, such as ``cpu`` or ``cuda:1``.
             dtype: A torch dtype; ``None`` keeps the stored one.
+            weights: ``int8`` keeps codes of 8 bits in place of the matrices.
 
         Raises:
-            UsageError: if the device or dtype does not exist.
+            UsageError: if the device, dtype or format of weights does not exist.
         """
+        if weights not in (None, "int8"):
+            raise UsageError(f"expected weights of int8 or none, got {weights!r}")
         known = {str(one).removeprefix("torch."): one for one in DTYPES}
         if dtype is not None and dtype not in known:
             raise UsageError(f"expected a dtype out of {', '.join(known)}, got {dtype!r}")
@@ -66,6 +70,8 @@ class LoadedModel(NamedTuple):
             raise UsageError(
                 f"expected a device that this machine has, got {device!r}: {reason}"
             ) from None
+        if weights is not None:
+            quantize_weights(self.network)
         return self
 
 

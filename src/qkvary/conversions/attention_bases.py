@@ -8,6 +8,7 @@ Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Lemmas 3.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import format_label
-from qkvary.arch.sharing import IDENTITY, ROLES, Role, Source, share
+from qkvary.arch.sharing import IDENTITY, QUERY_ROPE, ROLES, Role, Source, share
 from qkvary.storage.errors import UsageError
 
 Basis = Float[Tensor, "d_model d_model"] | None
@@ -74,10 +75,16 @@ def make_plain(layer: LayerDraft) -> LayerDraft:
     weights["q_proj.weight"] = change + torch.eye(len(change), dtype=change.dtype)
     plain = _replace(config, query_form="plain")
     factor = config.identity_correction / plain.identity_correction
-    for name in ("q_proj.weight", "q_proj.bias"):
-        if name in weights:
-            weights[name] = weights[name] * factor
+    scale_sources(weights, ("q", QUERY_ROPE), factor)
     return LayerDraft(plain, weights, layer.name)
+
+
+def scale_sources(weights: dict[str, Tensor], sources: Sequence[Source], factor: float) -> None:
+    """Multiply what the projections of some sources give, where there are any."""
+    for source in sources:
+        for name in (f"{source}_proj.weight", f"{source}_proj.bias"):
+            if name in weights and factor != 1.0:
+                weights[name] = weights[name] * factor
 
 
 def check_terms(layer: LayerDraft) -> None:
@@ -119,6 +126,8 @@ def find_basis(layer: LayerDraft, role: Role) -> Float[Tensor, "d_model d_model"
             f"expected a square {role} matrix of full rank in {layer.name}, got {label} with "
             f"{matrix.shape[1]} channels in and {matrix.shape[0]} out"
         )
+    if "key" in sharing.readers(source):
+        check_terms(layer)
     check_bias(layer, source)
     return matrix.mT * (_own_correction(layer, source) or 1.0)
 
@@ -153,6 +162,7 @@ def _move_sources(
 ) -> LayerDraft:
     config, weights, sharing = layer.config, layer.weights, layer.config.variant.sharing
     own = None if identity is None else _own_correction(layer, identity)
+    scale_sources(weights, (QUERY_ROPE,), own or 1.0)
     for source in config.variant.projections:
         name = layer.reading(source)
         weights[name] = undo(read, weights[name])
@@ -212,10 +222,8 @@ def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
         readers = sharing.readers(source)
         if "value" in readers or not readers:
             continue
-        share_of = factor if len(readers) == 1 else math.sqrt(factor)
-        for name in ("weight", "bias"):
-            if f"{source}_proj.{name}" in weights:
-                weights[f"{source}_proj.{name}"] = weights[f"{source}_proj.{name}"] * share_of
+        scale_sources(weights, (source,), factor if len(readers) == 1 else math.sqrt(factor))
+        scale_sources(weights, (QUERY_ROPE,), factor)
         return LayerDraft(layer.config, weights, layer.name)
     raise UsageError(
         f"expected a score scale of identity none in {layer.name}, or a projection that scores "

@@ -12,7 +12,7 @@ import torch
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import format_label
-from qkvary.arch.sharing import IDENTITY, Role, Sharing, Source, share
+from qkvary.arch.sharing import IDENTITY, QUERY_ROPE, Role, Sharing, Source, share
 from qkvary.conversions.attention_bases import (
     LayerDraft,
     check_bias,
@@ -20,6 +20,7 @@ from qkvary.conversions.attention_bases import (
     make_plain,
     release_bias,
     scale_scores,
+    scale_sources,
 )
 from qkvary.conversions.draft import Conditioning, measure_condition
 from qkvary.storage.errors import UsageError
@@ -50,6 +51,7 @@ def merge_query(layer: LayerDraft) -> tuple[LayerDraft, tuple[Conditioning, ...]
     check_bias(layer, sharing.query)
     weights, size = dict(layer.weights), config.d_model
     query = weights.pop("q_proj.weight") * config.identity_correction
+    scale_sources(weights, (QUERY_ROPE,), config.identity_correction)
     weights.pop("q_proj.bias", None)
     conditioning: tuple[Conditioning, ...] = ()
     if sharing.key == IDENTITY:

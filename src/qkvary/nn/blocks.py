@@ -11,16 +11,14 @@ from qkvary.nn.cache import LayerCache
 from qkvary.nn.feed_forward import FeedForward
 from qkvary.nn.layout import Layout
 
-NORM_EPSILON = 1e-5
-
 
 def make_norm(d_model: int, config: BlockConfig) -> nn.Module:
     """LayerNorm, RMSNorm or nothing, as the configuration says."""
     if config.norm == "none":
         return nn.Identity()
     if config.norm == "rmsnorm":
-        return nn.RMSNorm(d_model, eps=NORM_EPSILON)
-    return nn.LayerNorm(d_model, eps=NORM_EPSILON, bias=config.bias)
+        return nn.RMSNorm(d_model, eps=config.norm_eps)
+    return nn.LayerNorm(d_model, eps=config.norm_eps, bias=config.bias)
 
 
 class Block(nn.Module):

@@ -1,10 +1,8 @@
 """The definition of a study: settings x variants x seeds, and the runs they define. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.labels import canonical_label, format_label, parse_label
@@ -136,8 +134,10 @@ class Cell:
 def _limit_variants(setting: Setting, labels: Collection[str]) -> Setting:
     if setting.variants is None:
         return setting
-    given = (label for label in setting.variants if canonical_label(label) in labels)
-    return replace(setting, variants=tuple(given))
+    return replace(
+        setting,
+        variants=tuple(label for label in setting.variants if canonical_label(label) in labels),
+    )
 
 
 def _remains(
@@ -149,9 +149,7 @@ def _remains(
     crossed = isinstance(contrast, CrossSettingContrast)
     pair = (contrast.variant, contrast.reference) if crossed else contrast
     places = (contrast.setting, contrast.reference_setting) if crossed else ()
-    return all(canonical_label(label) in labels for label in pair) and all(
-        place in settings for place in places
-    )
+    return set(map(canonical_label, pair)) <= set(labels) and set(places) <= set(settings)
 
 
 def _unique(study: str, what: str, values: tuple[object, ...]) -> None:
@@ -199,7 +197,7 @@ class Study:
             raise ValueError("expected a name for the study, got an empty one")
         _unique(self.name, "settings", tuple(setting.name for setting in self.settings))
         _unique(self.name, "seeds", self.seeds)
-        labels = tuple(canonical_label(label) for label in self.variants)
+        labels = self.labels
         _unique(self.name, "variants", labels)
         if self.learning_rates is not None:
             _unique(self.name, "learning_rates", self.learning_rates)
@@ -208,19 +206,31 @@ class Study:
                 f"study {self.name!r}: expected a baseline among its variants, got "
                 f"{self.baseline!r}; choices: {', '.join(labels)}"
             )
-        self._check_settings(labels)
-        self._check_contrasts(labels)
+        self._check_settings()
+        self._check_contrasts()
         self._check_cross_setting_contrasts()
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """The canonical labels of the variants."""
+        return tuple(map(canonical_label, self.variants))
+
+    @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """The contrasts within settings."""
-        return tuple(one for one in self.contrasts if not isinstance(one, CrossSettingContrast))
+        """The contrasts within settings: canonical labels of a variant and its reference."""
+        pairs = (one for one in self.contrasts if not isinstance(one, CrossSettingContrast))
+        return tuple(cast("tuple[str, str]", tuple(map(canonical_label, pair))) for pair in pairs)
 
     @property
     def cross_setting_contrasts(self) -> tuple[CrossSettingContrast, ...]:
-        """The contrasts across settings."""
-        return tuple(one for one in self.contrasts if isinstance(one, CrossSettingContrast))
+        """The contrasts across settings, with canonical labels."""
+        return tuple(
+            replace(
+                one, variant=canonical_label(one.variant), reference=canonical_label(one.reference)
+            )
+            for one in self.contrasts
+            if isinstance(one, CrossSettingContrast)
+        )
 
     @property
     def limits(self) -> tuple[str, ...]:
@@ -245,7 +255,7 @@ class Study:
         known = {
             "task": dict.fromkeys(setting.task.name for setting in self.settings),
             "setting": dict.fromkeys(setting.name for setting in self.settings),
-            "variant": dict.fromkeys(canonical_label(one) for one in self.variants),
+            "variant": dict.fromkeys(self.labels),
         }
         labels = [canonical_label(label) for label in variants]
         given: dict[str, Sequence[str]] = {"task": tasks, "setting": settings, "variant": labels}
@@ -256,8 +266,7 @@ class Study:
                         f"study {self.name!r}: expected a {kind} of the study, got {name!r}; "
                         f"{suggest(name, known[kind])}"
                     )
-        baseline = canonical_label(self.baseline)
-        kept_labels = {*labels, baseline} if labels else set(known["variant"])
+        kept_labels = {*labels, canonical_label(self.baseline)} if labels else set(known["variant"])
         kept = [
             _limit_variants(setting, kept_labels)
             for setting in self.settings
@@ -279,22 +288,21 @@ class Study:
 
     def variants_of(self, setting: Setting) -> tuple[str, ...]:
         """Return the canonical labels of a setting's variants, in the study's order."""
-        labels = tuple(canonical_label(label) for label in self.variants)
         if setting.variants is None:
-            return labels
-        limited = {canonical_label(label) for label in setting.variants}
-        return tuple(label for label in labels if label in limited)
+            return self.labels
+        limited = set(map(canonical_label, setting.variants))
+        return tuple(label for label in self.labels if label in limited)
 
-    def _check_settings(self, labels: tuple[str, ...]) -> None:
+    def _check_settings(self) -> None:
         tables: dict[str, Setting] = {}
         for setting in self.settings:
             where = f"study {self.name!r}, setting {setting.name!r}"
             given = () if setting.variants is None else setting.variants
             for label in given:
-                if canonical_label(label) not in labels:
+                if canonical_label(label) not in self.labels:
                     raise ValueError(
                         f"{where}: expected variants of the study, got {label!r}; choices: "
-                        + ", ".join(labels)
+                        + ", ".join(self.labels)
                     )
             if setting.variants is not None and not given:
                 raise ValueError(f"{where}: expected at least one of variants, got none")
@@ -320,7 +328,7 @@ class Study:
                         f"{name!r}; choices: {', '.join(settings)}"
                     )
                 variants = self.variants_of(settings[name])
-                if canonical_label(label) not in variants:
+                if label not in variants:
                     raise ValueError(
                         f"study {self.name!r}: expected a variant of the setting {name!r} in a "
                         f"contrast, got {label!r}; choices: {', '.join(variants)}"
@@ -335,10 +343,10 @@ class Study:
                     f"got {ours} and {theirs}"
                 )
 
-    def _check_contrasts(self, labels: tuple[str, ...]) -> None:
-        if not self.pairs:
+    def _check_contrasts(self) -> None:
+        labels, pairs = self.labels, list[tuple[str, ...]](self.pairs)
+        if not pairs:
             return
-        pairs = [tuple(canonical_label(label) for label in pair) for pair in self.pairs]
         _unique(self.name, "contrasts", tuple(" against ".join(pair) for pair in pairs))
         for pair in pairs:
             if len(pair) != 2:

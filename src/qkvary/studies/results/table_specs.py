@@ -5,10 +5,8 @@ tasks with the same metric. Settings that name a table of their own appear in th
 average.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from qkvary.arch.labels import canonical_label
 from qkvary.studies.results.comparisons import Pairing, Values, pair_up
@@ -154,20 +152,10 @@ def collect_inputs(study: Study, observations: Sequence[Observation]) -> TableIn
         if run.row.selected:
             selected.setdefault((run.row.variant, run.row.setting), []).append(run)
     return TableInputs(
-        variants=tuple(canonical_label(label) for label in study.variants),
+        variants=study.labels,
         baseline=canonical_label(study.baseline),
-        contrasts=tuple(
-            (canonical_label(variant), canonical_label(reference))
-            for variant, reference in study.pairs
-        ),
-        cross_setting_contrasts=tuple(
-            replace(
-                one,
-                variant=canonical_label(one.variant),
-                reference=canonical_label(one.reference),
-            )
-            for one in study.cross_setting_contrasts
-        ),
+        contrasts=study.pairs,
+        cross_setting_contrasts=study.cross_setting_contrasts,
         seeds=study.seeds,
         tasks={setting.name: setting.task.name for setting in study.settings},
         selected=selected,
