@@ -78,7 +78,7 @@ def apply_gauge(layer: LayerDraft, gauge: Gauge) -> LayerDraft:
     matrices: dict[Source, Tensor] = {sharing.query: query}
     # Behind the query, whose source the others may share: then it is one matrix, or has a map.
     matrices |= {sharing.value: gauge.value, sharing.key: gauge.key}
-    for source in config.variant.projections:
+    for source in sharing.projections:
         _turn(weights, source, matrices[source])
     if "query_map" in weights:
         undone = torch.linalg.inv(matrices[sharing.query].repeat_interleave(group, 0))
