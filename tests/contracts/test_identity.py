@@ -47,6 +47,7 @@ ADDED_LATER: dict[str, Any] = {
     "ImageTaskConfig.resize_to": None,
     "Initialization.embedding_std": None,
     "LanguageModelConfig.scale_embedding": False,
+    "PositionConfig.key_positions": 1024,
     "PositionConfig.rotates_value": False,
     "TrainingConfig.temperature": None,
     "Setting.note": "",
