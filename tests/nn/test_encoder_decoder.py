@@ -177,11 +177,30 @@ def test_blocks_that_are_recomputed_find_the_same_gradients() -> None:
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=0)
 
 
-def test_maps_of_cross_attention_are_distributions_over_the_source() -> None:
-    maps = make_model(make_config("Q=K-V")).cross_maps(TARGET, SOURCE)
-    assert maps.shape == (2, 2, 3, 4, 5)
-    torch.testing.assert_close(maps.sum(-1), torch.ones(2, 2, 3, 4).double())
-    assert maps[1, ..., 3:].max() == 0
+def test_attention_maps_are_distributions_over_what_a_token_sees() -> None:
+    model = make_model(make_config("Q=K-V"))
+    found = model.attention_maps(TARGET, SOURCE)
+    for maps, shape in zip(found, ((5, 5), (4, 4), (4, 5)), strict=True):
+        assert maps.shape == (2, 2, 3, *shape)
+        torch.testing.assert_close(maps.sum(-1), torch.ones(2, 2, 3, shape[0]).double())
+    assert found.decoder.triu(1).max() == 0
+    assert found.encoder[1, ..., :3, 3:].max() == found.cross[1, ..., 3:].max() == 0
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_attention_maps_are_those_of_the_pass(layer: int) -> None:
+    """What the layers mix with these weights is what they give in a pass."""
+    model = make_model(make_config("QKV"))
+    found, block = model.attention_maps(TARGET, SOURCE), model.decoder.blocks[layer]
+    seen: list[tuple[Tensor, Tensor]] = []
+    block.attention.register_forward_hook(
+        lambda _, inputs, output: seen.append((inputs[0], output))
+    )
+    model(TARGET, source=SOURCE)
+    (x, output), *_ = seen
+    value = block.attention.v_proj(x).unflatten(-1, (3, -1)).transpose(1, 2)
+    mixed = (found.decoder[:, layer] @ value).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(block.attention.o_proj(mixed), output)
 
 
 @pytest.mark.parametrize("positions", ["learned", "none", "sinusoidal-halves"])

@@ -106,6 +106,25 @@ def test_one_class_scores_its_share_and_an_oracle_everything(split: str) -> None
     assert task.evaluate(Answers(known), split)["accuracy"] == 1.0  # type: ignore[arg-type]
 
 
+def test_samples_are_the_first_validation_images_with_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = make()
+    rows = task.validation_rows
+    assert rows is not None
+    pixels, labels = draw(53, 6, 6, seed=0)[rows[:10]], draw(53, seed=10, below=11)[rows[:10]]
+    samples = task.samples(Answers(3))
+    assert [one.truth for one in samples] == [str(label) for label in labels]
+    assert {one.answer for one in samples} == {"3"}
+    for one, image in zip(samples, pixels, strict=True):
+        assert one.pictures is not None
+        np.testing.assert_array_equal(one.pictures.numpy(), image[None, None])
+    named = replace(IMAGE_SETS["images"], labels=tuple("abcdefghijk"))
+    monkeypatch.setitem(IMAGE_SETS, "images", named)
+    assert [one.truth for one in task.samples(Answers(3))] == ["abcdefghijk"[i] for i in labels]
+    assert task.samples(Answers(3))[0].answer == "d"
+
+
 @pytest.mark.parametrize("size", [12, 17])
 def test_crops_are_resized_like_a_crop_alone(size: int) -> None:
     images = torch.rand(5, 3, 12, 12, generator=torch.Generator().manual_seed(7))

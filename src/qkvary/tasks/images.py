@@ -22,8 +22,13 @@ from qkvary.tasks.contract import (
     AttentionExample,
     Batch,
     EvaluationContext,
+    Generate,
+    Sample,
     Split,
 )
+
+SAMPLES = 10
+"""Images that a run shows."""
 
 
 class ImageTask:
@@ -138,6 +143,23 @@ class ImageTask:
         cells = tuple(f"{row + 1},{column + 1}" for row in range(side) for column in range(side))
         tokens = ("class", *cells)
         return AttentionExample(maps=maps, tokens=tokens, targets=(None,) * len(tokens))
+
+    def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
+        """Return the first images of the validation split, with their classes."""
+        (pixels, labels), rows = self._split("validation")
+        shown, names = rows[:SAMPLES], self.config.images.labels
+        pictures = _take(pixels, shown)
+        logits = model(self._read(pictures).to(next(model.parameters()).device))
+        return tuple(
+            Sample(
+                truth=names[truth] if names else str(truth),
+                answer=names[answer] if names else str(answer),
+                pictures=picture[None],
+            )
+            for picture, truth, answer in zip(
+                pictures, labels[shown].tolist(), logits.argmax(dim=-1).tolist(), strict=True
+            )
+        )
 
     def _split(self, split: Split) -> tuple[tuple[Tensor, Tensor], Tensor]:
         """Return images and labels of a file, and which of them a split has."""

@@ -55,6 +55,8 @@ class RunResult:
     """The record."""
     attention: bytes | None = None
     """Attention maps, if it has any."""
+    samples: bytes | None = None
+    """Samples, if it has any."""
 
 
 TrainFunction = Callable[[Cell, Claim, RunContext], RunResult | None]
@@ -151,7 +153,7 @@ class Worker:
         if made is None:
             claim.release()
             return False
-        claim.finish(made.record, attention=made.attention)
+        claim.finish(made.record, attention=made.attention, samples=made.samples)
         record = made.record
         self._send(
             WorkerMessage(
