@@ -79,6 +79,7 @@ def _gather_attention(
                 setting=run.setting,
                 variant=run.variant,
                 seed=run.seed,
+                run_key=run.run_key or "",
                 maps=one.maps.astype(np.float64),
                 tokens=one.tokens,
                 targets=one.targets,
