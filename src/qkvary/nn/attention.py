@@ -122,8 +122,9 @@ class Attention(nn.Module):
         self.o_proj = Linear(config.num_heads * size, config.d_model, bias=config.out_bias)
         maps = (config.num_heads, size, size) if config.variant.query_form == "map" else None
         self.query_map = None if maps is None else nn.Parameter(torch.empty(maps))
-        for entry in config.variant.terms:
-            self.add_module(entry.name, TERMS[entry.name](config))
+        self._term_names = tuple(entry.name for entry in config.variant.terms)
+        for name in self._term_names:
+            self.add_module(name, TERMS[name](config))
         self.core = CORES[config.variant.core](config)
         self.score_scale = config.score_scale
         self.annealing = 1.0
@@ -173,7 +174,7 @@ class Attention(nn.Module):
     @property
     def terms(self) -> list[ScoreTerm]:
         """The score terms, in the order of application."""
-        return [module for module in self.children() if isinstance(module, ScoreTerm)]
+        return [getattr(self, name) for name in self._term_names]
 
     def forward(
         self,
@@ -244,8 +245,9 @@ class Attention(nn.Module):
         names = sharing.roles.values() if memory is None else (sharing.query,)
         sources = make_sources(x, names, projections, config)
         new = NewTokens(x=x, sources=sources, rotation=rotation)
-        if memory is not None:
-            new = self._read_memory(memory, 0 if cache is None else cache.length, layout)
+        is_stored = memory is not None and _holds(cache, memory)
+        if memory is not None and not is_stored:
+            new = self._read_memory(memory, layout)
         # Roles.
         query = make_query(x, sources[sharing.query], self.query_map, config)
         if cache is None:
@@ -253,7 +255,10 @@ class Attention(nn.Module):
         else:
             codec = make_codec(cache.options.layout, config, projections)
             rotate_all = functools.partial(make_rotation, config, layout.key_positions, x.dtype)
-            key, value = store_roles(new, cache, layout, codec, rotate_all)
+            if is_stored:
+                key, value = codec.read(cache.read(), rotate_all)
+            else:
+                key, value = store_roles(new, cache, layout, codec, rotate_all)
         # The last of the roles: gradients of a shared source are added up in this order.
         if rotation is not None:
             query = rotation.rotate(query)
@@ -280,17 +285,12 @@ class Attention(nn.Module):
         scores, _, _ = self.scores(x, layout, memory=memory)
         return self.core.weights(scores)
 
-    def _read_memory(self, memory: Tensor, cached: int, layout: Layout) -> NewTokens:
-        """Return the tokens of a memory that are not in the cache yet: all, or none."""
-        if cached not in (0, memory.shape[1]):
-            raise ValueError(
-                f"expected the memory of {cached} tokens that the cache holds, got one of "
-                f"{memory.shape[1]}"
-            )
-        x, names = memory[:, cached:], self.config.variant.cached
-        rotation = make_rotation(self.config, layout.key_positions[:, cached:], x.dtype)
-        sources = make_sources(x, names, self.projections, self.config)
-        return NewTokens(x=x, sources=sources, rotation=rotation)
+    def _read_memory(self, memory: Tensor, layout: Layout) -> NewTokens:
+        """Return the tokens of a memory."""
+        rotation = make_rotation(self.config, layout.key_positions, memory.dtype)
+        names = self.config.variant.cached
+        sources = make_sources(memory, names, self.projections, self.config)
+        return NewTokens(x=memory, sources=sources, rotation=rotation)
 
     def _lay_over(
         self, memory: Tensor, layout: Layout | None, queries: int, mask: AttentionMask | None
@@ -316,3 +316,14 @@ class Attention(nn.Module):
                 f"memory, got {layout.num_queries} over {layout.num_keys}"
             )
         return layout
+
+
+def _holds(cache: LayerCache | None, memory: Tensor) -> bool:
+    """Return whether a cache has the tokens of a memory: all, or none."""
+    cached = 0 if cache is None else cache.length
+    if cached not in (0, memory.shape[1]):
+        raise ValueError(
+            f"expected the memory of {cached} tokens that the cache holds, got one of "
+            f"{memory.shape[1]}"
+        )
+    return cached > 0

@@ -79,6 +79,7 @@ class EncoderDecoderCache(KVCache):
             )
         super().__init__(config.layers, max_tokens=max_tokens, options=options)
         self.memory, self.memory_mask = memory, memory_mask
+        self.memory_layout = _lay_memory(memory, memory_mask)
         self.cross = KVCache(config.cross)
 
     @property
@@ -91,6 +92,12 @@ class EncoderDecoderCache(KVCache):
         super().reorder(rows)
         self.cross.reorder(rows)
         self.memory, self.memory_mask = self.memory[rows], self.memory_mask[rows]
+        self.memory_layout = _lay_memory(self.memory, self.memory_mask)
+
+
+def _lay_memory(memory: Tensor, mask: AttentionMask) -> Layout:
+    """Return the layout of a memory, which all steps share."""
+    return Layout(new_tokens=memory.shape[1], device=memory.device, attention_mask=mask)
 
 
 class ReplacedQuery(Attention):
@@ -352,7 +359,8 @@ class EncoderDecoder(nn.Module):
     ) -> Tensor:
         cached = 0 if cache is None else cache.length
         layout = self._layout(tokens, cached, attention_mask)
-        memory = Memory(states, layout.over(states, memory_mask))
+        own = _lay_memory(states, memory_mask) if cache is None else cache.memory_layout
+        memory = Memory(states, own.with_queries(layout.query_positions))
         x = self._embed(tokens, layout, self.embedding, self.target_positions)
         return self.decoder.decode(x, layout=layout, memory=memory, cache=cache)
 
