@@ -56,7 +56,9 @@ def test_png_has_the_shades(columns: int) -> None:
 
 
 def test_wrong_classes_stand_out() -> None:
-    (chart,) = sample_section(runs(sample("4", "9", 1), sample("7", "7", 1))).blocks
+    (group,) = sample_section(runs(sample("4", "9", 1), sample("7", "7", 1))).blocks
+    assert isinstance(group, Group)
+    (chart,) = group.blocks
     assert isinstance(chart, Chart)
     drawn = "".join(chart.draw().parts)
     assert drawn.count('class="wrong middle">9<') == drawn.count("wrong") == 1

@@ -16,10 +16,10 @@ from qkvary.reports.tables import Cell, Column, Raw, Table, named, plain
 from qkvary.studies.running.samples import Sample
 from qkvary.text import names
 
-_PICTURE, _CELL, _LINE = 56.0, 70.0, 15.0
+_PICTURE, _CELL, _LINE = 50.0, 62.0, 15.0
 _PER_ROW = 5
 """Pictures side by side, as many as a narrow page shows legibly."""
-_NAMES = 92.0
+_NAMES = 84.0
 """The pixels of the column with the variants."""
 _LONGEST = 600
 """Letters of a text; the CSV has all."""
@@ -38,11 +38,16 @@ class RunSamples:
 def sample_section(runs: Sequence[RunSamples]) -> Section:
     """Return the section with the first questions of the validation split, and every answer."""
     settings = dict.fromkeys(run.setting for run in runs)
-    blocks = [
-        block
-        for number, setting in enumerate(settings, start=1)
-        for block in _setting([run for run in runs if run.setting == setting], number)
-    ]
+    blocks: list[Block] = []
+    charts: list[Chart] = []
+    for number, setting in enumerate(settings, start=1):
+        found = _setting([run for run in runs if run.setting == setting], number)
+        if isinstance(found, Chart):
+            charts.append(found)
+        else:
+            blocks.append(found)
+    if charts:
+        blocks.insert(0, Group(blocks=tuple(charts), layout="wide"))
     return Section(
         key="samples",
         title="Samples",
@@ -90,34 +95,33 @@ def set_drawing(sample: Sample) -> svg.Drawing:
     )
 
 
-def _setting(runs: Sequence[RunSamples], number: int) -> Iterator[Block]:
+def _setting(runs: Sequence[RunSamples], number: int) -> Chart | Group | Table:
     first, setting = runs[0].samples, runs[0].setting
     file = f"samples-{number:02d}-{names.slug(setting)}"
     counts = {len(_pictures(one)) for one in first}
     if counts == {0}:
-        yield _text_table(runs, file)
-    elif counts == {1}:
-        yield Chart(
+        return _text_table(runs, file)
+    if counts == {1}:
+        return Chart(
             draw=partial(_class_drawing, runs),
             caption=setting,
             detail=f"seed {runs[0].seed}; wrong answers stand out",
             table=_answer_table(runs, file),
             file=file,
         )
-    else:
-        yield Group(
-            title=f"{setting}: the odd one out",
-            layout="wide",
-            file=file,
-            blocks=tuple(
-                Chart(
-                    draw=partial(set_drawing, sample),
-                    caption=f"Set {index + 1}: number {sample.truth}",
-                    detail=_picks(runs, index),
-                )
-                for index, sample in enumerate(first)
-            ),
-        )
+    return Group(
+        title=f"{setting}: the odd one out",
+        layout="wide",
+        file=file,
+        blocks=tuple(
+            Chart(
+                draw=partial(set_drawing, sample),
+                caption=f"Set {index + 1}: number {sample.truth}",
+                detail=_picks(runs, index),
+            )
+            for index, sample in enumerate(first)
+        ),
+    )
 
 
 def _picks(runs: Sequence[RunSamples], index: int) -> str:
