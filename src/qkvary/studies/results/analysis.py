@@ -79,7 +79,8 @@ def summarise(
     contrasts = build_contrasts(inputs, specs, tables, level)
     baseline = format_label(parse_variant(study.baseline))
     counts = count(observations)
-    headline = write_headline(tables, contrasts, baseline)
+    beside = {setting.table for setting in study.settings if setting.table is not None}
+    headline = write_headline(tables, contrasts, baseline, beside)
     environments = _environments(observations)
     runs = tuple(observation.row for observation in observations)
     made = {run.run_key: run for run in runs}.values()
