@@ -200,7 +200,7 @@ def test_pictures_are_sorted_like_their_features(monkeypatch: pytest.MonkeyPatch
 def test_pictures_are_never_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("QKVARY_DATA", str(tmp_path))
     monkeypatch.setenv("QKVARY_CACHE", str(tmp_path))
-    monkeypatch.setattr("qkvary.data.images.fetch", None)
+    monkeypatch.setattr("qkvary.data.files.fetch", None)
     assert find_images("cifar100") is None
     with pytest.raises(UsageError, match="expected an image data set, got 'cifar'"):
         find_images("cifar")
