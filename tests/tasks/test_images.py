@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkvary.data.augmentation import Crops, draw_crops
-from qkvary.data.image_sets import IMAGE_SETS
+from qkvary.data.image_sets import CLASS_NAMES, IMAGE_SETS
 from qkvary.tasks.config import ImageTaskConfig
 from qkvary.tasks.images import ImageTask, crop_and_flip, split_rows
 from tests.data.small_images import draw
@@ -119,8 +119,7 @@ def test_samples_are_the_first_validation_images_with_names(
     for one, image in zip(samples, pixels, strict=True):
         assert one.pictures is not None
         np.testing.assert_array_equal(one.pictures.numpy(), image[None, None])
-    named = replace(IMAGE_SETS["images"], labels=tuple("abcdefghijk"))
-    monkeypatch.setitem(IMAGE_SETS, "images", named)
+    monkeypatch.setitem(CLASS_NAMES, "images", tuple("abcdefghijk"))
     assert [one.truth for one in task.samples(Answers(3))] == ["abcdefghijk"[i] for i in labels]
     assert task.samples(Answers(3))[0].answer == "d"
 

@@ -26,6 +26,35 @@ ImageFormat = Literal["idx", "cifar", "folders"]
 ``folders``: a JPEG file for each image, in folders or an archive of them."""
 
 
+CLASS_NAMES: dict[str, tuple[str, ...]] = {
+    "fashion-mnist": (
+        "T-shirt",
+        "trouser",
+        "pullover",
+        "dress",
+        "coat",
+        "sandal",
+        "shirt",
+        "sneaker",
+        "bag",
+        "ankle boot",
+    ),
+    "cifar10": (
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
+    ),
+}
+"""The names of classes by data set; the others have numbers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pixels:
     """What the images of a data set have in common."""
@@ -78,8 +107,6 @@ class ImageSet:
     """Images for training, of which a protocol may hold some out."""
     test_images: int
     """Images for the test."""
-    labels: tuple[str, ...] = ()
-    """The names of the classes; empty where their numbers are shown."""
     origin: str | Archive | None = None
     """The folder of the files on the web, or the archive with them; None for a subset."""
     part_of: ImageSetName | None = None
@@ -97,6 +124,11 @@ class ImageSet:
         if self.format == "folders":
             parts.append(f"{self.classes} classes")
         return hashlib.sha256("\n".join(("images", self.format, *parts)).encode()).hexdigest()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes; empty where their numbers are shown."""
+        return CLASS_NAMES.get(self.part_of or self.name, ())
 
     @property
     def validates_on_test(self) -> bool:
@@ -156,18 +188,6 @@ _FASHION_MNIST = replace(
             "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
         ),
     },
-    labels=(
-        "T-shirt",
-        "trouser",
-        "pullover",
-        "dress",
-        "coat",
-        "sandal",
-        "shirt",
-        "sneaker",
-        "bag",
-        "ankle boot",
-    ),
     origin="https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
 )
 _CIFAR10 = ImageSet(
@@ -191,18 +211,6 @@ _CIFAR10 = ImageSet(
     classes=10,
     train_images=50_000,
     test_images=10_000,
-    labels=(
-        "airplane",
-        "automobile",
-        "bird",
-        "cat",
-        "deer",
-        "dog",
-        "frog",
-        "horse",
-        "ship",
-        "truck",
-    ),
     origin=Archive(
         url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
@@ -216,7 +224,6 @@ _CIFAR100 = replace(
     train={"train.bin": "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"},
     test={"test.bin": "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"},
     classes=100,
-    labels=(),
     origin=Archive(
         url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
         sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
