@@ -32,6 +32,7 @@ GROUPS = {
     "Plan": ("cost", "plan"),
     "Train": ("train", "data"),
     "Decode": ("generate", "evaluate", "export", "bench"),
+    "Explain": ("analyze", "convert"),
     "Study": ("studies", "study", "status", "report", "show", "pack", "unpack"),
     "Set up": ("doctor", "completion"),
 }

@@ -1,7 +1,5 @@
 """The attention maps of a finished run, written and read as safetensors without torch."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -28,7 +26,7 @@ class AttentionMaps:
     """For each row the column that holds its answer; None if no single column does."""
     kind: str = ""
     """The layers, where a network has several kinds."""
-    beside: tuple[AttentionMaps, ...] = ()
+    beside: "tuple[AttentionMaps, ...]" = ()
     """The maps of the other kinds of layers."""
 
 

@@ -1,7 +1,5 @@
 """The samples of a finished run, written and read as safetensors without torch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
