@@ -80,7 +80,7 @@ def command(
 
     def write_page(refresh_seconds: int) -> None:
         results = gather_results(chosen, store, part.written)
-        made = study_report(results.summary, results.attention)
+        made = study_report(results.summary, results.attention, results.samples)
         make_directory(folder)
         atomic_write_file(page, render_page(made, refresh_seconds=refresh_seconds).encode())
 
@@ -106,7 +106,7 @@ def command(
         print_json({"runs": runs, "summary": None, "files": []})
         return runs.exit_code
     results = gather_results(chosen, store, part.written)
-    report = study_report(results.summary, results.attention)
+    report = study_report(results.summary, results.attention, results.samples)
     files = write_report(report, folder)
     show(report, json_output=json_output, files=files, runs=runs)
     if not json_output:

@@ -6,7 +6,7 @@ zero, and "at most" is the end of an interval. ``answers`` states every comparis
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from qkvary.arch.descriptions import name_changes
@@ -43,22 +43,34 @@ class Headline:
 
 
 def write_headline(
-    tables: Sequence[ResultTable], contrasts: Sequence[Contrast], baseline: str
+    tables: Sequence[ResultTable],
+    contrasts: Sequence[Contrast],
+    baseline: str,
+    beside: Collection[str] = (),
 ) -> Headline:
     """Return the short answer.
 
-    It is about the table that compares the most variants with an interval; among equals, the one
-    with the most decided comparisons, then the first.
+    It is about the table of a task, or of several, that compares the most variants with an
+    interval; among equals, the one with the most decided comparisons, then the first. Tables that
+    stand beside those of the tasks come after them.
 
     Args:
         tables: All result tables; those of single settings are skipped.
         contrasts: The planned contrasts.
         baseline: Label of the baseline.
+        beside: Names of the tables that settings have of their own.
     """
     shown = [table for table in tables if table.kind != "setting" and _compared(table)]
     if not shown:
         return Headline(table="", sentences=())
-    first = max(shown, key=lambda table: (_count_intervals(table), _count_decided(table)))
+    first = max(
+        shown,
+        key=lambda table: (
+            table.name not in beside and _count_intervals(table) > 0,
+            _count_intervals(table),
+            _count_decided(table),
+        ),
+    )
     where = f"On {_the(first)}: " if len(shown) > 1 else ""
     planned = _planned(first, [one for one in contrasts if one.reference != baseline])
     sentences = _describe(first, baseline, where)
