@@ -17,6 +17,7 @@ import regex
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+_TANH = math.sqrt(2 / math.pi)
 GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA_WORDS = (
     r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -54,7 +55,7 @@ def logits(file: File, tokens: list[int]) -> Array:
 
 
 def _gpt2(file: File, tokens: list[int]) -> Array:
-    """Stock llama.cpp has the tanh form of GELU; this has the exact one."""
+    """Stock llama.cpp has the tanh form of GELU; this has the exact one where a file names it."""
     w, heads = file.tensors, file.size("attention.head_count")
     epsilon = file.size("attention.layer_norm_epsilon")
 
@@ -67,13 +68,14 @@ def _gpt2(file: File, tokens: list[int]) -> Array:
         return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
 
     x = w["token_embd.weight"][tokens] + w["position_embd.weight"][: len(tokens)]
-    erf = np.vectorize(math.erf)
+    erf, is_exact = np.vectorize(math.erf), file.values.get("qkvary.gelu") == "erf"
     for layer in range(file.size("block_count")):
         at = f"blk.{layer}"
         q, k, v = np.split(linear(norm(x, f"{at}.attn_norm"), f"{at}.attn_qkv"), 3, axis=-1)
         x = x + linear(_attend(q, k, v, heads, heads), f"{at}.attn_output")
         up = linear(norm(x, f"{at}.ffn_norm"), f"{at}.ffn_up")
-        x = x + linear(up * (1 + erf(up / math.sqrt(2))) / 2, f"{at}.ffn_down")
+        inner = erf(up / math.sqrt(2)) if is_exact else np.tanh(_TANH * (up + 0.044715 * up**3))
+        x = x + linear(up * (1 + inner) / 2, f"{at}.ffn_down")
     return norm(x, "output_norm") @ w.get("output.weight", w["token_embd.weight"]).T
 
 

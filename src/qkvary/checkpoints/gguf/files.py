@@ -84,9 +84,8 @@ class _Stored(NamedTuple):
 def _pack_bf16(values: Array) -> bytes:
     bits = values.astype("<f4").view("<u4").astype(np.uint64)
     # Rounds to the nearest, ties to even.
-    return (
-        ((bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) >> 16).astype("<u2").tobytes()
-    )
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
+    return (rounded >> 16).astype("<u2").tobytes()
 
 
 def _unpack_bf16(data: bytes | memoryview) -> Array:
