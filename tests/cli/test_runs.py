@@ -240,3 +240,14 @@ def test_a_plan_downloads_nothing_and_says_what_is_missing(
     monkeypatch.setattr("qkvary.studies.catalog.load_study", lambda *_: other)
     assert main(["study", "made-up", "--out", str(tmp_path / "none"), "--dry-run"]) == 0
     assert "no estimate of the time: " in capsys.readouterr().out
+
+
+def test_a_folder_without_problems_says_so(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = study.cells()
+    fill(Store(tmp_path / "runs"), cells[0], 0.5)
+    for named, among in (((), "1 run"), (("made-up",), "6 runs")):
+        assert main(["status", *named, "--out", str(tmp_path / "runs"), "--problems"]) == 0
+        said = capsys.readouterr().out
+        assert said == f"no failed, diverged or damaged run among {among}\n"

@@ -16,6 +16,7 @@ from qkvary.studies.running.runner import RunnerOptions
 from qkvary.studies.running.runner import run_study as run
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
+from qkvary.text.names import count
 
 
 def run_study(
@@ -51,7 +52,7 @@ def run_study(
     runs = run(chosen, store, options)
     if runs.message:
         raise QkvaryError(
-            f"{runs.message}; {runs.missing:,} of {runs.planned:,} runs are left, the same call "
+            f"{runs.message}; {runs.missing:,} of {count(runs.planned, 'run')} left, the same call "
             "resumes where it stopped"
         )
     results = gather_results(chosen, store)

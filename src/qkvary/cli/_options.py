@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from qkvary.studies.study import Study
 
 DEFAULT_OUT = Path("runs")
-MOST_SEEDS = 10_000
-"""Seeds of a study; more are a typing error, and would take minutes to list."""
 MOST_THREADS = 1024
 """Threads or processes that any machine can be expected to start."""
 
@@ -219,18 +217,20 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     Raises:
         UsageError: for anything else.
     """
-    return tuple(seed for part in text.split(",") for seed in _parse_range(part.strip(), text))
+    ranges = [_parse_range(part.strip(), text) for part in text.split(",")]
+    return tuple(seed for found in ranges for seed in found)
 
 
-def _parse_range(part: str, whole: str) -> Iterator[int]:
+def _parse_range(part: str, whole: str) -> range:
     first, dash, last = part.partition("-")
     if not (first.isdecimal() and (last.isdecimal() or not dash)):
         raise UsageError(f"expected seeds such as 7 or 0,1,2 or 0-4, got {whole!r}")
     found = range(int(first), int(last if dash else first) + 1)
     if not found:
         raise UsageError(f"expected the smaller seed first, got {whole!r}")
+    # Other commands need no studies.
+    from qkvary.studies.study import check_number_of_seeds
+
     # Not its length, which has to fit a machine word.
-    count = found[-1] - found[0] + 1
-    if count > MOST_SEEDS:
-        raise UsageError(f"expected at most {MOST_SEEDS:,} seeds, got {count:,}")
-    yield from found
+    check_number_of_seeds(found[-1] - found[0] + 1)
+    return found

@@ -11,6 +11,7 @@ from qkvary.cli._options import Checkpoint, Json
 from qkvary.cli._output import console, print_json, printable
 from qkvary.storage.durable import check_folder
 from qkvary.storage.packages import require
+from qkvary.text.names import count
 
 Out = Annotated[Path, Parameter(name="--out", help="Folder to write.")]
 To = Annotated[
@@ -53,7 +54,8 @@ def command(
     screen.print(
         Text(
             printable(
-                f"{out}: {exported.architecture}, {len(exported.files)} files, {size:,} bytes"
+                f"{out}: {exported.architecture}, {count(len(exported.files), 'file')}, "
+                f"{size:,} bytes"
             )
         )
     )

@@ -151,11 +151,12 @@ def _print_plan(study: Study, store: Store, workers: int, *, json_output: bool) 
     screen.print(Text(f"{study.name}: {study.question}", style="bold"))
     screen.print(Text(study.description))
     parts = (
-        f"{len(study.variants)} variants, {len(study.settings)} settings, {len(study.seeds)} seeds"
+        f"{count(len(study.variants), 'variant')}, {count(len(study.settings), 'setting')}, "
+        f"{count(len(study.seeds), 'seed')}"
     )
     total, of_tables = states.total(), len(study.cells())
     shared = "" if total == of_tables else f" for {of_tables:,} cells of the tables"
-    screen.print(f"{parts}: {total:,} runs{shared}, {states['done']:,} done, ", end="")
+    screen.print(f"{parts}: {count(total, 'run')}{shared}, {states['done']:,} done, ", end="")
     screen.print(f"{states['running']:,} running, {states['open']:,} open")
     for sentence in describe_equal_parameters(study):
         screen.print(Text(sentence))
@@ -188,13 +189,13 @@ def _explain(runs: RunSummary) -> None:
     if runs.message:
         print_error(runs.message)
     print_error(
-        f"stopped: {runs.missing:,} of {runs.planned:,} runs are left; "
+        f"stopped: {runs.missing:,} of {count(runs.planned, 'run')} left; "
         "the same command resumes where it stopped"
     )
 
 
 def _print_end(runs: RunSummary) -> None:
-    made = f"{runs.executed:,} of {runs.planned:,} runs were made now, in {duration(runs.seconds)}"
+    made = f"made {runs.executed:,} of {count(runs.planned, 'run')} in {duration(runs.seconds)}"
     troubled = [f"{runs.failed:,} failed"] * bool(runs.failed)
     troubled += [f"{runs.diverged:,} diverged"] * bool(runs.diverged)
     console().print(Text("; ".join([made, *troubled])))

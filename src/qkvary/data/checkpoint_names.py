@@ -50,6 +50,9 @@ def find_checkpoint(reference: str | Path) -> Path:
     """
     path, name = Path(reference).expanduser(), str(reference)
     if path.exists():
+        # A pipe or a device might never end.
+        if not (path.is_file() or path.is_dir()):
+            raise UsageError(f"expected a file or folder, got {path}, which is neither")
         return path
     packaged, root = find_packaged(name), data_root()
     if packaged is not None:

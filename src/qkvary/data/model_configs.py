@@ -12,7 +12,7 @@ from typing import cast
 
 from qkvary.arch.canonical import from_dict, stored_kind
 from qkvary.arch.families.fields import MOST_LAYERS
-from qkvary.arch.families.sizes import has_size, load_size, suggest_sizes
+from qkvary.arch.families.sizes import has_size, load_size, name_sizes, suggest_sizes
 from qkvary.arch.families.table import read_model
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import LanguageModelConfig
@@ -25,6 +25,8 @@ CONFIG_NAME = "config.json"
 LARGEST_CONFIG = 1_000_000
 """The maximum bytes; configurations of published models have some thousands."""
 
+_SHOWN_SIZES = ("lm-10m", "gpt2", "pythia-70m", "llama-3.1-8b", "qwen3-8b", "gemma-4-31b")
+"""Named sizes that an error shows."""
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
 
 
@@ -195,8 +197,13 @@ def _load_from_hub(reference: str) -> dict[str, object]:
 
 
 def _hint(reference: str) -> str:
+    """Return the nearest named size as a question, or some for what is no hub id either."""
     near = suggest_sizes(_shorten(reference.rpartition("/")[2]))
-    return f"; did you mean the named size {near[0]}?" if near else ""
+    if near:
+        return f"; did you mean the named size {near[0]}?"
+    others = len(name_sizes()) - len(_SHOWN_SIZES)
+    known = f"; named sizes: {', '.join(_SHOWN_SIZES)} and {others} others"
+    return "" if "/" in reference else known
 
 
 def _shorten(text: str) -> str:

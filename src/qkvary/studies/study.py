@@ -16,6 +16,11 @@ from qkvary.tasks.config import TaskConfig
 from qkvary.text.names import listed, suggest
 from qkvary.training.config import RunConfig, TrainingConfig
 
+MOST_SEEDS = 1000
+"""Seeds of a study; more are a typing error, and listing their runs would take minutes."""
+MOST_NAMED = 5
+"""The number of duplicates that an error names."""
+
 
 @stored("Setting")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +164,21 @@ def _unique(study: str, what: str, values: tuple[object, ...]) -> None:
         raise ValueError(f"study {study!r}: expected at least one of {what}, got none")
     twice = sorted({str(value) for value in values if values.count(value) > 1})
     if twice:
-        raise ValueError(f"study {study!r}: expected distinct {what}, got {', '.join(twice)} twice")
+        more = f" and {len(twice) - MOST_NAMED} others" if len(twice) > MOST_NAMED else ""
+        raise ValueError(
+            f"study {study!r}: expected distinct {what}, got {', '.join(twice[:MOST_NAMED])}{more} "
+            "twice"
+        )
+
+
+def check_number_of_seeds(number: int) -> None:
+    """Refuse more seeds than can be listed in seconds.
+
+    Raises:
+        ValueError: if there are more than ``MOST_SEEDS``.
+    """
+    if number > MOST_SEEDS:
+        raise ValueError(f"expected at most {MOST_SEEDS:,} seeds, got {number:,}")
 
 
 @stored("Study")
@@ -197,6 +216,7 @@ class Study:
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("expected a name for the study, got an empty one")
+        check_number_of_seeds(len(self.seeds))
         _unique(self.name, "settings", tuple(setting.name for setting in self.settings))
         _unique(self.name, "seeds", self.seeds)
         labels = tuple(format_label(parse_variant(label)) for label in self.variants)
