@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter, Token
 
 from qkvary.arch.table import VARIANTS
-from qkvary.data.checkpoint_names import checkpoint_names
+from qkvary.data.checkpoint_names import RUNS, checkpoint_names
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.text.units import parse_count
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from qkvary.studies.study import Study
 
-DEFAULT_OUT = Path("runs")
+DEFAULT_OUT = RUNS
 MOST_THREADS = 1024
 """Threads or processes that any machine can be expected to start."""
 
@@ -53,8 +53,8 @@ Out = Annotated[Path, Parameter(name="--out", help="Folder of runs and reports."
 Checkpoint = Annotated[
     Path,
     Parameter(
-        help="A name (tiny, tiny-k), or a folder or file: our own, a llama2.c .bin, a character "
-        "model.",
+        help="A name (tiny, tiny-k), a run of train by its folder or the start of its key, or a "
+        "folder or file: our own, a llama2.c .bin, a character model.",
         completer=complete_checkpoint,
     ),
 ]
@@ -129,11 +129,23 @@ class Part(Where):
         ),
     ] = ()
 
-    @property
-    def written(self) -> str:
-        """The options that select the part, as they are typed; the protocol is in the name."""
-        chosen = {"--task": self.tasks, "--setting": self.settings, "--variant": self.variants}
-        return " ".join(f"{name} {quote(one)}" for name, some in chosen.items() for one in some)
+    def typed(self, reference: str, study: "Study") -> str:
+        """Return the study and the options that select the part, as they are typed.
+
+        Args:
+            reference: The name or path of the study, as it was typed.
+            study: The study. Its name holds the protocol, but is not the path of its file.
+        """
+        is_path = reference.endswith(".py") or "/" in reference
+        protocol = (self.protocol,) if is_path and self.protocol else ()
+        chosen = {
+            "--protocol": protocol,
+            "--task": self.tasks,
+            "--setting": self.settings,
+            "--variant": self.variants,
+        }
+        options = [f"{name} {quote(one)}" for name, some in chosen.items() for one in some]
+        return " ".join([quote(reference) if is_path else study.name, *options])
 
 
 DEFAULT_PART = Part()

@@ -91,7 +91,7 @@ def command(
     announced = False
 
     def write_page(refresh_seconds: int) -> None:
-        results = gather_results(chosen, store, part.written)
+        results = gather_results(chosen, store, part.typed(study, chosen))
         made = study_report(results.summary, results.attention)
         make_directory(folder)
         atomic_write_file(page, render_page(made, refresh_seconds=refresh_seconds).encode())
@@ -117,7 +117,7 @@ def command(
         # Its cause may also keep runs from being read; an existing page is kept.
         print_json({"runs": runs, "summary": None, "files": []})
         return runs.exit_code
-    results = gather_results(chosen, store, part.written)
+    results = gather_results(chosen, store, part.typed(study, chosen))
     report = study_report(results.summary, results.attention)
     files = write_report(report, folder)
     show(report, json_output=json_output, files=files, runs=runs)

@@ -37,7 +37,7 @@ def study_datasets(summary: Summary, attention: Sequence[AttentionMaps]) -> tupl
 def _results(tables: Sequence[ResultTable]) -> Iterator[Row]:
     for table in tables:
         for row in table.rows:
-            counts = ("planned", "done", "failed", "diverged", "missing")
+            counts = ("planned", "done", "failed", "diverged", "damaged", "missing")
             yield {
                 **pick(table, _TABLE),
                 "variant": row.variant,

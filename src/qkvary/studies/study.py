@@ -12,6 +12,7 @@ from qkvary.arch.named_networks import find_network
 from qkvary.arch.networks import LanguageModelConfig, Network
 from qkvary.arch.variants import Variant
 from qkvary.costs.equal_parameters import match_parameters
+from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import TaskConfig
 from qkvary.text.names import listed, suggest
 from qkvary.training.config import RunConfig, TrainingConfig
@@ -175,10 +176,10 @@ def check_number_of_seeds(number: int) -> None:
     """Refuse more seeds than can be listed in seconds.
 
     Raises:
-        ValueError: if there are more than ``MOST_SEEDS``.
+        UsageError: if there are more than ``MOST_SEEDS``.
     """
     if number > MOST_SEEDS:
-        raise ValueError(f"expected at most {MOST_SEEDS:,} seeds, got {number:,}")
+        raise UsageError(f"expected at most {MOST_SEEDS:,} seeds, got {number:,}")
 
 
 @stored("Study")

@@ -121,6 +121,7 @@ def write_caveats(
             for state, number in (
                 ("failed", counts.failed),
                 ("diverged", counts.diverged),
+                ("damaged", counts.damaged),
                 ("missing", counts.missing),
             )
             if number

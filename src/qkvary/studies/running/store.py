@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from qkvary.data.checkpoint_names import NETWORK_NAME
 from qkvary.storage.durable import (
     atomic_write_file,
     clean_leftovers,
@@ -45,7 +46,6 @@ CONFIG_NAME = "config.json"
 JOURNAL_NAME = "metrics.jsonl"
 RECORD_NAME = "record.json"
 ATTENTION_NAME = "attention.safetensors"
-NETWORK_NAME = "network"
 LOCK_NAME = "run.lock"
 CHECKPOINTS_NAME = "checkpoints"
 

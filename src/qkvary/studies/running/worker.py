@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from qkvary.checkpoints.models import save_model
+from qkvary.data.checkpoint_names import NETWORK_NAME
 from qkvary.inference.decoding import generate
 from qkvary.nn.kernels import choose_kernel
 from qkvary.nn.language_model import LanguageModel
@@ -17,7 +18,7 @@ from qkvary.storage.environment import now
 from qkvary.storage.errors import DamagedError
 from qkvary.studies.running.attention_maps import AttentionMaps, to_bytes
 from qkvary.studies.running.recording import make_record
-from qkvary.studies.running.store import NETWORK_NAME, Claim
+from qkvary.studies.running.store import Claim
 from qkvary.studies.running.utilization import measure_utilization
 from qkvary.studies.running.work_loop import RunContext, RunResult, serve
 from qkvary.studies.study import Cell
