@@ -32,7 +32,7 @@ GROUPS = {
     "Plan": ("cost", "plan"),
     "Train": ("train", "data"),
     "Decode": ("generate", "evaluate", "export", "bench"),
-    "Study": ("studies", "study", "status", "report", "show"),
+    "Study": ("studies", "study", "status", "report", "show", "pack", "unpack"),
     "Set up": ("doctor", "completion"),
 }
 """The commands in the order of the help, by the user's goal."""

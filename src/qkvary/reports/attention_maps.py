@@ -31,6 +31,8 @@ class AttentionMaps:
     setting: str
     variant: str
     seed: int
+    run_key: str
+    """The run that they are of."""
     maps: NDArray[np.float64]
     """``[layers, heads, rows, columns]``; a row is a query and sums to one."""
     tokens: tuple[str, ...]

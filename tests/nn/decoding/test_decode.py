@@ -327,7 +327,7 @@ REFUSED = [
     ({"rotation": KeyRotation(dim=10, base=9.0)}, r"expected at most 8 rotated channels, got 10"),
     (
         {"kernel": "fast"},
-        r"expected a kernel for decoding, got 'fast'; choices: auto, layer, sdpa, ",
+        r"expected a kernel for decoding, got 'fast'; choices: auto, layer, folded, ",
     ),
     (
         {"query": torch.ones(1, 4, 1, 8, requires_grad=True)},

@@ -113,8 +113,8 @@ class Decoding:
         batch, heads, queries, _ = self.query.shape
         return mixed.reshape(batch, heads, queries, mixed.shape[-1])
 
-    def visible(self) -> Bool[Tensor, "rows 1 queries keys"] | None:
-        """Return which keys each query sees; ``None`` if all queries see all keys."""
+    def folded_visible(self) -> Bool[Tensor, "batch_or_1 1 rows keys"] | None:
+        """Return which keys each folded query sees; ``None`` if all queries see all keys."""
         queries, keys = self.query.shape[2], self.key.shape[2]
         seen: Tensor | None = None
         if self.start < keys - 1:
@@ -124,11 +124,6 @@ class Decoding:
         if self.valid is not None:
             real = self.valid[:, None, None, :]
             seen = real.expand(-1, 1, queries, -1) if seen is None else seen & real
-        return seen
-
-    def folded_visible(self) -> Bool[Tensor, "batch_or_1 1 rows keys"] | None:
-        """Return ``visible`` for folded queries."""
-        seen = self.visible()
         if seen is None:
             return None
         group = self.query.shape[1] // self.key.shape[1]
