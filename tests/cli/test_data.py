@@ -193,7 +193,7 @@ def prepare(*words: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", ["Война и мир.txt", "紅楼夢.txt", "रामायण.txt", "cafe\u0301.txt", "x" * 90 + ".txt"]
+    "name", ["Война и мир.txt", "紅楼夢.txt", "रामायण.txt", "e\u0301.txt", "x" * 90 + ".txt"]
 )
 def test_names_in_any_script(here: Path, name: str) -> None:
     (here / name).write_text("а б в " * 99, "utf-8")
@@ -203,7 +203,7 @@ def test_names_in_any_script(here: Path, name: str) -> None:
         "Война и мир.txt": "Война-и-мир-bytes",
         "紅楼夢.txt": "紅楼夢-bytes",
         "रामायण.txt": "रामायण-bytes",
-        "cafe\u0301.txt": "caf\u00e9-bytes",
+        "e\u0301.txt": "\u00e9-bytes",
     }.get(name, "x" * 80 + "-bytes")
 
 

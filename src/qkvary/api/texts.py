@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import overload
+from typing import cast, overload
 
 from qkvary.api.models import load, read_count
 from qkvary.api.results import Result
@@ -17,8 +17,10 @@ from qkvary.inference.evaluation.text_measurement import TextMeasurement, measur
 from qkvary.inference.prompts import choose_sampling, make_requests
 from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.evaluation import evaluation_report, text_data
+from qkvary.storage.errors import UsageError
+from qkvary.storage.paths import StrPath, read_path
 
-Checkpoint = str | Path | LoadedModel | tuple[LanguageModel, Tokenizer | None]
+Checkpoint = StrPath | LoadedModel | tuple[LanguageModel, Tokenizer | None]
 """A checkpoint by its name or path, or what ``qk.load`` returned."""
 
 
@@ -96,7 +98,9 @@ def generate(
     loaded, _ = _open(model)
     if loaded.tokenizer is None:
         raise ValueError("expected a checkpoint with a tokenizer, got one without")
-    several = [prompt] if isinstance(prompt, str) else list(prompt)
+    several = list(prompt) if isinstance(prompt, list | tuple) else [cast("str", prompt)]
+    if not isinstance(stop, str | Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"expected texts for stop, got {stop!r}")
     requests = make_requests(
         loaded.tokenizer,
         several,
@@ -119,7 +123,7 @@ def generate(
 
 def evaluate(
     model: Checkpoint,
-    data: str | Path | Sequence[str | Path],
+    data: StrPath | Sequence[StrPath],
     *,
     split: Split = "validation",
     tokens: int | str | None = None,
@@ -149,9 +153,9 @@ def evaluate(
         DamagedError: if the checkpoint or the set is damaged.
     """
     loaded, name = _open(model)
-    paths = [data] if isinstance(data, str | Path) else data
+    paths = data if isinstance(data, list | tuple) else [data]
     reading = TextReading(
-        data=tuple(Path(path).expanduser() for path in paths),
+        data=tuple(read_path(path, "a file or folder of texts") for path in paths),
         split=split,
         tokens=None if tokens is None else read_count(tokens),
         context=None if context is None else read_count(context),
@@ -174,8 +178,8 @@ def evaluate(
 
 def _open(model: Checkpoint) -> tuple[LoadedModel, str]:
     """Return a loaded model, and what it is called."""
-    if isinstance(model, str | Path):
-        return load(model), str(model)
+    if isinstance(model, str | os.PathLike):
+        return load(model), os.fspath(model)
     if isinstance(model, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
         return LoadedModel(*model), "the given network"
     raise ValueError(

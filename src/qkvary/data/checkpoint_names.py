@@ -10,6 +10,7 @@ from pathlib import Path
 
 from qkvary.data.folders import data_root
 from qkvary.storage.errors import UsageError
+from qkvary.storage.paths import StrPath, read_name, read_path
 from qkvary.text.names import find_name, suggest
 
 PACKAGED = Path(__file__).parent / "models"
@@ -46,7 +47,7 @@ def find_packaged(name: str) -> Path | None:
     return None if known is None else PACKAGED / known
 
 
-def find_checkpoint(reference: str | Path) -> Path:
+def find_checkpoint(reference: StrPath) -> Path:
     """Return the file or folder of a checkpoint.
 
     Args:
@@ -57,7 +58,8 @@ def find_checkpoint(reference: str | Path) -> Path:
         UsageError: if it does not exist or the run has no network; the message says where to get
             one that has a name.
     """
-    path, name = Path(reference).expanduser(), str(reference)
+    name = read_name(reference, "the name or path of a checkpoint")
+    path = read_path(name)
     if path.exists():
         # A pipe or a device might never end.
         if not (path.is_file() or path.is_dir()):

@@ -19,6 +19,7 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.data.checkpoint_names import find_packaged
 from qkvary.data.downloads import fetch, is_offline, keep_in_cache
 from qkvary.data.folders import cache_directory
+from qkvary.storage.paths import StrPath, read_name
 
 HUB = "https://huggingface.co"
 CONFIG_NAME = "config.json"
@@ -30,7 +31,7 @@ _SHOWN_SIZES = ("lm-10m", "gpt2", "pythia-70m", "llama-3.1-8b", "qwen3-8b", "gem
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
 
 
-def resolve_model(reference: str) -> Model:
+def resolve_model(reference: StrPath) -> Model:
     """Return the model that a reference names: a named size first, then a configuration.
 
     Args:
@@ -41,6 +42,7 @@ def resolve_model(reference: str) -> Model:
         ValueError: if the reference is neither, or the configuration is invalid.
         DownloadError: if the hub cannot be reached.
     """
+    reference = read_name(reference, "the name or path of a model")
     if has_size(reference):
         return load_size(reference)
     packaged = None if _find(reference) is not None else find_packaged(reference)
@@ -59,7 +61,7 @@ def _read_own(config: dict[str, object], name: str) -> LanguageModelConfig:
     return from_dict(LanguageModelConfig, config)
 
 
-def load_config(reference: str) -> tuple[str, dict[str, object]]:
+def load_config(reference: StrPath) -> tuple[str, dict[str, object]]:
     """Return a name and the configuration of a published model.
 
     Local files take precedence over a repository of the same name. Downloads are cached.
@@ -71,6 +73,7 @@ def load_config(reference: str) -> tuple[str, dict[str, object]]:
         ValueError: if it does not exist, or is not a configuration.
         DownloadError: if the hub cannot be reached.
     """
+    reference = read_name(reference, "the name or path of a model")
     path = _find(reference)
     if path is not None:
         return _name_of(path), parse_config(_read(path), str(path))

@@ -39,6 +39,8 @@ def encode_prompt(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     Raises:
         ValueError: if there is no such token, or the text cannot be encoded.
     """
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"expected a text for a prompt, got {text!r}"[:200])
     tokens = tuple(tokenizer.encode(text))
     if not tokens and tokenizer.separator is not None:
         # In training, documents follow the separator of the one before.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.labels import format_label, parse_variant
@@ -217,7 +217,12 @@ class Study:
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("expected a name for the study, got an empty one")
-        check_number_of_seeds(len(self.seeds))
+        for field_name, kinds, expected in (
+            ("settings", Setting, "settings"),
+            ("variants", str | Variant, "labels"),
+            ("seeds", int, "whole numbers"),
+        ):
+            object.__setattr__(self, field_name, self._read(field_name, kinds, expected))
         _unique(self.name, "settings", tuple(setting.name for setting in self.settings))
         _unique(self.name, "seeds", self.seeds)
         labels = tuple(format_label(parse_variant(label)) for label in self.variants)
@@ -232,6 +237,19 @@ class Study:
         self._check_settings(labels)
         self._check_contrasts(labels)
         self._check_cross_setting_contrasts()
+
+    def _read(self, field_name: str, kinds: Any, expected: str) -> tuple[Any, ...]:
+        """Return the values of a field that may be any sequence; variants as their labels."""
+        given = getattr(self, field_name)
+        where = f"study {self.name!r}: expected a list of {expected} for {field_name}"
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise UsageError(f"{where}, got {given!r}"[:200])
+        if field_name == "seeds":
+            check_number_of_seeds(len(given))
+        for one in given:
+            if not isinstance(one, kinds):
+                raise UsageError(f"{where}, got one with {one!r}"[:200])
+        return tuple(format_label(one) if isinstance(one, Variant) else one for one in given)
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:

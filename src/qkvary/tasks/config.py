@@ -130,11 +130,6 @@ class SequenceTaskConfig(_Accuracy):
             )
 
     @property
-    def choices(self) -> int:
-        """Symbols, among which a guess chooses."""
-        return self.vocabulary
-
-    @property
     def sequence_length(self) -> int:
         """Tokens in one sequence, for the costs."""
         return self.length
@@ -349,11 +344,6 @@ class ImageTaskConfig(_Accuracy):
         return IMAGE_SETS[self.name]
 
     @property
-    def choices(self) -> int:
-        """Classes, among which a guess chooses."""
-        return self.images.classes
-
-    @property
     def image_size(self) -> int:
         """Rows and columns of an image when the network reads it."""
         return self.images.pixels.size if self.resize_to is None else self.resize_to
@@ -472,11 +462,6 @@ class AnomalyTaskConfig(_Accuracy):
     def width(self) -> int:
         """Numbers that describe an image."""
         return FEATURE_SETS[self.features].width
-
-    @property
-    def choices(self) -> int:
-        """Images in a set, among which a guess chooses."""
-        return self.set_size
 
     @property
     def sequence_length(self) -> int:

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from qkvary.studies.results.summary import RunRow
 from qkvary.studies.study import Setting, Study
+from qkvary.tasks.config import AnomalyTaskConfig, ImageTaskConfig, SequenceTaskConfig
 from qkvary.text.names import listed
 from qkvary.text.numbers import real
 
@@ -48,8 +49,16 @@ def describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ..
 def guess_score(setting: Setting) -> float | None:
     """Return the score of a uniform guess by the setting's metric, or None if it is not known."""
     task = setting.task
-    choices = getattr(task, "choices", None) or getattr(setting.network, "vocabulary", None)
-    if not choices or setting.metric not in (None, task.metric):
+    match task:
+        case SequenceTaskConfig():
+            choices = task.vocabulary
+        case ImageTaskConfig():
+            choices = task.images.classes
+        case AnomalyTaskConfig():
+            choices = task.set_size
+        case _:
+            choices = getattr(setting.network, "vocabulary", None)
+    if choices is None or setting.metric not in (None, task.metric):
         return None
     return {"accuracy": 1.0 / choices, "loss": math.log(choices)}.get(task.metric)
 

@@ -38,6 +38,7 @@ from qkvary.storage.journal import parse_journal
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.locks import Owner, OwnerLock, is_held, read_owner
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
+from qkvary.storage.paths import StrPath, read_path
 from qkvary.studies.running.records import Record, from_json, to_json
 
 State = Literal["open", "running", "done"]
@@ -55,14 +56,14 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 class Store:
     """All runs in one folder, which need not exist yet."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: StrPath) -> None:
         """Open the store at ``path``.
 
         Raises:
             TargetError: if a file is in the way.
         """
-        refuse_files(path)
-        self.path = path
+        self.path = read_path(path, "the folder of runs")
+        refuse_files(self.path)
 
     def directory(self, key: str) -> Path:
         """Return the folder of one run, which need not exist.
