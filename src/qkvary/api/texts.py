@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import cast, overload
 
-from qkvary.api.models import load, read_count
+from qkvary.api.checkpoints import Checkpoint, open_checkpoint
+from qkvary.api.models import read_count
 from qkvary.api.results import Result
-from qkvary.checkpoints.models import LoadedModel
-from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.decoding import complete
 from qkvary.inference.evaluation.identity import identify
 from qkvary.inference.evaluation.reading import Split, TextReading
 from qkvary.inference.evaluation.text_measurement import TextMeasurement, measure_text
 from qkvary.inference.prompts import choose_sampling, make_requests
-from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.evaluation import evaluation_report, text_data
 from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_path
-
-Checkpoint = StrPath | LoadedModel | tuple[LanguageModel, Tokenizer | None]
-"""A checkpoint by its name or path, or what ``qk.load`` returned."""
 
 
 @overload
@@ -95,7 +89,7 @@ def generate(
             out of its range.
         DamagedError: if the checkpoint is damaged.
     """
-    loaded, _ = _open(model)
+    loaded, _ = open_checkpoint(model)
     if loaded.tokenizer is None:
         raise ValueError("expected a checkpoint with a tokenizer, got one without")
     several = list(prompt) if isinstance(prompt, list | tuple) else [cast("str", prompt)]
@@ -152,7 +146,7 @@ def evaluate(
         ValueError: if there is no such checkpoint or text, or the network cannot read such windows.
         DamagedError: if the checkpoint or the set is damaged.
     """
-    loaded, name = _open(model)
+    loaded, name = open_checkpoint(model)
     paths = data if isinstance(data, list | tuple) else [data]
     reading = TextReading(
         data=tuple(read_path(path, "a file or folder of texts") for path in paths),
@@ -174,15 +168,3 @@ def evaluate(
         **text_data(measured),
     }
     return Result(measured, evaluation_report(document))
-
-
-def _open(model: Checkpoint) -> tuple[LoadedModel, str]:
-    """Return a loaded model, and what it is called."""
-    if isinstance(model, str | os.PathLike):
-        return load(model), os.fspath(model)
-    if isinstance(model, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return LoadedModel(*model), "the given network"
-    raise ValueError(
-        "expected the name or path of a checkpoint, or a network with its tokenizer as qk.load "
-        f"returns them, got {type(model).__name__}"
-    )

@@ -20,6 +20,7 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.parameters import network_parameters
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
 from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.quantized_weights import quantize_weights
 from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.durable import atomic_write_dir, make_directory
 from qkvary.storage.errors import DamagedError, UsageError
@@ -30,6 +31,8 @@ from qkvary.storage.paths import StrPath, read_path
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
 """The format of the contents; the manifest has its own."""
 KIND = "language model"
+MOST_SHARED_LAYERS = 10_000
+"""Layers of one shared block beyond this are damage, not a network."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 _WEIGHTS, _CONFIG, _TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -43,16 +46,19 @@ class LoadedModel(NamedTuple):
     tokenizer: Tokenizer | None
     """The tokenizer, if the checkpoint has one."""
 
-    def to(self, device: str, dtype: str | None) -> "LoadedModel":
+    def to(self, device: str, dtype: str | None, weights: str | None = None) -> "LoadedModel":
         """Move the network to a device and a dtype, in place.
 
         Args:
             device: A torch device, such as ``cpu`` or ``cuda:1``.
             dtype: A torch dtype; ``None`` keeps the stored one.
+            weights: ``int8`` keeps codes of 8 bits in place of the matrices.
 
         Raises:
-            UsageError: if the device or dtype does not exist.
+            UsageError: if the device, dtype or format of weights does not exist.
         """
+        if weights not in (None, "int8"):
+            raise UsageError(f"expected weights of int8 or none, got {weights!r}")
         known = {str(one).removeprefix("torch."): one for one in DTYPES}
         if dtype is not None and dtype not in known:
             raise UsageError(f"expected a dtype out of {', '.join(known)}, got {dtype!r}")
@@ -65,6 +71,8 @@ class LoadedModel(NamedTuple):
             raise UsageError(
                 f"expected a device that this machine has, got {device!r}: {reason}"
             ) from None
+        if weights is not None:
+            quantize_weights(self.network)
         return self
 
 
@@ -226,7 +234,8 @@ def parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
         fields = cast("dict[str, Any]", decode(data))
         layers = fields["num_layers"]
         # Checked first, because decoding allocates all layers.
-        if isinstance(layers, int) and layers <= tensors:
+        most = MOST_SHARED_LAYERS if fields.get("shared_blocks") is True else tensors
+        if isinstance(layers, int) and layers <= most:
             return from_dict(LanguageModelConfig, fields)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{refused}: {' '.join(str(error).split())}") from None

@@ -13,13 +13,12 @@ from qkvary.storage.durable import check_folder
 from qkvary.storage.packages import require
 from qkvary.text.names import count
 
-Out = Annotated[Path, Parameter(name="--out", help="Folder to write.")]
+Out = Annotated[Path, Parameter(help="Folder to write.")]
 To = Annotated[
     Literal["transformers", "gpt2", "llama"],
     Parameter(
-        name="--to",
         help="transformers keeps the sharing; gpt2 and llama (rotary networks) store "
-        "copies, for any engine.",
+        "copies, for any engine."
     ),
 ]
 

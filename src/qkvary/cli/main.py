@@ -28,10 +28,11 @@ HELP_WIDTH = 100
 NOT_COMMANDS = {"__init__", "main"}
 
 GROUPS = {
-    "Look": ("variants", "published"),
+    "Look": ("variants", "published", "figures"),
     "Plan": ("cost", "plan"),
     "Train": ("train", "data"),
     "Decode": ("generate", "evaluate", "export", "bench"),
+    "Explain": ("analyze", "convert"),
     "Study": ("studies", "study", "status", "report", "show", "pack", "unpack"),
     "Set up": ("doctor", "completion"),
 }

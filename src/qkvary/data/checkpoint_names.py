@@ -3,8 +3,6 @@
 Torch-free; what a checkpoint contains is read elsewhere.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

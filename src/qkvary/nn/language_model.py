@@ -225,9 +225,14 @@ class LanguageModel(nn.Module):
         return linear_token_losses(features, self.output_weight, self.head_bias, targets)
 
     @property
+    def output_name(self) -> str:
+        """The parameter that is the weight of the head: its own, or the embedding."""
+        return "embedding" if self.config.tied_head else "head_weight"
+
+    @property
     def output_weight(self) -> Float[Tensor, "vocabulary d_model"]:
-        """The weight of the head: its own, or the embedding."""
-        return self.embedding if self.head_weight is None else self.head_weight
+        """The weight of the head."""
+        return getattr(self, self.output_name)
 
     def attention_maps(
         self, tokens: Int[Tensor, "batch tokens"]

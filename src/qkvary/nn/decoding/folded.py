@@ -30,7 +30,7 @@ def attend_folded(problem: Decoding) -> Mixed:
         query,
         key,
         F.pad(value, (0, wider)) if wider > 0 else value,
-        attn_mask=visible,
+        attn_mask=_mask(problem, visible),
         scale=problem.scale,
     )
     return problem.unfold(_blank(mixed[..., : value.shape[-1]], visible))
@@ -40,17 +40,29 @@ def attend_matmul(problem: Decoding) -> Mixed:
     """Attend with two products and a whole map of scores between them."""
     problem = problem.plain()
     visible = problem.folded_visible()
-    scores = _scores(problem.folded_query() * problem.scale, problem.key, visible)
+    query, bias = problem.folded_query() * problem.scale, problem.folded_bias()
+    scores = _scores(query, problem.key, bias, visible)
     mixed = torch.softmax(scores, dim=-1).to(problem.value.dtype) @ problem.value
     return problem.unfold(_blank(mixed, visible))
 
 
-def _scores(query: Tensor, key: Tensor, visible: Tensor | None) -> Tensor:
+def _mask(problem: Decoding, visible: Tensor | None) -> Tensor | None:
+    """Return the bias with what is hidden, as fused kernels take them."""
+    bias = problem.folded_bias()
+    if bias is None:
+        return visible
+    bias = bias.to(problem.query.dtype)
+    return bias if visible is None else bias.masked_fill(~visible, -torch.inf)
+
+
+def _scores(query: Tensor, key: Tensor, bias: Tensor | None, visible: Tensor | None) -> Tensor:
     scores = query @ key.mT
     if scores.dtype == torch.float16:
         # Its range ends at 65,504, and a softmax of infinities is not a number.
         largest = torch.finfo(scores.dtype).max
         scores = scores.clamp_(-largest, largest)
+    if bias is not None:
+        scores = scores + bias
     return scores if visible is None else scores.masked_fill_(~visible, -torch.inf)
 
 

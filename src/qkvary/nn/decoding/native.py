@@ -25,6 +25,7 @@ SOURCES = tuple(
     for name in (
         "step.cpp",
         "attention.cpp",
+        "matrix.h",
         "products.h",
         "tiles.h",
         "stored.h",
@@ -85,6 +86,8 @@ class Call(ctypes.Structure):
         ("table_stride", _int64),
         ("threads", _int64),
         ("narrow", _int64),
+        ("bias", _pointer),
+        ("rounded", _int64),
         ("scale", ctypes.c_double),
     )
 
@@ -177,6 +180,10 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
     if valid is not None and valid.stride(-1) != 1:
         valid = valid.contiguous()
         kept.append(valid)
+    bias = problem.bias
+    if bias is not None:
+        bias = (bias.to(torch.float32) * LOG2_E).contiguous()
+        kept.append(bias)
     turned: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
     if problem.rotation is not None:
         tables, turned = _turned(problem.rotation, tokens)
@@ -198,6 +205,8 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
         problem.start,
         *turned,
         torch.get_num_threads(),
+        query.dtype == torch.bfloat16,
+        0 if bias is None else bias.data_ptr(),
         query.dtype == torch.bfloat16,
         problem.scale * LOG2_E,
     ), kept

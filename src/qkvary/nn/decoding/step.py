@@ -25,6 +25,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import AttentionMask
 from qkvary.nn.positions import Rotation, sinusoid
 from qkvary.nn.projections import Projection
+from qkvary.nn.quantized_weights import Numbers, find_numbers
 from qkvary.nn.stack import check_length
 from qkvary.nn.terms import term_classes
 
@@ -42,7 +43,13 @@ _int64, _pointer = ctypes.c_int64, ctypes.c_void_p
 
 
 class _Matrix(ctypes.Structure):
-    _fields_ = (("weight", _pointer), ("bias", _pointer), ("width", _int64), ("inner", _int64))
+    _fields_ = (
+        ("weight", _pointer),
+        ("bias", _pointer),
+        ("scales", _pointer),
+        ("width", _int64),
+        ("inner", _int64),
+    )
 
 
 class _Norm(ctypes.Structure):
@@ -93,8 +100,8 @@ class _Step(ctypes.Structure):
         ("width", _int64),
         ("storage", _int64),
         ("threads", _int64),
-        ("embedding", _pointer),
-        ("vocabulary", _int64),
+        ("bytes", _int64),
+        ("embedding", _Matrix),
         ("positions", _pointer),
         ("tokens", _pointer),
         ("position", _pointer),
@@ -107,19 +114,29 @@ class _Step(ctypes.Structure):
 
 def supports(model: LanguageModel, cache: KVCache) -> bool:
     """Return whether a step of this network over this cache can be one call on this machine."""
-    weight = model.embedding
-    parameters = list(model.parameters())
+    numbers = list(find_numbers(model))
+    dtype = numbers[0].dtype
     return (
         not model.training
         and not _is_watched(model)
         and not model.config.scale_embedding
         and model.config.block.norm_placement != "stream"
-        and weight.device.type == "cpu"
-        and weight.dtype in DTYPES
-        and all(part.dtype == weight.dtype and part.is_contiguous() for part in parameters)
+        and model.config.block.norm != "none"
+        and model.config.block.skips == "both"
+        and model.config.block.activation in ACTIVATIONS
+        and dtype in DTYPES
+        and all(_is_read(part, dtype) for part in numbers)
         and all(_supports_layer(layer) for layer in cache.layers)
         and library() is not None
     )
+
+
+def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
+    """Return whether the library reads a parameter where it lies."""
+    plain, scales = numbers.stored.is_contiguous(), numbers.scales
+    if scales is not None:
+        plain = plain and scales.is_contiguous() and scales.dtype == torch.float32
+    return plain and numbers.dtype == dtype and numbers.stored.device.type == "cpu"
 
 
 def _is_watched(model: nn.Module) -> bool:
@@ -145,6 +162,8 @@ def _supports_layer(cache: LayerCache) -> bool:
     if variant.query_form not in QUERY_FORMS:
         return False
     if config.position.rotates_value:
+        return False
+    if variant.decoupled is not None or variant.kv_norm or variant.latent is not None:
         return False
     if variant.positions == "none":
         return options.layout in ("sources", "rotated", "split")
@@ -184,23 +203,24 @@ class NativeStep:
             raise RuntimeError("the native kernels cannot be built here")
         self._library = loaded
         self.model, self.cache = model, cache
+        self._numbers = {(one.module, one.name): one for one in find_numbers(model)}
+        self._dtype = self._numbers[model, "embedding"].dtype
         self._kept: list[Tensor] = []
         self._turns: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
         self._max_tokens = max(1, *(layer.max_tokens or 0 for layer in cache.layers))
-        pairs = zip(model.stack.blocks, cache.layers, strict=True)
+        pairs = zip(model.stack.layers, cache.layers, strict=True)
         self._layers = (_Layer * len(cache.layers))(*(self._layer(*pair) for pair in pairs))
         final = model.stack.final_norm
-        head = model.embedding if model.head_weight is None else model.head_weight
         self._step = _Step(
             layers=self._layers,
             num_layers=len(cache.layers),
             width=model.config.d_model,
-            storage=native.STORAGE[head.dtype],
-            embedding=self._at(model.embedding),
-            vocabulary=model.embedding.shape[0],
+            storage=native.STORAGE[self._dtype],
+            bytes=sum(part.nbytes for part in model.parameters()),
+            embedding=self._matrix(model, "embedding", None),
             positions=self._positions(),
             final_norm=_Norm() if final is None else self._norm(final),
-            head=self._matrix(head, model.head_bias),
+            head=self._matrix(model, model.output_name, model.head_bias),
         )
 
     def __call__(
@@ -226,7 +246,7 @@ class NativeStep:
         if valid is not None:
             # Positions count from the first real token, as in a layout.
             position = (position - valid.int().argmax(dim=-1)).clamp(min=0)
-        shape = (tokens.shape[0], self.model.embedding.shape[0])
+        shape = (tokens.shape[0], self.model.config.vocabulary)
         logits = torch.empty(shape, dtype=torch.float32)
         step = self._step
         step.rows, step.index, step.threads = tokens.shape[0], index, torch.get_num_threads()
@@ -239,9 +259,9 @@ class NativeStep:
             self.cache.crop(index)
             if failure == 1:
                 raise MemoryError("no room for the partial results of a step")
-            most = step.vocabulary - 1
+            most = step.embedding.width - 1
             raise IndexError(f"expected tokens from 0 to {most}, got {tokens.tolist()}")
-        return logits.to(self.model.embedding.dtype)
+        return logits.to(self._dtype)
 
     def _claim(self, call: Call, cache: LayerCache, rows: int, valid: Tensor | None) -> None:
         """Point to where a layer's entries are now: reordered rows are elsewhere."""
@@ -289,10 +309,11 @@ class NativeStep:
         parts = _part_names(cache)
         call = Call(
             shared=parts[0] == parts[1],
-            storage=native.STORAGE[self.model.embedding.dtype],
+            storage=native.STORAGE[self._dtype],
             groups=groups,
             rows=config.heads(config.variant.sharing.query) // groups,
             queries=1,
+            rounded=self._dtype == torch.bfloat16,
             scale=config.content_scale * native.LOG2_E,
         )
         if config.variant.positions == "rotary" and cache.options.layout == "sources":
@@ -308,16 +329,25 @@ class NativeStep:
         layer.activation = ACTIVATIONS[feed_forward.config.activation]
 
     def _projected(self, projection: Projection) -> _Projected:
-        down = _Matrix() if projection.down is None else self._matrix(projection.down, None)
-        return _Projected(down=down, weight=self._matrix(projection.weight, projection.bias))
+        has_down = projection.down is not None
+        return _Projected(
+            down=self._matrix(projection, "down", None) if has_down else _Matrix(),
+            weight=self._matrix(projection, "weight", projection.bias),
+        )
 
     def _linear(self, linear: nn.Linear) -> _Matrix:
-        return self._matrix(linear.weight, linear.bias)
+        return self._matrix(linear, "weight", linear.bias)
 
-    def _matrix(self, weight: Tensor, bias: Tensor | None) -> _Matrix:
-        width, inner = weight.shape
-        at = None if bias is None else self._at(bias)
-        return _Matrix(weight=self._at(weight), bias=at, width=width, inner=inner)
+    def _matrix(self, module: nn.Module, name: str, bias: Tensor | None) -> _Matrix:
+        numbers = self._numbers[module, name]
+        width, inner = numbers.stored.shape
+        return _Matrix(
+            weight=self._at(numbers.stored),
+            bias=None if bias is None else self._at(bias),
+            scales=None if numbers.scales is None else self._at(numbers.scales),
+            width=width,
+            inner=inner,
+        )
 
     def _norm(self, norm: nn.Module) -> _Norm:
         weight, bias = (getattr(norm, name, None) for name in ("weight", "bias"))

@@ -57,9 +57,12 @@ class Trial {
   int won_ = 0, calls_ = 0;
 };
 
-inline Trial &trial() {
-  static Trial trial;
-  return trial;
+// Of what is read in a call.
+enum Kind { STORED, WEIGHTS };
+
+inline Trial &trial(Kind kind) {
+  static Trial trials[2];
+  return trials[kind];
 }
 
 // What is to be fetched, in bytes of whole lines. Much at once would wait for each other, and the

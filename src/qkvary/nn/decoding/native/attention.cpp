@@ -37,7 +37,9 @@ struct Call {
   int64_t table_stride;
   int64_t threads;
   int64_t narrow;  // Whether query and output are bfloat16; they are floats otherwise.
-  double scale;    // Of scores that are powers of two.
+  const float *bias;  // [batch, groups, rows, tokens], added to scaled scores; null for none.
+  int64_t rounded;    // Whether the query's numbers are those of bfloat16.
+  double scale;       // Of scores that are powers of two.
 };
 
 }  // extern "C"
@@ -81,13 +83,13 @@ struct Sizes {
     paired = call.storage == BFLOAT16 && call.half == 0 && call.key.dim % (2 * W) == 0 &&
              call.value.dim % (2 * W) == 0;
 #if defined(QKVARY_TILES)
-    tiled = paired && call.narrow && call.rows > 1 && tiles::granted();
+    tiled = paired && call.rounded && call.rows > 1 && tiles::granted();
     if (tiled) tile = tiles::TOKENS;
 #else
     tiled = false;
 #endif
 #if defined(QKVARY_PAIRS)
-    dotted = paired && call.narrow && !tiled;
+    dotted = paired && call.rounded && !tiled;
 #else
     dotted = false;
 #endif
@@ -246,6 +248,19 @@ struct Task {
     }
   }
 
+  // Adds a bias to scores on their scale.
+  template <int R, bool TOKENS_FIRST = false>
+  void add_bias(float *scores, int64_t first_row, const Tile &tile) const {
+    constexpr int C = TOKENS_FIRST ? 1 : W / R;
+    const int64_t head = batch * call.groups + group;
+    for (int r = 0; r < R && first_row + r < call.rows; ++r) {
+      const float *bias = call.bias + (head * call.rows + first_row + r) * call.tokens + tile.first;
+      float *to = scores + r * C;
+      for (int64_t t = 0; t < tile.count; t += C, to += R * C)
+        for (int64_t c = 0; c < std::min<int64_t>(C, tile.count - t); ++c) to[c] += bias[t + c];
+    }
+  }
+
   void rescale(float *output, float factor) const {
     if (factor == 1.0f) return;
     for (int64_t c = 0; c < sizes.value_width; c += W) store(output + c, load(output + c) * factor);
@@ -261,9 +276,11 @@ struct Task {
     Vec change;
     float *weights = scratch.weights, scale = call.scale;
     tiles::score<R>(scores, narrow, tile.keys, tile.key_stride, call.key.dim, tile.with_scores);
-    if (tile.cut) {
+    if (tile.cut || call.bias) {
       for (int64_t i = 0; i < tiles::TOKENS * R; i += W) store(scores + i, load(scores + i) * scale);
-      hide<R, true>(scores, first_row, tile, tiles::TOKENS), scale = 1;
+      scale = 1;
+      if (call.bias) add_bias<R, true>(scores, first_row, tile);
+      if (tile.cut) hide<R, true>(scores, first_row, tile, tiles::TOKENS);
     }
     if (running.update<R, true>(weights, scores, scale, tiles::TOKENS, change, tile.with_softmax, 1))
       for (int r = 0; r < R; ++r) rescale(outputs + r * sizes.value_width, change[r]);
@@ -320,11 +337,12 @@ struct Task {
                      tile.with_scores);
     // Queries of two channels to a word do not hold the scale.
     float *weights = scratch.weights, scale = std::is_same_v<P, Numbers> ? 1.0f : call.scale;
-    if (tile.cut && scale != 1.0f) {
+    if ((tile.cut || call.bias) && scale != 1.0f) {
       for (int64_t i = 0; i < G * R * tokens; i += W) store(scores + i, load(scores + i) * scale);
       scale = 1.0f;
     }
     for (int g = 0; g < G; ++g, scores += R * tokens, weights += R * tokens, outputs += R * width) {
+      if (call.bias) add_bias<R>(scores, first_row + g * R, tile);
       if (tile.cut) hide<R>(scores, first_row + g * R, tile, tokens);
       if (running[g].update<R>(weights, scores, scale, tokens, change, tile.with_softmax, G - g))
         for (int r = 0; r < R; ++r) rescale(outputs + r * width, change[r * (W / R)]);
@@ -555,7 +573,7 @@ struct Plan {
         rows((sizes.row_blocks - 1) * sizes.block + sizes.rows_of(given, sizes.row_blocks - 1)),
         tasks(given.batch * given.groups * blocks), query_size(rows * sizes.key_width),
         partial_size(round_up(rows * (sizes.value_width + 2))), ranges(threads()), parts(tasks),
-        tries_(trial().chosen() < 0 && sizes.whole && bytes() >= Trial::WORTH),
+        tries_(trial(STORED).chosen() < 0 && sizes.whole && bytes() >= Trial::WORTH),
         next_(new std::atomic<int64_t>[ranges]) {
     static thread_local Kept kept;
     const int64_t heads = call.batch * call.groups;
@@ -591,7 +609,7 @@ struct Plan {
       for (int64_t i; (i = next_[range].fetch_add(1)) < end;) {
         const int64_t head = i / blocks, first = i % blocks * sizes.span;
         const Task task{call, sizes, scratch, head / call.groups, head % call.groups};
-        const int way = tries_ ? Trial::turn(i) : std::max(0, trial().chosen());
+        const int way = tries_ ? Trial::turn(i) : std::max(0, trial(STORED).chosen());
         const auto start = tries_ ? Clock::now() : Clock::time_point();
         const int64_t read =
             run_block<S>(task, queries + head * query_size, first,
@@ -611,7 +629,7 @@ struct Plan {
 
   void finish() const {
     if (tries_ && read_[0] && read_[1])
-      trial().count(1.0 * spent_[0] / read_[0], 1.0 * spent_[1] / read_[1]);
+      trial(STORED).count(1.0 * spent_[0] / read_[0], 1.0 * spent_[1] / read_[1]);
     for (int64_t head = 0; head < call.batch * call.groups; ++head) {
       const int64_t first = head * call.rows * call.value.dim;
       const Partial *own = parts.data() + head * blocks;
@@ -648,9 +666,9 @@ extern "C" {
 int64_t qkvary_call_size() { return sizeof(Call); }
 
 // Which of the reaches is taken, or -1 while both are still tried; and to decide that, for tests.
-int64_t qkvary_reach() { return trial().chosen(); }
+int64_t qkvary_reach() { return trial(STORED).chosen(); }
 
-void qkvary_pin_reach(int64_t way) { trial().pin(way); }
+void qkvary_pin_reach(int64_t way) { trial(STORED).pin(way), trial(WEIGHTS).pin(way); }
 
 int64_t qkvary_decode(const Call *call) {
   try {

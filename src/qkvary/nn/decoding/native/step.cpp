@@ -9,15 +9,11 @@
 #include <optional>
 
 #include "attention.cpp"
+#include "matrix.h"
 
 extern "C" {
 
 // All structures are mirrored field by field in step.py.
-
-struct Matrix {  // [width, inner], contiguous, of the network's type; null where there is none.
-  const void *weight, *bias;
-  int64_t width, inner;
-};
 
 struct Norm {
   const void *weight, *bias;  // Null where there is none.
@@ -49,8 +45,8 @@ struct Layer {
 struct Step {
   const Layer *layers;
   int64_t num_layers, rows, width, storage, threads;
-  const void *embedding;
-  int64_t vocabulary;
+  int64_t bytes;  // Of all weights.
+  Matrix embedding;
   const void *positions;             // A table like the embedding's; null for none.
   const int64_t *tokens, *position;  // Of each row.
   int64_t index;                      // Of the new tokens among those stored.
@@ -63,26 +59,20 @@ struct Step {
 
 namespace {
 
-constexpr int64_t BAND = 4;  // Outputs computed together, so that additions do not wait.
-
-inline float sum(Vec v) {
-  float s[W];
-  std::memcpy(s, &v, sizeof s);
-  for (int n = W / 2; n; n /= 2)
-    for (int i = 0; i < n; ++i) s[i] += s[i + n];
-  return s[0];
-}
+// A thread among those of a step.
+struct Seat {
+  int64_t thread, threads;
+  int64_t layer = 0;  // Where it is.
+};
 
 // Waits until all threads of a step have come, again and again. Parts of a step are too short for
 // a thread to sleep in between, but not for one to give way.
 class Meeting {
  public:
-  explicit Meeting(int64_t all) : all_(all) {}
-
-  void wait() {
-    if (all_ == 1) return;
+  void wait(int64_t all) {
+    if (all == 1) return;
     const int64_t round = round_.load(std::memory_order_acquire);
-    if (come_.fetch_add(1, std::memory_order_acq_rel) + 1 == all_) {
+    if (come_.fetch_add(1, std::memory_order_acq_rel) + 1 == all) {
       come_.store(0, std::memory_order_relaxed);
       round_.store(round + 1, std::memory_order_release);
       return;
@@ -92,84 +82,54 @@ class Meeting {
   }
 
  private:
-  const int64_t all_;
   std::atomic<int64_t> come_{0}, round_{0};
 };
 
-// What a thread does of n equal things.
-struct Share {
-  int64_t first, last;
+// Which reach the products of a step take, and the times of both while that is tried, by turns of
+// layers.
+class Pace {
+ public:
+  explicit Pace(bool tries) : tries_(tries && trial(WEIGHTS).chosen() < 0) {}
 
-  Share(int64_t n, int64_t thread, int64_t threads)
-      : first(n * thread / threads), last(n * (thread + 1) / threads) {}
+  // The first thread's time counts.
+  template <class F>
+  void run(const Seat &seat, int64_t weights, const F &product) {
+    const int way = tries_ ? seat.layer % CHOICES : std::max(0, trial(WEIGHTS).chosen());
+    if (!tries_ || seat.thread) return product(REACHES[way]);
+    const auto start = Clock::now();
+    product(REACHES[way]);
+    spent_[way] += (Clock::now() - start).count(), read_[way] += weights;
+  }
+
+  void finish() const {
+    if (tries_ && read_[0] > 0 && read_[1] > 0)
+      trial(WEIGHTS).count(spent_[0] / read_[0], spent_[1] / read_[1]);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const bool tries_;
+  double spent_[CHOICES] = {}, read_[CHOICES] = {};
 };
 
-// y = W x + b for N rows of x, of `band` outputs.
-template <int N, class S>
-void multiply_band(const S *weight, int64_t inner, int64_t band, const float *x, int64_t x_stride,
-                   float *y, int64_t y_stride) {
-  Vec sums[BAND][N] = {};
-  const int64_t whole = inner / W * W;
-  const auto add = [&](int64_t outputs) {
-    for (int64_t c = 0; c < whole; c += W) {
-      Vec in[N];
-      for (int n = 0; n < N; ++n) in[n] = load(x + n * x_stride + c);
-      for (int64_t o = 0; o < outputs; ++o) {
-        __builtin_prefetch(weight + (o + 2 * BAND) * inner + c);
-        const Vec w = load(weight + o * inner + c);
-        for (int n = 0; n < N; ++n) sums[o][n] += w * in[n];
-      }
-    }
-  };
-  // A number that is known lets the sums stay in registers.
-  if (band == BAND) add(BAND);
-  else for (int64_t o = 0; o < band; ++o) {
-    for (int64_t c = 0; c < whole; c += W) {
-      const Vec w = load(weight + o * inner + c);
-      for (int n = 0; n < N; ++n) sums[o][n] += w * load(x + n * x_stride + c);
-    }
-  }
-  for (int64_t o = 0; o < band; ++o)
-    for (int n = 0; n < N; ++n) {
-      float total = sum(sums[o][n]);
-      for (int64_t c = whole; c < inner; ++c)
-        total += to_float(weight[o * inner + c]) * x[n * x_stride + c];
-      y[n * y_stride + o] = total;
-    }
-}
-
-template <class S>
-void multiply(const Matrix &m, const float *x, float *y, int64_t rows, Share share) {
-  const S *weight = static_cast<const S *>(m.weight);
-  const S *bias = static_cast<const S *>(m.bias);
-  for (int64_t o = share.first; o < share.last; o += BAND) {
-    const int64_t band = std::min(BAND, share.last - o);
-    const S *from = weight + o * m.inner;
-    for (int64_t row = 0; row < rows;) {
-      const float *in = x + row * m.inner;
-      float *out = y + row * m.width + o;
-      if (rows - row >= 4) {
-        multiply_band<4>(from, m.inner, band, in, m.inner, out, m.width), row += 4;
-      } else if (rows - row >= 2) {
-        multiply_band<2>(from, m.inner, band, in, m.inner, out, m.width), row += 2;
-      } else {
-        multiply_band<1>(from, m.inner, band, in, m.inner, out, m.width), row += 1;
-      }
-    }
-    if (bias)
-      for (int64_t row = 0; row < rows; ++row)
-        for (int64_t k = 0; k < band; ++k) y[row * m.width + o + k] += to_float(bias[o + k]);
-  }
+// Sums that do not wait for each other.
+template <class F>
+double add_up(int64_t n, const F &term) {
+  double sums[8] = {};
+  int64_t c = 0;
+  for (; c + 8 <= n; c += 8)
+    for (int i = 0; i < 8; ++i) sums[i] += term(c + i);
+  for (; c < n; ++c) sums[0] += term(c);
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return total;
 }
 
 template <class S>
 void normalise(const Norm &norm, const float *x, float *y, int64_t width) {
-  double mean = 0, square = 0;
-  if (norm.kind == 1) {
-    for (int64_t c = 0; c < width; ++c) mean += x[c];
-    mean /= width;
-  }
-  for (int64_t c = 0; c < width; ++c) square += (x[c] - mean) * (x[c] - mean);
+  const double mean = norm.kind == 1 ? add_up(width, [&](int64_t c) { return x[c]; }) / width : 0;
+  const double square = add_up(width, [&](int64_t c) { return (x[c] - mean) * (x[c] - mean); });
   const double factor = 1.0 / std::sqrt(square / width + norm.epsilon);
   const S *weight = static_cast<const S *>(norm.weight);
   const S *bias = static_cast<const S *>(norm.bias);
@@ -262,16 +222,17 @@ struct Buffers {
 template <class S>
 class Walk {
  public:
-  Walk(const Step &step, Buffers &buffers, Meeting &meeting)
-      : step_(step), rows_(step.rows), to_(buffers), meeting_(meeting) {}
+  Walk(const Step &step, Buffers &buffers)
+      : step_(step), rows_(step.rows), to_(buffers), pace_(step.bytes >= Trial::WORTH) {}
 
   // Every thread walks through all of it.
-  void run(int64_t thread) {
-    if (thread == 0) embed();
-    for (int64_t l = 0; l < step_.num_layers; ++l) visit(step_.layers[l], thread);
-    if (thread == 0) norm(step_.final_norm, to_.x, to_.normed);
-    meet();
-    apply(step_.head, to_.normed, step_.logits, thread);
+  void run(Seat seat) {
+    if (seat.thread == 0) embed();
+    for (; seat.layer < step_.num_layers; ++seat.layer) visit(step_.layers[seat.layer], seat);
+    if (seat.thread == 0) norm(step_.final_norm, to_.x, to_.normed);
+    meet(seat);
+    apply(step_.head, to_.normed, step_.logits, seat);
+    if (seat.thread == 0) pace_.finish();
   }
 
   bool failed() const { return failed_; }
@@ -280,15 +241,30 @@ class Walk {
   const Step &step_;
   const int64_t rows_;
   Buffers &to_;
-  Meeting &meeting_;
+  Pace pace_;
+  Meeting meeting_;
   std::optional<Plan> plan_;
   Call call_;
   std::atomic<bool> failed_{false};
 
-  void meet() { meeting_.wait(); }
+  void meet(const Seat &seat) { meeting_.wait(seat.threads); }
 
-  void apply(const Matrix &m, const float *x, float *y, int64_t thread) {
-    multiply<S>(m, x, y, rows_, Share(m.width, thread, step_.threads));
+  // A thread's outputs of a matrix, as whole vectors.
+  struct Part {
+    int64_t first, last;
+  };
+  static Part part(const Matrix &m, const Seat &seat) {
+    const int64_t vectors = (m.width + W - 1) / W;
+    return {vectors * seat.thread / seat.threads * W,
+            std::min(m.width, vectors * (seat.thread + 1) / seat.threads * W)};
+  }
+
+  void apply(const Matrix &m, const float *x, float *y, const Seat &seat) {
+    const Part own = part(m, seat);
+    pace_.run(seat, (own.last - own.first) * m.inner, [&](Reach reach) {
+      if (m.scales) multiply<int8_t, S>(m, own.first, own.last, x, y, rows_, reach);
+      else multiply<S, S>(m, own.first, own.last, x, y, rows_, reach);
+    });
   }
 
   void norm(const Norm &n, const float *x, float *y) {
@@ -301,32 +277,33 @@ class Walk {
   }
 
   void embed() {
-    const S *table = static_cast<const S *>(step_.embedding);
     const S *positions = static_cast<const S *>(step_.positions);
-    for (int64_t row = 0; row < rows_; ++row)
-      for (int64_t c = 0; c < step_.width; ++c) {
-        float value = to_float(table[step_.tokens[row] * step_.width + c]);
-        if (positions) value += to_float(positions[step_.position[row] * step_.width + c]);
-        to_.x[row * step_.width + c] = value;
-      }
+    for (int64_t row = 0; row < rows_; ++row) {
+      float *to = to_.x + row * step_.width;
+      read_row<S>(step_.embedding, step_.tokens[row], to);
+      if (positions)
+        for (int64_t c = 0; c < step_.width; ++c)
+          to[c] += to_float(positions[step_.position[row] * step_.width + c]);
+    }
   }
 
-  void visit(const Layer &layer, int64_t thread) {
-    if (thread == 0 && !layer.post) norm(layer.attention_norm, to_.x, to_.normed);
-    meet();
-    attend(layer, layer.post ? to_.x : to_.normed, thread);
-    meet();
-    apply(layer.out, to_.mixed, to_.change, thread);
-    meet();
-    if (thread == 0) {
+  void visit(const Layer &layer, const Seat &seat) {
+    const bool leads = seat.thread == 0;
+    if (leads && !layer.post) norm(layer.attention_norm, to_.x, to_.normed);
+    meet(seat);
+    attend(layer, layer.post ? to_.x : to_.normed, seat);
+    meet(seat);
+    apply(layer.out, to_.mixed, to_.change, seat);
+    meet(seat);
+    if (leads) {
       add_change();
       if (layer.post) norm(layer.attention_norm, to_.x, to_.x);
       else norm(layer.feed_forward_norm, to_.x, to_.normed);
     }
-    meet();
-    feed_forward(layer, layer.post ? to_.x : to_.normed, thread);
-    meet();
-    if (thread == 0) {
+    meet(seat);
+    feed_forward(layer, layer.post ? to_.x : to_.normed, seat);
+    meet(seat);
+    if (leads) {
       add_change();
       if (layer.post) norm(layer.feed_forward_norm, to_.x, to_.x);
     }
@@ -336,10 +313,10 @@ class Walk {
     for (int64_t i = 0; i < rows_ * step_.width; ++i) to_.x[i] += to_.change[i];
   }
 
-  void feed_forward(const Layer &layer, const float *x, int64_t thread) {
-    apply(layer.up, x, to_.inner, thread);
-    if (layer.gate.weight) apply(layer.gate, x, to_.gate, thread);
-    const Share own(layer.up.width, thread, step_.threads);
+  void feed_forward(const Layer &layer, const float *x, const Seat &seat) {
+    apply(layer.up, x, to_.inner, seat);
+    if (layer.gate.weight) apply(layer.gate, x, to_.gate, seat);
+    const Part own = part(layer.up, seat);
     for (int64_t row = 0; row < rows_; ++row) {
       const int64_t at = row * layer.up.width + own.first;
       const float *beside = (layer.gate.weight ? to_.gate : to_.inner) + at;
@@ -348,27 +325,27 @@ class Walk {
         return layer.activation == 1 ? gelu(v) : v * silu(gate);
       });
     }
-    meet();
-    apply(layer.down, to_.inner, to_.change, thread);
+    meet(seat);
+    apply(layer.down, to_.inner, to_.change, seat);
   }
 
-  void attend(const Layer &layer, float *x, int64_t thread) {
+  void attend(const Layer &layer, float *x, const Seat &seat) {
     for (int i = 0; i < 3; ++i) {
       const Projected &source = layer.sources[i];
       if (!source.weight.weight) continue;
       const float *in = x;
       if (source.down.weight) {
-        apply(source.down, x, to_.latent, thread);
-        meet();
+        apply(source.down, x, to_.latent, seat);
+        meet(seat);
         in = to_.latent;
       }
-      apply(source.weight, in, to_.sources[i], thread);
+      apply(source.weight, in, to_.sources[i], seat);
       // The next one writes its own latent to the same place.
-      if (source.down.weight) meet();
+      if (source.down.weight) meet(seat);
     }
-    meet();
-    if (thread == 0) prepare(layer, x);
-    meet();
+    meet(seat);
+    if (seat.thread == 0) prepare(layer, x);
+    meet(seat);
     if (!failed_) {
       try {
         Scratch scratch(plan_->sizes);
@@ -377,8 +354,8 @@ class Walk {
         failed_ = true;
       }
     }
-    meet();
-    if (thread == 0 && !failed_) finish(layer);
+    meet(seat);
+    if (seat.thread == 0 && !failed_) finish(layer);
   }
 
   // Stores what is new and makes the queries.
@@ -400,6 +377,12 @@ class Walk {
       const int64_t at = layer.turns_by_index ? step_.index : step_.position[row];
       turn_heads(layer, query, layer.queries, dim, at, 1.0f);
     }
+    if (layer.attention.rounded)
+      for (int64_t i = 0; i < rows_ * layer.queries * dim; ++i) {
+        Bfloat16 rounded;
+        put(&rounded, to_.query[i]);
+        to_.query[i] = to_float(rounded);
+      }
     call_ = layer.attention;
     call_.query = to_.query, call_.output = to_.mixed;
     call_.threads = step_.threads;
@@ -440,28 +423,9 @@ class Walk {
 };
 
 template <class S>
-int64_t walk(const Step &given, Buffers &buffers) {
-  Step step = given;
-  // Threads are asked for before the walk begins, which has to know how many came.
-  std::vector<std::thread> others;
-  std::atomic<Walk<S> *> start{nullptr};
-  const auto wait = [&start](int64_t thread) {
-    Walk<S> *found;
-    while (!(found = start.load(std::memory_order_acquire))) std::this_thread::yield();
-    found->run(thread);
-  };
-  try {
-    others.reserve(given.threads);
-    for (int64_t i = 1; i < given.threads; ++i) others.emplace_back(wait, i);
-  } catch (const std::exception &) {
-    // Those that came share the work: there was no room for more, or the system gave none.
-  }
-  step.threads = static_cast<int64_t>(others.size()) + 1;
-  Meeting meeting(step.threads);
-  Walk<S> all(step, buffers, meeting);
-  start.store(&all, std::memory_order_release);
-  all.run(0);
-  for (std::thread &other : others) other.join();
+int64_t walk(const Step &step, Buffers &buffers) {
+  Walk<S> all(step, buffers);
+  team().run(step.threads, [&](int64_t thread, int64_t threads) { all.run({thread, threads}); });
   return all.failed();
 }
 
@@ -475,7 +439,7 @@ int64_t qkvary_layer_size() { return sizeof(Layer); }
 int64_t qkvary_step(const Step *step) {
   static thread_local Buffers buffers;
   for (int64_t row = 0; row < step->rows; ++row)
-    if (step->tokens[row] < 0 || step->tokens[row] >= step->vocabulary) return 2;
+    if (step->tokens[row] < 0 || step->tokens[row] >= step->embedding.width) return 2;
   try {
     buffers.fit(*step);
     if (step->storage == FLOAT32) return walk<float>(*step, buffers);

@@ -1,0 +1,120 @@
+"""Weights of 8 bits: codes of a network's matrices, with a scale for each 64 numbers of a row.
+
+Codes and scales take the place of the numbers, which are made again whenever a layer reads them; a
+native step reads the codes. Knows which parameters are matrices; how codes are made is known by
+``cache_codes``.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int8
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from qkvary.nn.cache_codes import check_finite, dequantize_tokens, quantize_tokens
+from qkvary.nn.language_model import LanguageModel
+
+BITS = 8
+GROUP = 64
+"""Numbers of a row that share a scale; the last of a row may be fewer."""
+
+
+class Numbers(NamedTuple):
+    """A parameter as it is stored."""
+
+    module: nn.Module
+    """Whose it is."""
+    name: str
+    """Its name there."""
+    stored: Tensor
+    """Its numbers, or their codes."""
+    scales: Float[Tensor, "width groups"] | None
+    """The scales of codes, each for ``GROUP`` of a row."""
+    dtype: torch.dtype
+    """The type of the numbers that a layer reads."""
+
+
+class Dequantized(nn.Module):
+    """Makes numbers of codes; the parametrization of a parameter."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        """Take note of the type of the numbers."""
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(
+        self, codes: Int8[Tensor, "width inner"], scales: Float[Tensor, "width groups"]
+    ) -> Float[Tensor, "width inner"]:
+        """Return the numbers."""
+        wide = torch.promote_types(self.dtype, torch.float32)
+        numbers = torch.empty(1, 1, *codes.shape, dtype=wide, device=codes.device)
+        bits = codes.view(torch.uint8)[None, None]
+        dequantize_tokens(bits, scales[None, None], BITS, GROUP, numbers)
+        return numbers[0, 0].to(self.dtype)
+
+    def right_inverse(
+        self, weight: Float[Tensor, "width inner"]
+    ) -> tuple[Int8[Tensor, "width inner"], Float[Tensor, "width groups"]]:
+        """Return the codes and scales of numbers."""
+        codes, scales = quantize_tokens(weight[None, None], BITS, GROUP)
+        return codes[0, 0].contiguous().view(torch.int8), scales[0, 0]
+
+
+@torch.no_grad()
+def quantize_weights(model: LanguageModel) -> LanguageModel:
+    """Keep codes of 8 bits in place of the matrices of a network, which then only decodes.
+
+    Norms, biases, position tables and an embedding that is not the head stay as they are: few of
+    their numbers are read for a token. Cast and move the network before.
+
+    Args:
+        model: The network, in evaluation mode.
+
+    Returns:
+        The network itself.
+
+    Raises:
+        ValueError: if it is training, has 8 bits already, or has numbers that no scale holds.
+    """
+    if model.training:
+        raise ValueError("expected a network in evaluation mode, got one that is training")
+    if any(numbers.scales is not None for numbers in find_numbers(model)):
+        raise ValueError("expected weights of floats, got a network with weights of 8 bits")
+    found = list(_matrices(model))
+    check_finite((getattr(module, name) for module, name in found), "weights")
+    for module, name in found:
+        weight = getattr(module, name)
+        weight.requires_grad_(requires_grad=False)
+        # Unsafe because codes have another type than the numbers.
+        parametrize.register_parametrization(module, name, Dequantized(weight.dtype), unsafe=True)
+    return model
+
+
+def find_numbers(model: nn.Module) -> Iterator[Numbers]:
+    """Yield every parameter of a network as it is stored; the embedding of one comes first."""
+    for module in list(model.modules()):
+        if isinstance(module, parametrize.ParametrizationList):
+            continue
+        kept = getattr(module, "parametrizations", {})
+        for name, part in kept.items():
+            (dequantized,) = part
+            yield Numbers(module, name, part.original0, part.original1, dequantized.dtype)
+        for name, part in module.named_parameters(recurse=False):
+            yield Numbers(module, name, part, None, part.dtype)
+
+
+def _matrices(model: LanguageModel) -> Iterator[tuple[nn.Module, str]]:
+    """Yield the parameters that a step reads as a whole."""
+    yield model, model.output_name
+    for block in model.stack.blocks:
+        for projection in block.attention.projections.values():
+            if projection.down is not None:
+                yield projection, "down"
+            yield projection, "weight"
+        yield block.attention.o_proj, "weight"
+        feed_forward = block.feed_forward
+        for linear in (feed_forward.up, feed_forward.gate, feed_forward.down):
+            if linear is not None:
+                yield linear, "weight"

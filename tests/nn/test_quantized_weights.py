@@ -1,0 +1,130 @@
+"""Weights of 8 bits: how far numbers and losses move, what is kept, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.models import save_model
+from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.quantized_weights import GROUP, find_numbers, quantize_weights
+from qkvary.storage.errors import UsageError
+from tests.contracts.variant_cases import randomize
+
+
+def make(*, tied: bool = True, dtype: torch.dtype = torch.float32) -> LanguageModel:
+    """A network whose rows end within a group of weights that share a scale."""
+    attention = AttentionConfig(
+        d_model=68, num_heads=4, variant=parse_variant("Q-K[d/4]=V"), causal=True
+    )
+    config = LanguageModelConfig(
+        attention=attention,
+        block=BlockConfig(d_ff=131, activation="swiglu"),
+        num_layers=2,
+        vocabulary=29,
+        max_tokens=17,
+        positions="learned",
+        tied_head=tied,
+    )
+    model = LanguageModel(config).eval()
+    randomize(model, seed=3)
+    return model.to(dtype)
+
+
+def numbers_of(model: LanguageModel) -> dict[str, Tensor]:
+    """Every parameter as layers read it."""
+    return {
+        f"{index}.{one.name}": getattr(one.module, one.name).detach().double()
+        for index, one in enumerate(find_numbers(model))
+    }
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_weight_moves_by_half_a_step_at_most(tied: bool) -> None:
+    model = make(tied=tied)
+    before = {id(one.module): {} for one in find_numbers(model)}
+    for one in find_numbers(model):
+        before[id(one.module)][one.name] = one.stored.detach().double().clone()
+    quantize_weights(model)
+    kept = list(find_numbers(model))
+    assert sum(one.scales is not None for one in kept) == 1 + 2 * 7
+    for one in kept:
+        own = before[id(one.module)][one.name]
+        found = getattr(one.module, one.name).detach().double()
+        if one.scales is None:
+            assert torch.equal(found, own)
+            continue
+        for first in range(0, own.shape[1], GROUP):
+            group = own[:, first : first + GROUP]
+            half = group.abs().amax(dim=1, keepdim=True) / 127 / 2
+            off = (found[:, first : first + GROUP] - group).abs()
+            # A scale and a product are rounded to 24 bits.
+            assert (off <= half * (1 + 2**-15)).all()
+        assert one.stored.dtype == torch.int8
+        assert one.stored.shape == own.shape
+
+
+def test_what_is_kept_takes_a_little_more_than_a_quarter() -> None:
+    model = make()
+    matrices = sum(one.stored.numel() for one in find_numbers(model) if one.stored.ndim == 2)
+    learned = model.position_embedding
+    assert learned is not None
+    matrices -= learned.numel()
+    quantize_weights(model)
+    kept = [one for one in find_numbers(model) if one.scales is not None]
+    assert sum(one.stored.nbytes for one in kept) == matrices
+    scales = sum(one.scales.nbytes for one in kept if one.scales is not None)
+    assert scales == sum(4 * one.stored.shape[0] * -(-one.stored.shape[1] // GROUP) for one in kept)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-k"])
+def test_the_networks_of_the_package_say_the_same(name: str) -> None:
+    """Losses and divergences on a text that both continue well, measured, with room for a third."""
+    loaded = load_checkpoint(name)
+    assert loaded.tokenizer is not None
+    text = (
+        "Once upon a time there was a little girl named Lily. She loved to play outside in the "
+        "park. One day she saw a big red ball. She wanted to play with it, but it was too high."
+    )
+    tokens = torch.tensor([loaded.tokenizer.encode(text)])
+    with torch.inference_mode():
+        exact = loaded.network(tokens).double().log_softmax(dim=-1)[0]
+        quantize_weights(loaded.network)
+        rounded = loaded.network(tokens).double().log_softmax(dim=-1)[0]
+    divergence = (exact.exp() * (exact - rounded)).sum(dim=-1)
+    assert 0 < divergence.median() < MOST_DIVERGENCE
+    right = tokens[0, 1:, None]
+    change = (exact[:-1].gather(1, right) - rounded[:-1].gather(1, right)).mean()
+    assert abs(change) < MOST_LOSS
+
+
+MOST_DIVERGENCE, MOST_LOSS = 1e-3, 1e-2
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 2.0**121])
+def test_weights_without_a_scale_are_refused_and_stay(wrong: float) -> None:
+    model = make()
+    with torch.no_grad():
+        model.stack.blocks[1].feed_forward.down.weight[0, 0] = wrong
+    with pytest.raises(ValueError, match="expected finite weights, got NaN, infinity or a number"):
+        quantize_weights(model)
+    assert all(one.scales is None for one in find_numbers(model))
+
+
+def test_networks_that_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected a network in evaluation mode"):
+        quantize_weights(make().train())
+    model = quantize_weights(make())
+    with pytest.raises(ValueError, match="got a network with weights of 8 bits"):
+        quantize_weights(model)
+
+
+def test_codes_are_not_saved_as_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="expected one of float64, float32, bfloat16 and float16"):
+        save_model(tmp_path / "model", quantize_weights(make()))
+    assert not (tmp_path / "model").exists()
