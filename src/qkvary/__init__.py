@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from qkvary.nn.language_model import LanguageModel
     from qkvary.studies.study import Setting, Study
 
+    __version__: str
+
 __all__ = [
     "Attention",
     "KVCache",
@@ -60,6 +62,8 @@ _MODULES = {
 
 def __getattr__(name: str) -> object:
     """Load a public name on first use."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("qkvary")
     if name not in _MODULES:
         # With these, an interactive session suggests the nearest name.
         raise AttributeError(

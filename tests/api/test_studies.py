@@ -40,5 +40,5 @@ def test_runs_that_end_early_are_an_error(tmp_path: Path, monkeypatch: pytest.Mo
         return RunSummary(planned=4, missing=len(study.seeds), exit_code=4, message="no", **counts)
 
     monkeypatch.setattr("qkvary.api.studies.run", stop)
-    with pytest.raises(QkvaryError, match=r"^no; 1 of 4 runs are left, the same call resumes"):
+    with pytest.raises(QkvaryError, match=r"^no; 1 of 4 runs left, the same call resumes"):
         qk.run_study(toy_study((0,)), out=tmp_path)

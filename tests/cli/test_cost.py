@@ -209,7 +209,7 @@ def test_an_ascii_locale_is_answered_in_ascii(run_python: Runner) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nonsense"], "expected a named size, a configuration file"),
+        (["nonsense"], "got 'nonsense'; named sizes: lm-10m, gpt2, "),
         (["gpt-2"], "did you mean"),
         (["gpt2", "--variant", "Q-KK"], "did you mean"),
         (["gpt2", "--variant", "Q-K=V,MQA"], "got 'Q-K=V,MQA'"),

@@ -247,3 +247,41 @@ def test_the_shell_is_offered_names_without_torch(run_python: Runner) -> None:
     assert rest == ""
     for answer, (_, offered) in zip(answers, TYPED, strict=True):
         assert offered in answer.split()
+
+
+@pytest.mark.parametrize(
+    ("typed", "resumes"),
+    [
+        (("evaluate", "tiny"), False),
+        (("data", "show"), False),
+        (("data", "prepare"), True),
+        (("train", "lm-10m"), True),
+        (("study", "quickstart"), True),
+    ],
+)
+def test_only_what_is_stored_is_promised(
+    typed: tuple[str, ...],
+    resumes: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_run", interrupt)
+    assert main(typed) == 130
+    said = capsys.readouterr().err
+    assert said.startswith("qkvary: interrupted")
+    assert ("resumes where it stopped" in said) == resumes
+
+
+@pytest.mark.parametrize("columns", ["0", "-3", "many", ""])
+def test_columns_that_are_no_number_are_ignored(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["cost", "lm-10m"]) == 0
+    expected = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["cost", "lm-10m"]) == 0
+    assert capsys.readouterr().out == expected

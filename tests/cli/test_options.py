@@ -25,7 +25,7 @@ def test_other_seeds_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0-99999999", "1,2,5-10005", f"0-{10**30}"])
 def test_more_seeds_than_anyone_means_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"expected at most 10,000 seeds, got 1[0-9,]+$"):
+    with pytest.raises(UsageError, match=r"expected at most 1,000 seeds, got 1[0-9,]+$"):
         parse_seeds(text)
 
 
@@ -56,7 +56,11 @@ def test_options_select_a_part_of_a_study() -> None:
         ("swap", "Q-K=V", 3),
     }
     assert study.description.endswith("This is the part of task swap and variant Q-K=V.")
-    assert part.written == "--task swap --variant q,k=v"
+    assert part.typed("Quickstart", study) == "quickstart --task swap --variant q,k=v"
+    own = Part(protocol="clean", settings=("a b",))
+    assert own.typed("my studies/mine.py", study) == (
+        "'my studies/mine.py' --protocol clean --setting 'a b'"
+    )
     whole = {cell.run_key for cell in load_study("quickstart").cells()}
     zero = choose_study("quickstart", Part(tasks=("swap",), seeds="0"))
     assert {cell.run_key for cell in zero.cells()} <= whole

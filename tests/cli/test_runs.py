@@ -146,7 +146,8 @@ def test_report_counts_what_is_missing_and_names_what_is_damaged(
     document = json.loads(printed.out)
     assert document["summary"]["counts"]["done"] == 2
     assert document["summary"]["counts"]["failed"] == 1
-    assert document["summary"]["counts"]["missing"] == 3
+    assert document["summary"]["counts"]["damaged"] == 1
+    assert document["summary"]["counts"]["missing"] == 2
     assert {Path(name).name for name in document["files"]} == {"report.html", "report.md"}
     assert "record.json" in document["damage"][0]
     assert "record.json" in printed.err
@@ -240,3 +241,24 @@ def test_a_plan_downloads_nothing_and_says_what_is_missing(
     monkeypatch.setattr("qkvary.studies.catalog.load_study", lambda *_: other)
     assert main(["study", "made-up", "--out", str(tmp_path / "none"), "--dry-run"]) == 0
     assert "no estimate of the time: " in capsys.readouterr().out
+
+
+def test_a_folder_without_problems_says_so(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = study.cells()
+    fill(Store(tmp_path / "runs"), cells[0], 0.5)
+    for named, among in (((), "1 run"), (("made-up",), "6 runs")):
+        assert main(["status", *named, "--out", str(tmp_path / "runs"), "--problems"]) == 0
+        said = capsys.readouterr().out
+        assert said == f"no failed, diverged or damaged run among {among}\n"
+
+
+@pytest.mark.parametrize("json_output", [False, True])
+def test_a_report_without_runs_writes_nothing(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], json_output: bool
+) -> None:
+    typed = ["report", "made-up", "--out", str(tmp_path / "none"), *["--json"] * json_output]
+    assert main(typed) == 2
+    assert "got none: run `qkvary study made-up` first" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()

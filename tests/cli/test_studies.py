@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -21,3 +22,10 @@ def test_runs_of_two_settings_are_counted_once(capsys: pytest.CaptureFixture[str
     listed = {one["name"]: one["runs"] for one in json.loads(capsys.readouterr().out)["studies"]}
     assert listed["lm-dilution"] == 60
     assert len(load_study("lm-dilution").cells()) == 105
+
+
+def test_one_of_a_kind_is_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["studies"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"\b1 setting, ", printed)
+    assert not re.search(r"\b1 (variants|settings|seeds|runs)\b", printed)

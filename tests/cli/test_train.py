@@ -1,6 +1,7 @@
 """One command from a text to a network: trained, stopped, resumed, shown, continued."""
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,13 @@ def test_a_text_becomes_a_network_that_can_be_asked(
     assert str(page) in shown.out
     written = {path.suffix for path in page.parent.rglob("*.*")}
     assert written == {".html", ".md", ".csv", ".svg", ".png", ".pdf"}
-    network = shown.out.strip().splitlines()[-1].partition(": ")[2]
-    assert main(["generate", network, "the quick", "--tokens", "5"]) == 0
+    *_, network, following = shown.out.strip().splitlines()
+    assert main(["generate", network.partition(": ")[2], "the quick", "--tokens", "5"]) == 0
     assert capsys.readouterr().out.startswith("the quick")
+    title, _, command = following.partition(": ")
+    words = shlex.split(command)
+    assert (title, words[0]) == ("next", "qkvary")
+    assert main([*words[1:], "--tokens", "3"]) == 0
 
 
 def test_what_is_done_is_not_done_again(places: Path, capsys: pytest.CaptureFixture[str]) -> None:

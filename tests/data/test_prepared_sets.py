@@ -255,7 +255,7 @@ def test_one_text_beside_a_test_file_is_cut_by_position(tmp_path: Path) -> None:
         ({"a.txt": "a", "b.txt": "b"}, {"held_out": 1.5}, "a share between 0 and 1"),
         ({"a.txt": "a"}, {"held_out": 0.0}, "a share between 0 and 1"),
         ({"a.txt": "a"}, {"max_tokens": 0}, "at least one token"),
-        ({"a.txt": " "}, {}, "expected different documents to hold some out, got 0 files"),
+        ({"a.txt": " "}, {}, "expected a text, got an empty one in "),
         (
             {"a.jsonl": '{"text": "x"}'},
             {},
@@ -283,10 +283,13 @@ def test_choices_that_do_not_fit(
     assert message in str(caught.value)
 
 
-def test_a_text_that_was_changed_is_another_source(tmp_path: Path) -> None:
-    prepare(tmp_path, {"a.txt": "one", "b.txt": "two"})
+def test_a_text_that_was_changed_is_another_set(tmp_path: Path) -> None:
+    first = prepare(tmp_path, {"a.txt": "one", "b.txt": "two"})
+    second = prepare(tmp_path, {"a.txt": "six", "b.txt": "two"})
+    assert second.path != first.path
+    assert prepare(tmp_path, {"a.txt": "six", "b.txt": "two"}).path == second.path
     with pytest.raises(UsageError, match=r"another source: remove it, or .* `qkvary data prepare"):
-        prepare(tmp_path, {"a.txt": "six", "b.txt": "two"})
+        prepare(tmp_path, {"a.txt": "one", "b.txt": "two"}, held_out=0.3)
 
 
 def test_names_of_folders(cache: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The pages in a real Chromium, from a file, as a reader opens them."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,20 @@ def test_header_buttons_sort_their_table(
     page.keyboard.press("Enter")
     assert page.locator(f"#t-{table} th[aria-sort]").get_attribute("aria-sort") == "descending"
     assert cells.evaluate_all(NUMBERS) == sorted(values, reverse=True)
+
+
+def test_commands_are_whole_and_a_button_copies_them(open_page: Open, tmp_path: Path) -> None:
+    command = "qkvary train lm-10m --data " + "long/" * 200 + "mine.txt"
+    report = study_report(dataclasses.replace(make_summary(), commands=(command, "qkvary doctor")))
+    (tmp_path / "page.html").write_text(render_page(report), "utf-8")
+    page = open_page(tmp_path / "page.html", 390)
+    assert page.locator("pre.sh").text_content() == f"{command}\nqkvary doctor"
+    assert page.evaluate(OVERFLOW) == 0
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator(".copy").click()
+    page.get_by_text("Copied").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == f"{command}\nqkvary doctor"
 
 
 def test_odd_names_do_not_break_the_layout(open_page: Open, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from qkvary.analysis.measurement import DEFAULT_TOKENS, AnalysisSettings, analyze_network
 from qkvary.analysis.results import NetworkAnalysis
@@ -11,11 +10,12 @@ from qkvary.api.checkpoints import Checkpoint, open_checkpoint
 from qkvary.api.models import read_count
 from qkvary.api.results import Result
 from qkvary.reports.analysis import analysis_report
+from qkvary.storage.paths import StrPath, read_path
 
 
 def analyze(
     model: Checkpoint,
-    text: str | Path | Sequence[str | Path],
+    text: StrPath | Sequence[StrPath],
     *,
     tokens: int | str = DEFAULT_TOKENS,
     context: int | str | None = None,
@@ -40,9 +40,9 @@ def analyze(
         ResourceError: if this machine has no memory for a window.
     """
     loaded, name = open_checkpoint(model)
-    paths = [text] if isinstance(text, str | Path) else text
+    paths = text if isinstance(text, list | tuple) else [text]
     settings = AnalysisSettings(
-        text=tuple(Path(path).expanduser() for path in paths),
+        text=tuple(read_path(path, "a file or folder of texts") for path in paths),
         tokens=read_count(tokens),
         context=None if context is None else read_count(context),
         seed=seed,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
 from qkvary.api.models import load
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.paths import StrPath
 
-Checkpoint = str | Path | LoadedModel | tuple[LanguageModel, Tokenizer | None]
+Checkpoint = StrPath | LoadedModel | tuple[LanguageModel, Tokenizer | None]
 """A checkpoint by its name or path, or what ``qk.load`` returned."""
 
 
@@ -20,8 +21,8 @@ def open_checkpoint(model: Checkpoint) -> tuple[LoadedModel, str]:
         ValueError: if there is no such checkpoint, or it is not one.
         DamagedError: if the checkpoint is damaged.
     """
-    if isinstance(model, str | Path):
-        return load(model), str(model)
+    if isinstance(model, str | os.PathLike):
+        return load(model), os.fspath(model)
     if isinstance(model, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
         return LoadedModel(*model), "the given network"
     raise ValueError(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from qkvary.api.checkpoints import Checkpoint, open_checkpoint
 from qkvary.api.results import Result
 from qkvary.checkpoints.models import save_model
 from qkvary.conversions.draft import RewriteOptions
 from qkvary.conversions.rewriting import Rewriting, run_rewrite
 from qkvary.reports.conversion import conversion_report
+from qkvary.storage.paths import StrPath
 
 
 def convert(
@@ -18,7 +17,7 @@ def convert(
     *,
     layer: int | None = None,
     seed: int = 0,
-    out: str | Path | None = None,
+    out: StrPath | None = None,
 ) -> Result[Rewriting]:
     """Rewrite a network into another that computes the same, and say how much logits differ.
 
@@ -39,5 +38,5 @@ def convert(
     loaded, name = open_checkpoint(model)
     made = run_rewrite(rewrite, loaded.network, RewriteOptions(layer=layer, seed=seed))
     if out is not None:
-        save_model(Path(out).expanduser(), made.network, loaded.tokenizer)
+        save_model(out, made.network, loaded.tokenizer)
     return Result(made, conversion_report(made, name))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from qkvary.api.models import Configured, Labels, find_model, read_count, read_labels
 from qkvary.api.results import Result
 from qkvary.arch.models import Model
@@ -11,10 +9,11 @@ from qkvary.arch.networks import Network
 from qkvary.costs.comparison import CostComparison, compare_model
 from qkvary.costs.formats import parse_format
 from qkvary.reports.cost import cost_report
+from qkvary.storage.paths import StrPath
 
 
 def cost(
-    model: str | Path | Model | Network | Configured,
+    model: StrPath | Model | Network | Configured,
     variants: Labels = (),
     *,
     context: int | str | None = None,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from qkvary.arch.labels import as_label
@@ -12,6 +12,7 @@ from qkvary.arch.networks import Network
 from qkvary.arch.variants import AnyVariant
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.data.model_configs import resolve_model
+from qkvary.storage.paths import StrPath
 from qkvary.text.units import parse_count, parse_share
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ Labels = str | AnyVariant | Sequence[str | AnyVariant]
 
 
 def load(
-    checkpoint: str | Path,
+    checkpoint: StrPath,
     *,
     tokenizer: str | None = None,
     device: str = "cpu",
@@ -58,22 +59,21 @@ def load(
         DamagedError: if it is damaged.
         UnsafeError: if it is a pickle, which could run code.
     """
-    path = Path(checkpoint).expanduser()
-    loaded = load_checkpoint(path)
+    loaded = load_checkpoint(checkpoint)
     if tokenizer is not None:
-        loaded, _ = require_tokenizer(loaded, path, tokenizer)
+        loaded, _ = require_tokenizer(loaded, checkpoint, tokenizer)
     return loaded.to(device, dtype)
 
 
-def find_model(given: str | Path | Model | Network | Configured) -> Model:
+def find_model(given: StrPath | Model | Network | Configured) -> Model:
     """Return the model that is given by its name, file or hub id, as a value, or as a network.
 
     Raises:
         ValueError: if there is none, or its configuration cannot be read.
         DownloadError: if the hub cannot be reached.
     """
-    if isinstance(given, str | Path):
-        return resolve_model(str(given))
+    if isinstance(given, str | os.PathLike):
+        return resolve_model(given)
     if isinstance(given, Model):
         return given
     network = getattr(given, "network", given)

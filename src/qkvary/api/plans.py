@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from qkvary.api.models import Configured, Labels, find_model, read_count, read_labels, read_share
 from qkvary.api.results import Result
 from qkvary.arch.models import Model
 from qkvary.arch.networks import Network
 from qkvary.costs.comparison import choose_context
-from qkvary.costs.devices import choose_device
+from qkvary.costs.devices import Device, choose_device
 from qkvary.costs.formats import parse_format, parse_formats
 from qkvary.costs.serving import Demand
 from qkvary.costs.training import Precision
 from qkvary.planning.advice import Goal, TaskKind
 from qkvary.planning.plans import Plan, Regime, make_plan
 from qkvary.reports.plan import plan_report
+from qkvary.storage.paths import StrPath
 
 
 def plan(  # noqa: PLR0913  the options of the command, by the same names
-    model: str | Path | Model | Network | Configured,
+    model: StrPath | Model | Network | Configured,
     variants: Labels = (),
     *,
     gpu: str | None = None,
@@ -71,7 +70,7 @@ def plan(  # noqa: PLR0913  the options of the command, by the same names
             number that makes no sense.
         DownloadError: if the hub cannot be reached.
     """
-    device = choose_device(gpu, memory=memory, bandwidth=bandwidth, flops=flops)
+    device = _choose_device(gpu, memory, bandwidth, flops)
     found = find_model(model)
     made = make_plan(
         found,
@@ -96,3 +95,9 @@ def plan(  # noqa: PLR0913  the options of the command, by the same names
         decimal=decimal,
     )
     return Result(made, plan_report(made))
+
+
+def _choose_device(*given: str | None) -> Device:
+    """Return the device; a number without its unit is refused as on the command line."""
+    gpu, memory, bandwidth, flops = (None if one is None else str(one) for one in given)
+    return choose_device(gpu, memory=memory, bandwidth=bandwidth, flops=flops)

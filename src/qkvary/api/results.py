@@ -19,6 +19,7 @@ from qkvary.reports.report import Chart, Report, ReportFormat, walk
 from qkvary.reports.tables import Table
 from qkvary.reports.terminal import print_report
 from qkvary.storage.packages import require
+from qkvary.storage.paths import StrPath
 from qkvary.text.names import suggest
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Result(Generic[Value]):
         return tuple(_tables(self.report))
 
     def save(
-        self, target: str | Path, formats: Sequence[ReportFormat] | None = None
+        self, target: StrPath, formats: Sequence[ReportFormat] | None = None
     ) -> tuple[Path, ...]:
         """Write the whole report.
 
@@ -84,7 +85,7 @@ class Result(Generic[Value]):
         Raises:
             ValueError: for an unknown format, or one whose package is not installed.
         """
-        return write_report(self.report, Path(target), formats)
+        return write_report(self.report, target, formats)
 
     def __str__(self) -> str:
         width = shutil.get_terminal_size((WIDTH, 0)).columns

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from qkvary.api.results import Result
 from qkvary.reports.study import study_report
 from qkvary.reports.study_results import gather_results
 from qkvary.storage.errors import QkvaryError
+from qkvary.storage.paths import StrPath
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.runner import RunnerOptions
 from qkvary.studies.running.runner import run_study as run
 from qkvary.studies.running.store import Store
-from qkvary.studies.study import Study
+from qkvary.studies.study import Study, check_number_of_seeds
+from qkvary.text.names import count
 
 
 def run_study(
-    study: str | Path | Study,
+    study: StrPath | Study,
     *,
-    out: str | Path = "runs",
+    out: StrPath = "runs",
     seeds: int | Sequence[int] | None = None,
     workers: int | None = None,
     retry_failed: bool = False,
@@ -43,15 +44,17 @@ def run_study(
         ValueError: for an unknown study, or options that make no sense.
         QkvaryError: if the runs ended early; the same call resumes them.
     """
-    chosen = study if isinstance(study, Study) else load_study(str(study))
+    chosen = study if isinstance(study, Study) else load_study(study)
     if seeds is not None:
-        chosen = replace(chosen, seeds=(seeds,) if isinstance(seeds, int) else tuple(seeds))
-    store = Store(Path(out))
+        several = [seeds] if isinstance(seeds, int) else seeds
+        check_number_of_seeds(len(several))
+        chosen = replace(chosen, seeds=tuple(several))
+    store = Store(out)
     options = RunnerOptions(workers=workers, retry_failed=retry_failed, quiet=quiet)
     runs = run(chosen, store, options)
     if runs.message:
         raise QkvaryError(
-            f"{runs.message}; {runs.missing:,} of {runs.planned:,} runs are left, the same call "
+            f"{runs.message}; {runs.missing:,} of {count(runs.planned, 'run')} left, the same call "
             "resumes where it stopped"
         )
     results = gather_results(chosen, store)

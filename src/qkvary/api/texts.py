@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import overload
+from typing import cast, overload
 
 from qkvary.api.checkpoints import Checkpoint, open_checkpoint
 from qkvary.api.models import read_count
@@ -15,6 +14,8 @@ from qkvary.inference.evaluation.reading import Split, TextReading
 from qkvary.inference.evaluation.text_measurement import TextMeasurement, measure_text
 from qkvary.inference.prompts import choose_sampling, make_requests
 from qkvary.reports.evaluation import evaluation_report, text_data
+from qkvary.storage.errors import UsageError
+from qkvary.storage.paths import StrPath, read_path
 
 
 @overload
@@ -91,7 +92,9 @@ def generate(
     loaded, _ = open_checkpoint(model)
     if loaded.tokenizer is None:
         raise ValueError("expected a checkpoint with a tokenizer, got one without")
-    several = [prompt] if isinstance(prompt, str) else list(prompt)
+    several = list(prompt) if isinstance(prompt, list | tuple) else [cast("str", prompt)]
+    if not isinstance(stop, str | Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"expected texts for stop, got {stop!r}")
     requests = make_requests(
         loaded.tokenizer,
         several,
@@ -114,7 +117,7 @@ def generate(
 
 def evaluate(
     model: Checkpoint,
-    data: str | Path | Sequence[str | Path],
+    data: StrPath | Sequence[StrPath],
     *,
     split: Split = "validation",
     tokens: int | str | None = None,
@@ -144,9 +147,9 @@ def evaluate(
         DamagedError: if the checkpoint or the set is damaged.
     """
     loaded, name = open_checkpoint(model)
-    paths = [data] if isinstance(data, str | Path) else data
+    paths = data if isinstance(data, list | tuple) else [data]
     reading = TextReading(
-        data=tuple(Path(path).expanduser() for path in paths),
+        data=tuple(read_path(path, "a file or folder of texts") for path in paths),
         split=split,
         tokens=None if tokens is None else read_count(tokens),
         context=None if context is None else read_count(context),

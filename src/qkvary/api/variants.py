@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from qkvary.api.models import Configured, Labels, find_model, read_count, read_labels
 from qkvary.api.results import Result
 from qkvary.arch.labels import as_variant
@@ -13,12 +11,13 @@ from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import Variant
 from qkvary.costs.formats import Dtype
 from qkvary.reports.variants import choose_layer, variants_report
+from qkvary.storage.paths import StrPath
 
 
 def variants(
     labels: Labels = (),
     *,
-    model: str | Path | Model | Network | Configured | None = None,
+    model: StrPath | Model | Network | Configured | None = None,
     d_model: int | None = None,
     num_heads: int | None = None,
     length: int | str = 1024,

@@ -10,6 +10,7 @@ from typing import Literal
 
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.choices import check_choices
+from qkvary.arch.labels import as_variant
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Role, Source
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import QKV, Variant
@@ -153,7 +154,7 @@ class AttentionConfig:
     num_heads: int
     """Query heads."""
     variant: Variant = QKV
-    """The sharing, heads and score terms."""
+    """The sharing, heads and score terms; a label such as ``Q-K=V`` is read."""
     head_dim: int | None = None
     """Channels of a head; ``None`` means ``d_model / num_heads``."""
     causal: bool = False
@@ -174,6 +175,7 @@ class AttentionConfig:
     """Which implementation of the softmax core; ``auto`` picks by shape, never by timing."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "variant", as_variant(self.variant))
         check_choices(self)
         if self.d_model < 1 or self.num_heads < 1:
             raise ValueError(

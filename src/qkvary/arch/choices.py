@@ -14,7 +14,7 @@ def field_hints(kind: type[Any]) -> dict[str, Any]:
 
 
 def check_choices(config: Any) -> None:
-    """Refuse a word that a ``Literal`` field of a dataclass does not list.
+    """Refuse a word that a ``Literal`` field of a dataclass does not list, and other types.
 
     Args:
         config: A dataclass instance.
@@ -22,8 +22,28 @@ def check_choices(config: Any) -> None:
     Raises:
         ValueError: with the choices, and the nearest one where there is one.
     """
+    for name, (kinds, expected) in _simple(type(config)).items():
+        value = getattr(config, name)
+        if not isinstance(value, kinds) or (type(value) is bool and bool not in kinds):
+            raise ValueError(f"expected {expected} for {name}, got {value!r}")
     for name, choices in _choices(type(config)).items():
         check_word(name, getattr(config, name), choices)
+
+
+_EXPECTED: dict[object, tuple[tuple[type, ...], str]] = {
+    int: ((int,), "a whole number"),
+    int | None: ((int, type(None)), "a whole number or None"),
+    float: ((int, float), "a number"),
+    float | None: ((int, float, type(None)), "a number or None"),
+    bool: ((bool,), "True or False"),
+}
+
+
+@functools.cache
+def _simple(kind: type[Any]) -> dict[str, tuple[tuple[type, ...], str]]:
+    """Return the types of the numbers and switches of a dataclass, by field."""
+    hints = {field.name: field_hints(kind)[field.name] for field in dataclasses.fields(kind)}
+    return {name: _EXPECTED[hint] for name, hint in hints.items() if hint in _EXPECTED}
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from qkvary.data.tokenizer_files import load_tokenizer
 from qkvary.data.tokenizers import ByteTokenizer, Tokenizer
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
+from qkvary.storage.paths import StrPath
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file, refuse_pickles
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def is_export(path: Path) -> bool:
 
 
 def require_tokenizer(
-    loaded: LoadedModel, name: str | Path, reference: str | None
+    loaded: LoadedModel, name: StrPath, reference: str | None
 ) -> tuple[LoadedModel, Tokenizer]:
     """Return a checkpoint with a tokenizer, its own or the one that the user named, and that.
 
@@ -136,7 +137,7 @@ def _tokenizer_files(path: Path, vocabulary: int) -> tuple[str, ...]:
     return next((one.tokenizer_files(vocabulary) for one in formats if one.recognises(path)), ())
 
 
-def load_checkpoint(reference: str | Path) -> LoadedModel:
+def load_checkpoint(reference: StrPath) -> LoadedModel:
     """Load a language model and its tokenizer from any known format.
 
     Args:

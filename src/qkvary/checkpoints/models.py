@@ -26,6 +26,7 @@ from qkvary.storage.durable import atomic_write_dir, make_directory
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
+from qkvary.storage.paths import StrPath, read_path
 
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
 """The format of the contents; the manifest has its own."""
@@ -75,7 +76,7 @@ class LoadedModel(NamedTuple):
         return self
 
 
-def save_model(path: Path, model: LanguageModel, tokenizer: Tokenizer | None = None) -> None:
+def save_model(path: StrPath, model: LanguageModel, tokenizer: Tokenizer | None = None) -> None:
     """Write a model as a folder, durably; an existing model is replaced.
 
     Args:
@@ -88,6 +89,7 @@ def save_model(path: Path, model: LanguageModel, tokenizer: Tokenizer | None = N
             finite.
         ResourceError: if the disk is full, broken or not writable.
     """
+    path = read_path(path, "the path of a folder")
     weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
     try:
         _check_numbers(weights, "the model")

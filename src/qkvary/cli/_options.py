@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter, Token
 
 from qkvary.arch.table import VARIANTS
-from qkvary.data.checkpoint_names import checkpoint_names
+from qkvary.data.checkpoint_names import RUNS, checkpoint_names
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.text.units import parse_count
 
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
     from qkvary.studies.study import Study
 
-DEFAULT_OUT = Path("runs")
-MOST_SEEDS = 10_000
-"""Seeds of a study; more are a typing error, and would take minutes to list."""
+DEFAULT_OUT = RUNS
 MOST_THREADS = 1024
 """Threads or processes that any machine can be expected to start."""
 
@@ -53,8 +51,8 @@ Out = Annotated[Path, Parameter(help="Folder of runs and reports.")]
 Checkpoint = Annotated[
     Path,
     Parameter(
-        help="A name (tiny, tiny-k), or a folder or file: our own, a .gguf, a llama2.c .bin, "
-        "a character model.",
+        help="A name (tiny, tiny-k), a run of train by its folder or the start of its key, or a "
+        "folder or file: our own, a .gguf, a llama2.c .bin, a character model.",
         completer=complete_checkpoint,
     ),
 ]
@@ -125,11 +123,23 @@ class Part(Where):
         ),
     ] = ()
 
-    @property
-    def written(self) -> str:
-        """The options that select the part, as they are typed; the protocol is in the name."""
-        chosen = {"--task": self.tasks, "--setting": self.settings, "--variant": self.variants}
-        return " ".join(f"{name} {quote(one)}" for name, some in chosen.items() for one in some)
+    def typed(self, reference: str, study: "Study") -> str:
+        """Return the study and the options that select the part, as they are typed.
+
+        Args:
+            reference: The name or path of the study, as it was typed.
+            study: The study. Its name holds the protocol, but is not the path of its file.
+        """
+        is_path = reference.endswith(".py") or "/" in reference
+        protocol = (self.protocol,) if is_path and self.protocol else ()
+        chosen = {
+            "--protocol": protocol,
+            "--task": self.tasks,
+            "--setting": self.settings,
+            "--variant": self.variants,
+        }
+        options = [f"{name} {quote(one)}" for name, some in chosen.items() for one in some]
+        return " ".join([quote(reference) if is_path else study.name, *options])
 
 
 DEFAULT_PART = Part()
@@ -210,18 +220,20 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     Raises:
         UsageError: for anything else.
     """
-    return tuple(seed for part in text.split(",") for seed in _parse_range(part.strip(), text))
+    ranges = [_parse_range(part.strip(), text) for part in text.split(",")]
+    return tuple(seed for found in ranges for seed in found)
 
 
-def _parse_range(part: str, whole: str) -> Iterator[int]:
+def _parse_range(part: str, whole: str) -> range:
     first, dash, last = part.partition("-")
     if not (first.isdecimal() and (last.isdecimal() or not dash)):
         raise UsageError(f"expected seeds such as 7 or 0,1,2 or 0-4, got {whole!r}")
     found = range(int(first), int(last if dash else first) + 1)
     if not found:
         raise UsageError(f"expected the smaller seed first, got {whole!r}")
+    # Other commands need no studies.
+    from qkvary.studies.study import check_number_of_seeds
+
     # Not its length, which has to fit a machine word.
-    count = found[-1] - found[0] + 1
-    if count > MOST_SEEDS:
-        raise UsageError(f"expected at most {MOST_SEEDS:,} seeds, got {count:,}")
-    yield from found
+    check_number_of_seeds(found[-1] - found[0] + 1)
+    return found

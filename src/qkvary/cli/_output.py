@@ -6,6 +6,7 @@ Works without a terminal, in a narrow one, and in an ASCII locale.
 import math
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,10 +38,12 @@ def console(stream: TextIO | None = None, *, width: int = WIDTH_WITHOUT_TERMINAL
     """Return a console on a stream, ``width`` columns wide without a terminal."""
     target = sys.stdout if stream is None else stream
     never_fail_to_encode(target)
-    free = target.isatty() or "COLUMNS" in os.environ
-    return _Console(
-        file=target, width=None if free else width, highlight=False, emoji=False, soft_wrap=False
-    )
+    if "COLUMNS" in os.environ:
+        # Anything but a positive number means what the terminal has.
+        columns = shutil.get_terminal_size((width, 0)).columns
+    else:
+        columns = None if target.isatty() else width
+    return _Console(file=target, width=columns, highlight=False, emoji=False, soft_wrap=False)
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from qkvary.costs.parameters import network_parameters
+from qkvary.text.names import count
 from qkvary.text.numbers import real, whole
 from qkvary.text.units import duration
 from qkvary.training.config import RunConfig
@@ -47,7 +48,7 @@ def describe_effort(
         seconds: The estimated seconds of each run.
     """
     per_step = run.training.batch_size * run.sequence_length
-    parts = [f"{whole(run.training.steps)} steps of {whole(per_step)} tokens"]
+    parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
     passes = count_passes(run, training_tokens)
     if passes is not None:
         parts.append(f"{real(passes)} passes over the {whole(training_tokens)} training tokens")

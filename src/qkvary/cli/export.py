@@ -12,6 +12,7 @@ from qkvary.cli._output import console, print_json, printable
 from qkvary.storage.durable import check_file, check_folder
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
+from qkvary.text.names import count
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
@@ -54,7 +55,7 @@ def command(
         return
     screen = console()
     size = sum(found["files"].values())
-    files = "1 file" if len(found["files"]) == 1 else f"{len(found['files'])} files"
+    files = count(len(found["files"]), "file")
     line = f"{out}: {found['architecture']}, {files}, {size:,} bytes"
     screen.print(Text(printable(line)))
     for note in found["notes"]:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.inference.beams import Beam
     from qkvary.inference.decoding import CacheMaker
+    from qkvary.nn.cache import KVCache
 
 BATCH = 16
 """The maximum number of prompts in a batch."""
@@ -132,26 +133,34 @@ class Caching:
     ] = "auto"
 
     def maker(self, loaded: "LoadedModel") -> "CacheMaker":
-        """Return a function that makes a cache for a number of tokens."""
-        from qkvary.inference.decoding import make_cache
-
-        return lambda tokens: make_cache(
-            loaded.network, tokens, layout=self.layout, storage=self.storage, kernel=self.kernel
-        )
-
-    def announce(self) -> None:
-        """Print a notice if the first token waits for a compilation.
+        """Return a function that makes a cache for a number of tokens.
 
         Raises:
             ValueError: for an unknown kernel in the environment.
         """
+        from qkvary.inference.decoding import make_cache
         from qkvary.nn.decoding.choice import pinned
-        from qkvary.nn.decoding.native import notice
 
         kernel = pinned(self.kernel)
-        text = notice() if kernel in ("auto", "native") else None
-        if text is not None:
-            console(sys.stderr).print(printable(text), markup=False, soft_wrap=True)
+
+        def new_cache(tokens: int) -> "KVCache":
+            # Requests that do not fit are refused before.
+            if kernel in ("auto", "native"):
+                _announce_build()
+            return make_cache(
+                loaded.network, tokens, layout=self.layout, storage=self.storage, kernel=self.kernel
+            )
+
+        return new_cache
+
+
+def _announce_build() -> None:
+    """Print a notice if the first token waits for a compilation."""
+    from qkvary.nn.decoding.native import notice
+
+    text = notice()
+    if text is not None:
+        console(sys.stderr).print(printable(text), markup=False, soft_wrap=True)
 
 
 DEFAULT_CHOOSING = Choosing()
@@ -193,7 +202,6 @@ def command(
         seed=choosing.seed,
         logprobs=logprobs,
     )
-    caching.announce()
     new_cache = caching.maker(loaded)
     if choosing.beams is not None:
         found = [_search(loaded, one, choosing.beams, choosing, new_cache) for one in requests]

@@ -41,6 +41,9 @@ GROUPS = {
 DONE, BUG, BAD_INPUT, RESOURCES, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 4, 0, 130
 """Exit codes; the others (3, 5, 6, 7, 143) come with the error as its ``exit_code``."""
 
+RESUMING = (("study",), ("train",), ("data", "prepare"), ("data", "features"))
+"""The commands that store their work while they run."""
+
 OUT_OF_RESOURCES = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -146,7 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _abandon_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt:
-        print_error("interrupted; the same command resumes where it stopped")
+        is_kept = any(tuple(given[: len(words)]) == words for words in RESUMING)
+        resumes = "; the same command resumes where it stopped" if is_kept else ""
+        print_error(f"interrupted{resumes}")
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001  the one place where errors become exit codes
         if debug:

@@ -40,8 +40,8 @@ def command(
     keys = tuple(dict.fromkeys(cell.run_key for cell in chosen.cells()))
     if not any(store.state(key) == "done" for key in keys):
         raise UsageError(f"expected finished runs of {chosen.name} in {out}, got none")
-    shown = gather_results(chosen, store, part.written).attention
-    packed = pack_runs(store, keys, file, with_attention=[maps.run_key for maps in shown])
+    shown = [maps.run_key for maps in gather_results(chosen, store).attention]
+    packed = pack_runs(store, keys, file, shown=shown)
     size = file.stat().st_size
     if json_output:
         print_json({"file": str(file), "runs": packed, "planned": len(keys), "bytes": size})

@@ -25,6 +25,7 @@ from qkvary.reports.report import DEFAULT_FORMATS, ReportFormat
 from qkvary.reports.study import study_report
 from qkvary.reports.study_results import gather_results, report_folder
 from qkvary.reports.training import training_report
+from qkvary.storage.errors import UsageError
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import page_name
 
@@ -60,11 +61,14 @@ def command(
     store = Store(out)
     training = choose_training(store, study, part)
     chosen = choose_study(study, part) if training is None else training.study
-    results, name = gather_results(chosen, store, part.written), chosen.name
+    results, name = gather_results(chosen, store, part.typed(study, chosen)), chosen.name
     if training is not None:
         commands = (*training.commands, shlex.join(["qkvary", "report", study]))
         results = replace(results, summary=replace(results.summary, commands=commands))
         name = page_name(store, chosen)
+    if not results.is_begun:
+        command = training.commands[0] if training else f"qkvary study {study}"
+        raise UsageError(f"expected runs of {study} in {out}, got none: run `{command}` first")
     folder = report_folder(name, out) if to is None else to
     if training is None:
         shown = study_report(results.summary, results.attention, results.samples)

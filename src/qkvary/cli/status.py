@@ -22,10 +22,12 @@ from qkvary.cli._trainings import choose_training
 from qkvary.reports.terminal import print_rows
 from qkvary.storage.errors import DamagedError
 from qkvary.studies.running.store import Store
+from qkvary.text.names import count
 from qkvary.text.numbers import MISSING
 
 RunState = Literal["done", "failed", "diverged", "running", "open", "damaged"]
 STATES: tuple[RunState, ...] = ("done", "failed", "diverged", "running", "open", "damaged")
+PROBLEMS: tuple[RunState, ...] = ("failed", "diverged", "damaged")
 
 OptionalStudy = Annotated[
     str | None,
@@ -55,7 +57,8 @@ def command(
     part: Part = DEFAULT_PART,
     out: Out = DEFAULT_OUT,
     problems: Annotated[
-        bool, Parameter(name="--problems", negative=(), help="List failed and damaged runs only.")
+        bool,
+        Parameter(name="--problems", negative=(), help="List only failed, diverged and damaged."),
     ] = False,
     json_output: Json = False,
 ) -> None:
@@ -80,6 +83,8 @@ def command(
         return
     if not problems:
         print_rows(screen, _columns(), _rows(statuses))
+    elif not any(one.state in PROBLEMS for one in statuses):
+        screen.print(f"no failed, diverged or damaged run among {count(len(statuses), 'run')}")
     for one in statuses:
         if one.note and (one.state != "running" or not problems):
             screen.print(Text(printable(f"{one.run_key[:12]} {one.state}: {one.note}")))

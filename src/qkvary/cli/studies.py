@@ -8,6 +8,7 @@ from qkvary.cli._options import Json
 from qkvary.cli._output import console, print_json
 from qkvary.studies.catalog import load_study, study_names
 from qkvary.studies.study import Study
+from qkvary.text.names import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,9 @@ def command(*, json_output: Json = False) -> None:
         screen.print(Text(study.name, style="bold"))
         screen.print(Text(f"  {study.question}"))
         parts = (
-            f"{len(study.variants)} variants, {study.settings} settings, {len(study.seeds)} seeds: "
-            f"{study.runs:,} runs; tasks: {', '.join(study.tasks)}"
+            f"{count(len(study.variants), 'variant')}, {count(study.settings, 'setting')}, "
+            f"{count(len(study.seeds), 'seed')}: {count(study.runs, 'run')}; "
+            f"tasks: {', '.join(study.tasks)}"
         )
         screen.print(Text(f"  {parts}", style="dim"))
     screen.print("\nqkvary study NAME runs one; a study of your own is a Python file, by its path")

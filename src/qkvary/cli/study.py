@@ -79,7 +79,7 @@ def command(
     announced = False
 
     def write_page(refresh_seconds: int) -> None:
-        results = gather_results(chosen, store, part.written)
+        results = gather_results(chosen, store, part.typed(study, chosen))
         made = study_report(results.summary, results.attention, results.samples)
         make_directory(folder)
         atomic_write_file(page, render_page(made, refresh_seconds=refresh_seconds).encode())
@@ -105,7 +105,7 @@ def command(
         # Its cause may also keep runs from being read; an existing page is kept.
         print_json({"runs": runs, "summary": None, "files": []})
         return runs.exit_code
-    results = gather_results(chosen, store, part.written)
+    results = gather_results(chosen, store, part.typed(study, chosen))
     report = study_report(results.summary, results.attention, results.samples)
     files = write_report(report, folder)
     show(report, json_output=json_output, files=files, runs=runs)
@@ -139,11 +139,12 @@ def _print_plan(study: Study, store: Store, workers: int, *, json_output: bool) 
     screen.print(Text(f"{study.name}: {study.question}", style="bold"))
     screen.print(Text(study.description))
     parts = (
-        f"{len(study.variants)} variants, {len(study.settings)} settings, {len(study.seeds)} seeds"
+        f"{count(len(study.variants), 'variant')}, {count(len(study.settings), 'setting')}, "
+        f"{count(len(study.seeds), 'seed')}"
     )
     total, of_tables = states.total(), len(study.cells())
     shared = "" if total == of_tables else f" for {of_tables:,} cells of the tables"
-    screen.print(f"{parts}: {total:,} runs{shared}, {states['done']:,} done, ", end="")
+    screen.print(f"{parts}: {count(total, 'run')}{shared}, {states['done']:,} done, ", end="")
     screen.print(f"{states['running']:,} running, {states['open']:,} open")
     for sentence in describe_equal_parameters(study):
         screen.print(Text(sentence))
@@ -176,13 +177,13 @@ def _explain(runs: RunSummary) -> None:
     if runs.message:
         print_error(runs.message)
     print_error(
-        f"stopped: {runs.missing:,} of {runs.planned:,} runs are left; "
+        f"stopped: {runs.missing:,} of {count(runs.planned, 'run')} left; "
         "the same command resumes where it stopped"
     )
 
 
 def _print_end(runs: RunSummary) -> None:
-    made = f"{runs.executed:,} of {runs.planned:,} runs were made now, in {duration(runs.seconds)}"
+    made = f"made {runs.executed:,} of {count(runs.planned, 'run')} in {duration(runs.seconds)}"
     troubled = [f"{runs.failed:,} failed"] * bool(runs.failed)
     troubled += [f"{runs.diverged:,} diverged"] * bool(runs.diverged)
     console().print(Text("; ".join([made, *troubled])))

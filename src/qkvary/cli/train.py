@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -95,6 +96,8 @@ Variants = Annotated[
 DryRun = Annotated[bool, Parameter(help="Print the planned runs, and end.")]
 
 
+SHOWN_KEY = 8
+"""Digits of a run's key in the next command."""
 ENDED_BADLY = (1, 5)
 """Exit codes of failed or diverged runs; the results of the others are still shown."""
 
@@ -228,6 +231,7 @@ def _refer_to(planned: PlannedSet) -> DataReference:
         folder="" if data is None else str(data.path.resolve()),
         fingerprint="" if data is None else data.fingerprint,
         vocabulary=planned.vocabulary,
+        has_test=data is None or "test" in data.splits,
     )
 
 
@@ -379,6 +383,15 @@ def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> No
     for sentence in results.damage:
         print_error(sentence)
     screen.print(Text(printable(f"report: {files[0]}")))
-    for title, path in networks.items():
-        if path is not None:
-            screen.print(Text(printable(f"{title}: {path}")), soft_wrap=True)
+    trained = {title: path for title, path in networks.items() if path is not None}
+    for title, path in trained.items():
+        screen.print(Text(printable(f"{title}: {path}")), soft_wrap=True)
+    for path in [*trained.values()][:1]:
+        screen.print(Text(printable(f"next: {_next_command(store, out, path)}")), soft_wrap=True)
+
+
+def _next_command(store: Store, out: Path, network: Path) -> str:
+    """Return a command that writes a text with a network; any tokenizer has its empty prompt."""
+    key = network.parent.name[:SHOWN_KEY]
+    run = key if out == DEFAULT_OUT else shlex.quote(str(store.path / key))
+    return f"qkvary generate {run} --temperature 0.7"

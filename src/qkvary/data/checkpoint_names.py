@@ -1,18 +1,26 @@
-"""Checkpoints by name: the small models of this package, and those below ``QKVARY_DATA``.
+"""Checkpoints by name: the models of this package, those below ``QKVARY_DATA``, and those of runs.
 
 Torch-free; what a checkpoint contains is read elsewhere.
 """
 
+import re
 from pathlib import Path
 
 from qkvary.data.folders import data_root
 from qkvary.storage.errors import UsageError
+from qkvary.storage.paths import StrPath, read_name, read_path
 from qkvary.text.names import find_name, suggest
 
 PACKAGED = Path(__file__).parent / "models"
 """The folder of the packaged models."""
 FOLDER = "checkpoints"
 """The folder of checkpoints below ``QKVARY_DATA``."""
+RUNS = Path("runs")
+"""The default folder of runs; a run is ``<first two digits of its key>/<key>`` below it."""
+NETWORK_NAME = "network"
+"""The folder of the trained network below that of a run."""
+_RUN_KEY = re.compile(r"[0-9a-f]{64}")
+_KEY_START = re.compile(r"[0-9a-f]{2,64}")
 _ELSEWHERE = {
     "stories260K": "stories260K.bin and tok512.bin of https://huggingface.co/karpathy/tinyllamas",
 }
@@ -37,24 +45,33 @@ def find_packaged(name: str) -> Path | None:
     return None if known is None else PACKAGED / known
 
 
-def find_checkpoint(reference: str | Path) -> Path:
+def find_checkpoint(reference: StrPath) -> Path:
     """Return the file or folder of a checkpoint.
 
     Args:
-        reference: Its path, or a name; an existing path comes first.
+        reference: Its path, a name, the folder of a run, or the start of the key of a run in
+            ``runs``; ``FOLDER/START`` for runs elsewhere. An existing path comes first.
 
     Raises:
-        UsageError: if it does not exist; the message says where to get one that has a name.
+        UsageError: if it does not exist or the run has no network; the message says where to get
+            one that has a name.
     """
-    path, name = Path(reference).expanduser(), str(reference)
+    name = read_name(reference, "the name or path of a checkpoint")
+    path = read_path(name)
     if path.exists():
-        return path
+        # A pipe or a device might never end.
+        if not (path.is_file() or path.is_dir()):
+            raise UsageError(f"expected a file or folder, got {path}, which is neither")
+        return _network_of(path) if _RUN_KEY.fullmatch(path.name) else path
     packaged, root = find_packaged(name), data_root()
     if packaged is not None:
         return packaged
     known = find_name(name, (*checkpoint_names(), *_ELSEWHERE))
     if root is not None and known in checkpoint_names():
         return root / FOLDER / str(known)
+    run = _find_run(path)
+    if run is not None:
+        return _network_of(run)
     if known is not None:
         raise UsageError(
             f"expected a checkpoint, got {name}, which is not on this machine: put "
@@ -62,3 +79,32 @@ def find_checkpoint(reference: str | Path) -> Path:
         )
     hint = "" if path.parent.name else f"; {suggest(name, (*checkpoint_names(), *_ELSEWHERE))}"
     raise UsageError(f"expected a checkpoint, got {path}, which does not exist{hint}")
+
+
+def _find_run(path: Path) -> Path | None:
+    """Return the folder of the run whose key starts with the last part of a path, or ``None``.
+
+    Raises:
+        UsageError: if several do.
+    """
+    start, folder = path.name.lower(), path.parent if path.parent.name else RUNS
+    if not _KEY_START.fullmatch(start):
+        return None
+    runs = [one for one in folder.glob(f"{start[:2]}/{start}*") if _RUN_KEY.fullmatch(one.name)]
+    if len(runs) > 1:
+        raise UsageError(f"{len(runs)} runs in {folder} start with {start!r}; give more of the key")
+    return runs[0] if runs else None
+
+
+def _network_of(run: Path) -> Path:
+    """Return the network of a run.
+
+    Raises:
+        UsageError: if it has none.
+    """
+    if not (run / NETWORK_NAME).is_dir():
+        raise UsageError(
+            f"expected a run with its network, got {run.name[:12]}, which has none: it is not "
+            "finished, or its study keeps no networks"
+        )
+    return run / NETWORK_NAME

@@ -26,6 +26,8 @@ LARGEST_LINE = 2**28
 LARGEST_RATIO = 200
 """The maximum ratio by which a compressed file may expand beyond ``FREE_BYTES``."""
 FREE_BYTES = 2**26
+NULS = bytes(16)
+"""A header of a tar archive and an unwritten part of a file have as many; a text has not."""
 _CHUNK = 2**20
 _DECODER = json.JSONDecoder()
 _MARK = DOCUMENT_END.encode()
@@ -140,7 +142,7 @@ class FileDocuments:
 
 
 class _Bytes:
-    """A file, decompressed while reading if it is compressed."""
+    """A text file, decompressed while reading if it is compressed."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
@@ -157,7 +159,13 @@ class _Bytes:
         self._file.close()
 
     def chunk(self) -> bytes:
-        return self._count(self._file.read(_CHUNK))
+        data = self._count(self._file.read(_CHUNK))
+        if NULS in data:
+            raise UsageError(
+                f"expected a text, got {self._path} with {len(NULS)} NUL bytes in a row: unpack an "
+                "archive, or convert the file"
+            )
+        return data
 
     def line(self, limit: int) -> bytes:
         return self._count(self._file.readline(limit))

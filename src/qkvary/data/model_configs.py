@@ -12,23 +12,26 @@ from typing import cast
 
 from qkvary.arch.canonical import from_dict, stored_kind
 from qkvary.arch.families.fields import MOST_LAYERS
-from qkvary.arch.families.sizes import has_size, load_size, suggest_sizes
+from qkvary.arch.families.sizes import has_size, load_size, name_sizes, suggest_sizes
 from qkvary.arch.families.table import read_model
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.data.checkpoint_names import find_packaged
 from qkvary.data.downloads import fetch, is_offline, keep_in_cache
 from qkvary.data.folders import cache_directory
+from qkvary.storage.paths import StrPath, read_name
 
 HUB = "https://huggingface.co"
 CONFIG_NAME = "config.json"
 LARGEST_CONFIG = 1_000_000
 """The maximum bytes; configurations of published models have some thousands."""
 
+_SHOWN_SIZES = ("lm-10m", "gpt2", "pythia-70m", "llama-3.1-8b", "qwen3-8b", "gemma-4-31b")
+"""Named sizes that an error shows."""
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
 
 
-def resolve_model(reference: str) -> Model:
+def resolve_model(reference: StrPath) -> Model:
     """Return the model that a reference names: a named size first, then a configuration.
 
     Args:
@@ -39,6 +42,7 @@ def resolve_model(reference: str) -> Model:
         ValueError: if the reference is neither, or the configuration is invalid.
         DownloadError: if the hub cannot be reached.
     """
+    reference = read_name(reference, "the name or path of a model")
     if has_size(reference):
         return load_size(reference)
     packaged = None if _find(reference) is not None else find_packaged(reference)
@@ -57,7 +61,7 @@ def _read_own(config: dict[str, object], name: str) -> LanguageModelConfig:
     return from_dict(LanguageModelConfig, config)
 
 
-def load_config(reference: str) -> tuple[str, dict[str, object]]:
+def load_config(reference: StrPath) -> tuple[str, dict[str, object]]:
     """Return a name and the configuration of a published model.
 
     Local files take precedence over a repository of the same name. Downloads are cached.
@@ -69,6 +73,7 @@ def load_config(reference: str) -> tuple[str, dict[str, object]]:
         ValueError: if it does not exist, or is not a configuration.
         DownloadError: if the hub cannot be reached.
     """
+    reference = read_name(reference, "the name or path of a model")
     path = _find(reference)
     if path is not None:
         return _name_of(path), parse_config(_read(path), str(path))
@@ -195,8 +200,13 @@ def _load_from_hub(reference: str) -> dict[str, object]:
 
 
 def _hint(reference: str) -> str:
+    """Return the nearest named size as a question, or some for what is no hub id either."""
     near = suggest_sizes(_shorten(reference.rpartition("/")[2]))
-    return f"; did you mean the named size {near[0]}?" if near else ""
+    if near:
+        return f"; did you mean the named size {near[0]}?"
+    others = len(name_sizes()) - len(_SHOWN_SIZES)
+    known = f"; named sizes: {', '.join(_SHOWN_SIZES)} and {others} others"
+    return "" if "/" in reference else known
 
 
 def _shorten(text: str) -> str:

@@ -23,6 +23,7 @@ from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, Manifest, read_manifest
+from qkvary.storage.paths import StrPath, read_path
 
 KIND = "prepared-documents"
 FORMAT = DocumentFormat(name="a prepared set of documents", version=1, key="format")
@@ -193,7 +194,7 @@ def read_fingerprint(path: Path) -> str:
 
 
 def open_prepared(
-    path: Path, *, verify: bool = True, tokenizer: Tokenizer | None = None
+    path: StrPath, *, verify: bool = True, tokenizer: Tokenizer | None = None
 ) -> PreparedData:
     """Open a set and verify every file that changed since its last verification.
 
@@ -208,6 +209,7 @@ def open_prepared(
         NewerFormatError: if a newer qkvary wrote it.
         UnsafeError: if the manifest names a file outside of the folder.
     """
+    path = read_path(path, "the path of a prepared set")
     if not (path / MANIFEST_NAME).is_file():
         raise UsageError(_explain_missing(path))
     manifest = read_manifest(path)

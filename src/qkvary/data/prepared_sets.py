@@ -2,17 +2,21 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any, cast
 
 from qkvary.data.corpora import CORPORA, canonical_reference, open_source
 from qkvary.data.folders import cache_directory
 from qkvary.data.preparation import PreparationSettings, pin_source, prepare
 from qkvary.data.prepared import PreparedData, is_prepared
+from qkvary.data.shard_groups import finished_plan, unfinished_plan
 from qkvary.data.sources import Source, SourceOptions
 from qkvary.data.tokenizer_files import load_tokenizer, name_tokenizer, plain_name
 from qkvary.storage.errors import UsageError
-from qkvary.storage.jsonvalues import encode
+from qkvary.storage.jsonvalues import JsonValue, encode
 
 DEFAULT_TOKENIZER = "gpt2"
+TRAINING = ("train", "documents")
+"""The keys of training files in a list of files."""
 
 
 def default_folder(name: str, tokenizer: str) -> Path:
@@ -99,8 +103,8 @@ def prepare_corpus(
         choices: Options of the source.
         out: The folder of the set; by default ``default_folder``.
         separator: The token after every document, if the tokenizer's file does not name it.
-        by_content: Whether the folder's name depends on the documents too, so that an edited text
-            makes another set instead of an error.
+        by_content: Whether the folder's name always depends on the documents too; that of a file
+            or folder does if another one has the name.
         settings: The settings of the preparation.
 
     Raises:
@@ -109,6 +113,9 @@ def prepare_corpus(
         QkvaryError: as :func:`prepare`.
     """
     source = open_source(name, choices)
+    # Two files of one name are two sets.
+    is_own = name not in CORPORA and source.pin is None
+    by_content = by_content or (is_own and _is_taken(source, tokenizer))
     folder = out or choose_folder(source, tokenizer, by_content=by_content)
     # Pinned first, because the alphabet comes from the documents.
     source = pin_source(source, folder)
@@ -134,6 +141,33 @@ def choose_folder(source: Source, tokenizer: str, *, by_content: bool) -> Path:
     """
     name = f"{source.name}-{_digest(source)}" if by_content else source.name
     return default_folder(name, name_tokenizer(tokenizer))
+
+
+def list_entries(files: JsonValue, *names: str) -> list[str]:
+    """Return the files of some parts of a source; of a text that was split, those of the whole.
+
+    Args:
+        files: The files of the source.
+        names: The parts.
+    """
+    parts = parts_of(files)
+    return sorted(encode(entry) for name in names for entry in parts.get(name, []))
+
+
+def parts_of(files: JsonValue) -> dict[str, Any]:
+    """Return the files of a source by part; for a text that was split, those of the whole text."""
+    listed = cast("dict[str, Any]", files) if isinstance(files, dict) else {}
+    return parts_of(listed["files"]) if "files" in listed else listed
+
+
+def _is_taken(source: Source, tokenizer: str) -> bool:
+    """Return whether the name of a source's folder belongs to other training files."""
+    folder = choose_folder(source, tokenizer, by_content=False)
+    finished = finished_plan(folder)
+    plan = unfinished_plan(folder) if finished is None else finished
+    if plan is None:
+        return False
+    return list_entries(plan["source"]["files"], *TRAINING) != list_entries(source.files, *TRAINING)
 
 
 def _digest(source: Source) -> str:

@@ -7,19 +7,25 @@ held-out share) are kept as they were chosen.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Self
 
 from qkvary.data.corpora import CORPORA, canonical_reference, identify_source, open_source
 from qkvary.data.preparation import PreparationSettings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
-from qkvary.data.prepared_sets import choose_folder, default_folder, find_prepared, prepare_corpus
+from qkvary.data.prepared_sets import (
+    TRAINING,
+    choose_folder,
+    default_folder,
+    find_prepared,
+    list_entries,
+    parts_of,
+    prepare_corpus,
+)
 from qkvary.data.shard_groups import finished_plan
 from qkvary.data.tokenizer_files import count_tokens, load_tokenizer, name_tokenizer
 from qkvary.storage.errors import UsageError
-from qkvary.storage.jsonvalues import JsonValue, encode
+from qkvary.storage.jsonvalues import JsonValue
 
-_FREE = ("train", "documents")
-"""The keys of training files in a list of files."""
 _HELD_OUT = ("validation", "test")
 
 
@@ -179,29 +185,19 @@ def _find_named(reference: str) -> Path | None:
 
 def _is_same_text(stored: JsonValue, now: JsonValue) -> bool:
     """Return whether a set was made of exactly these files and trains on no held-out file."""
-    before, after = _parts_of(stored), _parts_of(now)
+    before, after = parts_of(stored), parts_of(now)
     if "hub" in before or "hub" in after:
         return all(
             before.get(key) == after.get(key) for key in ("hub", "configuration", "revision")
         )
-    held_out = {*_entries(before, *_HELD_OUT), *_entries(after, *_HELD_OUT)}
-    if not held_out.isdisjoint(_entries(before, *_FREE)):
+    held_out = {*list_entries(before, *_HELD_OUT), *list_entries(after, *_HELD_OUT)}
+    if not held_out.isdisjoint(list_entries(before, *TRAINING)):
         return False
     # The validation documents may be from another source.
-    return _entries(after, *_FREE, *_HELD_OUT) in (
-        _entries(before, *_FREE, *_HELD_OUT),
-        _entries(before, *_FREE, "test"),
+    return list_entries(after, *TRAINING, *_HELD_OUT) in (
+        list_entries(before, *TRAINING, *_HELD_OUT),
+        list_entries(before, *TRAINING, "test"),
     )
-
-
-def _parts_of(files: JsonValue) -> dict[str, Any]:
-    """Return the files of a source; for a text that was split, those of the whole text."""
-    listed = cast("dict[str, Any]", files) if isinstance(files, dict) else {}
-    return _parts_of(listed["files"]) if "files" in listed else listed
-
-
-def _entries(parts: dict[str, Any], *names: str) -> list[str]:
-    return sorted(encode(entry) for name in names for entry in parts.get(name, []))
 
 
 def _is_same_tokenizer(data: PreparedData, reference: str) -> bool:

@@ -207,6 +207,8 @@ def _cut_by_position(
     max_tokens: int | None,
 ) -> Source:
     texts = [file for file in files if any(True for _ in FileDocuments(files=[file]).read())]
+    if not texts:
+        raise UsageError(f"expected a text, got an empty one in {', '.join(map(str, files[:3]))}")
     if len(texts) != 1 or kind_of(texts[0]) not in {None, "text"}:
         raise UsageError(
             f"expected different documents to hold some out, got {len(texts)} files in {name}; "
@@ -309,9 +311,8 @@ def list_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise UsageError(
-            f"expected a file or folder of documents, got {path}, which does not exist"
-        )
+        missing = "is neither" if path.exists() else "does not exist"
+        raise UsageError(f"expected a file or folder of documents, got {path}, which {missing}")
     found = [file for file in sorted(path.rglob("*")) if kind_of(file) and file.is_file()]
     visible = [
         file

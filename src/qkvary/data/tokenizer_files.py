@@ -7,6 +7,7 @@ sha256.
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +22,7 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 NAMES = ("gpt2", "bytes", "characters")
+LONGEST_NAME = 80
 _SHORTENED = re.compile(r"gpt2-([0-9]{1,6})")
 """``gpt2-4096``: GPT-2's tokenizer reduced to this vocabulary."""
 GPT2_TOKENS = 50_257
@@ -108,12 +110,17 @@ def name_tokenizer(reference: str) -> str:
 
 
 def plain_name(text: str) -> str:
-    """Return a name that is safe in a path: letters, digits, dots and dashes.
+    """Return a name that is safe in a path: letters and digits of any script, dots and dashes.
 
     Raises:
         UsageError: if no character is left.
     """
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:80]
+    # An accented letter is one character or two, and some scripts write vowels as marks.
+    letters = unicodedata.normalize("NFC", text)
+    kept = (one if one == "." or unicodedata.category(one)[0] in "LMN" else "-" for one in letters)
+    name = re.sub("-+", "-", "".join(kept)).strip("-.")[:LONGEST_NAME]
+    # The limit of file systems is in bytes.
+    name = name.encode()[: 2 * LONGEST_NAME].decode(errors="ignore")
     if not name:
         raise UsageError(f"expected a name with letters or digits, got {text!r}: rename it")
     return name
@@ -149,7 +156,7 @@ def load_gpt2() -> BytePairTokenizer:
 
 
 def _load_path(path: Path, separator: str) -> Tokenizer:
-    if path.is_file():
+    if not path.is_dir():
         return _load_file(path, separator)
     if (path / "tokenizer.json").is_file():
         return _load_file(path / "tokenizer.json", separator or _end_of(path))

@@ -33,6 +33,23 @@ def choose_sampling(
     )
 
 
+def encode_prompt(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Return the tokens of a prompt; an empty one is the token before or at the start of a text.
+
+    Raises:
+        ValueError: if there is no such token, or the text cannot be encoded.
+    """
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"expected a text for a prompt, got {text!r}"[:200])
+    tokens = tuple(tokenizer.encode(text))
+    if not tokens and tokenizer.separator is not None:
+        # In training, documents follow the separator of the one before.
+        tokens = (tokenizer.separator,)
+    if not tokens:
+        raise UsageError("expected a prompt, got none; this model has no token that begins a text")
+    return tokens
+
+
 def make_requests(
     tokenizer: Tokenizer,
     texts: Sequence[str],
@@ -62,11 +79,7 @@ def make_requests(
     """
     requests: list[Request] = []
     for text in texts:
-        prompt = tuple(tokenizer.encode(text))
-        if not prompt:
-            raise UsageError(
-                "expected a prompt, got none; this model has no token that begins a text"
-            )
+        prompt = encode_prompt(tokenizer, text)
         room = min(DEFAULT_TOKENS, max(0, max_tokens + 1 - len(prompt)))
         requests.append(
             Request(

@@ -6,6 +6,7 @@ from torch import nn
 
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.decoding import complete, make_cache
+from qkvary.inference.prompts import encode_prompt
 from qkvary.inference.requests import Request, Sampling
 from qkvary.nn.decoder import Decoder
 
@@ -37,11 +38,7 @@ class TextSampler:
         Raises:
             ValueError: if the prompt cannot be encoded or is too long.
         """
-        encoded = tuple(tokenizer.encode(prompt)) if prompt else ()
-        if not encoded and tokenizer.separator is not None:
-            encoded = (tokenizer.separator,)
-        if not encoded:
-            raise ValueError("expected a prompt, got none; the tokenizer has no separator")
+        encoded = encode_prompt(tokenizer, prompt)
         if most is not None and len(encoded) > most:
             raise ValueError(
                 f"expected a prompt of at most the {most:,} tokens of a row, got {len(encoded):,}"

@@ -224,6 +224,7 @@ class Attention(nn.Module):
                 goes by the order of tokens a memory, or a tensor does not cover all seen and new
                 tokens.
         """
+        self._check_call(x, cache)
         if memory is not None:
             if positions is not None or document_ids is not None:
                 raise ValueError("expected no positions and document_ids with a memory")
@@ -247,6 +248,20 @@ class Attention(nn.Module):
         if restore is not None:
             mixed = restore(mixed)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+    def _check_call(self, x: object, cache: object) -> None:
+        """Refuse what is no input of this layer, or no layer's part of a cache."""
+        width = self.config.d_model
+        if not isinstance(x, Tensor) or x.dim() != 3 or not x.is_floating_point():
+            given = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            raise ValueError(f"expected numbers x of [batch, tokens, {width}], got {given}")
+        if x.shape[2] != width:
+            raise ValueError(f"expected x of [batch, tokens, {width}], got {list(x.shape)}")
+        if cache is not None and not isinstance(cache, LayerCache):
+            raise ValueError(
+                "expected the layer's part of a cache, such as cache.layers[0] of a KVCache, got "
+                f"{type(cache).__name__}"
+            )
 
     def scores(
         self,

@@ -7,6 +7,7 @@ caller and do not change results, quantised storage apart.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -230,6 +231,13 @@ class KVCache:
             ValueError: for preallocated storage without ``max_tokens``, or blocks that a window
                 would cut.
         """
+        given: Any = layers
+        several = given if isinstance(given, Sequence) else (given,)
+        if several is not given or not all(isinstance(one, AttentionConfig) for one in several):
+            raise ValueError(
+                "expected the attention layers of a network, such as model.config.layers or "
+                f"[layer.config], got {type(given).__name__}"
+            )
         self.options = options
         self.layers = [LayerCache(config, max_tokens, options) for config in layers]
 

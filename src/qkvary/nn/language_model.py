@@ -178,6 +178,7 @@ class LanguageModel(nn.Module):
             ValueError: if the sequence is longer than ``max_tokens``, or an argument does not
                 cover seen and new tokens.
         """
+        _check_call(tokens, cache)
         cached = 0 if cache is None else cache.length
         check_length(self.config, cached=cached, new=tokens.shape[1])
         self._check_positions(positions)
@@ -276,3 +277,16 @@ class LanguageModel(nn.Module):
         initializer.bias("head_bias", self.head_bias, init, d_model)
         if self.position_embedding is not None:
             initializer.table("position_embedding", self.position_embedding, init)
+
+
+def _check_call(tokens: object, cache: object) -> None:
+    """Refuse what are no tokens, or no cache of a network."""
+    if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
+        given = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, Tensor) else None
+        raise ValueError(
+            f"expected whole numbers of [batch, tokens], got {given or type(tokens).__name__}"
+        )
+    if cache is not None and not isinstance(cache, KVCache):
+        raise ValueError(
+            f"expected a cache such as KVCache(model.config.layers), got {type(cache).__name__}"
+        )

@@ -86,7 +86,7 @@ def _notes(base: CostRow, size: Callable[[float], str]) -> Iterator[str]:
     if base.step is not None:
         yield (
             f"A decoding step of the model as it is moves {size(base.step.moved_bytes)} for "
-            f"{base.step.flops_per_byte:.3g} FLOPs a byte."
+            f"{base.step.flops_per_byte:.3g} FLOP a byte."
         )
 
 

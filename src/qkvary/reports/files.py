@@ -12,6 +12,7 @@ from qkvary.reports.report import DEFAULT_FORMATS, FORMATS, Report, ReportFormat
 from qkvary.reports.tables import table_csv
 from qkvary.storage.durable import check_folder, make_directory, write_output
 from qkvary.storage.errors import UsageError
+from qkvary.storage.paths import StrPath, read_path
 
 RECORD_NAME = "record.json"
 ENDINGS: dict[str, ReportFormat] = {".json": "json", ".html": "html", ".md": "markdown"}
@@ -19,7 +20,7 @@ ENDINGS: dict[str, ReportFormat] = {".json": "json", ".html": "html", ".md": "ma
 
 
 def write_report(
-    report: Report, target: Path, formats: Sequence[ReportFormat] | None = None
+    report: Report, target: StrPath, formats: Sequence[ReportFormat] | None = None
 ) -> tuple[Path, ...]:
     """Write a report.
 
@@ -39,6 +40,7 @@ def write_report(
         UsageError: if a package for a format is not installed.
         ResourceError: if the disk is full or not writable; earlier files are kept.
     """
+    target = read_path(target, "a folder or file for the report")
     single = ENDINGS.get(target.suffix)
     wanted = DEFAULT_FORMATS if formats is None else formats
     made = make_files(report, [single] if single else wanted)

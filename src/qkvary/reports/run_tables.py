@@ -148,7 +148,7 @@ def _metric(run: RunRow, name: str) -> Cell:
 
 
 def problem_table(runs: Sequence[RunRow], key: str) -> Table:
-    """Return the runs that failed, diverged or are missing, with their messages."""
+    """Return the runs that failed, diverged, are damaged or are missing, with their messages."""
     return Table(
         key=key,
         title="Runs without a result",

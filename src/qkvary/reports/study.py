@@ -303,6 +303,7 @@ def _attention(summary: Summary, attention: Sequence[AttentionMaps]) -> Section:
     for example in attention:
         groups.setdefault((example.setting, example.kind), []).append(example)
     blocks: list[Block] = []
+    outlined = any(best(example) for example in attention)
     for index, ((setting, kind), examples) in enumerate(groups.items(), start=1):
         aims = any(best(example) for example in examples)
         cell = _RIGHT_CELLS.get(tasks.get(setting, ""), "the cell with the answer")
@@ -333,7 +334,8 @@ def _attention(summary: Summary, attention: Sequence[AttentionMaps]) -> Section:
         title="Attention",
         lead="Attention of one trained network on one validation example: rows are queries, "
         "columns keys; the more a cell stands out, the more attention it gets (by the square root, "
-        "so that faint attention is seen). Outlines mark the cell that holds the answer.",
+        "so that faint attention is seen)."
+        + (" Outlines mark the cell that holds the answer." if outlined else ""),
         blocks=tuple(blocks),
     )
 

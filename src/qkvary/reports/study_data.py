@@ -41,7 +41,7 @@ def study_datasets(
 def _results(tables: Sequence[ResultTable]) -> Iterator[Row]:
     for table in tables:
         for row in table.rows:
-            counts = ("planned", "done", "failed", "diverged", "missing")
+            counts = ("planned", "done", "failed", "diverged", "damaged", "missing")
             yield {
                 **pick(table, _TABLE),
                 "variant": row.variant,

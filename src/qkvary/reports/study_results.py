@@ -31,23 +31,25 @@ class Results:
     samples: tuple[RunSamples, ...]
     """Those of one run per setting and variant, if any."""
     damage: tuple[str, ...]
-    """One sentence per unreadable run; these count as missing."""
+    """One sentence per unreadable run."""
+    is_begun: bool
+    """Whether there is anything of any run."""
 
 
-def gather_results(study: Study, store: Store, options: str = "") -> Results:
+def gather_results(study: Study, store: Store, typed: str = "") -> Results:
     """Read every run of a study, unfinished ones with their curves so far.
 
     Args:
         study: The study, or a part of it.
         store: Where its runs are.
-        options: Options of the command line that select the part.
+        typed: The study and the options that select the part, as they are typed.
 
     Raises:
         NewerFormatError: if a newer qkvary wrote one of them.
     """
     records: list[Record] = []
     curves: dict[str, list[dict[str, object]]] = {}
-    damage: list[str] = []
+    damaged: dict[str, str] = {}
     for key in dict.fromkeys(cell.run_key for cell in study.cells()):
         try:
             record = store.record(key)
@@ -55,11 +57,18 @@ def gather_results(study: Study, store: Store, options: str = "") -> Results:
             if record is not None:
                 records.append(record)
         except DamagedError as error:
-            damage.append(str(error))
-    summary = summarise(study, records, curves=curves, options=options)
+            damaged[key] = str(error)
+    summary = summarise(study, records, curves=curves, damaged=damaged, typed=typed)
+    damage = [*damaged.values()]
     attention = _gather_attention(summary, store, damage)
     samples = _gather_samples(summary, store, damage)
-    return Results(summary=summary, attention=attention, samples=samples, damage=tuple(damage))
+    return Results(
+        summary=summary,
+        attention=attention,
+        samples=samples,
+        damage=tuple(damage),
+        is_begun=bool(records or damaged or any(curves.values())),
+    )
 
 
 def report_folder(name: str, out: Path) -> Path:

@@ -1,6 +1,6 @@
 """The tables of a study: the summary's typed values as printed cells.
 
-Every table of results counts done, failed, diverged and missing runs.
+Every table of results counts done, failed, diverged, damaged and missing runs.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,6 +48,7 @@ def count_words(counts: Counts) -> str:
     for number, word in (
         (counts.failed, "failed"),
         (counts.diverged, "diverged"),
+        (counts.damaged, "damaged"),
         (counts.missing, "missing"),
     ):
         if number:

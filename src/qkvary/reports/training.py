@@ -54,7 +54,7 @@ def training_report(
         study,
         subject=f"training: {summary.study.removeprefix('train ')}",
         lead=summary.description,
-        answer=(*learnt, *(study.answer if compares else ())),
+        answer=(*learnt, *(study.answer if compares else summary.headline)),
         picture=_picture(shown),
         caveats=study.caveats if compares else (),
         facts=tuple(fact for fact in study.facts if compares or fact[0] not in _COUNTS),

@@ -15,6 +15,7 @@ from types import ModuleType
 
 import qkvary.studies.definitions
 from qkvary.storage.errors import UsageError
+from qkvary.storage.paths import StrPath, read_name
 from qkvary.studies.study import Study
 from qkvary.text.names import find_name, spell, suggest
 
@@ -25,7 +26,7 @@ def study_names() -> tuple[str, ...]:
     return tuple(sorted(spell(item.name) for item in found))
 
 
-def load_study(name: str, protocol: str | None = None) -> Study:
+def load_study(name: StrPath, protocol: str | None = None) -> Study:
     """Return a study.
 
     Args:
@@ -36,6 +37,7 @@ def load_study(name: str, protocol: str | None = None) -> Study:
         UsageError: if there is no such study (with the nearest name) or protocol, or if its file is
             invalid.
     """
+    name = read_name(name, "the name of a study or the path of its file")
     if name.endswith(".py") or "/" in name:
         return _take_study(_import_file(Path(name)), name, protocol)
     names = study_names()

@@ -101,6 +101,8 @@ class DataReference:
     """sha256 of the set."""
     vocabulary: int
     """Size of the vocabulary."""
+    has_test: bool = True
+    """Whether the set has a test split; without one, the validation split is scored at the end."""
 
 
 def training_study(
@@ -141,7 +143,7 @@ def training_study(
     return Study(
         name=f"train {preset.name} on {data.name}",
         question=f"What does {preset.name} learn on {data.name}?",
-        description=_describe(first, setting.training),
+        description=_describe(first, setting.training, data),
         settings=(setting,),
         variants=labels,
         baseline=labels[0],
@@ -203,7 +205,7 @@ def _guards(guards: GuardConfig, overrides: TrainingOverrides) -> GuardConfig:
     )
 
 
-def _describe(preset: Preset, training: TrainingConfig) -> str:
+def _describe(preset: Preset, training: TrainingConfig, data: DataReference) -> str:
     tokens = training.steps * training.batch_size * preset.context
     rows = f"{training.batch_size:,} rows of {preset.context:,} tokens"
     parts = [
@@ -211,4 +213,6 @@ def _describe(preset: Preset, training: TrainingConfig) -> str:
         f"Source: {preset.source}.",
         *(f"{remark[:1].upper()}{remark[1:].rstrip('.')}." for remark in preset.remarks),
     ]
+    if not data.has_test:
+        parts.append(f"{data.name} has no test split: its validation split is scored at the end.")
     return " ".join(parts)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.labels import canonical_label, format_label, parse_label
@@ -10,9 +10,15 @@ from qkvary.arch.named_networks import find_network
 from qkvary.arch.networks import LanguageModelConfig, Network
 from qkvary.arch.variants import AnyVariant
 from qkvary.costs.equal_parameters import match_parameters
+from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import TaskConfig
 from qkvary.text.names import listed, suggest
 from qkvary.training.config import RunConfig, TrainingConfig
+
+MOST_SEEDS = 1000
+"""Seeds of a study; more are a typing error, and listing their runs would take minutes."""
+MOST_NAMED = 5
+"""The number of duplicates that an error names."""
 
 
 @stored("Setting")
@@ -157,7 +163,21 @@ def _unique(study: str, what: str, values: tuple[object, ...]) -> None:
         raise ValueError(f"study {study!r}: expected at least one of {what}, got none")
     twice = sorted({str(value) for value in values if values.count(value) > 1})
     if twice:
-        raise ValueError(f"study {study!r}: expected distinct {what}, got {', '.join(twice)} twice")
+        more = f" and {len(twice) - MOST_NAMED} others" if len(twice) > MOST_NAMED else ""
+        raise ValueError(
+            f"study {study!r}: expected distinct {what}, got {', '.join(twice[:MOST_NAMED])}{more} "
+            "twice"
+        )
+
+
+def check_number_of_seeds(number: int) -> None:
+    """Refuse more seeds than can be listed in seconds.
+
+    Raises:
+        UsageError: if there are more than ``MOST_SEEDS``.
+    """
+    if number > MOST_SEEDS:
+        raise UsageError(f"expected at most {MOST_SEEDS:,} seeds, got {number:,}")
 
 
 @stored("Study")
@@ -195,6 +215,12 @@ class Study:
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("expected a name for the study, got an empty one")
+        for field_name, kinds, expected in (
+            ("settings", Setting, "settings"),
+            ("variants", str | AnyVariant, "labels"),
+            ("seeds", int, "whole numbers"),
+        ):
+            object.__setattr__(self, field_name, self._read(field_name, kinds, expected))
         _unique(self.name, "settings", tuple(setting.name for setting in self.settings))
         _unique(self.name, "seeds", self.seeds)
         labels = self.labels
@@ -209,6 +235,19 @@ class Study:
         self._check_settings()
         self._check_contrasts()
         self._check_cross_setting_contrasts()
+
+    def _read(self, field_name: str, kinds: Any, expected: str) -> tuple[Any, ...]:
+        """Return the values of a field that may be any sequence; variants as their labels."""
+        given = getattr(self, field_name)
+        where = f"study {self.name!r}: expected a list of {expected} for {field_name}"
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise UsageError(f"{where}, got {given!r}"[:200])
+        if field_name == "seeds":
+            check_number_of_seeds(len(given))
+        for one in given:
+            if not isinstance(one, kinds):
+                raise UsageError(f"{where}, got one with {one!r}"[:200])
+        return tuple(format_label(one) if isinstance(one, AnyVariant) else one for one in given)
 
     @property
     def labels(self) -> tuple[str, ...]:

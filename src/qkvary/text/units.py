@@ -8,7 +8,6 @@ from qkvary.text.numbers import real, scaled, whole
 _BINARY = (" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB")
 _DECIMAL = (" B", " kB", " MB", " GB", " TB", " PB", " EB")
 _BYTES = {
-    "": 1,
     "b": 1,
     "kb": 10**3,
     "mb": 10**6,
@@ -46,7 +45,7 @@ def duration(seconds: float | None, digits: int = 3) -> str:
         return real(seconds)
     if round(seconds) >= 3600:
         hours, minutes = divmod(round(seconds / 60), 60)
-        return f"{hours} h {minutes:02d} min"
+        return f"{hours:,} h {minutes:02d} min"
     if round(seconds) >= 120:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest:02d} s"
@@ -61,7 +60,7 @@ def parse_bytes(text: str) -> int:
     """Parse an amount of memory such as ``24GiB``, ``40GB`` or ``512MiB``.
 
     Raises:
-        ValueError: if it is invalid; a bare G is ambiguous.
+        ValueError: if it is invalid or has no unit; a bare G is ambiguous.
     """
     return round(_parse(text, _BYTES, "memory such as 24GiB (2^30) or 40GB (10^9)"))
 
@@ -70,7 +69,7 @@ def parse_bandwidth(text: str) -> float:
     """Parse a memory bandwidth such as ``900GB/s``; the ``/s`` is optional.
 
     Raises:
-        ValueError: if it is invalid.
+        ValueError: if it is invalid or has no unit.
     """
     return _parse(re.sub(r"/s$", "", text.strip()), _BYTES, "a bandwidth such as 900GB/s")
 

@@ -36,14 +36,14 @@ def store(tmp_path: Path) -> Store:
             journal.append({"event": "train", "step": step, "loss": 1 / (step + 1)})
         journal.close()
         made = finished(cell, f"{number}23456789abcdef0" * 4)
-        claim.finish(made.record, attention=made.attention)
+        claim.finish(made.record, attention=made.attention, samples=b"samples of any kind")
     return store
 
 
 @pytest.fixture
 def packed(store: Store, tmp_path: Path) -> Path:
     path = tmp_path / "runs.jsonl.xz"
-    pack_runs(store, KEYS, path, with_attention=KEYS[:1])
+    pack_runs(store, KEYS, path, shown=KEYS[:1])
     return path
 
 
@@ -70,6 +70,7 @@ def test_finished_runs_come_back_byte_for_byte(store: Store, packed: Path, tmp_p
         assert other.curve(key) == store.curve(key)
         assert other.find_damage(key) is None
     assert other.attention(KEYS[1]) is None, "only the maps asked for are packed"
+    assert other.samples(KEYS[1]) is None
 
 
 def test_what_is_there_stays(store: Store, packed: Path) -> None:

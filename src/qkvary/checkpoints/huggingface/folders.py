@@ -25,6 +25,7 @@ from qkvary.storage.durable import atomic_write_dir, make_directory
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
+from qkvary.storage.paths import StrPath, read_path
 
 Target = StockArchitecture | Literal["transformers"]
 """The exported class: our own, or an architecture that every engine supports."""
@@ -54,7 +55,9 @@ class _Weights(NamedTuple):
     notes: tuple[str, ...]
 
 
-def export_folder(loaded: LoadedModel, path: Path, *, to: Target = "transformers") -> ExportResult:
+def export_folder(
+    loaded: LoadedModel, path: StrPath, *, to: Target = "transformers"
+) -> ExportResult:
     """Write a model for transformers; an existing export is replaced.
 
     Args:
@@ -66,6 +69,7 @@ def export_folder(loaded: LoadedModel, path: Path, *, to: Target = "transformers
         UsageError: if the class cannot express the network, or ``path`` holds something else.
         ResourceError: if the disk is full, broken or not writable.
     """
+    path = read_path(path, "the path of a folder")
     if path.exists() and not _holds_export(path):
         raise UsageError(f"{path} is not an export of this program; it is not overwritten")
     weights = _wrap(loaded.network) if to == "transformers" else _translate(loaded.network, to)

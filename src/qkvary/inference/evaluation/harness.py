@@ -69,6 +69,8 @@ class NetworkLM(HFLM):
         self._begin = tokenizer.beginning
         begin = tokenizer.separator if self._begin is None else self._begin
         self._limit = model.config.max_tokens
+        self.task = "a task"
+        """The name of the current task, for messages."""
         self.truncated_share = 0.0
         self._is_watched = sys.stderr.isatty()
         options: dict[str, Any] = {
@@ -113,8 +115,9 @@ class NetworkLM(HFLM):
         for _, context, answer in requests:
             if not 0 < len(answer) <= self._limit:
                 raise UsageError(
-                    f"expected answers of 1 to {self._limit} tokens for this network, got "
-                    f"{len(answer)}"
+                    f"expected answers of 1 to {self._limit:,} tokens for this network, got "
+                    f"{len(answer):,} in {self.task}: leave it out of --tasks, or evaluate a "
+                    "network with more positions"
                 )
             lost += len(context) + len(answer) > self._limit + 1
         self.truncated_share = lost / max(1, len(requests))
@@ -259,7 +262,7 @@ def _evaluate_task(
     limit: int | None,
     shared: Sequence[bool] | None,
 ) -> TaskScore:
-    task = asked.task
+    task, lm.task = asked.task, name
     results = cast(
         "Any",
         evaluate(lm, {"tasks": {name: task}}, limit=limit, bootstrap_iters=0, log_samples=True),

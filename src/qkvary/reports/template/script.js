@@ -1,5 +1,22 @@
 "use strict";
-// Sorting, the only thing on this page that needs a script: each column header becomes a button.
+// The rest of the page needs no script. Commands have a button that copies them.
+for (const block of document.querySelectorAll("pre.sh")) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "copy";
+  button.textContent = "Copy";
+  block.before(button);
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(block.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(block);
+      button.textContent = "Selected";
+    }
+  });
+}
+// Each column header becomes a button that sorts.
 for (const table of document.querySelectorAll("table:has(thead)")) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, index) => {

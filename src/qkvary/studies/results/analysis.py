@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from qkvary.literature.figures import load_published
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.results.answers import write_answers, write_caveats
+from qkvary.studies.results.chance import describe_chance
 from qkvary.studies.results.comparisons import Level
 from qkvary.studies.results.contrasts import build_contrasts, contrast_family
 from qkvary.studies.results.frontier import build_frontiers
@@ -56,8 +57,9 @@ def summarise(
     records: Iterable[Record],
     *,
     curves: Mapping[str, Iterable[Event]] | None = None,
+    damaged: Mapping[str, str] | None = None,
     level: Level | None = None,
-    options: str = "",
+    typed: str = "",
 ) -> Summary:
     """Return the summary that every report of the study shows.
 
@@ -65,11 +67,15 @@ def summarise(
         study: The study.
         records: Records of its runs; others are ignored.
         curves: The log of each run by run key, for learning curves.
+        damaged: The damage of each run that cannot be read, by run key.
         level: Confidence and power; 95 % and 80 % by default.
-        options: Options of the command line that select this part of a study.
+        typed: The study and the options that select the part, as they are typed; by default its
+            name.
     """
     level = level or Level()
-    observations, learning_rates = choose_learning_rates(study, observe(study, records))
+    observations, learning_rates = choose_learning_rates(
+        study, observe(study, records, damaged or {})
+    )
     inputs = collect_inputs(study, observations)
     specs = specify_tables(study, observations)
     tables = build_tables(inputs, specs, level)
@@ -80,6 +86,7 @@ def summarise(
     environments = _environments(observations)
     runs = tuple(observation.row for observation in observations)
     made = {run.run_key: run for run in runs}.values()
+    chance, is_all = describe_chance(study, runs)
     published = tuple(
         compare_published(load_published(name), study, tables, runs) for name in study.published
     )
@@ -91,10 +98,14 @@ def summarise(
         variants=inputs.variants,
         seeds=study.seeds,
         counts=counts,
-        headline=(*describe_repeats(published), *headline.sentences),
+        # Where nothing was learnt, nothing can be compared.
+        headline=(
+            *chance,
+            *(() if is_all else (*describe_repeats(published), *headline.sentences)),
+        ),
         headline_table=headline.table,
         answers=write_answers(tables, inputs.baseline),
-        commands=_write_commands(study, options),
+        commands=_write_commands(study, typed or study.name),
         caveats=(
             *write_caveats(
                 study.limits, counts, tables, study.seeds, learning_rates, len(environments)
@@ -117,11 +128,10 @@ def summarise(
     )
 
 
-def _write_commands(study: Study, options: str) -> tuple[str, ...]:
-    """Return the commands that run and report a study with some options."""
+def _write_commands(study: Study, typed: str) -> tuple[str, ...]:
+    """Return the commands that run and report a study."""
     seeds = f"--seeds {typed_seeds(study.seeds)}"
-    arguments = " ".join(filter(None, (study.name, options, seeds)))
-    return tuple(f"qkvary {verb} {arguments}" for verb in ("study", "report"))
+    return tuple(f"qkvary {verb} {typed} {seeds}" for verb in ("study", "report"))
 
 
 def _frontiers(

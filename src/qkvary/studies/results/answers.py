@@ -119,6 +119,7 @@ def write_caveats(
             for state, number in (
                 ("failed", counts.failed),
                 ("diverged", counts.diverged),
+                ("damaged", counts.damaged),
                 ("missing", counts.missing),
             )
             if number

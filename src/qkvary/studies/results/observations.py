@@ -1,12 +1,13 @@
 """The planned runs of a study with their records, and the choice of learning rates.
 
-Every planned run is included: without a record it is missing, with a non-finite result it has
-diverged. Never imports torch.
+Every planned run is included: without a record it is missing or damaged, with a non-finite result
+it has diverged. Never imports torch.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from qkvary.studies.results.statistics import mean
 from qkvary.studies.results.summary import Counts, LearningRateRow, RunRow, RunState
@@ -38,12 +39,20 @@ class Observation:
         return dict(self.row.metrics).get(f"validation_{name}")
 
 
-def observe(study: Study, records: Iterable[Record]) -> tuple[Observation, ...]:
-    """Return every planned run with its record; records of other studies are ignored."""
+def observe(
+    study: Study, records: Iterable[Record], damaged: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Observation, ...]:
+    """Return every planned run with its record; records of other studies are ignored.
+
+    Args:
+        study: The study.
+        records: The records.
+        damaged: The damage of each run that cannot be read, by run key.
+    """
     by_key = {record.run_key: record for record in records}
     settings = {setting.name: setting for setting in study.settings}
     return tuple(
-        _observe(cell, settings[cell.setting], key, by_key.get(key))
+        _observe(cell, settings[cell.setting], by_key.get(key), damaged.get(key))
         for cell in study.cells()
         for key in (cell.run_key,)
     )
@@ -62,6 +71,7 @@ def count_rows(runs: Iterable[RunRow]) -> Counts:
         done=states.count("done"),
         failed=states.count("failed"),
         diverged=states.count("diverged"),
+        damaged=states.count("damaged"),
         missing=states.count("missing"),
     )
 
@@ -112,7 +122,7 @@ def _choose(rates: Mapping[float, Sequence[Observation]]) -> tuple[float | None,
     """Return the chosen rate, or None; and the rate whose runs the tables show."""
     scores = {rate: mean(values) for rate, runs in rates.items() if (values := _validations(runs))}
     if not scores:
-        return None, min(rates, key=lambda rate: count(rates[rate]).missing)
+        return None, min(rates, key=lambda rate: count(rates[rate]).unfinished)
     fewest = min(count(rates[rate]).diverged for rate in scores)
     sign = 1.0 if _higher_is_better(rates) else -1.0
     best = max(
@@ -131,11 +141,14 @@ def _higher_is_better(rates: Mapping[float, Sequence[Observation]]) -> bool:
     return any(record.higher_is_better for record in records if record is not None)
 
 
-def _observe(cell: Cell, setting: Setting, key: str, record: Record | None) -> Observation:
-    state: RunState = "missing" if record is None else record.status
+def _observe(
+    cell: Cell, setting: Setting, record: Record | None, damage: str | None
+) -> Observation:
+    without: RunState = "missing" if damage is None else "damaged"
+    state: RunState = without if record is None else record.status
     metric = _metric(setting, record)
     value = None if record is None or metric is None else _finite(record.metrics.get(metric))
-    message = "" if record is None else record.message
+    message = (damage or "") if record is None else record.message
     if state == "done" and value is None:
         state = "diverged"
         message = message or "the result is not a finite number"
@@ -146,7 +159,7 @@ def _observe(cell: Cell, setting: Setting, key: str, record: Record | None) -> O
         seed=cell.seed,
         learning_rate=cell.learning_rate,
         state=state,
-        run_key=key,
+        run_key=cell.run_key,
         message=message,
         metric=metric,
         value=value if state == "done" else None,

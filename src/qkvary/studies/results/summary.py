@@ -11,7 +11,7 @@ from typing import Literal
 Verdict = Literal["better", "worse", "not distinguished", "no interval"]
 TableKind = Literal["setting", "task", "average"]
 PairUnit = Literal["seed", "setting"]
-RunState = Literal["done", "failed", "diverged", "missing"]
+RunState = Literal["done", "failed", "diverged", "damaged", "missing"]
 CostAxis = Literal["cache_bytes_per_token", "parameters", "macs_per_token", "training_seconds"]
 FrontierStatus = Literal["frontier", "dominated", "dominated by the means only"]
 Recomputes = Literal["yes", "no", "rounding", "other convention", "not checkable"]
@@ -19,7 +19,7 @@ Recomputes = Literal["yes", "no", "rounding", "other convention", "not checkable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Numbers of planned runs by state; the four states add up to ``planned``."""
+    """Numbers of planned runs by state; the states add up to ``planned``."""
 
     planned: int
     done: int
@@ -27,6 +27,8 @@ class Counts:
     """Runs that ended with an error, which tells nothing about the variant."""
     diverged: int
     """Runs with a non-finite loss or result, which is a property of the variant."""
+    damaged: int = 0
+    """Runs whose files are damaged."""
     missing: int
     """Runs without a record: not started, running, or stopped."""
 
@@ -34,6 +36,11 @@ class Counts:
     def complete(self) -> bool:
         """Whether every planned run ended with a finite result."""
         return self.done == self.planned
+
+    @property
+    def unfinished(self) -> int:
+        """The number of runs without a readable record."""
+        return self.damaged + self.missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

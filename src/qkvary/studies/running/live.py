@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qkvary.studies.study import Cell
+from qkvary.text.names import count
 from qkvary.text.units import duration
 
 PLAIN_SECONDS = 10.0
@@ -65,7 +66,7 @@ class ProgressView:
 
     def summary(self) -> str:
         """Return the progress in one line."""
-        parts = [f"{self.done} of {self.total} runs"]
+        parts = [f"{self.done} of {count(self.total, 'run')}"]
         if self.failed:
             parts.append(f"{self.failed} failed")
         if self.diverged:

@@ -37,16 +37,14 @@ class Unpacked:
     """Runs that it held already, which are kept."""
 
 
-def pack_runs(
-    store: Store, keys: Sequence[str], path: Path, *, with_attention: Sequence[str] = ()
-) -> int:
+def pack_runs(store: Store, keys: Sequence[str], path: Path, *, shown: Sequence[str] = ()) -> int:
     """Write the finished runs among ``keys`` to a file; return their number.
 
     Args:
         store: The store that holds them.
         keys: Keys of runs, of which unfinished ones are left out.
         path: The file, replaced if it exists.
-        with_attention: Keys of the runs whose attention maps are kept too.
+        shown: Keys of the runs whose attention maps and samples are kept too.
 
     Raises:
         DamagedError: if one of the runs is damaged.
@@ -58,7 +56,8 @@ def pack_runs(
         record = store.record(key)
         if record is None:
             raise DamagedError(f"{store.directory(key)} was removed while it was read")
-        attention = store.attention(key) if key in with_attention else None
+        attention = store.attention(key) if key in shown else None
+        samples = store.samples(key) if key in shown else None
         directory = store.directory(key)
         journal = directory / JOURNAL_NAME
         lines.append(
@@ -68,7 +67,8 @@ def pack_runs(
                     CONFIG_NAME: (directory / CONFIG_NAME).read_text("utf-8"),
                     JOURNAL_NAME: journal.read_text("utf-8") if journal.exists() else None,
                     RECORD_NAME: to_json(record).decode(),
-                    "attention": None if attention is None else b64encode(attention).decode(),
+                    "attention": _to_text(attention),
+                    "samples": _to_text(samples),
                 }
             )
         )
@@ -126,6 +126,7 @@ class _Run:
     record: Record
     journal: bytes | None
     attention: bytes | None
+    samples: bytes | None
 
 
 def _add(fields: Mapping[str, Any], store: Store, path: Path) -> bool:
@@ -137,7 +138,7 @@ def _add(fields: Mapping[str, Any], store: Store, path: Path) -> bool:
     try:
         if run.journal is not None:
             atomic_write_file(claim.directory / JOURNAL_NAME, run.journal)
-        claim.finish(run.record, attention=run.attention)
+        claim.finish(run.record, attention=run.attention, samples=run.samples)
     except BaseException:
         claim.release()
         raise
@@ -149,15 +150,25 @@ def _read_run(fields: Mapping[str, Any], path: Path) -> _Run:
         key, config = fields["run_key"], cast("dict[str, Any]", decode(fields[CONFIG_NAME]))
         record = from_json(fields[RECORD_NAME].encode(), where=f"{path}, run {key}")
         _check_run(key, config, record)
-        journal, attention = fields[JOURNAL_NAME], fields["attention"]
+        journal = fields[JOURNAL_NAME]
         return _Run(
             config=config,
             record=record,
             journal=None if journal is None else journal.encode(),
-            attention=None if attention is None else b64decode(attention, validate=True),
+            attention=_from_text(fields["attention"]),
+            # Runs that were packed by earlier versions have none.
+            samples=_from_text(fields.get("samples")),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise DamagedError(f"{path} holds a run that cannot be read: {error}") from None
+
+
+def _to_text(data: bytes | None) -> str | None:
+    return None if data is None else b64encode(data).decode()
+
+
+def _from_text(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text, validate=True)
 
 
 def _check_run(key: str, config: dict[str, Any], record: Record) -> None:

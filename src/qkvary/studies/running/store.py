@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from qkvary.data.checkpoint_names import NETWORK_NAME
 from qkvary.storage.durable import (
     atomic_write_file,
     clean_leftovers,
@@ -36,6 +37,7 @@ from qkvary.storage.journal import parse_journal
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.locks import Owner, OwnerLock, is_held, read_owner
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
+from qkvary.storage.paths import StrPath, read_path
 from qkvary.studies.running.records import Record, from_json, to_json
 
 State = Literal["open", "running", "done"]
@@ -45,7 +47,6 @@ JOURNAL_NAME = "metrics.jsonl"
 RECORD_NAME = "record.json"
 ATTENTION_NAME = "attention.safetensors"
 SAMPLES_NAME = "samples.safetensors"
-NETWORK_NAME = "network"
 LOCK_NAME = "run.lock"
 CHECKPOINTS_NAME = "checkpoints"
 
@@ -55,14 +56,14 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 class Store:
     """All runs in one folder, which need not exist yet."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: StrPath) -> None:
         """Open the store at ``path``.
 
         Raises:
             TargetError: if a file is in the way.
         """
-        refuse_files(path)
-        self.path = path
+        self.path = read_path(path, "the folder of runs")
+        refuse_files(self.path)
 
     def directory(self, key: str) -> Path:
         """Return the folder of one run, which need not exist.

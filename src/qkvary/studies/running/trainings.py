@@ -20,7 +20,7 @@ from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import encode
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
-from qkvary.text.names import FOLDER_DIGITS, slug
+from qkvary.text.names import FOLDER_DIGITS, count, slug
 
 FOLDER = "trainings"
 FORMAT = DocumentFormat(name="a note of a training", version=1, key="format")
@@ -173,4 +173,4 @@ def _has_begun(store: Store, training: Training) -> bool:
 def _describe(training: Training) -> str:
     (setting, *_), study = training.study.settings, training.study
     commands = ", ".join(f"`{command}`" for command in training.commands)
-    return f"{setting.training.steps:,} steps, {', '.join(study.variants)}: {commands}"
+    return f"{count(setting.training.steps, 'step')}, {', '.join(study.variants)}: {commands}"

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from qkvary.checkpoints.models import save_model
+from qkvary.data.checkpoint_names import NETWORK_NAME
 from qkvary.inference.decoding import generate
 from qkvary.nn.kernels import choose_kernel
 from qkvary.nn.language_model import LanguageModel
@@ -17,7 +18,7 @@ from qkvary.storage.errors import DamagedError
 from qkvary.studies.running.attention_maps import AttentionMaps, to_bytes
 from qkvary.studies.running.recording import make_record
 from qkvary.studies.running.samples import Sample, samples_to_bytes
-from qkvary.studies.running.store import NETWORK_NAME, Claim
+from qkvary.studies.running.store import Claim
 from qkvary.studies.running.utilization import measure_utilization
 from qkvary.studies.running.work_loop import RunContext, RunResult, serve
 from qkvary.studies.study import Cell

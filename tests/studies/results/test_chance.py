@@ -1,0 +1,71 @@
+"""A study at the level of guessing says that nothing was learnt, and nothing else."""
+
+import dataclasses
+import math
+
+import pytest
+
+from qkvary.arch.named_networks import find_network
+from qkvary.studies.results.analysis import summarise
+from qkvary.studies.results.chance import guess_score
+from qkvary.studies.study import Study
+from qkvary.tasks.config import LanguageTaskConfig
+from tests.studies.made_up import make_record, make_setting, make_study
+
+
+def headline(study: Study, values: dict[tuple[str, str], float]) -> tuple[str, ...]:
+    """Return the short answer of runs whose result depends on setting and variant."""
+    cells = study.cells()
+    records = [make_record(cell, values[cell.setting, cell.variant]) for cell in cells]
+    return summarise(study, records).headline
+
+
+@pytest.mark.parametrize(("best", "learns"), [(0.1, False), (0.144, False), (0.146, True)])
+def test_a_twentieth_of_the_way_is_learnt(best: float, learns: bool) -> None:
+    """Of ten symbols: a guess scores 0.1, and 0.145 is a twentieth of the way to 1."""
+    study = make_study(variants=("QKV", "Q-K=V"), seeds=(1, 2))
+    names = [setting.name for setting in study.settings]
+    values = {(name, label): 0.1 for name in names for label in ("QKV", "Q-K=V")}
+    said = headline(study, values | {(name, "Q-K=V"): best for name in names})
+    assert any("Nothing was learnt on" in sentence for sentence in said) != learns
+    assert learns or len(said) == 1
+
+
+def test_one_setting_of_several_is_named() -> None:
+    settings = (make_setting("lost"), make_setting("learnt", "sort"))
+    study = make_study(*settings, variants=("QKV", "Q-K=V"), seeds=(1, 2))
+    values = {
+        (name, label): score
+        for name, score in (("lost", 0.11), ("learnt", 0.9))
+        for label in study.variants
+    }
+    said = headline(study, values)
+    assert said[0] == (
+        "Nothing was learnt on lost: no variant does visibly better than guessing (accuracy 0.100)."
+    )
+    assert len(said) > 1
+
+
+@pytest.mark.parametrize(("share", "learns"), [(0.96, False), (0.94, True)])
+def test_a_loss_is_compared_with_the_logarithm_of_the_vocabulary(
+    share: float, learns: bool
+) -> None:
+    network = find_network("lm-10m")
+    setting = dataclasses.replace(
+        make_setting("text"),
+        task=LanguageTaskConfig(data="none", data_sha256="0" * 64, context=7),
+        network=network,
+    )
+    guess = math.log(network.vocabulary)
+    assert guess_score(setting) == guess
+    study = make_study(setting, variants=("QKV@rotary",), seeds=(1,), baseline="QKV@rotary")
+    record = make_record(
+        study.cells()[0],
+        1.0,
+        metric="test_loss",
+        higher_is_better=False,
+        metrics={"test_loss": share * guess},
+    )
+    said = summarise(study, [record]).headline
+    assert any("Nothing was learnt on text" in sentence for sentence in said) != learns
+    assert guess_score(dataclasses.replace(setting, metric="perplexity", table="x")) is None
