@@ -34,6 +34,7 @@ _KNOWN_TERMS: Mapping[StockArchitecture, tuple[str, ...]] = {
 """Score terms that a stock architecture has, or that weights can express."""
 _TERMS = {
     "plus": "the bias of + on every key position",
+    "key_bias": "a bias on every key position",
     "diagonal": "a normalised diagonal of scores",
     "unscaled-diagonal": "a normalised diagonal of scores",
     "kv_norm": "a norm of the tensor that key and value share",
