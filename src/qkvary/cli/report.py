@@ -38,7 +38,7 @@ StudyName = Annotated[
 ]
 Formats = Annotated[
     tuple[ReportFormat, ...],
-    Parameter(name="--format", negative=(), help="Format to write; repeat it for more."),
+    Parameter(name="--format", help="Format to write; repeat it for more."),
 ]
 Target = Annotated[
     Path | None,

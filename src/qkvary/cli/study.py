@@ -44,13 +44,10 @@ Workers = Annotated[
         converter=convert_threads, help="Worker processes; by default one for each processor."
     ),
 ]
-Strict = Annotated[bool, Parameter(negative=(), help="Exit with 1 if a run failed or diverged.")]
-RetryFailed = Annotated[bool, Parameter(negative=(), help="Run failed runs again.")]
+Strict = Annotated[bool, Parameter(help="Exit with 1 if a run failed or diverged.")]
+RetryFailed = Annotated[bool, Parameter(help="Run failed runs again.")]
 DryRun = Annotated[
-    bool,
-    Parameter(
-        negative=(), help="Print the planned runs and their estimated time, and run nothing."
-    ),
+    bool, Parameter(help="Print the planned runs and their estimated time, and run nothing.")
 ]
 
 

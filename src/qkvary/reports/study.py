@@ -34,7 +34,7 @@ from qkvary.reports.study_charts import (
 )
 from qkvary.reports.study_data import study_datasets
 from qkvary.reports.tables import Cell, Column, Table, named
-from qkvary.reports.variant_diagrams import diagram
+from qkvary.reports.variant_diagrams import block_labels, diagram
 from qkvary.reports.variant_styles import family_legend
 from qkvary.studies.results.summary import (
     CostAxis,
@@ -346,7 +346,8 @@ def _best_head(example: AttentionMaps) -> str:
 
 
 def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
-    diagrams = tuple(one for one in map(diagram, summary.variants) if one is not None)
+    blocks = dict.fromkeys(one for label in summary.variants for one in block_labels(label))
+    diagrams = tuple(one for one in map(diagram, blocks) if one is not None)
     costs = study_tables.cost_table(tables, "costs")
     return Section(
         key="variants",

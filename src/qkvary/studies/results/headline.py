@@ -10,7 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from qkvary.arch.descriptions import name_changes
-from qkvary.arch.labels import parse_variant
+from qkvary.arch.labels import parse_label, parse_variant
+from qkvary.arch.variants import AnyVariant, Variant
 from qkvary.studies.results.summary import (
     Contrast,
     Difference,
@@ -278,8 +279,8 @@ def _recovery(
     contrast: Contrast, gap: Difference, lost: Difference, unit: str, has_cache: bool
 ) -> str:
     why = ""
-    ours, theirs = (parse_variant(label) for label in (contrast.variant, contrast.reference))
-    if theirs.sharing.is_symmetric and not ours.sharing.is_symmetric:
+    ours, theirs = (parse_label(label) for label in (contrast.variant, contrast.reference))
+    if _is_symmetric(theirs) and not _is_symmetric(ours):
         why = ", whose scores are not symmetric,"
     cache = " and the same cache per token" if has_cache else ""
     text = (
@@ -293,6 +294,11 @@ def _recovery(
     if min(ends) > max(total) / 2:
         return f"{text}: most of the cost."
     return f"{text}."
+
+
+def _is_symmetric(variant: AnyVariant) -> bool:
+    every = (variant,) if isinstance(variant, Variant) else variant.layers
+    return all(one.sharing.is_symmetric for one in every)
 
 
 def _cost_the_same(ours: VariantRow, theirs: VariantRow) -> bool:
