@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.inference.beams import Beam
     from qkvary.inference.decoding import CacheMaker
-    from qkvary.nn.cache import KVCache
 
 BATCH = 16
 """The maximum number of prompts in a batch."""
@@ -141,26 +140,19 @@ class Caching:
         from qkvary.inference.decoding import make_cache
         from qkvary.nn.decoding.choice import pinned
 
-        kernel = pinned(self.kernel)
+        pinned(self.kernel)
+        return lambda tokens: make_cache(
+            loaded.network, tokens, layout=self.layout, storage=self.storage, kernel=self.kernel
+        )
 
-        def new_cache(tokens: int) -> "KVCache":
-            # Requests that do not fit are refused before.
-            if kernel in ("auto", "native"):
-                _announce_build()
-            return make_cache(
-                loaded.network, tokens, layout=self.layout, storage=self.storage, kernel=self.kernel
-            )
+    def announce(self) -> None:
+        """Print a notice if the first token waits for a compilation."""
+        from qkvary.nn.decoding.choice import pinned
+        from qkvary.nn.decoding.native import notice
 
-        return new_cache
-
-
-def _announce_build() -> None:
-    """Print a notice if the first token waits for a compilation."""
-    from qkvary.nn.decoding.native import notice
-
-    text = notice()
-    if text is not None:
-        console(sys.stderr).print(printable(text), markup=False, soft_wrap=True)
+        text = notice() if pinned(self.kernel) in ("auto", "native") else None
+        if text is not None:
+            console(sys.stderr).print(printable(text), markup=False, soft_wrap=True)
 
 
 DEFAULT_CHOOSING = Choosing()
@@ -204,11 +196,17 @@ def command(
     )
     new_cache = caching.maker(loaded)
     if choosing.beams is not None:
+        from qkvary.inference.beams import check_beams
+
+        check_beams(choosing.beams)
+        caching.announce()
         found = [_search(loaded, one, choosing.beams, choosing, new_cache) for one in requests]
         _print_found(texts, requests, found, json_output=json_output)
         _warn_of_bytes(own, [beams[0] for beams in found])
         return
     streams = _open_streams(loaded, requests, running, new_cache)
+    # Nothing is refused from here on, and no text is shown yet.
+    caching.announce()
     output = None if json_output else _OrderedOutput(console(), texts)
     answers = [collect(events) for events in _decode(streams, output)]
     _warn_of_bytes(own, answers)

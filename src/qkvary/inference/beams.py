@@ -183,6 +183,16 @@ class _BeamSearch:
         return detokenize(self.tokenizer, tokens, after=self.request.prompt[-1])
 
 
+def check_beams(beams: int) -> None:
+    """Refuse a number of beams that a search does not take.
+
+    Raises:
+        ValueError: if it is less than 1 or more than ``MOST_BEAMS``.
+    """
+    if not 1 <= beams <= MOST_BEAMS:
+        raise ValueError(f"expected from 1 to {MOST_BEAMS:,} beams, got {beams:,}")
+
+
 def _check(
     model: Decoder,
     request: Request,
@@ -190,8 +200,7 @@ def _check(
     length_penalty: float,
     tokenizer: Tokenizer | None,
 ) -> None:
-    if not 1 <= beams <= MOST_BEAMS:
-        raise ValueError(f"expected from 1 to {MOST_BEAMS:,} beams, got {beams:,}")
+    check_beams(beams)
     if not abs(length_penalty) <= MAX_LENGTH_PENALTY:
         raise ValueError(
             f"expected a length penalty from -{MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}, got "
