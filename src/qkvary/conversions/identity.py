@@ -52,7 +52,10 @@ def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewri
         config=moved.config,
         weights=moved.weights,
         statement=statement,
-        conditions=(*conditions, f"square and invertible {role} matrices without a query bias"),
+        conditions=(
+            *conditions,
+            f"square and invertible {role} matrices{' without biases' * (role == 'query')}",
+        ),
         conditioning=tuple(measured),
         notes=tuple(notes),
     )
