@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.arch.labels import format_label, format_tuple, parse_variant, suggest_labels
+from qkvary.arch.labels import (
+    as_variant,
+    canonical_label,
+    format_label,
+    format_tuple,
+    parse_label,
+    parse_variant,
+    suggest_labels,
+)
 from qkvary.arch.sharing import SHARINGS, share
-from qkvary.arch.variants import QKV, Rank, Variant
+from qkvary.arch.variants import QKV, LayerVariants, Rank, Variant, join_layers
 from tests.arch.variant_strategies import variants
 from tests.conftest import examples
 
@@ -213,3 +221,61 @@ def test_any_text_is_read_or_refused_in_words(text: str) -> None:
 
 def test_a_default_has_no_spelling() -> None:
     assert format_label(dataclasses.replace(QKV, temperature=1)) == "QKV"
+
+
+@examples(40)
+@given(layers=st.lists(variants, min_size=1, max_size=4))
+def test_labels_of_layers_are_read_back(layers: list[Variant]) -> None:
+    joined = join_layers(layers)
+    assert parse_label(format_label(joined)) == joined
+    assert (isinstance(joined, Variant)) == (len(set(layers)) == 1)
+    if isinstance(joined, LayerVariants):
+        assert list(joined.layers) == layers
+        tuples = ",".join(f"{format_tuple(one)}*1" for one in layers)
+        assert parse_label(tuples) == joined
+
+
+@pytest.mark.parametrize(
+    ("spelling", "label"),
+    [
+        ("QKV*3,Q-K=V*3", "QKV*3,Q-K=V*3"),
+        ("mha*1, q,k=v*2", "QKV*1,Q-K=V*2"),
+        ("QKV*1,q,k,v*2,MQA*1", "QKV*3,MQA*1"),
+        ("(q=k,v)+*2,GQA-4@rotary@w8*1", "(Q=K-V)+*2,GQA-4@w8@rotary*1"),
+        ("q-k=v", "Q-K=V"),
+    ],
+)
+def test_layers_have_one_canonical_label(spelling: str, label: str) -> None:
+    wanted = "(Q=K-V)+*2,GQA-4@rotary@w8*1" if "GQA" in label else label
+    assert canonical_label(spelling) == canonical_label(wanted) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("QKV*3,Q-K=V", "expected a number of layers behind each variant, as in QKV\\*3"),
+        ("QKV*3,", "expected a number of layers behind each variant"),
+        ("*3", "expected a number of layers behind each variant"),
+        ("QKV*x,Q-K=V*2", "expected a number of layers behind each variant"),
+        ("QKV*0,Q-K=V*2", "expected from 1 to 10,000 layers"),
+        ("QKV*9999,Q-K=V*2", "expected from 1 to 10,000 layers"),
+        ("QKV*99999999999999,Q-K=V*2", "expected a number of layers behind each variant"),
+        ("QKV*3", "the one variant of all layers is QKV"),
+        ("QKV*3,Q-L=V*3", "did you mean Q-K=V"),
+    ],
+)
+def test_labels_of_layers_that_cannot_be_read(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        parse_label(text)
+
+
+def test_one_layer_has_one_variant() -> None:
+    for given_as in ("QKV*1,Q-K=V*1", parse_label("QKV*1,Q-K=V*1")):
+        with pytest.raises(ValueError, match="expected one variant, got one for each layer"):
+            as_variant(given_as)
+    with pytest.raises(ValueError, match="expected at least two variants"):
+        LayerVariants(((QKV, 3),))
+    with pytest.raises(ValueError, match="as one number, got two"):
+        LayerVariants(((QKV, 3), (QKV, 1)))
+    with pytest.raises(ValueError, match="at least 1 layer of each variant"):
+        LayerVariants(((QKV, 3), (parse_variant("Q-K=V"), 0)))

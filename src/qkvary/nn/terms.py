@@ -230,6 +230,33 @@ class PlusBias(ScoreTerm):
         return F.linear(features.to(weight.dtype), weight, self.bias)
 
 
+class KeyBias(ScoreTerm):
+    """What ``+`` is as a function: scores become ``tau a_ij + b(j)``.
+
+    A temperature and a table of biases, one of each a layer or a head. Starts as no term.
+    """
+
+    is_learned_bias = True
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Create the temperatures and the biases of positions."""
+        super().__init__(config)
+        sets = config.num_heads if config.position.plus_per_head else 1
+        self.gain = nn.Parameter(torch.empty(sets))
+        self.weight = nn.Parameter(torch.empty(sets, config.position.key_positions))
+
+    def initialize(self, _: Initializer, __: Initialization, /) -> None:
+        """Start with a temperature of 1 and without biases."""
+        nn.init.ones_(self.gain)
+        nn.init.zeros_(self.weight)
+
+    def forward(self, scores: Scores) -> Scores:
+        """Multiply by tau and add b(j)."""
+        index = scores.layout.key_positions.clamp(0, self.weight.shape[1] - 1)
+        bias = self.weight[:, index].permute(1, 2, 0)
+        return replace(scores, gain=self.gain[:, None, None], key_bias=bias)
+
+
 class RelativeBias(ScoreTerm):
     """A learned bias b_h(i - j) per head and clipped distance: joint in (i, j), not symmetric."""
 
@@ -288,6 +315,7 @@ TERMS: Mapping[str, type[ScoreTerm]] = {
     "diagonal": DiagonalNorm,
     "unscaled-diagonal": UnscaledDiagonalNorm,
     "plus": PlusBias,
+    "key_bias": KeyBias,
     "relative": RelativeBias,
     "alibi": Alibi,
     "temperature": Temperature,
