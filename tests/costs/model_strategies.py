@@ -43,6 +43,9 @@ FIELDS = {
     "v_rank": RANKS,
     "plus": BOOLEANS,
     "positions": st.sampled_from(["none", "relative", "alibi", "rotary"]),
+    "decoupled": st.sampled_from([2, 6]),
+    "kv_norm": BOOLEANS,
+    "latent": st.integers(1, 9),
     "window": WINDOWS,
     "diagonal": st.sampled_from(["none", "mean", "norm"]),
 }
@@ -103,7 +106,7 @@ def projected(
 def _stored_otherwise(attention: ProjectedAttention, *, crossing: bool) -> list[ProjectedAttention]:
     """Every way to store what a later token needs."""
     variant = attention.config.variant
-    if len(variant.cached) == 1:
+    if len(variant.sharing.cached) == 1:
         # Whoever rotates what is stored may also keep the value and the rotated channels.
         rotary = variant.positions == "rotary"
         ways: list[Storage] = ["both", "value and slice"] if rotary else ["both"]

@@ -28,6 +28,8 @@ from tests.reference import costs as reference
 from tests.reference import kept as stored
 
 # Relations between costs, which a mistake breaks for nearly every model.
+NOT_BY_HEADS = ("num_kv_heads", "decoupled", "latent")
+"""Fields without which the cache is proportional to the KV heads, and the one that sets these."""
 FEWER = examples(8)
 
 ENCODED = st.integers(1, 9)
@@ -245,7 +247,7 @@ def test_a_batch_reads_and_writes_as_often_as_it_has_sequences(
 
 @FEWER
 @given(
-    model=models(kinds=("projected", "reader"), without=("num_kv_heads",), encoders=False),
+    model=models(kinds=("projected", "reader"), without=NOT_BY_HEADS, encoders=False),
     context=CONTEXTS,
     stored_as=st.sampled_from(FORMATS),
 )
@@ -310,7 +312,7 @@ def test_finer_groups_cost_more(numbers: int, group: int) -> None:
         assert fine.row_bytes(numbers) == stored.bytes_of([numbers], f"{name}-g{group}")
 
 
-PLAIN = ("plus", "diagonal")
+PLAIN = ("plus", "diagonal", "latent")
 
 
 def decode_all(model: Model, tokens: int, encoded: int) -> MacCount:
@@ -338,7 +340,7 @@ def test_decoding_multiplies_as_much_as_one_forward_pass(model: Model, tokens: i
 
 
 @FEWER
-@given(model=models(kinds=("projected",), encoders=False), tokens=CONTEXTS)
+@given(model=models(kinds=("projected",), without=("latent",), encoders=False), tokens=CONTEXTS)
 def test_the_bias_of_plus_is_made_again_for_every_key(model: Model, tokens: int) -> None:
     forward, again = forward_macs(model, tokens=tokens), 0
     for layer in model.layers:

@@ -32,6 +32,7 @@ def decode_products(model: Model, tokens: int, *, encoder_tokens: int) -> int:
         if layer.cross is not None:
             total += _cross_step(layer.cross, encoder_tokens, biases=encoder_tokens)
             total += _expansion(layer.cross, encoder_tokens, own_query=False)
+            total += _latent_products(layer.cross.config, encoder_tokens, decoding=True)
     return total
 
 
@@ -49,6 +50,7 @@ def forward_products(model: Model, tokens: int, *, encoder_tokens: int, square: 
     for layer in model.layers:
         if layer.cross is not None:
             total += encoder_tokens * _matrix_products(_stored_matrices(layer.cross))
+            total += encoder_tokens * _latent_products(layer.cross.config, 0, decoding=False)
     if model.encoder is not None:
         for now in range(encoder_tokens):
             total += _matrix_products((p.inputs, p.outputs) for p in model.encoder.stem)
@@ -92,6 +94,7 @@ def _step(attention: AttentionLayer, now: int, *, decoding: bool, whole: int | N
             made += _first_halves(attention) if halves else _stored_matrices(attention)
         total = _matrix_products(iter(made))
         total += _expansion(attention, len(seen), own_query=True) if decoding else 0
+        total += _latent_products(attention.config, len(seen), decoding=decoding)
         biases = len(seen) if decoding else 1
         return total + _pair_products(attention.config, len(seen), biases)
     if isinstance(attention, LatentAttention):
@@ -104,7 +107,8 @@ def _encoder_step(attention: AttentionLayer, now: int, tokens: int, *, square: b
     assert isinstance(attention, ProjectedAttention)
     seen = [j for j in range(tokens) if square or abs(now - j) < window_of(attention)]
     made = [*_query_matrices(attention.config), *_stored_matrices(attention)]
-    return _matrix_products(iter(made)) + _pair_products(attention.config, len(seen), 1)
+    total = _latent_products(attention.config, len(seen), decoding=False)
+    return total + _matrix_products(iter(made)) + _pair_products(attention.config, len(seen), 1)
 
 
 def _cross_step(cross: ProjectedAttention, encoder_tokens: int, *, biases: int) -> int:
@@ -114,6 +118,17 @@ def _cross_step(cross: ProjectedAttention, encoder_tokens: int, *, biases: int) 
     if sharing.query in (sharing.key, sharing.value):
         made += [m for source, m in _named_matrices(config) if source == sharing.query]
     return _matrix_products(iter(made)) + _pair_products(config, encoder_tokens, biases)
+
+
+def _latent_products(config: AttentionConfig, keys: int, *, decoding: bool) -> int:
+    """Key and value of one token's latent, or query and mixture taken into the latents."""
+    latent, heads, size = config.variant.latent or 0, config.num_heads, head_dim(config)
+    if not latent or not decoding:
+        return 2 * latent * heads_of(config, config.variant.sharing.key) * size
+    total = 2 * heads * size * latent
+    for _ in range(keys):
+        total += 2 * heads * latent - 2 * heads * size
+    return total
 
 
 def _pair_products(config: AttentionConfig, keys: int, biases: int) -> int:
@@ -155,14 +170,14 @@ def _named_matrices(config: AttentionConfig) -> Iterator[tuple[str, Matrix]]:
 def _stored_matrices(attention: ProjectedAttention) -> Iterator[Matrix]:
     sharing = attention.config.variant.sharing
     for source, matrix in _named_matrices(attention.config):
-        if source in (sharing.key, sharing.value):
+        if source in (sharing.key, sharing.value, "k_rope"):
             yield matrix
 
 
 def _query_matrices(config: AttentionConfig) -> Iterator[Matrix]:
     sharing, size = config.variant.sharing, head_dim(config)
     for source, matrix in _named_matrices(config):
-        if source not in (sharing.key, sharing.value):
+        if source not in (sharing.key, sharing.value, "k_rope"):
             yield matrix
     if config.variant.query_form == "map":
         for _ in range(config.num_heads):
@@ -175,7 +190,7 @@ def _first_halves(attention: ProjectedAttention) -> Iterator[Matrix]:
     config, sharing = attention.config, attention.config.variant.sharing
     halved: set[str] = set()
     for source, matrix in _named_matrices(config):
-        if source in (sharing.key, sharing.value) and source not in halved:
+        if source in (sharing.key, sharing.value, "k_rope") and source not in halved:
             yield matrix
         if is_narrow(config, source):
             halved.add(source)
@@ -203,7 +218,8 @@ def _widening(attention: ProjectedAttention, keys: int, *, own_query: bool) -> i
 
 def _needs_keys(attention: ProjectedAttention) -> bool:
     variant = attention.config.variant
-    return bool(variant.positions == "rotary" or variant.diagonal != "none" or attention.norms)
+    rotated, normed = variant.positions == "rotary", variant.kv_norm or attention.norms
+    return bool(rotated or normed or variant.diagonal != "none" or variant.latent)
 
 
 def _expansion(attention: ProjectedAttention, keys: int, *, own_query: bool) -> int:
@@ -232,6 +248,7 @@ def _expansion(attention: ProjectedAttention, keys: int, *, own_query: bool) -> 
             for source, matrix in _named_matrices(config)
             if source == sharing.query and source in (sharing.key, sharing.value)
         )
+    absorbed += sum(d_model * (config.variant.decoupled or 0) for _ in range(keys))
     for source in (sharing.key, sharing.value):
         if source != "x":
             absorbed += heads * size * d_model
@@ -347,11 +364,19 @@ def _learned_projected(attention: ProjectedAttention) -> int:
     sharing, position = config.variant.sharing, config.position
     total = attention.entries + _matrix_products(_query_matrices(config))
     borrowed = {sharing.key, sharing.value} if attention.reads_layer is not None else set[str]()
+    shared = config.variant.latent or heads_of(config, sharing.key) * head_dim(config)
+    total += shared if config.variant.kv_norm else 0
+    total += _latent_products(config, 0, decoding=False)
+    if config.variant.decoupled is not None and config.bias:
+        total += config.num_heads * config.variant.decoupled * ("q_rope" not in attention.unbiased)
+        own = not borrowed and "k_rope" not in attention.unbiased
+        total += config.variant.decoupled * own
     if not borrowed:
         total += _matrix_products(_stored_matrices(attention))
     for source in {sharing.query, sharing.key, sharing.value} - {"x", *borrowed}:
         if config.bias and source not in attention.unbiased:
-            total += heads_of(config, source) * head_dim(config)
+            own = heads_of(config, source) * head_dim(config)
+            total += config.variant.latent or own if source == sharing.key else own
     total += config.d_model if config.out_bias else 0
     if config.variant.plus:
         total += (config.num_heads if position.plus_per_head else 1) * (position.plus_features + 1)
